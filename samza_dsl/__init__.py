@@ -53,6 +53,7 @@ from runtime.encoding.serdes import Bytes, Json, MessagePack, String
 from runtime.model.assignment import Placing
 from runtime.model.errors import SamzaError
 from runtime.model.history import prefer_live
+from runtime.model.metrics import Metrics
 from runtime.model.state_choice import Forget
 from runtime.spark.session import Spark
 from runtime.systems.files.tables import IntoTable, SparkTable
@@ -83,6 +84,7 @@ __all__ = [
     "KeyContext",
     "MessagePack",
     "MessageStream",
+    "Metrics",
     "Options",
     "OutputStream",
     "Pane",

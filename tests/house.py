@@ -53,6 +53,7 @@ ORDER = (
     "runtime.opening",
     "runtime.run",
     "runtime.containers",
+    "runtime.watching",
     "runtime.reprocessing",
     "runtime.units",
     "runtime.units.worker",

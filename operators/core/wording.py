@@ -90,6 +90,19 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def encodable_all(told: object) -> object:
+    r"""Return plain data of which every text can be encoded.
+
+    >>> encodable_all({"caf\udce9": ["a", 1]})
+    {'caf\\udce9': ['a', 1]}
+    """
+    if isinstance(told, str):
+        return encodable(told)
+    if isinstance(told, dict):
+        return {encodable_all(name): encodable_all(value) for name, value in told.items()}
+    return [*map(encodable_all, told)] if isinstance(told, list | tuple) else told
+
+
 def cut(text: str) -> str:
     """Return at most `LONGEST` characters of a text, and how many there were.
 

@@ -32,6 +32,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     all inputs, or one partition of one (`group_by`). A commit is of one task, or of all of a container (`commit_by`).
     With `elasticity`, a power of two, each task is so many virtual ones, which have a share of its keys each; where
     nothing is said, as many as `samza-dsl scale` has said last.
+    What a run measures is also written to the stream `metrics_to`, every ten seconds.
 
     >>> Options(commit_interval_ms=100).guarantee
     'exactly_once'
@@ -61,6 +62,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ] = "partition"
     commit_by: Annotated[Literal["task", "container"] | None, Meta(description="What commits at once.")] = None
     elasticity: Annotated[int | None, Meta(description="Virtual tasks that each task is split into: 1, 2, 4 …")] = None
+    metrics_to: Annotated[str | None, Meta(description="The stream to which each container writes its numbers.")] = None
 
     # Type checkers alone see this: the fields hold ms, and users may give a timedelta, which the application turns into
     # ms.
@@ -83,6 +85,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             group_by: Literal["partition", "stream_partition"] = ...,
             commit_by: Literal["task", "container"] | None = ...,
             elasticity: int | None = ...,
+            metrics_to: str | None = ...,
         ) -> None:
             """Take lengths of time as timedeltas as well: an application has them in ms."""
 

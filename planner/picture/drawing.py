@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 
 from planner.model.flow import stages, stream_node
@@ -13,26 +14,28 @@ from planner.picture.legend import legend
 from planner.picture.lettering import fitted
 from planner.picture.page import page
 from planner.picture.palette import stylesheet
-from planner.picture.shapes import card, group, line, stage_panel, stream, text
+from planner.picture.shapes import badge, card, group, line, stage_panel, stream, text
 
 MARGIN, TITLE_HEIGHT, LEAST_WIDTH = 32, 92, 640
 
 
-def to_svg(plan: Plan) -> str:
+def to_svg(plan: Plan, rates: Mapping[tuple[str, str], str] | None = None) -> str:
     """Return the plan as a picture, complete in itself, that suits light and dark surroundings.
+
+    With `rates`, lines have what is said of them, by the nodes that they go from and to.
 
     >>> to_svg(Plan(app="demo"))[:46]
     '<svg xmlns="http://www.w3.org/2000/svg" class='
     """
-    return _svg(plan, titled=True)
+    return _svg(plan, titled=True, rates=rates or {})
 
 
 def to_html(plan: Plan) -> str:
     """Return the plan as a page: the picture, its operators, and the Python source that they were fused into."""
-    return page(plan, _svg(plan, titled=False))
+    return page(plan, _svg(plan, titled=False, rates={}))
 
 
-def _svg(plan: Plan, *, titled: bool) -> str:
+def _svg(plan: Plan, *, titled: bool, rates: Mapping[tuple[str, str], str]) -> str:
     picture = arrange(plan)
     room = max(picture.width, LEAST_WIDTH)
     top = TITLE_HEIGHT if titled else MARGIN
@@ -42,6 +45,12 @@ def _svg(plan: Plan, *, titled: bool) -> str:
     title = [text("title", MARGIN, 46, fitted(name, room, 22, bold=True)), text("subtitle", MARGIN, 68, facts)]
     panels = [stage_panel(stage, picture.panels[stage.id]) for stage, held in stages(plan) if held]
     lines = [line(one, _look(plan, one.source, one.target)) for one in picture.lines]
+    # In the middle of its last part, where lines of one node have parted.
+    badges = [
+        badge((one.points[-2].x + one.points[-1].x) // 2, (one.points[-2].y + one.points[-1].y) // 2, rate)
+        for one in picture.lines
+        if (rate := rates.get((one.source, one.target)))
+    ]
     cards = [card(plan, operator, picture.cards[operator.id]) for operator in plan.operators]
     streams = [stream(one, picture.streams[one.name]) for one in plan.streams]
     origin = Box((room - picture.width) // 2 + MARGIN, top, 0, 0)
@@ -53,7 +62,7 @@ def _svg(plan: Plan, *, titled: bool) -> str:
             f'<rect class="paper" x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="14"/>',
             *(title if titled else []),
             # Painted in this order: lines go over panels, and end below cards and streams.
-            group("flow", origin, [], ["\n".join(["", *panels, *lines, *cards, *streams, ""])]),
+            group("flow", origin, [], ["\n".join(["", *panels, *lines, *cards, *streams, *badges, ""])]),
             group("legend", Box(MARGIN, top + picture.height + MARGIN, 0, 0), [], key),
             "</svg>",
         ]

@@ -13,6 +13,7 @@ from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.clock import Clock
 from runtime.model.errors import SerdeError
 from runtime.model.garbage import resting_for
+from runtime.model.metrics import Durations
 from runtime.ports.commits import Commit
 from runtime.ports.sink import PartitionedSink
 from runtime.ports.state import StateWrites
@@ -56,6 +57,10 @@ class Committer:
         self.put_ms: dict[int, float] = {}
         self.taken: dict[int, int] = {}
         """The generations of the tasks that were taken among several containers."""
+        self.event_to_output: dict[str, Durations] = {}
+        """By output, how long after their own time messages are committed."""
+        self.append_to_commit: dict[str, Durations] = {}
+        """By stream that is read, how long after they were appended the effects of records are committed."""
         self._bindings = bindings
         self._clock = clock
         self._positions = positions
@@ -183,8 +188,10 @@ class Committer:
             self._told[control.producer, stream] = control.watermark, control.idle
         for name, checkpoint in commit.checkpoints.items():
             self._reached |= _lowest(name, checkpoint.positions)
+        now_ms = self._clock.now_ms()
         for task in tasks:
             if task.touched:
+                self._time(task, now_ms)
                 task.committed()
                 for store in task.stores.values() if task.number in self._with_state else ():
                     store.committed()
@@ -197,6 +204,20 @@ class Committer:
                 heard[task] = None
         self._listeners, self._words = {}, {}
         return [*heard]
+
+    def _time(self, task: Task, now_ms: int) -> None:
+        """Count the latencies of what a task has in the commit at hand, by batch and not by message."""
+        between = {stream for lane in task.lanes for stream in lane.writes}
+        for (stream, _), batch in task.outputs.pending.items():
+            if batch.timestamps and stream not in between:
+                durations = self.event_to_output.setdefault(stream, Durations("event_to_output", stream))
+                durations.add_since(batch.timestamps, now_ms)
+        for reader in task.readers:
+            stream = reader.origin.stream
+            for appended_ms, rows in reader.appended:
+                durations = self.append_to_commit.setdefault(stream, Durations("append_to_commit", stream))
+                durations.add(now_ms - appended_ms, rows)
+            reader.appended.clear()
 
     def _changes(self, task: Task) -> Iterator[StateWrites]:
         """Yield what has changed in the state of a task; nothing while that is little."""

@@ -16,6 +16,7 @@ from runtime.assembly.pattern_spread import check_spread, followers
 from runtime.commit.commit import Committer
 from runtime.model.clock import Clock
 from runtime.model.errors import SamzaError
+from runtime.model.metrics import Durations
 from runtime.ports.environment import LiveEnvironment
 from runtime.task.task import Task
 
@@ -70,11 +71,15 @@ class Cut:
         """Take note that a commit is due, and waits for what is in flight."""
         self._waits_since = self._waits_since or since_ms
 
-    def committed(self, began_ms: float) -> None:
-        """Take note of a commit that is durable; the next is due after its interval."""
+    def committed(self, began_ms: float) -> float:
+        """Take note of a commit that is durable; return how long it has waited for what was in flight.
+
+        The next is due after its interval.
+        """
         drained_ms = began_ms - (self._waits_since or began_ms)
         self._waits_since = None
         self._due_ms = self._clock.elapsed_ms() + max(self._options.commit_interval_ms, DRAINS * drained_ms)
+        return drained_ms
 
 
 RESTS = 4
@@ -122,6 +127,8 @@ class Commits:
         self.leaving: Collection[int] = ()
         """The numbers of tasks that are about to leave: those that commit with them take nothing in until then."""
         self.spent_ms = 0.0
+        self.durations, self.drains = Durations("commit"), Durations("drain")
+        """How long commits take until they are durable, and how long they have waited before for what was in flight."""
         self.last_at: float | None = None
         self._rested_at = 0.0
         self.under_way: set[asyncio.Future[None]] = set()
@@ -232,7 +239,8 @@ class Commits:
             self.last_at = self._clock.elapsed_ms()
             self.spent_ms += self.last_at - started
             self._rested_at = self.last_at + min(RESTS * (self.last_at - started), MOST_REST_MS)
-            cut.committed(started)
+            self.durations.add(self.last_at - started)
+            self.drains.add(cut.committed(started))
 
         return write()
 

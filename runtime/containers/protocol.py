@@ -12,12 +12,12 @@ from typing import TypeVar
 
 import msgspec
 
-from operators.core.wording import encodable
+from operators.core.wording import encodable_all
 from planner.model.graph import Graph
 from planner.model.plan import Options
 from runtime.assembly.bindings import ANOTHER
 from runtime.model.errors import SamzaError
-from runtime.model.metrics import RunMetrics
+from runtime.model.metrics import ContainerMetrics, RunMetrics, added
 from runtime.opening.opening import Share
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic, topic_of
 
@@ -29,7 +29,8 @@ LONGEST_LINE_BYTES = 1 << 28
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Run this application, in this way; `plan` is the digest of the plan that the container must come to.
 
-    Where it runs `beside` itself, it has this name behind its own.
+    Where it runs `beside` itself, it has this name behind its own. With `opentelemetry` it tells its durations and
+    calls to the providers of its process.
     """
 
     module: str
@@ -42,6 +43,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     beside: str = ""
     environment: KafkaCluster | None = None
     host_id: str | None = None
+    opentelemetry: bool = False
 
 
 class Go(msgspec.Struct, frozen=True, tag=True):
@@ -111,15 +113,7 @@ def _written(message: Said | Told) -> bytes:
         return _encode(message)
     # Paths and counters may have surrogates: rarely, so only a failure pays for the walk.
     except UnicodeEncodeError:
-        return _encode(_encodable(msgspec.to_builtins(message)))
-
-
-def _encodable(told: object) -> object:
-    if isinstance(told, str):
-        return encodable(told)
-    if isinstance(told, dict):
-        return {_encodable(name): _encodable(value) for name, value in told.items()}
-    return [*map(_encodable, told)] if isinstance(told, list | tuple) else told
+        return _encode(encodable_all(msgspec.to_builtins(message)))
 
 
 class Connection:
@@ -200,6 +194,7 @@ def combined(parts: Iterable[RunMetrics]) -> RunMetrics:
         tasks=tuple(sorted((one for part in found for one in part.tasks), key=lambda one: one.task)),
         inputs=tuple(one for part in found for one in part.inputs),
         stores=tuple(sorted((one for part in found for one in part.stores), key=lambda one: (one.store, one.task))),
+        containers=_by_name(one for part in found for one in part.containers),
         commits=sum(part.commits for part in found),
         commit_ms=sum(part.commit_ms for part in found),
         since_commit_ms=min(since, default=None),
@@ -209,6 +204,24 @@ def combined(parts: Iterable[RunMetrics]) -> RunMetrics:
         take_overs=sum(part.take_overs for part in found),
         warnings=tuple(dict.fromkeys(warning for part in found for warning in part.warnings)),
     )
+
+
+def _by_name(containers: Iterable[ContainerMetrics]) -> tuple[ContainerMetrics, ...]:
+    """Return the containers, each once: what adds up of one that is gone is counted with the one in its place."""
+    found: dict[str, ContainerMetrics] = {}
+    for one in containers:
+        before = found.get(one.container)
+        if before is not None:
+            one = msgspec.structs.replace(
+                one,
+                commits=before.commits + one.commits,
+                commit_ms=before.commit_ms + one.commit_ms,
+                rebalances=before.rebalances + one.rebalances,
+                restored=before.restored + one.restored,
+                histograms=added([*before.histograms, *one.histograms]),
+            )
+        found[one.container] = one
+    return tuple(found[name] for name in sorted(found))
 
 
 Place = TypeVar("Place", KafkaTopic, KafkaCluster)

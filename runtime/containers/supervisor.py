@@ -44,7 +44,7 @@ from runtime.model.assignment import Scale
 from runtime.model.clock import Clock, SystemClock, sleep_ms, wall_clock_ms
 from runtime.model.errors import Elsewhere, EnvironmentFault, Fenced, SamzaError, Unavailable
 from runtime.model.history import HistorySpan
-from runtime.model.metrics import InputMetrics, RunMetrics, StoreMetrics
+from runtime.model.metrics import ContainerMetrics, InputMetrics, RunMetrics, StoreMetrics
 from runtime.opening.agreement import QuietReport
 from runtime.opening.opening import (
     Opened,
@@ -95,6 +95,8 @@ class Container:
         self.tasks: tuple[int, ...] = ()
         self.report: Report | None = None
         self.metrics = RunMetrics()
+        self.heard_ms = 0.0
+        """When it has last said something; 0 where it never has."""
         self.failed: Failed | None = None
         self.ended = False
 
@@ -184,6 +186,7 @@ class Containers:
             beside=crew.beside,
             environment=shared,
             host_id=settings.host_id,
+            opentelemetry=crew.opentelemetry,
         )
 
     def _join_run(
@@ -241,7 +244,9 @@ class Containers:
         if self._final is not None:
             return self._final
         self._is_watched = True
-        found = combined([*self._former, *(container.metrics for container in self._containers.values())])
+        living = [self._heard(slot, container) for slot, container in self._containers.items()]
+        # Behind those that are gone: of a slot with both, the one that lives says which tasks it has.
+        found = combined([*self._former, *living])
         found = with_changes(found, self._recovered)
         owned = {(one.stream, one.partition) for one in found.inputs}
         found = msgspec.structs.replace(
@@ -257,6 +262,13 @@ class Containers:
         stats = self._environment.state_stats(self._graph.app)
         kept = (StoreMetrics(store=s, task=t, entries=n, bytes=size) for (s, t), (n, size) in stats.items())
         return msgspec.structs.replace(found, stores=tuple(kept))
+
+    def _heard(self, slot: int, container: Container) -> RunMetrics:
+        """Return the numbers of a container under that of its slot, and for how long it has said nothing."""
+        silent_ms = self._clock.elapsed_ms() - (container.heard_ms or self._started_ms)
+        told = container.metrics.containers or (ContainerMetrics(container="", settled=False),)
+        named = tuple(msgspec.structs.replace(one, container=str(slot), silent_ms=silent_ms) for one in told)
+        return msgspec.structs.replace(container.metrics, containers=named)
 
     def stop(self) -> None:
         """Ask all containers to complete what is in flight, commit and end; may be called from a signal handler."""
@@ -414,6 +426,7 @@ class Containers:
     async def _listen(self, container: Container) -> bool:
         """Take in the messages of a container, until it is gone."""
         while (said := await container.line.hear()) is not None:
+            container.heard_ms = self._clock.elapsed_ms()
             if isinstance(said, Joined):
                 container.joined = True
                 self._let_begin(container)
@@ -448,12 +461,16 @@ class Containers:
         gone = self._containers.pop(slot)
         self._gone.add(gone.name)
         self._changed.set()
-        told = gone.metrics
+        told = self._heard(slot, gone)
+        # It has no task any more, and its silence means nothing.
+        left = tuple(msgspec.structs.replace(one, tasks=(), settled=False, silent_ms=0.0) for one in told.containers)
+        told = msgspec.structs.replace(told, containers=left)
         self._former.append(
             told
             if gone.ended
             else RunMetrics(
                 operators=told.operators,
+                containers=told.containers,
                 commits=told.commits,
                 commit_ms=told.commit_ms,
                 take_overs=told.take_overs,

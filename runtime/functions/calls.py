@@ -9,13 +9,20 @@ from contextvars import Context, copy_context
 from itertools import chain, repeat
 from math import inf
 from operator import length_hint
-from typing import Any
+from typing import Any, ClassVar
 
 from operators.core.policies import Policy, Retry
 from operators.core.wording import shown, words_of
 from runtime.functions.failures import Failure
 from runtime.functions.user_lines import OPERATOR
 from runtime.model.clock import clock_of, sleep_ms
+from runtime.model.metrics import Durations
+
+TIMED = 16
+"""One of so many calls that were asked for together is timed, and stands for all of these: each would cost 2 %."""
+
+
+AsyncFunction = Callable[[Any], Awaitable[object]]
 
 
 class Asked:
@@ -78,10 +85,13 @@ class Calls:
     call the end is told once, as a result or as a failure; while any worker is hired, a timer is set.
     """
 
+    around: ClassVar[Callable[[str, AsyncFunction], AsyncFunction] | None] = None
+    """Wraps the functions of all operators in this process, for who traces calls; it is given the operator's id."""
+
     def __init__(
         self,
         operator: str,
-        function: Callable[[object], Awaitable[object]],
+        function: AsyncFunction,
         max_in_flight: int,
         timeout_ms: int,
         policy: Policy,
@@ -89,7 +99,8 @@ class Calls:
         on_ended: Callable[[Asked, int], None] | None = None,
     ) -> None:
         self._operator = operator
-        self._function = function
+        around = Calls.around
+        self._function = function if around is None else around(operator, function)
         self._max_in_flight = max_in_flight
         self._timeout_ms = timeout_ms
         self._policy = policy
@@ -105,6 +116,8 @@ class Calls:
         self._given_up: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.retried = 0
+        self.durations = Durations("call", operator)
+        """The durations of calls, tries included."""
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -197,6 +210,8 @@ class Calls:
                 asked.values += result
                 if len(result) != 1:
                     asked.sizes[row] = len(result)
+                if not row % TIMED:
+                    self._time(worker, clock())
                 if ended is not None:
                     ended(asked, row)
                 if leaves:
@@ -249,9 +264,16 @@ class Calls:
             earliest = min(now, *(worker.started for worker in self._workers))
             self._timer = loop.call_at(earliest + self._timeout_s, self._look_after)
 
+    def _time(self, worker: Worker, now: float) -> None:
+        """Count how long a call has taken, for itself and for those next to it that are not timed."""
+        number = min(TIMED, len(worker.asked.arguments) - worker.row)
+        self.durations.add((now - worker.started) * 1_000, number)
+
     def _settle(self, worker: Worker, error: Exception) -> None:
         """Try the call of a worker again, or tell of its failure; the worker is done, and another takes its place."""
         asked, row, policy = worker.asked, worker.row, self._policy
+        if not row % TIMED:
+            self._time(worker, asyncio.get_running_loop().time())
         tries = asked.tries.get(row, 0)
         if isinstance(policy, Retry) and tries < policy.times:
             self.retried += 1

@@ -2,16 +2,160 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
 import msgspec
 
 from operators.core.base import MIN_TIMESTAMP
+
+BOUNDS_MS = tuple(2.0**power for power in range(-3, 25))
+"""The upper bounds of the buckets of durations, each twice the one before: from an eighth of a ms to 4.7 hours."""
+MOST_SAMPLED = 32
+"""The rows of a batch whose latency is looked at: more would cost something for each message."""
+
+Timed = Literal["step", "firing", "call", "commit", "drain", "event_to_output", "append_to_commit", "rebalance"]
+"""What durations are of: see `HistogramMetrics`."""
+DurationListener = Callable[[Timed, str, float], None]
+"""Takes in what a duration is of, of which operator or stream, and the duration in ms."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics:
+    """The address at which a run serves its metrics and its health, as `/metrics`, `/livez` and `/readyz`, and to whom.
+
+    The address is ":9464" for this machine alone, or with a host, as "0.0.0.0:9464"; port 0 is any that is free.
+    With `token_file` only who sends its content as a bearer token may read the metrics. The run is ready while its
+    inputs lag by no more than `ready_lag` records in all, whatever that is where it is None. With `opentelemetry` its
+    metrics and spans go to the providers that the program has set; without an address nothing is served. With `ui` a
+    page at `/` shows the run live.
+
+    >>> Metrics(address=":9464", ready_lag=100_000).address
+    ':9464'
+    """
+
+    address: str | None = ":9464"
+    token_file: str | Path | None = None
+    ready_lag: int | None = None
+    opentelemetry: bool = False
+    ui: bool = False
+
+
+class Durations:
+    """Counts durations by bucket; whoever adds to it and whoever reads it are in different threads, and need no lock.
+
+    Invariant: there is one count for each bound, and one for what is above all of them.
+
+    >>> durations = Durations("commit")
+    >>> durations.add(3.0)
+    >>> durations.add(5.0, 2)
+    >>> durations.metrics().count, durations.sum_ms
+    (3, 13.0)
+    """
+
+    __slots__ = ("counts", "of", "sum_ms", "what")
+
+    listener: ClassVar[DurationListener | None] = None
+    """Hears of every duration in this process, as it is counted; one who reads the counts later needs none."""
+
+    def __init__(self, what: Timed, of: str = "") -> None:
+        self.what, self.of = what, of
+        self.counts = [0] * (len(BOUNDS_MS) + 1)
+        self.sum_ms = 0.0
+
+    def add(self, ms: float, number: int = 1) -> None:
+        """Count a duration, or one that stands for a `number` of them; a clock that was set back makes it 0."""
+        assert number > 0, "a duration is counted at least once"
+        ms = max(ms, 0.0)
+        self.counts[bisect_left(BOUNDS_MS, ms)] += number
+        self.sum_ms += ms * number
+        if Durations.listener is not None:
+            Durations.listener(self.what, self.of, ms)
+
+    def add_since(self, began_ms: Sequence[int | None], now_ms: int) -> None:
+        """Count how long ago the times of a batch are, by rows that lie equally far from each other."""
+        step = -(-len(began_ms) // MOST_SAMPLED) or 1
+        *sampled, last = began_ms[::step] or (None,)
+        if Durations.listener is None:
+            # Written out: to call `add` for each would be most of what it costs.
+            counts, bounds, at = self.counts, BOUNDS_MS, bisect_left
+            for began in sampled:
+                if began is not None:
+                    ms = now_ms - began if now_ms > began else 0
+                    counts[at(bounds, ms)] += step
+                    self.sum_ms += ms * step
+        else:
+            for began in sampled:
+                if began is not None:
+                    self.add(now_ms - began, step)
+        # The last one stands for those that are left.
+        if last is not None:
+            self.add(now_ms - last, len(began_ms) - step * len(sampled))
+
+    def metrics(self) -> HistogramMetrics:
+        """Return the durations as they are now."""
+        return HistogramMetrics(what=self.what, of=self.of, counts=tuple(self.counts), sum_ms=self.sum_ms)
+
+
+class HistogramMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """The durations of one kind in one container: how many lie in each bucket of `BOUNDS_MS`, and their sum in ms.
+
+    A "step" takes records in, a "firing" fires windows and timers, a "call" is one of an async operator, a "commit"
+    lasts until it is durable, and a "drain" is the wait for what is in flight before it. From "event_to_output" is
+    between the time of a message and the commit that writes it, "append_to_commit" between the append of a record and
+    the commit that has its effects, and "rebalance" is between tasks leaving or coming and their going on. They are
+    `of` an operator (calls) or a stream (the two latencies).
+
+    >>> found = HistogramMetrics(what="commit", counts=(0, 1, 3) + (0,) * 26, sum_ms=1.6)
+    >>> found.count, found.quantile(0.5), found.quantile(0.999) <= 0.5
+    (4, 0.3333333333333333, True)
+    """
+
+    what: Timed
+    of: str = ""
+    counts: tuple[int, ...]
+    sum_ms: float
+
+    @property
+    def count(self) -> int:
+        """The number of durations."""
+        return sum(self.counts)
+
+    def quantile(self, q: float) -> float:
+        """Return the duration in ms that a share `q` of all does not exceed, as evenly as they may lie in a bucket.
+
+        It is 0 where there are none, and the highest bound for what is above all bounds.
+        """
+        assert 0 <= q <= 1, "a share is of all"
+        wanted, below = q * self.count, 0
+        for number, count in enumerate(self.counts[:-1]):
+            if count and below + count >= wanted:
+                lower = BOUNDS_MS[number - 1] if number else 0.0
+                return lower + (BOUNDS_MS[number] - lower) * max(wanted - below, 0.0) / count
+            below += count
+        return BOUNDS_MS[-1] if self.counts[-1] else 0.0
+
+
+def added(histograms: Iterable[HistogramMetrics]) -> tuple[HistogramMetrics, ...]:
+    """Return one histogram for each kind and operator or stream, in which the counts of all are added up."""
+    found: dict[tuple[str, str], HistogramMetrics] = {}
+    for one in histograms:
+        before = found.get((one.what, one.of))
+        if before is not None:
+            counts = tuple(map(sum, zip(before.counts, one.counts, strict=True)))
+            one = msgspec.structs.replace(one, counts=counts, sum_ms=before.sum_ms + one.sum_ms)
+        found[one.what, one.of] = one
+    return tuple(found.values())
 
 
 class OperatorMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Messages into and out of one operator in one task, and its watermark (ms); `counters` are the user's own.
 
     `late` counts what came too late for windows and joins, for a duplicate to be known, for state in time to last, or
-    for a timer that it has set.
+    for a timer that it has set; `cache_misses` counts the values of its state that no cache held.
     """
 
     operator: str
@@ -22,6 +166,7 @@ class OperatorMetrics(msgspec.Struct, frozen=True, kw_only=True):
     dead_lettered: int = 0
     retried: int = 0
     late: int = 0
+    cache_misses: int = 0
     watermark: int = MIN_TIMESTAMP
     counters: dict[str, int] = {}
     keys: dict[str, str] = {}
@@ -86,6 +231,25 @@ class StoreMetrics(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
+class ContainerMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """One container: the tasks that it has, its commits, and its durations.
+
+    `rebalances` counts the times at which tasks came or went, and `restored` the records of changelogs from which state
+    was brought back. It is `settled` while it has all tasks that it shall have. It said all this `silent_ms` ago.
+    """
+
+    container: str
+    tasks: tuple[int, ...] = ()
+    settled: bool = True
+    commits: int = 0
+    commit_ms: float = 0.0
+    since_commit_ms: float | None = None
+    rebalances: int = 0
+    restored: int = 0
+    silent_ms: float = 0.0
+    histograms: tuple[HistogramMetrics, ...] = ()
+
+
 class ChangeMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The changes of an operator since records were read last: a sentence for each parameter.
 
@@ -111,6 +275,7 @@ class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[InputMetrics, ...] = ()
     stores: tuple[StoreMetrics, ...] = ()
     stages: tuple[StageMetrics, ...] = ()
+    containers: tuple[ContainerMetrics, ...] = ()
     commits: int = 0
     commit_ms: float = 0.0
     since_commit_ms: float | None = None
@@ -129,6 +294,12 @@ class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
     def emitted(self, operator: str) -> int:
         """Return the number of messages that `operator` has sent on, over all tasks."""
         return sum(one.emitted for one in self.operators if one.operator == operator)
+
+    def histogram(self, what: Timed, of: str = "") -> HistogramMetrics:
+        """Return the durations of one kind over all containers; `of` an operator or stream, or of all of them."""
+        alike = [one for part in self.containers for one in part.histograms if one.what == what and of in ("", one.of)]
+        found = added(msgspec.structs.replace(one, of=of) for one in alike)
+        return found[0] if found else Durations(what, of).metrics()
 
     def total(self, field: str) -> int:
         """Return the sum of a count over all operators and tasks, such as "dead_lettered"."""

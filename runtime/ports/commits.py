@@ -75,6 +75,9 @@ class OwnershipPort(Protocol):
     def is_caught_up(self) -> bool:
         """Whether this process has read all that lay between stages when it was asked; asking may take a while."""
 
+    def replayed(self, app: str) -> int:
+        """Return how many records of changelogs were replayed so far to bring state here; it waits for nobody."""
+
     def reclaim(self, app: str) -> bool:
         """Remove what a reset has left of an application that was deleted; return whether there was anything."""
 

@@ -40,6 +40,8 @@ class StoreCommitPort(Protocol):
     """The name of the store in commits: the id of its operator."""
     get_ms: float
     """The ms that it took to read values that no cache held."""
+    misses: int = 0
+    """The number of values that no cache held."""
 
     @property
     def dirty_count(self) -> int:

@@ -79,12 +79,14 @@ class Read(NamedTuple):
     """The result of a read: rows whose `offsets` column is set, what a producer said after them, and the next offset.
 
     A stream that was made anew, under the name of one that was deleted, has another `stream_id`; a bound source has 0.
+    `appended_ms` is when they were appended, 0 where that is not known; rows of brokers count from their coming here.
     """
 
     batch: Batch
     control: Control | None
     next_offset: int
     stream_id: int = 0
+    appended_ms: int = 0
 
 
 class StreamPort(Protocol):

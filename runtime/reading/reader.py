@@ -229,6 +229,8 @@ class Reader:
         self.in_flight = InFlight(self.next_offset, self._mark)
         self._held: Read | None = None
         self._taken = 0
+        self.appended: list[tuple[int, int]] = []
+        """When what was read since the last commit was appended, and how many rows each is."""
         self._offered: Taken | None = None
         self._ended = False
         self._seen_version = -1
@@ -449,6 +451,9 @@ class Reader:
             following, control = (raw.offsets or [])[stop], None
         else:
             self._held, self._taken = None, 0
+            # Noted with the last rows of what was read together, for all of them: once a batch.
+            if held.appended_ms and len(held.batch):
+                self.appended.append((held.appended_ms, len(held.batch)))
         # Most batches are taken whole, and are not copied then.
         if start or stop < len(raw):
             raw = raw.slice(start, stop)

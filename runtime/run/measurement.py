@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP
+import msgspec
+
+from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch
+from operators.core.wording import encodable_all
 from planner.checks.grouping import layout, task_of
 from planner.codegen.counters import exit_below, is_alone, teller
 from planner.model.graph import Graph
 from planner.model.plan import Plan
 from runtime.assembly.bindings import Bindings
 from runtime.assembly.history import partitions_of
+from runtime.encoding.serdes import to_json
 from runtime.loop.loop import Loop
 from runtime.model.clock import Clock
-from runtime.model.metrics import InputMetrics, OperatorMetrics, RunMetrics, StoreMetrics, TaskMetrics
+from runtime.model.metrics import (
+    ContainerMetrics,
+    HistogramMetrics,
+    InputMetrics,
+    OperatorMetrics,
+    RunMetrics,
+    StoreMetrics,
+    TaskMetrics,
+    added,
+)
 from runtime.reading.reader import Reader
 from runtime.task.lane import Lane
 from runtime.task.task import Task
@@ -26,7 +39,6 @@ def measure(
 
     In the thread of the event loop, and without a question to brokers.
     """
-    since = None if loop.commits.last_at is None else clock.elapsed_ms() - loop.commits.last_at
     return RunMetrics(
         operators=tuple(one for task in loop.tasks for one in passed(graph, task)),
         tasks=tuple(_task(task, loop) for task in loop.tasks),
@@ -34,10 +46,42 @@ def measure(
         stores=tuple(StoreMetrics(store=s, task=t, entries=n, bytes=size) for (s, t), (n, size) in stats.items()),
         commits=loop.committer.commits,
         commit_ms=loop.commits.spent_ms,
-        since_commit_ms=since,
+        since_commit_ms=_since_commit(loop, clock),
         elapsed_ms=elapsed_ms,
         warnings=tuple(one.warning for task in loop.tasks for one in task.kinds.values() if one.warning),
     )
+
+
+def container_of(loop: Loop, clock: Clock, name: str, former: Sequence[HistogramMetrics]) -> ContainerMetrics:
+    """Return the numbers of this container as one of those of a run; `former` are durations of tasks that have left."""
+    return ContainerMetrics(
+        container=name,
+        tasks=tuple(sorted(task.number for task in loop.tasks)),
+        commits=loop.committer.commits,
+        commit_ms=loop.commits.spent_ms,
+        since_commit_ms=_since_commit(loop, clock),
+        histograms=added([*former, *_commit_durations(loop), *(one for task in loop.tasks for one in timed(task))]),
+    )
+
+
+def _since_commit(loop: Loop, clock: Clock) -> float | None:
+    return None if loop.commits.last_at is None else clock.elapsed_ms() - loop.commits.last_at
+
+
+def _commit_durations(loop: Loop) -> Iterator[HistogramMetrics]:
+    committer = loop.committer
+    by_stream = (*committer.event_to_output.values(), *committer.append_to_commit.values())
+    for durations in (loop.commits.durations, loop.commits.drains, *by_stream):
+        yield durations.metrics()
+
+
+def timed(task: Task) -> Iterator[HistogramMetrics]:
+    """Yield the durations of a task."""
+    yield task.steps.metrics()
+    yield task.firings.metrics()
+    for lane in task.lanes:
+        for pool in lane.units.pools.values() if lane.units is not None else ():
+            yield pool.durations.metrics()
 
 
 def passed(graph: Graph, task: Task) -> list[OperatorMetrics]:
@@ -59,6 +103,7 @@ def _operators(graph: Graph, task: Task, lane: Lane) -> list[OperatorMetrics]:
             retried=guard.retried[id]
             + (lane.units.pools[id].retried if lane.units is not None and id in lane.units.pools else 0),
             late=lane.chain.counts.late.get(id, 0),
+            cache_misses=task.stores[id].misses if id in task.stores else 0,
             watermark=lane.time_at(id),
             counters={
                 **_met(task, id, derive.received(id)),
@@ -172,6 +217,14 @@ def _input(reader: Reader, task: Task) -> InputMetrics:
         else 0,
         held_ms=held.for_ms if held is not None else 0.0,
     )
+
+
+def snapshot_of(app: str, metrics: RunMetrics, now_ms: int) -> Batch:
+    """Return the numbers of a container as the row of a stream: JSON, with the container's name as its key."""
+    (container,) = metrics.containers
+    told = {"app": app, "container": container.container, "at_ms": now_ms, "metrics": msgspec.to_builtins(metrics)}
+    key = container.container.encode("utf-8", "backslashreplace")
+    return Batch([to_json(encodable_all(told))], [key], [now_ms])
 
 
 def left_alone(bindings: Bindings, graph: Graph, plan: Plan, tasks: Collection[int]) -> tuple[InputMetrics, ...]:

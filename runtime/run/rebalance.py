@@ -15,10 +15,10 @@ from runtime.assembly.assembly import Assembly
 from runtime.functions.user_functions import Functions
 from runtime.loop.loop import Loop
 from runtime.model.checkpoint import Checkpoint
-from runtime.model.clock import sleep_ms
-from runtime.model.metrics import OperatorMetrics
+from runtime.model.clock import monotonic_ms, sleep_ms
+from runtime.model.metrics import Durations, HistogramMetrics, OperatorMetrics, added
 from runtime.ports.membership import Membership
-from runtime.run.measurement import passed
+from runtime.run.measurement import passed, timed
 
 FOLLOW_MS = 200.0
 """The interval at which a container looks whether others have come or gone."""
@@ -62,12 +62,20 @@ class Follower:
         """The number of tasks that were taken here from containers that were gone."""
         self.former: list[OperatorMetrics] = []
         """The metrics of tasks that were run here before."""
+        self.former_durations: tuple[HistogramMetrics, ...] = ()
+        """Their durations, added up."""
+        self.rebalances = 0
+        """The number of times at which tasks have come or gone."""
+        self.durations = Durations("rebalance")
+        """How long each of these took, until they ran on."""
+        self.settled = False
+        """Whether the container had all tasks that it shall have when it last looked."""
 
     async def follow(self) -> None:
         """Follow the job model until cancelled; raises `Fenced` where the run is over."""
         while True:
-            is_settled = await self.change()
-            await sleep_ms(self._settled_ms if is_settled else FOLLOW_MS)
+            self.settled = await self.change()
+            await sleep_ms(self._settled_ms if self.settled else FOLLOW_MS)
 
     async def change(self) -> bool:
         """Hand over and take over tasks; those that another container still has are taken later.
@@ -75,12 +83,15 @@ class Follower:
         Returns whether the container had all tasks that it shall have.
         """
         mine = await self._apart(self.membership.mine)
-        have = {task.number for task in self._loop.tasks}
+        have, began_ms, before = {task.number for task in self._loop.tasks}, monotonic_ms(), self.rebalances
+        self.settled = mine == have
         # First hand over: tasks that others wait for stand still until then.
         if have - mine:
             await self._hand_over(have - mine)
         if mine - have:
             await self._take_over(mine - have)
+        if self.rebalances > before:
+            self.durations.add(monotonic_ms() - began_ms)
         return mine == have
 
     async def _hand_over(self, numbers: Collection[int]) -> None:
@@ -88,10 +99,12 @@ class Follower:
         assert {task.number for task in leaving} == {*numbers}, "a task is given up when it has left the loop"
         for task in leaving:
             self.former += passed(self._assembly.graph, task)
+            self.former_durations = added([*self.former_durations, *timed(task)])
             self._functions.remove(task.functions)
             await task.functions.close()
         # Last: whoever takes a task then reads a checkpoint that has all, and the objects of the user are closed.
         await self._apart(partial(self.membership.give_up, numbers))
+        self.rebalances += 1
         self.on_change()
 
     async def _take_over(self, numbers: Collection[int]) -> None:
@@ -113,6 +126,7 @@ class Follower:
         # Before the tasks run: their first commit is compared with these generations.
         self._loop.committer.taken |= taken
         await self._loop.change((), tasks)
+        self.rebalances += 1
         self.on_change()
 
     def _tell(self, taken: Collection[int], checkpoints: Mapping[str, Checkpoint]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from functools import partial
@@ -28,7 +28,7 @@ from runtime.loop.loop import HEARING_POLL_MS, LoopMode
 from runtime.model.clock import Clock, SystemClock, sleep_ms
 from runtime.model.errors import Damaged, EnvironmentFault, Fenced, SamzaError
 from runtime.model.garbage import collector_patient
-from runtime.model.metrics import RunMetrics
+from runtime.model.metrics import ContainerMetrics, HistogramMetrics, RunMetrics
 from runtime.opening.opening import (
     Opened,
     Recovered,
@@ -46,17 +46,21 @@ from runtime.ports.environment import AudibleEnvironment, Environment, LiveEnvir
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.store import TaskStore
 from runtime.ports.stream_values import values_of
-from runtime.ports.streams import Append
+from runtime.ports.streams import Append, StreamConfig
 from runtime.reading.reader import Reader
 from runtime.run.composition import Composition
 from runtime.run.driver import Watch, check_no_loop, run_whatever_fails
-from runtime.run.measurement import measure
+from runtime.run.measurement import container_of, measure, snapshot_of
 from runtime.run.rebalance import HEARING_MS, Follower
 from runtime.run.scaling import Scaler
 from runtime.run.settings import UNSAID, Cluster, RunSettings
 from runtime.systems.kafka.client.topic import cluster_of
 from runtime.systems.log.environment import LogEnvironment
 
+METRICS_EVERY_MS = 10_000.0
+"""The interval at which a container writes its numbers to a stream."""
+METRICS_KEPT_MS = 7 * 86_400_000
+"""The time for which these are kept where the stream was made for them."""
 WRITER = "samza-dsl-writer"
 """The name of the threads that commit."""
 
@@ -158,10 +162,29 @@ class Run:
         found = with_changes(found, self._recovered)
         if self._scaler is not None and self._scaler.former:
             found = msgspec.structs.replace(found, operators=(*self._scaler.former, *found.operators))
-        if self._follower is None:
-            return found
-        operators, take_overs = (*self._follower.former, *found.operators), self._follower.take_overs
-        return msgspec.structs.replace(found, operators=operators, take_overs=take_overs)
+        replaced, follower = msgspec.structs.replace, self._follower
+        if follower is None:
+            return replaced(found, containers=(replaced(self._container("0"), restored=self._restored),))
+        operators, take_overs = (*follower.former, *found.operators), follower.take_overs
+        container = self._container(follower.membership.name, follower.former_durations)
+        rebalances = follower.durations.metrics()
+        container = replaced(
+            container,
+            rebalances=follower.rebalances,
+            settled=follower.settled,
+            restored=self._restored,
+            histograms=(*container.histograms, rebalances),
+        )
+        return replaced(found, operators=operators, take_overs=take_overs, containers=(container,))
+
+    def _container(self, name: str, former: Sequence[HistogramMetrics] = ()) -> ContainerMetrics:
+        return container_of(self._loop, self._clock, name, former)
+
+    @property
+    def _restored(self) -> int:
+        """The records of changelogs that were replayed so far, where there are changelogs."""
+        environment = self._environment
+        return environment.replayed(self._graph.app) if isinstance(environment, LiveEnvironment) else 0
 
     @property
     def failed(self) -> bool:
@@ -283,6 +306,8 @@ class Run:
             self._bindings.expect(self._readers())
             if self._follower is not None:
                 beside.append(asyncio.create_task(self._follower.follow()))
+            if self.plan.options.metrics_to is not None:
+                beside.append(asyncio.create_task(self._write_metrics(self.plan.options.metrics_to)))
             if self._scaler is not None:
                 beside.append(asyncio.create_task(self._scaler.follow()))
             if self._may_be_held:
@@ -304,6 +329,27 @@ class Run:
             if beside:
                 await asyncio.wait(beside)
             self._over = True
+
+    async def _write_metrics(self, stream: str) -> None:
+        """Write the numbers of this container to a stream, again and again, and a last time when it ends."""
+
+        def write(found: RunMetrics) -> None:
+            snapshot = snapshot_of(self.plan.app, found, self._clock.now_ms())
+            self._environment.append([Append(stream, 0, snapshot)])
+
+        def begin() -> None:
+            self._environment.create_stream(stream, StreamConfig(retention_ms=METRICS_KEPT_MS))
+
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._sender, begin)
+        try:
+            while True:
+                await sleep_ms(METRICS_EVERY_MS)
+                await loop.run_in_executor(self._sender, write, self.metrics())
+        finally:
+            # What ends a run is told elsewhere: it may be why nothing can be written any more.
+            with suppress(Exception):
+                await loop.run_in_executor(self._sender, write, self.metrics())
 
     def _readers(self) -> Iterator[Reader]:
         return (reader for task in self._loop.tasks for lane in task.lanes for reader in lane.readers)

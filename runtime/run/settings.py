@@ -55,7 +55,8 @@ class CrewSettings:
 
     `command` starts one, which finds the application as `found`, a module and a name in it; it runs `beside` the live
     application under that name, where there is one. `placement` is named, since other processes look it up. Of each
-    task's state `standby` copies are kept. Who was `fenced` by another run may join that one, and begins none.
+    task's state `standby` copies are kept; each may tell `opentelemetry`. Who was `fenced` by another run may join that
+    one, and begins none.
     """
 
     number: int
@@ -65,3 +66,4 @@ class CrewSettings:
     placement: str = "sticky"
     standby: int = 0
     fenced: Fenced | None = None
+    opentelemetry: bool = False

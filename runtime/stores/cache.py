@@ -76,6 +76,7 @@ class CachedStore(TaskStore):
         self.owner = f"the operator {store!r}"
         """The owner of the state, as errors name it."""
         self.get_ms = 0.0
+        self.misses = 0
         self._clean: OrderedDict[bytes, object] = OrderedDict()
         """The committed values in the order of their last use; ABSENT for a key that has none."""
         self._dirty: dict[bytes, object] = {}
@@ -240,6 +241,7 @@ class CachedStore(TaskStore):
         data = self._reader.get(key)
         value = ABSENT if data is None else self._read(data)
         self.get_ms += monotonic_ms() - started
+        self.misses += 1
         if self._keeps_plain or type(value) not in IMMUTABLE:
             self._clean[key] = value
             self._evict()

@@ -19,6 +19,7 @@ from runtime.functions.user_lines import TASK
 from runtime.job.key_kinds import KeyKinds
 from runtime.model.clock import Clock
 from runtime.model.garbage import resting_for
+from runtime.model.metrics import Durations
 from runtime.ports.store import TaskStore
 from runtime.reading.completion import Entry
 from runtime.reading.reader import Malformed, Reader, Taken
@@ -71,6 +72,8 @@ class Task:
         self.busy = False
         self.thread: int | None = None
         self.process_ms = self.window_ms = 0.0
+        self.steps, self.firings = Durations("step"), Durations("firing")
+        """How long it takes to take in some records at once, and to fire some of what is due."""
         self.starved = Stopwatch(clock)
         self.touched = False
         self.is_quiet = False
@@ -253,6 +256,7 @@ class Task:
             self._admit(lane, reader, taken.batch, taken.raw)
         elapsed_ms = self._clock.elapsed_ms() - started
         self.process_ms += elapsed_ms
+        self.steps.add(elapsed_ms)
         rows = len(taken.batch) if taken.folded is None else taken.folded.number
         lane.pace.took(rows, elapsed_ms)
         self.fire()
@@ -332,7 +336,7 @@ class Task:
         if next(self._firing, self) is self:
             self._firing = None
             self.starved.stop()
-        self.window_ms += self._clock.elapsed_ms() - started
+        self._fired_since(started)
         return self._firing is not None and self._paused and not self._is_full()
 
     def look_for_idle(self) -> bool:
@@ -357,7 +361,12 @@ class Task:
         for timer in self.timers_due:
             timer.call(self._clock.now_ms())
             timer.due_ms = self._clock.elapsed_ms() + timer.interval_ms  # from its end: a slow one starves nothing
-        self.window_ms += self._clock.elapsed_ms() - started
+        self._fired_since(started)
+
+    def _fired_since(self, started: float) -> None:
+        elapsed_ms = self._clock.elapsed_ms() - started
+        self.window_ms += elapsed_ms
+        self.firings.add(elapsed_ms)
 
     def _is_due(self) -> bool:
         if (self.timers and self.timers_due) or (self.clocked and self.next_alarm <= self._now_ms):

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from planner.model.graph import Graph
     from runtime.containers.supervisor import Containers
     from runtime.job.pipeline import Pipeline
+    from runtime.model.metrics import Metrics
     from runtime.model.state_choice import State
     from runtime.run.driver import Watch
     from runtime.run.run import Run
@@ -470,6 +471,7 @@ class App(Reprocessing):
         until_now: bool = False,
         live: bool = False,
         watch: Watch | None = None,
+        metrics: str | Metrics | None = None,
         containers: int = 1,
         host_id: str | None = None,
         placement: Said = "sticky",
@@ -489,9 +491,10 @@ class App(Reprocessing):
 
         With `live` it shows how it goes: a picture that stays in place on a terminal or, of a run on Spark, in a
         notebook, a line now and then elsewhere;
-        `watch(run)` is awaited beside the run instead. Without `live` the log (`logging`, "samza_dsl") tells at the end
-        what is worth a word: why nothing was read, what came late, joins that met hardly anything. Returns the finished
-        run, for its metrics. Inside a running event loop use `await app.run_async()`.
+        `watch(run)` is awaited beside the run instead. With `metrics`, an address such as ":9464" or a `Metrics`, it
+        serves its numbers for Prometheus there, and its health. Without `live` the log (`logging`, "samza_dsl") tells
+        at the end what is worth a word: why nothing was read, what came late, joins that met hardly anything. Returns
+        the finished run, for its metrics. Inside a running event loop use `await app.run_async()`.
 
         With `containers` so many processes share the tasks. They load the application anew, so it must be a variable of
         a module, and `app.run` be called under `if __name__ == "__main__":`. With `environment`, too, they share them
@@ -516,6 +519,7 @@ class App(Reprocessing):
             until_now=until_now,
             live=live,
             watch=watch,
+            metrics=metrics,
             containers=containers,
             host_id=host_id,
             placement=placement,

@@ -7,6 +7,7 @@ import json
 import signal
 import socket
 import sys
+from contextlib import nullcontext
 
 import msgspec
 
@@ -17,7 +18,9 @@ from runtime.containers.supervisor import Containers, run_containers
 from runtime.containers.worker import serve
 from runtime.functions.user_lines import deepest, user_lines
 from runtime.model.errors import SamzaError
+from runtime.model.metrics import Metrics
 from runtime.run.settings import CrewSettings
+from runtime.watching.telemetry import telling
 from samza_dsl.application import run_request
 from samza_dsl.application.app import App
 from samza_dsl.application.loading import load_app, whereabouts
@@ -41,6 +44,7 @@ def run_app(app: App, request: RunRequest) -> Containers:
         beside=request.beside,
         placement=named(request.placement),
         standby=request.standby,
+        opentelemetry=isinstance(request.metrics, Metrics) and request.metrics.opentelemetry,
     )
     return run_containers(app.pipeline(), request.data, crew, settings_of(request), request.watch)
 
@@ -64,7 +68,8 @@ def main() -> None:
             sys.exit(1)
         finally:
             run_request.loads_only = False
-        sys.exit(asyncio.run(serve(connection, start, graph, app.around, _failed, placement)))
+        with telling(app.name) if start.opentelemetry else nullcontext():
+            sys.exit(asyncio.run(serve(connection, start, graph, app.around, _failed, placement)))
 
 
 def _first_line(connection: socket.socket) -> bytes:

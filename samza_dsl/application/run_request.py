@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from planner.model.graph import Graph
     from runtime.containers.supervisor import Containers
     from runtime.model.history import HistorySpan
+    from runtime.model.metrics import Metrics
     from runtime.model.state_choice import State
     from runtime.run.driver import Watch
     from runtime.run.run import Run
@@ -42,6 +43,7 @@ class RunOptions(TypedDict, total=False):
     until_now: bool
     live: bool
     watch: Watch | None
+    metrics: str | Metrics | None
 
 
 class SparkRunOptions(RunOptions, total=False):
@@ -80,6 +82,7 @@ class RunRequest:
     until_now: bool = False
     live: bool = False
     watch: Watch | None = None
+    metrics: str | Metrics | None = None
     containers: int = 1
     host_id: str | None = None
     placement: Said | str = "sticky"
@@ -105,6 +108,26 @@ def served(app: App, request: RunRequest) -> Run | Containers | BatchRun:
     check_not_loading()
     check_whole(here(), "containers", request.containers)
     request = request.viewed()
+    if request.metrics is None:
+        return _run(app, request)
+    from runtime.model.metrics import Metrics
+    from runtime.watching.watcher import served as served_over_http
+
+    said = request.metrics if isinstance(request.metrics, Metrics) else Metrics(address=request.metrics)
+    # Open before the run is: who waits for it to be ready asks while it begins.
+    watches = [request.watch] if request.watch is not None else []
+    pages = {}
+    if said.ui:
+        from samza_dsl.view.room import ControlRoom, shown
+
+        room = ControlRoom()
+        watches.append(room.watch)
+        pages["/"] = shown(room)
+    with served_over_http(said, app.name, watches, pages) as watch:
+        return _run(app, replace(request, watch=watch))
+
+
+def _run(app: App, request: RunRequest) -> Run | Containers | BatchRun:
     if request.on is not None:
         return ended(_run_on_spark(app, request.on, request), request.live)
     if request.collect is not False:

@@ -11,12 +11,14 @@ import typer
 
 from runtime.assembly.bindings import ANOTHER
 from runtime.model.errors import SamzaError
+from runtime.model.metrics import Metrics
 from runtime.model.state_choice import Forget
 from runtime.spark.session import Spark
 from runtime.systems.files.files import open_sink, open_source
 from runtime.systems.files.places.locations import is_remote
 from runtime.systems.files.tables import check_written_anywhere, into_table, only_on_spark
 from runtime.systems.kafka.client.topic import KafkaCluster, topic_of
+from runtime.watching.server import address_of
 from samza_dsl.application.app import App
 from samza_dsl.application.run_request import RunRequest, served
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, options_in
@@ -77,6 +79,24 @@ CheckpointOption = Annotated[
 EndOption = Annotated[
     bool, typer.Option("--end", help="With --checkpoint: what the inputs hold is all there will be, and they end.")
 ]
+MetricsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[HOST]:PORT",
+        help="Serve /metrics for Prometheus, /livez and /readyz; to this machine alone unless a host is given.",
+    ),
+]
+TokenOption = Annotated[
+    Path | None, typer.Option("--metrics-token-file", metavar="FILE", help="Show metrics to who has the token in it.")
+]
+ReadyLagOption = Annotated[
+    int | None,
+    typer.Option("--ready-lag", min=0, metavar="N", help="Be ready while no more records than that wait to be read."),
+]
+TelemetryOption = Annotated[
+    bool, typer.Option("--opentelemetry", help="Tell metrics and spans to OpenTelemetry's providers of the program.")
+]
+UiOption = Annotated[bool, typer.Option("--ui", help="Serve a page that shows the run live as well, at :9464/.")]
 TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the whole traceback of an error.")]
 
 
@@ -97,12 +117,20 @@ def run(
     master: MasterOption = None,
     checkpoint: CheckpointOption = None,
     end: EndOption = False,
+    metrics: MetricsOption = None,
+    metrics_token_file: TokenOption = None,
+    ready_lag: ReadyLagOption = None,
+    opentelemetry: TelemetryOption = False,
+    ui: UiOption = False,
     data: DataOption = DEFAULT,
     traceback: TracebackOption = False,
 ) -> None:
     """Run an application until its inputs end, or Ctrl-C: it then completes what it began, and commits.
 
     What it has committed it does not do again. A second Ctrl-C stops at once, and loses nothing either.
+
+    Exit codes: 0 when it has ended or was stopped, with all committed; 1 when it has failed; 2 for a mistake in the
+    application or in the options, before anything was run; 128 + N when the signal N has killed it.
     """
     with told(whole=traceback, loading=True):
         app = loaded(target)
@@ -123,7 +151,8 @@ def run(
         options = options_in(kafka_options)
         bound = bindings_of(app, bind or [], options, on=on, writes_directories=checkpoint is not None)
         cluster = KafkaCluster(environment, options) if environment is not None else None
-        request = RunRequest(data, environment=cluster, bind=bound, until_now=until_now, live=True)
+        served_at = _metrics_said(metrics, metrics_token_file, ready_lag, opentelemetry, ui)
+        request = RunRequest(data, environment=cluster, bind=bound, until_now=until_now, live=True, metrics=served_at)
         if on is not None:
             served(app, replace(request, on=Spark(master=master, checkpoint=checkpoint, end=end)))
             return
@@ -138,6 +167,22 @@ def run(
         kept = Forget(*forget) if forget else state
         request = replace(request, from_start=from_start, state=kept, containers=containers)
         served(app, replace(request, host_id=host_id, placement=placement, standby=standby))
+
+
+def _metrics_said(
+    address: str | None, token_file: Path | None, ready_lag: int | None, opentelemetry: bool, ui: bool
+) -> Metrics | None:
+    address = ":9464" if ui and address is None else address
+    said = [name for name, value in (("metrics-token-file", token_file), ("ready-lag", ready_lag)) if value is not None]
+    if said and address is None:
+        raise Mistake(f"--{said[0]} is about what is served: add --metrics :9464, or leave it out")
+    if address is None:
+        return Metrics(address=None, opentelemetry=True) if opentelemetry else None
+    try:
+        address_of(address)
+    except ValueError as error:
+        raise Mistake(f"--metrics: {error}: write --metrics :9464, or --metrics 0.0.0.0:9464") from None
+    return Metrics(address=address, token_file=token_file, ready_lag=ready_lag, opentelemetry=opentelemetry, ui=ui)
 
 
 def _check_about_spark(on: str | None, master: str | None, checkpoint: Path | None, end: bool) -> None:

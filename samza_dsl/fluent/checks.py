@@ -114,9 +114,11 @@ def check_options(site: Site, options: Options) -> None:
         wrong = f"{name}={getattr(options, name)!r} in Options(...): {error}"
         raise refuse(site, wrong, f"{name}={getattr(Options(), name)!r}") from None
     for name, number in msgspec.structs.asdict(options).items():
-        if name not in ("guarantee", "inline", "group_by", "commit_by"):
+        if name not in ("guarantee", "inline", "group_by", "commit_by", "metrics_to"):
             least = 0 if name in ("threads", "cache_entries") else 1
             check_whole(site, name, number, least=least, optional=name in ("blocking_timeout_ms", "elasticity"))
+    if options.metrics_to is not None:
+        check_name(site, "a stream", options.metrics_to)
     if options.blocking_timeout_ms is not None and not options.threads:
         wrong = "blocking_timeout_ms= has no effect without threads=: nobody watches the event loop's own calls"
         raise refuse(site, wrong, f"threads=1, blocking_timeout_ms={options.blocking_timeout_ms}")

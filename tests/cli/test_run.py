@@ -5,10 +5,15 @@ import os
 import pty
 import re
 import signal
+import socket
+import urllib.error
+import urllib.request
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from runtime.systems.log.environment import LogEnvironment
+from tests.faults.processes import wait_until
 
 ORDERS = [
     {"customer": "ann", "amount": 3, "at_ms": 1_000},
@@ -285,3 +290,59 @@ app.input("numbers", value=int).map(double).send_to(app.output("doubled"))
     assert ".filter(...)" in told
     (tmp_path / "doubling.py").write_text(app.replace("number * 2", "return number * 2 if number > 1 else None"))
     assert "None" not in call("run", "doubling.py", "--until-now", "--from-start", "--state", "reset").stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        (["--metrics", "9464x"], "--metrics: '9464x' is no address: write --metrics :9464"),
+        (["--ready-lag", "5"], "--ready-lag is about what is served: add --metrics :9464"),
+        (["--metrics-token-file", "token"], "--metrics-token-file is about what is served: add --metrics :9464"),
+    ],
+)
+def test_what_can_not_be_served_is_told(call, shouting, options, wrong):
+    result = call("run", "shouting.py", *options)
+    assert result.exit_code == 2 and wrong in result.stderr
+
+
+def test_an_address_that_is_taken_is_told_before_anything_runs(call, shouting, folder):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = call("run", "shouting.py", "--metrics", f":{taken.getsockname()[1]}")
+    assert result.exit_code == 1 and "can't be listened at" in result.stderr
+    assert not (folder / ".samza-dsl").exists()
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("containers", [1, 2])
+def test_a_run_serves_its_metrics_and_its_health_until_it_is_stopped(program, write, spending, containers):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    write("orders.jsonl", lines(ORDERS))
+    assert program("streams", "produce", "orders", "--file", "orders.jsonl").wait() == 0
+    running = program("run", "spending.py", "--ui", "--metrics", f":{port}", "--containers", str(containers))
+
+    def page(path):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def values(name):
+        families = text_string_to_metric_families(page("/metrics")[1])
+        return {
+            tuple(sorted(one.labels.items())): one.value
+            for family in families
+            for one in family.samples
+            if one.name == name
+        }
+
+    wait_until(lambda: page("/readyz") == (200, "ready\n"))
+    wait_until(lambda: values("samza_operator_received_total").get((("app", "spending"), ("operator", "orders"))) == 4)
+    assert page("/livez") == (200, "alive\n") and "by-customer" in page("/")[1]
+    tasks = {(dict(labels)["container"], dict(labels)["task"]) for labels in values("samza_task_assigned")}
+    assert {task for _, task in tasks} == {"0", "1"} and len({container for container, _ in tasks}) == containers
+    running.send_signal(signal.SIGTERM)
+    assert running.wait() == 0 and page("/livez")[0] == 0

@@ -147,7 +147,9 @@ class World:
 
 def reader(stream, partition, offset, later=False):
     origin = SimpleNamespace(stream=stream, partition=partition)
-    return SimpleNamespace(origin=origin, later=later, position=lambda: Position("log", stream, partition, offset))
+    return SimpleNamespace(
+        origin=origin, later=later, appended=[], position=lambda: Position("log", stream, partition, offset)
+    )
 
 
 @pytest.fixture

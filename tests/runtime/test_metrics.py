@@ -2,15 +2,25 @@
 
 import asyncio
 
-from hypothesis import given
+import msgspec
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from operators.core.base import Batch
+from runtime.model.clock import LoopClock, SystemClock
+from runtime.model.metrics import BOUNDS_MS, ContainerMetrics, Durations, OperatorMetrics, RunMetrics
+from runtime.ports.streams import Append, StreamConfig
+from runtime.run.measurement import snapshot_of
 from runtime.run.run import Run
 from runtime.run.settings import RunSettings
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.systems.memory.lists import ListSource
-from samza_dsl import App, Options, count, retry, skip, tumbling
+from runtime.units.driver.application import check_grouping
+from samza_dsl import App, Options, PlanError, count, retry, skip, tumbling
+from tests.scale import examples
 from tests.shapes import app_of, interpreted, shapes
+from tests.simulation.loop import rest, simulate
 
 
 def finished(app, partitions=1, **inputs):
@@ -225,3 +235,183 @@ def test_every_operator_has_the_counts_of_the_interpreter(shape, values):
         for id in graph.specs
         if not graph.specs[id].source
     }
+
+
+def simulated(app, values, start_ms=0):
+    """Run an application over values in virtual time, and return its numbers at the end."""
+
+    async def main():
+        bind = {"numbers": ListSource(values, partitions=1)}
+        run = Run(app.pipeline(), MemoryEnvironment(), RunSettings(bind=bind, clock=LoopClock(start_ms)))
+        await run.drive()
+        return run.metrics()
+
+    return simulate(main)
+
+
+@settings(max_examples=examples(20, 200))
+@given(st.integers(1, 200), st.integers(1, 40), st.sampled_from([0, 3, 700]))
+def test_all_calls_are_counted_with_how_long_they_take(number, most, wait_ms):
+    async def slow(n):
+        await rest(wait_ms)
+        return [n]
+
+    app = App("timed", Options(max_in_flight=50))
+    called = app.input("numbers", value=int).async_flat_map(slow, max_in_flight=most, op_id="slow")
+    called.send_to(app.output("out", value=int))
+    found = simulated(app, list(range(number))).histogram("call", "slow")
+    assert found.count == number
+    assert abs(found.sum_ms - number * wait_ms) < 0.01 * number
+    assert found.quantile(0.001) <= max(wait_ms, 0.125) and found.quantile(1) >= wait_ms
+
+
+def test_calls_that_fail_and_are_tried_again_are_counted_each_time():
+    async def failing(n):
+        await rest(50)
+        raise ValueError(n)
+
+    app = App("timed")
+    called = app.input("numbers", value=int).async_flat_map(
+        failing, on_error=retry(2, backoff_ms=1_000, then=skip), op_id="failing"
+    )
+    called.send_to(app.output("out", value=int))
+    found = simulated(app, [1]).histogram("call", "failing")
+    assert (found.count, round(found.sum_ms)) == (3, 150)
+
+
+def test_latency_counts_every_message_from_its_own_time_to_its_commit():
+    app = App("timed")
+    numbers = app.input("numbers", value=int, timestamp=lambda n: n)
+    numbers.send_to(app.output("out", value=int))
+    found = simulated(app, [1_000] * 150 + [9_000] * 50, start_ms=10_000).histogram("event_to_output", "out")
+    assert found.count == 200
+    # Every seventh row stands for itself and the six behind it.
+    assert abs(found.counts[BOUNDS_MS.index(1_024.0)] - 50) < 7 > abs(found.counts[BOUNDS_MS.index(16_384.0)] - 150)
+
+
+@settings(max_examples=examples(60, 600))
+@given(st.lists(st.integers(0, 10_000), max_size=500))
+def test_looking_at_some_rows_counts_all_of_them(times):
+    durations = Durations("event_to_output", "out")
+    durations.add_since(times, 20_000)
+    assert sum(durations.counts) == len(times)
+    if times:
+        assert 20_000 - max(times) <= durations.sum_ms / len(times) <= 20_000 - min(times)
+
+
+def test_commits_and_drains_are_counted_with_how_long_they_wait():
+    async def slow(n):
+        await rest(400)
+        return [n]
+
+    app = App("timed", Options(commit_interval_ms=100))
+    app.input("numbers", value=int).async_flat_map(slow, op_id="slow").send_to(app.output("out", value=int))
+    metrics = simulated(app, [1])
+    assert metrics.histogram("commit").count == metrics.histogram("drain").count == metrics.commits
+    (container,) = metrics.containers
+    assert (container.commits, container.tasks, container.settled) == (metrics.commits, (0,), True)
+    assert 200 <= metrics.histogram("drain").sum_ms <= 400, "it was due after 100 ms, and had to wait for the call"
+
+
+def test_how_long_records_have_waited_in_the_log_is_counted():
+    environment = MemoryEnvironment(now_ms=lambda: 1_000)
+    environment.create_stream("numbers", StreamConfig())
+    environment.append([Append("numbers", 0, Batch([b"1", b"2", b"3"]))])
+    environment.end_stream("numbers")
+    app = App("timed")
+    app.input("numbers", value=int).send_to(app.output("out", value=int))
+
+    class Later(SystemClock):
+        def now_ms(self):
+            return 6_000
+
+    run = Run(app.pipeline(), environment, RunSettings(clock=Later()))
+    asyncio.run(run.drive())
+    found = run.metrics().histogram("append_to_commit", "numbers")
+    assert (found.count, found.sum_ms) == (3, 15_000.0)
+
+
+def test_values_that_no_cache_held_are_counted():
+    def remember(n, context):
+        context.state = [n]
+        return [n]
+
+    environment = MemoryEnvironment()
+    environment.create_stream("numbers", StreamConfig())
+    missed = []
+    for _ in range(2):
+        environment.append([Append("numbers", 0, Batch([b"1", b"2", b"3"]))])
+        app = App("timed")
+        keyed = app.input("numbers", value=int, key=lambda n: n, partitioned_by_key=True)
+        keyed.process(remember, op_id="remember").send_to(app.output("out", value=int))
+        run = Run(app.pipeline(), environment, RunSettings(until_now=True))
+        asyncio.run(run.drive())
+        missed.append(sum(one.cache_misses for one in run.metrics().operators if one.operator == "remember"))
+    # One was read when it was looked whether there are any.
+    assert missed == [0, 2], "the second run has to read what the first has kept"
+
+
+@settings(max_examples=examples(60, 600))
+@given(st.lists(st.none() | st.integers(0, 30_000), max_size=300))
+def test_who_listens_hears_of_the_rows_that_are_counted(times):
+    counted, told, heard = Durations("event_to_output"), Durations("event_to_output"), []
+    counted.add_since(times, 20_000)
+    Durations.listener = lambda what, of, ms: heard.append(ms)
+    try:
+        told.add_since(times, 20_000)
+    finally:
+        Durations.listener = None
+    assert (told.counts, told.sum_ms) == (counted.counts, counted.sum_ms)
+    assert len(heard) <= 32 and len(heard) >= min(sum(time is not None for time in times), 1) * (None not in times)
+
+
+def told_of(environment, stream):
+    found, offset = [], 0
+    while (read := environment.read(stream, 0, offset)) is not None:
+        found += zip(read.batch.keys, map(msgspec.json.decode, read.batch.values), strict=True)
+        offset = read.next_offset
+    return found
+
+
+def test_snapshots_are_written_to_a_stream_again_and_again_and_at_the_end():
+    environment = MemoryEnvironment()
+
+    async def slow(n):
+        await rest(25_000)
+        return [n]
+
+    async def main():
+        app = App("timed", Options(metrics_to="how-it-goes", max_drain_ms=100_000))
+        called = app.input("numbers", value=int).async_flat_map(slow, timeout_ms=60_000, op_id="slow")
+        called.send_to(app.output("out", value=int))
+        bind = {"numbers": ListSource([1], partitions=1)}
+        await Run(app.pipeline(), environment, RunSettings(bind=bind, clock=LoopClock(0))).drive()
+
+    simulate(main)
+    found = told_of(environment, "how-it-goes")
+    assert [key for key, _ in found] == [b"0"] * 3
+    assert [round(one["at_ms"], -3) for _, one in found] == [10_000, 20_000, 25_000]
+    assert {(one["app"], one["container"]) for _, one in found} == {("timed", "0")}
+    numbers = [msgspec.convert(one["metrics"], RunMetrics) for _, one in found]
+    assert [one.tasks[0].in_flight for one in numbers] == [1, 1, 0]
+    assert [one.commits for one in numbers][-1] == 1
+
+
+@pytest.mark.parametrize("name", ["", "a b", 7])
+def test_a_stream_for_snapshots_has_a_name_that_a_stream_may_have(name):
+    with pytest.raises(PlanError, match=r"stream|metrics_to"):
+        App("timed", Options(metrics_to=name))
+
+
+def test_a_counter_whose_name_can_not_be_encoded_is_written_as_its_code():
+    metrics = RunMetrics(
+        operators=(OperatorMetrics(operator="op", task=0, counters={"caf\udce9": 1}),),
+        containers=(ContainerMetrics(container="0"),),
+    )
+    (value,) = snapshot_of("app", metrics, 5).values
+    assert msgspec.json.decode(value)["metrics"]["operators"][0]["counters"] == {"caf\\udce9": 1}
+
+
+def test_a_batch_engine_refuses_to_write_snapshots():
+    with pytest.raises(PlanError, match=r"metrics_to='how-it-goes'.*writes no stream but its outputs"):
+        check_grouping(Options(metrics_to="how-it-goes"))

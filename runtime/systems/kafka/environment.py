@@ -420,6 +420,9 @@ class KafkaEnvironment(LiveEnvironment):
     def restored(self, app: str) -> int:
         """Return how many changelog records were replayed since the application was last owned here."""
         self._here(app)
+        return self.replayed(app)
+
+    def replayed(self, app: str) -> int:
         return self._state.replayed.get(app, 0)
 
     def state_get(self, app: str, store: str, task: int, key: bytes) -> bytes | None:

@@ -269,7 +269,7 @@ class LogStreams:
             self._partly_read.pop(place, None)
         else:
             self._partly_read[place] = stored
-        return rows and Read(*rows, stream.id)
+        return rows and Read(*rows, stream.id, stored.appended_ms)
 
     def unpack(self, stream: Stream, key: bytes, data: memoryview) -> StoredBatch:
         """Return the batch that was found at `key`; raises `Damaged` when a bit of it has changed."""

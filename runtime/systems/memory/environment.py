@@ -194,7 +194,7 @@ class MemoryEnvironment(Environment):
                 rows = stored.cut(offset, max_records)
                 if rows:
                     batch, control, next_offset = rows
-                    return Read(batch.copy(), control, next_offset, self._stream(stream).id)
+                    return Read(batch.copy(), control, next_offset, self._stream(stream).id, stored.appended_ms)
             return None
 
     def append(self, appends: Iterable[Append]) -> None:

@@ -348,7 +348,10 @@ class Application:
 
 
 def check_grouping(options: Options) -> None:
-    """Raise PlanError where tasks were to be made otherwise than Spark's units are."""
+    """Raise PlanError where tasks were to be made otherwise than Spark's units are, or to write what these don't."""
+    if options.metrics_to is not None:
+        wrong = f"Options(metrics_to={options.metrics_to!r}): a run on Spark writes no stream but its outputs"
+        raise refuse(None, wrong, "no metrics_to= for a run on Spark, and metrics=... or watch=... to see how it goes")
     if options.group_by != "partition":
         wrong = (
             f"Options(group_by={options.group_by!r}): Spark makes a unit of each number of a partition, and moves them"

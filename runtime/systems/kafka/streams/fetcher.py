@@ -472,7 +472,9 @@ class KafkaFetcher:
         """
         if position == fetched.fetched:
             return False
-        reads = as_reads(rows_of(records), position, self._metadata.id)
+        now_ms = wall_clock_ms()
+        # A broker tells the time that a producer gave, which may be an event's, and not when it was appended.
+        reads = [one._replace(appended_ms=now_ms) for one in as_reads(rows_of(records), position, self._metadata.id)]
         with self._lock:
             if self._fetched.get(number) is not fetched:
                 return False

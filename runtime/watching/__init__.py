@@ -1,0 +1,1 @@
+"""Lets others watch a run: its numbers for Prometheus and OpenTelemetry, and whether it lives and is ready."""

@@ -1,0 +1,251 @@
+"""A small HTTP server in a thread of its own, for pages that are only read, and not by pages of others."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hmac
+import ipaddress
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from runtime.model.errors import SamzaError
+
+MOST_BYTES = 8_192
+"""The bytes that a request may have, all of its headers included; it has no body."""
+MOST_AT_ONCE = 32
+"""The connections that are served at once; others are closed, so that nobody can take all memory."""
+PATIENCE_S = 5.0
+"""The time that a connection has to send its request, and to take its answer in."""
+STATUS = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+LOCAL = "127.0.0.1"
+_END = b"\r\n\r\n"
+
+
+class Answer(NamedTuple):
+    """The answer to a request."""
+
+    status: int
+    text: str
+    type: str = "text/plain; charset=utf-8"
+    policy: str = "default-src 'none'"
+    """What a browser may load beside it: nothing; a page that has styles in it says so."""
+
+
+class Page(NamedTuple):
+    """A page: the function that makes its answer, and whether it is only for those who have the token, if any."""
+
+    answer: Callable[[], Awaitable[Answer]]
+    is_secret: bool = True
+
+
+def address_of(said: str) -> tuple[str, int]:
+    """Return the host and port of an address; without a host it is this machine alone. Raises ValueError.
+
+    >>> address_of(":9464"), address_of("0.0.0.0:80"), address_of("[::1]:80")
+    (('127.0.0.1', 9464), ('0.0.0.0', 80), ('::1', 80))
+    """
+    host, colon, port = said.rpartition(":")
+    if not colon or not (port.isascii() and port.isdecimal()) or int(port) > 65_535:
+        raise ValueError(f"{said!r} is no address")
+    return host.strip("[]") or LOCAL, int(port)
+
+
+class PageServer:
+    """Serves pages at an address, from `start` to `close`, whoever asks for what.
+
+    It has one thread, with an event loop of its own: pages are answered there. Invariants: no request, however it is
+    written, ends the thread or is waited for longer than `PATIENCE_S`; a page is shown only to who names the server by
+    an address, or by the host that it was given, and comes from no other page.
+    """
+
+    def __init__(self, host: str, port: int, pages: Mapping[str, Page], token: str | None = None) -> None:
+        self._host, self._port, self._pages, self._token = host, port, pages, token
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._done: asyncio.Event
+        self._serving = 0
+        self._started = threading.Event()
+        self._failed: OSError | None = None
+        self._thread = threading.Thread(target=self._run, name="samza-dsl-pages", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port that it has, which the system has chosen where 0 was asked for."""
+        return self._port
+
+    def start(self) -> None:
+        """Begin to serve; raises SamzaError where the address can't be had."""
+        assert self._loop is None, "a server is started once"
+        self._thread.start()
+        self._started.wait()
+        if self._failed is not None:
+            raise SamzaError(
+                f"metrics: {self._host}:{self._port} can't be listened at: {self._failed.strerror}; give another port, "
+                "or 0 for any that is free"
+            ) from self._failed
+
+    def close(self) -> None:
+        """Serve no more; a second call does nothing."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._done.set)
+            self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._done = asyncio.Event()
+        try:
+            server = await asyncio.start_server(self._talk, self._host, self._port, limit=MOST_BYTES)
+        except OSError as error:
+            self._failed = error
+            self._started.set()
+            return
+        self._port = server.sockets[0].getsockname()[1]
+        self._loop = asyncio.get_running_loop()
+        self._started.set()
+        async with server:
+            await self._done.wait()
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request, and close the connection: who scrapes twice a minute needs none that stays."""
+        self._serving += 1
+        try:
+            if self._serving <= MOST_AT_ONCE:
+                async with asyncio.timeout(2 * PATIENCE_S):
+                    await self._answer(reader, writer)
+        except (TimeoutError, OSError):
+            # Whoever is slow or gone gets nothing more.
+            pass
+        finally:
+            self._serving -= 1
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = b""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                head = await reader.readuntil(_END)
+            answer = await self._answer_to(head)
+        except asyncio.IncompleteReadError:
+            return
+        except asyncio.LimitOverrunError:
+            answer = Answer(431, f"a request has at most {MOST_BYTES:,} bytes\n")
+        except TimeoutError:
+            answer = Answer(408, "the request has not come in time\n")
+        # A page that fails tells so: the thread goes on for the other pages.
+        except Exception as error:
+            answer = Answer(500, f"{type(error).__name__}: see the log\n")
+        body = answer.text.encode("utf-8", "backslashreplace")
+        lines = [
+            f"HTTP/1.1 {answer.status} {STATUS[answer.status]}",
+            f"Content-Type: {answer.type}",
+            f"Content-Length: {len(body)}",
+            "Cache-Control: no-store",
+            "X-Content-Type-Options: nosniff",
+            f"Content-Security-Policy: {answer.policy}; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+            "Referrer-Policy: no-referrer",
+            "Connection: close",
+            # With the second a browser asks its user for the token, as a password.
+            *(["WWW-Authenticate: Bearer, Basic realm=samza-dsl"] if answer.status == 401 else ()),
+        ]
+        writer.write("\r\n".join(lines).encode() + _END + (b"" if head.startswith(b"HEAD ") else body))
+        await writer.drain()
+
+    async def _answer_to(self, head: bytes) -> Answer:
+        first, *rest = head.removesuffix(_END).decode("latin-1").split("\r\n")
+        words = first.split(" ")
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            return Answer(400, "this is no request of HTTP/1.1\n")
+        headers: dict[str, str] = {}
+        for line in rest:
+            name, colon, value = line.partition(":")
+            # A header that is there twice may be read in two ways: which of them counts nobody has to guess.
+            if not colon or name != name.strip() or (name.lower() in headers and name.lower() in _ONCE):
+                return Answer(400, "a header can't be read\n")
+            headers[name.lower()] = value.strip()
+        method, path = words[0], words[1].partition("?")[0]
+        if method not in ("GET", "HEAD"):
+            return Answer(405, "pages are only read here\n")
+        has_token = self._has_token(headers.get("authorization", ""))
+        refused = self._refused(headers, has_token)
+        if refused:
+            return Answer(403, refused)
+        page = self._pages.get(path)
+        if page is None:
+            return Answer(404, f"there are {', '.join(sorted(self._pages))}\n")
+        if page.is_secret and self._token is not None and not has_token:
+            return Answer(401, "a token is asked for: Authorization: Bearer TOKEN, or as the password\n")
+        return await page.answer()
+
+    def _has_token(self, said: str) -> bool:
+        scheme, _, said = said.partition(" ")
+        found = said.strip().encode("utf-8", "replace")
+        if scheme.lower() == "basic":
+            try:
+                found = base64.b64decode(found, validate=True).partition(b":")[2]
+            except binascii.Error:
+                return False
+        elif scheme.lower() != "bearer":
+            return False
+        # Compared in the same time whatever it is: nobody can guess it one character after the other.
+        return self._token is not None and hmac.compare_digest(found, self._token.encode())
+
+    def _refused(self, headers: Mapping[str, str], has_token: bool) -> str:
+        """Return the reason for which a page of a browser may not ask, empty where nothing says that one does."""
+        host = _host_of(headers.get("host", ""))
+        origin = headers.get("origin")
+        if origin is not None and _host_of(origin.partition("://")[2]) != host:
+            return "another page may not ask\n"
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return "another page may not ask\n"
+        # A name that somebody else has let lead here (DNS rebinding) would make his page one of this host.
+        if not (has_token or host in ("localhost", self._host) or _is_address(host)):
+            return "ask by an address, by the host that was given, or with the token: another name may be a trap\n"
+        return ""
+
+
+_ONCE = {"host", "origin", "authorization", "sec-fetch-site", "content-length"}
+
+
+def _host_of(authority: str) -> str:
+    """Return the host of a host and port.
+
+    >>> [*map(_host_of, ("localhost:9464", "[::1]:80", "10.0.0.1", "Example.com"))]
+    ['localhost', '::1', '10.0.0.1', 'example.com']
+    """
+    if authority.startswith("["):
+        return authority[1:].partition("]")[0].lower()
+    return authority.partition(":")[0].lower()
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine can ask at a host.
+
+    >>> [*map(is_local, ("127.0.0.1", "::1", "localhost", "0.0.0.0", "example.com"))]
+    [True, True, True, False, False]
+    """
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

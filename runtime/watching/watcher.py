@@ -1,0 +1,188 @@
+"""Lets others watch a run over HTTP: its metrics, whether its event loop turns, and whether it is ready."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from runtime.model.clock import monotonic_ms, sleep_ms, wall_clock_ms
+from runtime.model.errors import SamzaError
+from runtime.model.metrics import Metrics, RunMetrics
+from runtime.run.driver import Watch, Watched
+from runtime.watching.exposition import prometheus_text
+from runtime.watching.server import Answer, Page, PageServer, address_of, is_local
+
+STAMP_MS = 1_000.0
+"""The interval at which the event loop shows that it turns."""
+STUCK_MS = 30_000.0
+"""The time without that, or without a word of a container, after which the run is not alive: a step takes 0.1 s."""
+ANSWER_S = 4.0
+"""The time that the event loop has to tell its numbers; a scrape waits 10 s."""
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+LEAST_TOKEN = 16
+"""The characters that a token has at least: a shorter one can be guessed."""
+
+
+class Watcher:
+    """Tells others of a run: it is watched in its event loop, and asked for in the thread of a server.
+
+    One may watch several runs, one after the other, as where an application begins anew. Invariant: numbers are taken
+    in the event loop of the run, and after its end they are the last ones.
+    """
+
+    def __init__(self, ready_lag: int | None = None) -> None:
+        self._ready_lag = ready_lag
+        self._run: Watched | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._app = ""
+        self._last = RunMetrics()
+        self._stamp_ms = monotonic_ms()
+
+    @property
+    def pages(self) -> dict[str, Page]:
+        """The pages by their paths; health is for anybody who may ask at all."""
+        return {
+            "/metrics": Page(self._metrics),
+            "/livez": Page(self._livez, is_secret=False),
+            "/readyz": Page(self._readyz, is_secret=False),
+        }
+
+    async def watch(self, run: Watched) -> None:
+        """Watch a run beside it, in its event loop, until cancelled at its end."""
+        self._run, self._loop, self._app = run, asyncio.get_running_loop(), run.plan.app
+        try:
+            while True:
+                self._stamp_ms = monotonic_ms()
+                await sleep_ms(STAMP_MS)
+        finally:
+            self._stamp_ms = monotonic_ms()
+            with suppress(Exception):  # a run that has failed may have no numbers
+                self._last = run.metrics()
+            self._loop = None
+
+    async def _look(self) -> RunMetrics | None:
+        """Return the numbers of this moment, the last ones of a run that is over; None where the loop gives none."""
+        run, loop = self._run, self._loop
+        if run is None or loop is None:
+            return self._last
+
+        async def asked() -> RunMetrics:
+            return run.metrics()
+
+        with suppress(TimeoutError, SamzaError, RuntimeError):
+            async with asyncio.timeout(ANSWER_S):
+                self._last = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked(), loop))
+                return self._last
+        # It may have ended between the two looks.
+        return self._last if self._loop is None else None
+
+    async def _metrics(self) -> Answer:
+        found = await self._look()
+        if found is None:
+            return Answer(503, f"the event loop has not turned for {self._silent_ms / 1_000:.1f} s\n")
+        return Answer(200, prometheus_text(self._app, found, wall_clock_ms()), TEXT)
+
+    @property
+    def _silent_ms(self) -> float:
+        return monotonic_ms() - self._stamp_ms
+
+    async def _livez(self) -> Answer:
+        """Tell whether the event loop turns, here and in each container; a run that begins or has ended is alive."""
+        if self._loop is None:
+            return Answer(200, "alive\n")
+        if self._silent_ms > STUCK_MS:
+            return Answer(503, f"the event loop has not turned for {self._silent_ms / 1_000:.0f} s\n")
+        found = await self._look()
+        silent = [one for one in found.containers if one.silent_ms > STUCK_MS] if found is not None else []
+        if silent:
+            told = [f"container {one.container} has said nothing for {one.silent_ms / 1_000:.0f} s\n" for one in silent]
+            return Answer(503, "".join(told))
+        return Answer(200, "alive\n")
+
+    async def _readyz(self) -> Answer:
+        reasons = [*self._not_ready(await self._look())]
+        return Answer(503, "".join(f"{reason}\n" for reason in reasons)) if reasons else Answer(200, "ready\n")
+
+    def _not_ready(self, found: RunMetrics | None) -> Iterator[str]:
+        """Yield the reasons for which the run is not ready."""
+        run = self._run
+        if run is None:
+            yield "the run has not begun: it opens its inputs, and brings state back"
+            return
+        if run.failed:
+            yield "the run has failed"
+        elif self._loop is None:
+            yield "the run has ended"
+        elif run.stopping:
+            yield "the run is stopping"
+        if found is None:
+            yield "the event loop does not answer"
+            return
+        for one in found.containers:
+            if not one.settled:
+                yield f"container {one.container} has not all tasks that it shall have, with their state"
+        unowned = sorted({one.task for one in found.inputs if not one.owned})
+        if unowned:
+            yield f"no container has {len(unowned)} of the tasks"
+        lag = sum(one.lag for one in found.inputs)
+        if self._ready_lag is not None and lag > self._ready_lag:
+            yield f"{lag:,} records are not read yet, and {self._ready_lag:,} may be"
+
+
+@contextmanager
+def served(
+    said: Metrics, app: str, watches: Iterable[Watch] = (), pages: Mapping[str, Page] | None = None
+) -> Iterator[Watch]:
+    """Serve and tell what `said` says of an application during a block, and more `pages`; yields what watches a run.
+
+    That watches it as all `watches` do, too. The server is there before the run is, and from one run to the next.
+    Raises SamzaError for an address or a token that can't be had.
+    """
+    watches = [*watches]
+    with ExitStack() as open_until_the_end:
+        if said.address is not None:
+            watcher = Watcher(said.ready_lag)
+            server = _server(said, said.address, {**watcher.pages, **(pages or {})})
+            server.start()
+            open_until_the_end.callback(server.close)
+            watches.append(watcher.watch)
+        if said.opentelemetry:
+            from runtime.watching.telemetry import telling
+
+            watches.append(open_until_the_end.enter_context(telling(app)).watch)
+
+        async def all_of_them(run: Watched) -> None:
+            await asyncio.gather(*(one(run) for one in watches))
+
+        yield all_of_them
+
+
+def _server(said: Metrics, address: str, pages: Mapping[str, Page]) -> PageServer:
+    try:
+        host, port = address_of(address)
+    except ValueError as error:
+        raise SamzaError(f"metrics: {error}; write instead: ':9464', or '0.0.0.0:9464'") from None
+    if said.ui and said.token_file is None and not is_local(host):
+        raise SamzaError(
+            f"metrics: the page of a run is for who has a token, where others than this machine can ask: give "
+            f"token_file= (--metrics-token-file) with {said.address!r}"
+        )
+    return PageServer(host, port, pages, _token(said.token_file))
+
+
+def _token(file: str | Path | None) -> str | None:
+    """Return the token that a file has; raises SamzaError for one that keeps nobody out."""
+    if file is None:
+        return None
+    try:
+        token = Path(file).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SamzaError(f"metrics: the token in {str(file)!r} can't be read: {error}") from None
+    if len(token) < LEAST_TOKEN or not (token.isascii() and token.isprintable()):
+        raise SamzaError(
+            f"metrics: the token in {str(file)!r} is none: write at least {LEAST_TOKEN} printable characters, as "
+            "`openssl rand -hex 32` does"
+        )
+    return token

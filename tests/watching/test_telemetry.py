@@ -1,0 +1,112 @@
+"""What OpenTelemetry's own readers and exporters see of a run."""
+
+import subprocess
+import sys
+
+import pytest
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from runtime.functions.calls import Calls
+from runtime.model.metrics import Durations, Metrics
+from runtime.systems.memory.lists import ListSource
+from runtime.watching.exposition import DURATIONS, INSTRUMENTS
+from samza_dsl import App, skip
+
+READER, EXPORTER = InMemoryMetricReader(), InMemorySpanExporter()
+OWN = trace.get_tracer("the user's own")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def providers():
+    """Set the providers of this program, which can be set once."""
+    spans = TracerProvider()
+    spans.add_span_processor(SimpleSpanProcessor(EXPORTER))
+    metrics.set_meter_provider(MeterProvider([READER]))
+    trace.set_tracer_provider(spans)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run an application that makes calls, and return the spans that were made and the metrics by name."""
+
+    async def look_up(n):
+        with OWN.start_as_current_span("ask"):
+            if n == 3:
+                raise ValueError("no such number")
+            return [n]
+
+    def go(**how):
+        app = App("looking")
+        looked = app.input("numbers", value=int, timestamp=lambda n: 1_000 * n)
+        looked = looked.async_flat_map(look_up, on_error=skip, op_id="look-up")
+        looked.send_to(app.output("out", value=int))
+        EXPORTER.clear()
+        app.run(tmp_path, bind={"numbers": ListSource([1, 2, 3])}, **how)
+        found = READER.get_metrics_data()
+        scopes = [scope for resource in found.resource_metrics for scope in resource.scope_metrics] if found else []
+        return EXPORTER.get_finished_spans(), {one.name: one for scope in scopes for one in scope.metrics}
+
+    return go
+
+
+def points(metric, **attributes):
+    wanted = {f"samza.{name}": value for name, value in attributes.items()}
+    return [point for point in metric.data.data_points if wanted.items() <= dict(point.attributes).items()]
+
+
+def test_a_reader_sees_the_numbers_of_a_run_under_their_names(run):
+    _, told = run(metrics=Metrics(address=None, opentelemetry=True))
+    known = {one.name: one for one in INSTRUMENTS}
+    assert told.keys() <= known.keys() and all(told[name].unit == known[name].unit for name in told)
+    (received,) = points(told["samza.operator.received"], app="looking", operator="look-up")
+    (skipped,) = points(told["samza.operator.skipped"], app="looking", operator="look-up")
+    assert (received.value, skipped.value) == (3, 1)
+    (calls,) = points(told["samza.call.duration"], app="looking", operator="look-up")
+    assert calls.count >= 1 and calls.explicit_bounds[0] == 0.000125
+    (latency,) = points(told["samza.event_to_output.duration"], stream="out")
+    assert latency.count == 2
+
+
+def test_a_call_has_a_span_that_is_the_parent_of_what_it_does(run):
+    spans, _ = run(metrics=Metrics(address=None, opentelemetry=True))
+    calls = {one.context.span_id: one for one in spans if one.name == "call look-up"}
+    asked = [one for one in spans if one.name == "ask"]
+    assert len(calls) == len(asked) == 3
+    assert {one.parent.span_id for one in asked} == calls.keys(), "each within a call of its own"
+    assert all(one.attributes == {"samza.app": "looking", "samza.operator": "look-up"} for one in calls.values())
+    failed = [one for one in calls.values() if one.status.status_code is trace.StatusCode.ERROR]
+    assert len(failed) == 1 and "no such number" in failed[0].status.description
+
+
+def test_batches_and_commits_have_spans(run):
+    spans, _ = run(metrics=Metrics(address=None, opentelemetry=True))
+    names = [one.name for one in spans]
+    assert "process" in names and "commit" in names
+    assert all(one.start_time <= one.end_time for one in spans)
+
+
+def test_a_run_that_was_not_told_to_makes_no_spans(run):
+    spans, _ = run()
+    assert {one.name for one in spans} == {"ask"}
+    assert Durations.listener is None and Calls.around is None
+
+
+def test_every_duration_has_an_instrument_that_is_recorded(run):
+    _, told = run(metrics=Metrics(address=None, opentelemetry=True))
+    assert {"samza.step.duration", "samza.commit.duration", "samza.drain.duration"} <= told.keys()
+    assert told.keys() & {one.name for one, _ in DURATIONS.values()} >= {"samza.call.duration"}
+
+
+def test_without_opentelemetry_it_is_told_what_to_install():
+    program = (
+        "import sys; sys.modules['opentelemetry'] = None\n"
+        "from runtime.watching.telemetry import telling\n"
+        "with telling('app'): pass"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 1 and "pip install 'samza-dsl[otel]'" in done.stderr
