@@ -52,6 +52,15 @@ READ_BY_ALL = Tested(
     "tests/runtime/test_laws_on_kafka.py::test_what_was_written_can_be_read_by_all_when_its_writer_has_closed"
 )
 AMONG_ON_KAFKA = Tested("tests/runtime/test_laws_on_kafka.py::test_so_do_containers_that_come_and_die_and_fall_silent")
+ELASTIC = "tests/runtime/test_elasticity.py::"
+SPLIT_LIVE = Tested(f"{ELASTIC}test_tasks_that_are_split_and_merged_while_they_run_come_to_what_the_records_say")
+SPLIT_ANEW = Tested(f"{ELASTIC}test_whatever_the_factors_from_run_to_run_the_end_is_that_of_the_records")
+ONCE_EACH = Tested(f"{ELASTIC}test_whatever_is_split_and_merged_wherever_tasks_are_each_record_is_processed_once")
+EVENT_TIME = Tested(f"{ELASTIC}test_event_time_never_falls_nor_runs_ahead_while_producers_are_split_and_merged")
+OWN_ENTRIES = Tested(f"{ELASTIC}test_virtual_tasks_that_keep_their_entries_in_one_place_find_and_drop_their_own")
+SPREAD = Tested(
+    "tests/operators/test_partition_by.py::test_keys_are_spread_evenly_within_each_partition_of_the_partitioner"
+)
 BUGS = (
     Bug(
         "commit the highest completed",
@@ -362,5 +371,103 @@ BUGS = (
         '        self._rows = RowsByTime(store, keys, b"n", self._width, sum(reach))\n',
         '        self._rows = RowsByTime(store, keys, b"n", self._width, -self._width)\n',
         Tested("tests/operators/test_asof_join.py"),
+    ),
+    Bug(
+        "share the keys of virtual tasks out by the partitioner's own hash",
+        "operators/partition_by.py",
+        "(offset if key is None else crc32(key))",
+        "(offset if key is None else murmur2(key))",
+        SPREAD,
+    ),
+    Bug(
+        "a merge of virtual tasks begins where the first of them is",
+        "runtime/opening/rescaling.py",
+        "last = min(own.values(), ",
+        "last = max(own.values(), ",
+        ONCE_EACH,
+    ),
+    Bug(
+        "a merge of virtual tasks forgets who has read further",
+        "runtime/opening/rescaling.py",
+        "return [*first, *(one for _, one in sorted(some.items()) if _concerns(one, task))]",
+        "return first",
+        ONCE_EACH,
+    ),
+    Bug(
+        "a split of virtual tasks forgets who had read further before the merge",
+        "runtime/opening/rescaling.py",
+        "for one in (*ahead, *further)}",
+        "for one in ahead}",
+        ONCE_EACH,
+    ),
+    Bug(
+        "forget one record too soon which virtual tasks have read further",
+        "runtime/reading/sieve.py",
+        "if one.offset > offset]",
+        "if one.offset > offset + 1]",
+        ONCE_EACH,
+    ),
+    Bug(
+        "all virtual tasks have what has no key",
+        "runtime/reading/sieve.py",
+        "            return self._has_unknown(offset, by_key=self._share.by_key)",
+        "            return True",
+        ONCE_EACH,
+    ),
+    Bug(
+        "forget the heirs of virtual tasks that tell of event time",
+        "runtime/opening/rescaling.py",
+        "    return tuple(one.name for one in among if one.meets(task))",
+        "    return ()",
+        SPLIT_LIVE,
+    ),
+    Bug(
+        "the heir of several virtual tasks is as far as the first of them",
+        "runtime/reading/watermarks.py",
+        "known[heir] = min(reached, known.get(heir, reached))",
+        "known[heir] = max(reached, known.get(heir, reached))",
+        EVENT_TIME,
+    ),
+    Bug(
+        "virtual tasks find the state of each other's keys",
+        "runtime/stores/cache.py",
+        "return found if owns is None else (one for one in found if owns(one[0]))",
+        "return found",
+        SPLIT_LIVE,
+    ),
+    Bug(
+        "virtual tasks drop the state of each other's keys",
+        "runtime/stores/cache.py",
+        "committed = (key for key, _ in self._committed(start, end))",
+        "committed = (key for key, _ in self._environment.state_range(self._app, self._name, self._task, start, end))",
+        OWN_ENTRIES,
+    ),
+    Bug(
+        "purge what one virtual task has read, and its siblings have not",
+        "runtime/commit/commit.py",
+        "found if self._siblings is None else self._consumed_by_all(task, lowest, found)",
+        "found",
+        SPLIT_LIVE,
+    ),
+    Bug(
+        "of virtual tasks that keep their state in one place one alone writes",
+        "runtime/commit/commit.py",
+        "        found.setdefault((store, task), []).extend(items)\n",
+        "        found[store, task] = [*items]\n",
+        SPLIT_LIVE,
+    ),
+    Bug(
+        "tell some virtual tasks of a partition of event time in memory, and others never",
+        "runtime/commit/commit.py",
+        "if isinstance(relay, SplitRelay) and len(readers) < len(relay.shares):",
+        "if isinstance(relay, SplitRelay) and not readers:",
+        SPLIT_LIVE,
+    ),
+    Bug(
+        "hand on in memory before all virtual tasks of a partition are there",
+        "runtime/loop/loop.py",
+        "        if len(split.shares) == factor:\n            self._fresh[place] = split",
+        "        self._fresh[place] = split",
+        SPLIT_LIVE,
     ),
 )

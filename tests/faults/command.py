@@ -32,6 +32,7 @@ class Fault(NamedTuple):
 FAULTS = (
     Fault("kill-9", "kills the main job with kill -9", "nothing", "kills", 3, 500),
     Fault("kill-container", "kills containers of one run, and who has started them", "nothing", "runs", 1, 100),
+    Fault("kill-rescaling", "kills runs and containers while tasks are split and merged", "nothing", "kills", 20, 500),
     Fault("power-cut", "cuts the power under a FUSE disk", "root, fuse3", "power cuts", 25, 1_000),
     Fault("full-disk", "fills the disk, a tmpfs", "root", "full disks", 10, 100),
     Fault("io-error", "has the system refuse a write or a sync", "root, strace", "errors of the system", 15, 300),
@@ -78,7 +79,7 @@ def _one(fault: Fault, times: int, seed: int, broken: bool) -> int:
 
 def _list() -> None:
     for fault in FAULTS:
-        print(f"{fault.name:12} {fault.does}; needs {fault.needs}; CI {fault.ci:,}, long {fault.long:,} {fault.unit}")
+        print(f"{fault.name:14} {fault.does}; needs {fault.needs}; CI {fault.ci:,}, long {fault.long:,} {fault.unit}")
 
 
 def _all(seed: int) -> int:

@@ -71,7 +71,7 @@ def _trial(seed: int, work: Path, without: str) -> dict[str, int]:
     _fill(work)
     while True:
         starts += 1
-        job = _start(work, chance.randint(2, 3), without)
+        job = start(work, chance.randint(2, 3), without)
         try:
             kills += _kill_often(work, job, chance)
             _, errors = job.communicate(timeout=PATIENCE_S)
@@ -81,14 +81,15 @@ def _trial(seed: int, work: Path, without: str) -> dict[str, int]:
         if job.returncode == 0:
             break
         assert job.returncode == -signal.SIGKILL, f"the run failed by itself: {errors.decode(errors='replace')}"
-        wait_until(lambda: not _is_owned(work))
-    _check(work)
+        wait_until(lambda: not is_owned(work))
+    check(work)
     if not kills:
         raise Missed("ended before a kill")
     return {"kills": kills, "of them of starters": starts - 1}
 
 
-def _start(work: Path, containers: int, without: str) -> "subprocess.Popen[bytes]":
+def start(work: Path, containers: int, without: str) -> "subprocess.Popen[bytes]":
+    """Begin the run in so many containers."""
     program = [sys.executable, "-m", __name__ if __name__ != "__main__" else __spec__.name]
     environment = {**os.environ, WITHOUT: without} if without else None
     arguments = ["--job", str(work / "data"), "--containers", str(containers)]
@@ -100,15 +101,20 @@ def _kill_often(work: Path, job: "subprocess.Popen[bytes]", chance: random.Rando
     kills = 0
     while job.poll() is None:
         time.sleep(chance.uniform(0.05, 1.5))
-        containers = sorted({*_members(work)} & {*_children(job.pid)})
+        alive = containers(work, job.pid)
         if chance.random() < SHARE_OF_STARTERS:
             job.kill()
             return kills + 1
-        if containers:
+        if alive:
             with suppress(ProcessLookupError):
-                os.kill(chance.choice(containers), signal.SIGKILL)
+                os.kill(chance.choice(alive), signal.SIGKILL)
                 kills += 1
     return kills
+
+
+def containers(work: Path, starter: int) -> list[int]:
+    """Return the processes that are containers of one that has started them."""
+    return sorted({*_members(work)} & {*_children(starter)})
 
 
 def _children(pid: int) -> list[int]:
@@ -126,7 +132,8 @@ def _members(work: Path) -> list[int]:
     return found
 
 
-def _is_owned(work: Path) -> bool:
+def is_owned(work: Path) -> bool:
+    """Whether a process has the application."""
     with closing(LogEnvironment(work / "data")) as log:
         try:
             log.own(app.name)
@@ -144,7 +151,7 @@ def _fill(work: Path) -> None:
         log.end_stream("numbers")
 
 
-def _check(work: Path) -> None:
+def check(work: Path, each: int = NUMBERS) -> None:
     """Check that every number is counted once: the totals of each account count up, to all of its numbers."""
     assert verify(work / "data") == []
     totals = defaultdict(list)
@@ -156,7 +163,7 @@ def _check(work: Path) -> None:
                     totals[account].append((count, total))
                 offset = read.next_offset
     expected = defaultdict(list)
-    for number in range(PARTITIONS * NUMBERS):
+    for number in range(PARTITIONS * each):
         expected[account_of(number)].append(number)
     assert totals.keys() == expected.keys()
     for account, numbers in expected.items():
