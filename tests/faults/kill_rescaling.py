@@ -81,8 +81,7 @@ class Trial:
                     time.sleep(self._chance.uniform(0, LONGEST_S))
                     self._kill()
                 log.end_stream("numbers")
-                while self._ended() is None:
-                    time.sleep(0.05)
+                wait_until(lambda: self._ended() is not None)
             finally:
                 self._end()
             changes = len(scalings(log.checkpoints(app)))
