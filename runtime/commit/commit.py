@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from operators.core.base import MIN_TIMESTAMP, Batch
 from planner.model.plan import Plan
+from planner.model.virtual_tasks import WHOLE, is_task
 from runtime.assembly.bindings import Bindings
 from runtime.functions.failures import Failure, unkept_error
 from runtime.job.key_kinds import to_note
@@ -84,6 +85,11 @@ class Committer:
     def share(self, plan: Plan) -> None:
         """Commit for tasks as they are split in a plan."""
         self._siblings = plan.siblings if plan.options.factor > 1 else None
+        # A task of the same name may have read further before a merge than it has after the next split.
+        found = self._bindings.environment.checkpoints(self.app)
+        self._reached = {}
+        for name in filter(is_task, found):
+            self._reached |= _lowest(name, found[name].positions)
 
     def gather(self, tasks: Sequence[Task], among: Sequence[Task]) -> Commit:
         """Return the commit of everything that some of the tasks here have done; nothing is changed yet."""
@@ -312,9 +318,12 @@ def _listeners(tasks: Sequence[Task], among: Sequence[Task], relays: Mapping[tup
 
 
 def _lowest(task: str, positions: Iterable[Position]) -> dict[tuple[str, str, int], int]:
-    """Return the offsets of positions, by task, stream and partition: of one that is read twice the lower one."""
+    """Return the offsets of a task's own positions, by task, stream and partition, the lowest where there are several.
+
+    Who has none of its own, but those of shares that others have read, begins at the start.
+    """
     found: dict[tuple[str, str, int], int] = {}
-    for one in positions:
+    for one in (one for one in positions if one.bucket == WHOLE):
         place = task, one.stream, one.partition
         found[place] = min(one.offset, found.get(place, one.offset))
     return found

@@ -450,6 +450,13 @@ BUGS = (
         SPLIT_LIVE,
     ),
     Bug(
+        "take a virtual task to be where one of its name was before a merge",
+        "runtime/commit/commit.py",
+        "        self._reached = {}\n        for name in filter(is_task, found):\n",
+        "        for name in filter(is_task, found):\n",
+        Simulated("rescaling", 3_000),
+    ),
+    Bug(
         "of virtual tasks that keep their state in one place one alone writes",
         "runtime/commit/commit.py",
         "        found.setdefault((store, task), []).extend(items)\n",

@@ -10,8 +10,10 @@ from functools import lru_cache, partial
 import msgspec
 
 from operators.core.base import MIN_TIMESTAMP
+from planner.model.virtual_tasks import VirtualTask, is_task, share_of
 from runtime.commit.commit import SHARED
 from runtime.encoding.serdes import Tagged
+from runtime.model.checkpoint import Checkpoint
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment
 from tests.simulation.crash import Row, rows_of
@@ -20,10 +22,50 @@ from tests.simulation.reference import Effects, Record, Reference
 from tests.strategies import APP, LAST, LETTERS, REPARTITIONS, WINDOWS, Event, Node, Pipeline
 
 NEVER = -(2**62)
+LARGEST_FACTOR = 8
 MOST_DROPPED = 256
 """So many consumed batches the last commit drops for sure; of more some may be left."""
 decode_event = msgspec.json.Decoder(Event).decode
 tagged = Tagged()
+
+
+class Shares:
+    """The shares that tasks have of partitions, as commits tell: every key has one task, which never goes back."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[VirtualTask, Checkpoint] = {}
+        self._reached: dict[tuple[int, int, str, int], int] = {}
+        """The offset below which all is done, by base task, bucket of the largest factor, stream and partition."""
+
+    def note(self, commit: Commit) -> None:
+        """Take note of a commit that is durable; raises AssertionError where a key has two tasks, or none any more."""
+        before = Counter(self._buckets())
+        for name in commit.gone:
+            self._tasks.pop(VirtualTask.of(name), None)
+        self._tasks |= {VirtualTask.of(name): one for name, one in commit.checkpoints.items() if is_task(name)}
+        owners = Counter(self._buckets())
+        assert set(owners.values()) <= {1}, f"keys have several tasks: {sorted(self._tasks)}"
+        assert owners.keys() >= before.keys(), f"keys have no task any more: {sorted(before.keys() - owners.keys())}"
+        for task, checkpoint in self._tasks.items():
+            for bucket in range(task.bucket, LARGEST_FACTOR, task.factor):
+                for place, offset in _done(checkpoint, task.base, bucket).items():
+                    known = self._reached.get((task.base, bucket, *place), 0)
+                    assert offset >= known, f"{task.name} goes back in {place} from {known} to {offset}"
+                    self._reached[task.base, bucket, *place] = offset
+
+    def _buckets(self) -> Iterator[tuple[int, int]]:
+        for task in self._tasks:
+            yield from ((task.base, bucket) for bucket in range(task.bucket, LARGEST_FACTOR, task.factor))
+
+
+def _done(checkpoint: Checkpoint, base: int, bucket: int) -> dict[tuple[str, int], int]:
+    """Return up to which offsets a checkpoint says that all of a bucket is done."""
+    found: dict[tuple[str, int], int] = {}
+    for one in checkpoint.positions:
+        share, place = share_of(one.bucket, base), (one.stream, one.partition)
+        if bucket % share.factor == share.bucket:
+            found[place] = max(one.offset, found.get(place, 0))
+    return found
 
 
 @dataclass

@@ -44,7 +44,7 @@ class Life:
         self.began = world.loop.turns
         self.opened: list[Any] = []
         self.environment = SimulatedLog(
-            world.directory, now_ms=world.clock.now_ms, step=self.step, on_commit=world.outcome.note
+            world.directory, now_ms=world.clock.now_ms, step=self.step, on_commit=world.on_commit
         )
         self.driving: asyncio.Task[None] | None = None
         self._died: asyncio.Future[None] = world.loop.create_future()

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, get_args
 
 import msgspec
 
+from planner.checks.splitting import splittable
 from samza_dsl import Options
+from tests.building import build
 from tests.simulation.clock import HOUR_MS, NIGHTS_MS
 from tests.simulation.crash import NOW_MS
-from tests.strategies import REPARTITIONS, Event, Node, Pipeline, any_pipeline, any_records
+from tests.strategies import REPARTITIONS, Event, Node, Pipeline, any_pipeline, any_records, tables
 
-Kind = Literal["crashes", "cancellations", "clock", "small"]
+Kind = Literal["crashes", "cancellations", "clock", "small", "rescaling"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 STRETCH = HOUR_MS // 4
@@ -51,7 +54,8 @@ class Scenario:
     Records are there from the start, or come in `arriving` by and by; then one partition may be a `flood` that has
     always more while another has something left. `jumps` are (after ms, by ms) of the wall clock, which begins at
     `start_ms`; with them, events lie about the night in which summer time changes. Runs are awaited, or they go on
-    `beside` the block of an `async with`. To read a record takes `work_ms`. With `bound`, an output is a file.
+    `beside` the block of an `async with`. To read a record takes `work_ms`. With `bound`, an output is a
+    file. Of `asks` each is (after ms, a factor by which tasks are then to be split).
     """
 
     seed: int
@@ -66,6 +70,7 @@ class Scenario:
     beside: bool = False
     work_ms: float = 0.0
     bound: bool = False
+    asks: tuple[tuple[int, int], ...] = ()
 
 
 def scenario(seed: int, kind: Kind = "crashes") -> Scenario:
@@ -77,6 +82,8 @@ def scenario(seed: int, kind: Kind = "crashes") -> Scenario:
         return Scenario(seed, SMALL, _frozen(parts), _options(chance), (faults,))
     repeated, calm = chance.random() < 0.2, kind == "crashes" and chance.random() < 0.04
     pipeline = _calm(chance) if calm else any_pipeline(chance, most=5, kinds=REPEATABLE if repeated else ())
+    while kind == "rescaling" and not _can_be_split(pipeline):
+        pipeline = any_pipeline(chance, most=5, kinds=REPEATABLE if repeated else ())
     parts = any_records(chance, pipeline.partitions, most=10, nulls=pipeline.nulls)
     length = _length(pipeline, parts)
     options = _options(chance, "at_least_once" if repeated or calm else "exactly_once")
@@ -93,6 +100,8 @@ def scenario(seed: int, kind: Kind = "crashes") -> Scenario:
         return Scenario(
             seed, pipeline, _frozen(parts), options, (faults,), arriving, jumps=_jumps(chance), start_ms=start_ms
         )
+    if kind == "rescaling":
+        return _rescaled(Scenario(seed, pipeline, _frozen(parts), options, arriving=arriving), chance, length)
     kinds = ["dies", "dies", "killed", "killed", "full", "fails", "fenced", "cancelled"]
     number = chance.choice((1, 1, 2))
     if number > 1:
@@ -109,6 +118,26 @@ def scenario(seed: int, kind: Kind = "crashes") -> Scenario:
     if not bound and chance.random() < 0.3:
         options = msgspec.structs.replace(options, commit_by="task")
     return Scenario(seed, pipeline, _frozen(parts), options, processes, arriving, flood, work_ms=work_ms, bound=bound)
+
+
+def _rescaled(what: Scenario, chance: random.Random, length: tuple[float, float]) -> Scenario:
+    """Return a scenario with splits and merges, and faults of the process."""
+    asks = tuple(
+        (chance.choice((0, 1, 5, 20, 60)), chance.choice((1, 2, 4, 8))) for _ in range(chance.choice((1, 2, 3, 5)))
+    )
+    kinds = ("dies", "dies", "killed", "killed", "killed", "full", "fails", "fenced", "cancelled")
+    processes = (_faults(chance, chance.choice((1, 2, 3)), kinds, length),)
+    options = what.options
+    if chance.random() < 0.3:
+        options = msgspec.structs.replace(options, commit_by="task")
+    return replace(what, processes=processes, options=options, asks=asks, work_ms=chance.choice((0.0, 0.5, 3.0)))
+
+
+@lru_cache(maxsize=1_000)
+def _can_be_split(pipeline: Pipeline) -> bool:
+    partitions = dict.fromkeys(pipeline.inputs().values(), pipeline.partitions)
+    partitions |= {table: len(rows) for table, rows in tables(pipeline).items()}
+    return not splittable(build(pipeline).plan(partitions))
 
 
 def _calm(chance: random.Random) -> Pipeline:

@@ -43,6 +43,8 @@ def candidates(scenario: Scenario) -> Iterator[Scenario]:
         for place in range(len(faults)):
             fewer = (*faults[:place], *faults[place + 1 :])
             yield replace(scenario, processes=_with(scenario.processes, number, fewer))
+    for number in range(len(scenario.asks)):
+        yield replace(scenario, asks=(*scenario.asks[:number], *scenario.asks[number + 1 :]))
     if scenario.flood is not None:
         yield replace(scenario, flood=None)
     if scenario.arriving:

@@ -26,6 +26,7 @@ SEEDS = {
     "cancellations": examples(80, 100_000),
     "clock": examples(120, 20_000),
     "small": examples(180, 100_000),
+    "rescaling": examples(100, 10_000),
 }
 LEAST_STRUCK = 0.8
 """The share of the seeds in which a fault strikes: what it was drawn for may come to its end before.

@@ -12,11 +12,13 @@ from unittest.mock import patch
 from planner.model.graph import Graph
 from planner.model.plan import Options, Plan
 from planner.passes import plan
+from runtime.model.assignment import Scale
 from runtime.model.errors import Owned
+from runtime.ports.commits import Commit
 from runtime.ports.streams import StreamConfig
 from samza_dsl import App, every
 from tests.building import Resource, build
-from tests.simulation.check import Outcome
+from tests.simulation.check import Outcome, Shares
 from tests.simulation.clock import JumpingClock
 from tests.simulation.crash import Crash, append_rows, fill
 from tests.simulation.directory import Directory, SimulatedLog
@@ -24,7 +26,7 @@ from tests.simulation.file import File
 from tests.simulation.life import Life
 from tests.simulation.loop import Stuck, VirtualLoop, rest, simulate
 from tests.simulation.scenario import Scenario
-from tests.strategies import Event, Pipeline, keys_of, stored, tables
+from tests.strategies import APP, REPARTITIONS, Event, Pipeline, keys_of, stored, tables
 
 PATIENCE_S = 120.0
 """For so long a commit may have to wait for calls, and more; what commits nothing for longer never will."""
@@ -57,6 +59,7 @@ class World:
         self.tasks: set[asyncio.Task[Any]] = set()
         self.lives: list[Life] = []
         self.parts = [list(part) for part in scenario.parts]
+        self.shares = Shares()
         self._plans: dict[tuple[Any, ...], Plan] = {}
         self._ticks: dict[tuple[int, int], float] = {}
         self._seen_version, self._moved_s = -1, 0.0
@@ -66,7 +69,7 @@ class World:
     def play(self) -> None:
         """Play it to its end; raises what is wrong."""
         try:
-            with patch("runtime.opening.opening.make_plan", self._planned):
+            with patch("runtime.opening.opening.make_plan", self._planned), patch("runtime.run.scaling.LOOK_MS", 2.0):
                 simulate(self._main, self.scenario.seed, self._at_turn, self.tell if self.trace is not None else None)
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
@@ -100,6 +103,8 @@ class World:
         self.loop.set_exception_handler(lambda loop, context: self._errors.append(context))
         self.environment = SimulatedLog(self.directory, now_ms=self.clock.now_ms)
         self.outcome = Outcome(self.scenario.pipeline, self.parts, self.environment, self.files, self.sunk)
+        repartitions = any(node.kind in REPARTITIONS for node in self.scenario.pipeline.nodes)
+        self.outcome.keeps_order = not (self.scenario.asks and repartitions)
         for stream, rows in tables(self.scenario.pipeline).items():
             fill(self.environment, stream, rows)
         if self.scenario.jumps is not None:
@@ -114,6 +119,8 @@ class World:
                 self.tasks.add(group.create_task(self._process(f"process {number}", faults)))
             if self.scenario.arriving:
                 self.tasks.add(group.create_task(self._produce()))
+            if self.scenario.asks:
+                self.tasks.add(group.create_task(self._ask()))
             self.tasks.add(asyncio.current_task())  # type: ignore[arg-type]
         if self.options.guarantee == "exactly_once" or not any(self.scenario.processes):
             self.outcome.check_end()
@@ -137,8 +144,22 @@ class World:
                 await rest(self.chance.choice((1, 50, 300)))
                 continue
             del left[:1]
-            if self.options.guarantee == "exactly_once":
+            # Tasks that share a partition have read it to several places, of which this check knows one.
+            if self.options.guarantee == "exactly_once" and not self.scenario.asks:
                 self.outcome.check_cut()
+
+    async def _ask(self) -> None:
+        """Ask for tasks that are split, or merged."""
+        for after_ms, factor in self.scenario.asks:
+            await rest(after_ms)
+            self.tell(f"each task is to be split into {factor}")
+            self.environment.ask_scale(APP, Scale(factor))
+
+    def on_commit(self, commit: Commit) -> None:
+        """See a commit that is durable."""
+        self.outcome.note(commit)
+        self.shares.note(commit)
+        self.struck["split or merged"] += bool(commit.gone)
 
     async def _produce(self) -> None:
         """Append the records bit by bit; a flood has more as long as another partition has something left."""
