@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.shapes.counters import Counters
+from benchmarks.shapes.elasticity import SplitBlocked, SplitBusy, SplitPause
 from benchmarks.shapes.flat_memory import FlatMemory
 from benchmarks.shapes.join_state import IntervalState, TemporalState
 from benchmarks.shapes.kafka_idle import IdleContainers
@@ -50,6 +51,9 @@ KINDS: tuple[type[Shape], ...] = (
     StagesOnKafka,
     Counters,
     PySparkByHand,
+    SplitBusy,
+    SplitBlocked,
+    SplitPause,
 )
 
 SHAPES: dict[str, type[Shape]] = {kind.description.name: kind for kind in KINDS}

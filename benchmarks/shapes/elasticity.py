@@ -1,0 +1,204 @@
+"""E2 to E4: what virtual tasks bring where a topic has one partition, what a dropped record costs, and a pause."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter, process_time
+
+import msgspec
+
+from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
+from operators.core.base import Batch
+from planner.model.virtual_tasks import VirtualTask
+from runtime.model.assignment import Placing, Scale, sticky
+from runtime.opening.rescaling import scalings
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.log.environment import LogEnvironment
+from samza_dsl import App, Options
+
+KEYS = 512
+BUSY_S, BLOCKED_S = 50e-6, 1e-3
+FACTOR, THREADS, CONTAINERS = 8, 8, 2
+MOST_TASKS, MOST_CONTAINERS = 10_000, 8
+
+
+def key_of(number: int) -> int:
+    return number % KEYS
+
+
+def busy(number: int) -> int:
+    """Take 50 µs of a processor."""
+    until = time.thread_time() + BUSY_S
+    while time.thread_time() < until:
+        pass
+    return number
+
+
+def blocked(number: int) -> int:
+    """Wait for 1 ms, as for a disk."""
+    time.sleep(BLOCKED_S)
+    return number
+
+
+def _with(function: Callable[[int], int], name: str) -> App:
+    app = App(name)
+    app.input("numbers", value=int, key=key_of, partitioned_by_key=True).map(function, op_id="work").send_to(
+        app.output("done", value=int)
+    )
+    return app
+
+
+def _counting() -> App:
+    app = App("counting")
+    numbers = app.input("numbers", value=int, key=key_of, partitioned_by_key=True)
+    numbers.scan(lambda total, number: (total or 0) + number, op_id="sum").send_to(app.output("done", value=int))
+    return app
+
+
+def _entries() -> App:
+    app = App("entries", Options(commit_interval_ms=100))
+    numbers = app.input("numbers", value=int, key=lambda number: number, partitioned_by_key=True)
+    numbers.scan(lambda total, number: (total or 0) + number, op_id="sum").filter(lambda total: total < 0).send_to(
+        app.output("done", value=int)
+    )
+    return app
+
+
+busy_app, blocked_app = _with(busy, "busy"), _with(blocked, "blocked")
+
+
+def fill(path: Path, number: int, end: bool = True) -> None:
+    log = LogEnvironment(path)
+    log.create_stream("numbers", StreamConfig())
+    for first in range(0, number, 10_000):
+        values = [b"%d" % one for one in range(first, min(first + 10_000, number))]
+        log.append([Append("numbers", 0, Batch(values))])
+    if end:
+        log.end_stream("numbers")
+    log.close()
+
+
+class Elastic(Shape):
+    """Runs of one app on copies of one stream with a partition, in turn."""
+
+    def run(self, app: App, options: Options, containers: int = 1) -> tuple[float, float]:
+        """Return the seconds by the clock and of this process."""
+        data = self.scratch / "copy"
+        shutil.rmtree(data, ignore_errors=True)
+        shutil.copytree(self.scratch / "filled", data)
+        app.options = options
+        began, cpu = perf_counter(), process_time()
+        app.run(data, containers=containers)
+        took = perf_counter() - began, process_time() - cpu
+        log = LogEnvironment(data)
+        found, offset = 0, 0
+        while read := log.read("done", 0, offset):
+            found, offset = found + len(read.batch.values), read.next_offset
+        log.close()
+        assert found == self.number, f"{found} of {self.number} records are there"
+        return took
+
+    number = 0
+
+    def gains(self, app: App, options: Options, split: Options, containers: int, number: int) -> Figures:
+        self.number = self.scaled(number)
+        fill(self.scratch / "filled", self.number)
+        seconds: dict[str, list[float]] = {"whole": [], "split": []}
+        for _ in range(self.rounds):
+            seconds["whole"].append(self.run(app, options, containers)[0])
+            seconds["split"].append(self.run(app, split, containers)[0])
+        found = [whole / one for whole, one in zip(seconds["whole"], seconds["split"], strict=True)]
+        return Figures(
+            1 / median(found),
+            {"times the throughput": median(found), "times at least": min(found), "times at most": max(found)},
+        )
+
+
+class SplitBusy(Elastic):
+    description = ShapeDescription(
+        "E2", "one partition, 50 µs of a processor each, two containers: time with factor 2 ÷ with 1", round(1 / 1.8, 3)
+    )
+
+    def figures(self) -> Figures:
+        return self.gains(busy_app, Options(), Options(elasticity=2), CONTAINERS, 200_000)
+
+
+class SplitBlocked(Elastic):
+    description = ShapeDescription(
+        "E3", "one partition, a call that blocks for 1 ms: time with factor 8 and 8 threads ÷ with 1", round(1 / 7, 3)
+    )
+
+    def figures(self) -> Figures:
+        split = Options(elasticity=FACTOR, threads=THREADS)
+        return self.gains(blocked_app, Options(threads=THREADS), split, 1, 8_000)
+
+
+class SplitPause(Elastic):
+    description = ShapeDescription("E4", "the pause of a split with 3,000,000 entries of state ÷ a second", 1.0)
+
+    def figures(self) -> Figures:
+        entries = self.scaled(3_000_000)
+        fill(self.scratch / "filled", entries, end=False)
+        pauses = asyncio.run(self._pauses())
+        log = LogEnvironment(self.scratch / "filled")
+        cuts = [one.took_ms for one in scalings(log.checkpoints("entries"))]
+        log.close()
+        dropped, processed = self._dropped()
+        model_ms = min(self._model_ms() for _ in range(self.rounds))
+        curve = {
+            "ms of pause at most": max(pauses),
+            "ms of pause, median": median(pauses),
+            "ms to the cut, median": median(cuts),
+            "entries": entries,
+            "a dropped record ÷ a processed one": dropped / processed,
+            "ms for the job model of 10,000 virtual tasks": model_ms,
+        }
+        return Figures(max(pauses) / 1_000, curve)
+
+    async def _pauses(self) -> list[float]:
+        found: list[float] = []
+
+        class Told(logging.Handler):
+            pauses: asyncio.Queue[float] = asyncio.Queue()
+
+            def emit(self, record: logging.LogRecord) -> None:
+                if "go on after" in record.msg and isinstance(record.args, tuple):
+                    self.pauses.put_nowait(float(str(record.args[-1])))
+
+        told, log = Told(), logging.getLogger("samza_dsl")
+        log.addHandler(told)
+        log.setLevel(logging.INFO)
+        async with _entries().running(data=self.scratch / "filled") as run:
+            await run.settled()
+            for round in range(2 * self.rounds):
+                environment = LogEnvironment(self.scratch / "filled")
+                environment.ask_scale("entries", Scale((4, 1)[round % 2]))
+                environment.close()
+                found.append(await told.pauses.get())
+        log.removeHandler(told)
+        return found
+
+    def _dropped(self) -> tuple[float, float]:
+        """Return the seconds of a processor for a dropped record, and for a processed one."""
+        self.number = self.scaled(300_000)
+        shutil.rmtree(self.scratch / "filled")
+        fill(self.scratch / "filled", self.number)
+        seconds: dict[int, list[float]] = {1: [], FACTOR: []}
+        for _ in range(self.rounds):
+            for factor, found in seconds.items():
+                found.append(self.run(_counting(), Options(elasticity=factor))[1])
+        processed = median(seconds[1]) / self.number
+        return (median(seconds[FACTOR]) - median(seconds[1])) / (FACTOR - 1) / self.number, processed
+
+    def _model_ms(self) -> float:
+        began = perf_counter()
+        names = [VirtualTask(task // FACTOR, task % FACTOR, FACTOR).name for task in range(MOST_TASKS)]
+        placed = sticky(Placing(MOST_TASKS, {f"{number}.0": "here" for number in range(MOST_CONTAINERS)}))
+        msgspec.json.encode(dict(zip(names, placed, strict=True)))
+        return (perf_counter() - began) * 1_000
