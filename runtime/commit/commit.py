@@ -79,7 +79,7 @@ class Committer:
         """The readers that are told in memory what the commit at hand says of event time, by stream and partition."""
         self._words: dict[str, list[Control]] = {}
         """What they are told, by stream."""
-        self._reached: dict[tuple[str, str, int], int] = {}
+        self.reached: dict[tuple[str, str, int], int] = {}
         """The offsets of the last checkpoint, by task, stream and partition."""
 
     def share(self, plan: Plan) -> None:
@@ -87,9 +87,9 @@ class Committer:
         self._siblings = plan.siblings if plan.options.factor > 1 else None
         # A task of the same name may have read further before a merge than it has after the next split.
         found = self._bindings.environment.checkpoints(self.app)
-        self._reached = {}
+        self.reached = {}
         for name in filter(is_task, found):
-            self._reached |= _lowest(name, found[name].positions)
+            self.reached |= _lowest(name, found[name].positions)
 
     def gather(self, tasks: Sequence[Task], among: Sequence[Task]) -> Commit:
         """Return the commit of everything that some of the tasks here have done; nothing is changed yet."""
@@ -120,7 +120,7 @@ class Committer:
             appends += self._messages(task, among)
             positions = tuple(one for reader in task.readers for one in reader.positions())
             lowest = _lowest(task.name, positions)
-            assert all(self._reached.get(place, at) <= at for place, at in lowest.items()), "a checkpoint goes on"
+            assert all(self.reached.get(place, at) <= at for place, at in lowest.items()), "a checkpoint goes on"
             checkpoints[task.name] = Checkpoint(self.generation, positions, meanings=to_note(task.kinds))
             # Only streams between stages: what is consumed of these may go, as no one else reads them. An input is not
             # ours.
@@ -146,13 +146,13 @@ class Committer:
         found = {}
         for where in consumed:
             sharing = next(siblings for name, siblings in names.items() if (name, *where) in together)
-            reached = [together.get((name, *where), self._reached.get((name, *where))) for name in sharing]
+            reached = [together.get((name, *where), self.reached.get((name, *where))) for name in sharing]
             if None in reached or not self._here.issuperset(sharing):
                 # Others commit by themselves, or have in an earlier run: what they have read only ever grows.
                 stored = self._bindings.environment.checkpoints(self.app)
                 known = [_lowest(name, stored[name].positions) for name in sharing if name in stored]
-                self._reached |= {place: at for one in known for place, at in one.items()}
-                reached = [together.get((name, *where), self._reached.get((name, *where))) for name in sharing]
+                self.reached |= {place: at for one in known for place, at in one.items()}
+                reached = [together.get((name, *where), self.reached.get((name, *where))) for name in sharing]
             if None not in reached:
                 found[where] = min(one for one in reached if one is not None)
         return found
@@ -193,7 +193,7 @@ class Committer:
             assert control.watermark >= before, "a producer never takes its watermark back"
             self._told[control.producer, stream] = control.watermark, control.idle
         for name, checkpoint in commit.checkpoints.items():
-            self._reached |= _lowest(name, checkpoint.positions)
+            self.reached |= _lowest(name, checkpoint.positions)
         now_ms = self._clock.now_ms()
         for task in tasks:
             if task.touched:

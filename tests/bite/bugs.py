@@ -57,6 +57,9 @@ SPLIT_LIVE = Tested(f"{ELASTIC}test_tasks_that_are_split_and_merged_while_they_r
 SPLIT_ANEW = Tested(f"{ELASTIC}test_whatever_the_factors_from_run_to_run_the_end_is_that_of_the_records")
 ONCE_EACH = Tested(f"{ELASTIC}test_whatever_is_split_and_merged_wherever_tasks_are_each_record_is_processed_once")
 EVENT_TIME = Tested(f"{ELASTIC}test_event_time_never_falls_nor_runs_ahead_while_producers_are_split_and_merged")
+AS_STORED = Tested(
+    f"{ELASTIC}test_where_a_task_is_after_a_split_is_what_its_checkpoint_says_and_not_what_one_of_its_name_had_read"
+)
 OWN_ENTRIES = Tested(f"{ELASTIC}test_virtual_tasks_that_keep_their_entries_in_one_place_find_and_drop_their_own")
 SPREAD = Tested(
     "tests/operators/test_partition_by.py::test_keys_are_spread_evenly_within_each_partition_of_the_partitioner"
@@ -452,9 +455,16 @@ BUGS = (
     Bug(
         "take a virtual task to be where one of its name was before a merge",
         "runtime/commit/commit.py",
-        "        self._reached = {}\n        for name in filter(is_task, found):\n",
+        "        self.reached = {}\n        for name in filter(is_task, found):\n",
         "        for name in filter(is_task, found):\n",
-        Simulated("rescaling", 3_000),
+        AS_STORED,
+    ),
+    Bug(
+        "take a virtual task to be where others were that it was merged from",
+        "runtime/commit/commit.py",
+        "(one for one in positions if one.bucket == WHOLE)",
+        "positions",
+        AS_STORED,
     ),
     Bug(
         "of virtual tasks that keep their state in one place one alone writes",

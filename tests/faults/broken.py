@@ -1,7 +1,7 @@
 """The library with one of its safeguards off, to see that what the safeguard is for would be noticed."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,11 +10,8 @@ from typing import Any
 import lmdb
 import msgspec
 
-from planner.model.virtual_tasks import WHOLE, VirtualTask
-from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import SystemClock
 from runtime.model.errors import EnvironmentFault
-from runtime.opening import rescaling
 from runtime.ports.commits import Commit
 from runtime.reading import reader as inputs
 from runtime.systems.host import locks as log_locks
@@ -118,16 +115,6 @@ def _no_foreign_errors() -> None:
     inputs._column = column
 
 
-def _no_positions_ahead() -> None:
-    whole = rescaling._merged
-
-    def merged(parents: Mapping[VirtualTask, Checkpoint], task: VirtualTask) -> Checkpoint:
-        found = whole(parents, task)
-        return msgspec.structs.replace(found, positions=tuple(one for one in found.positions if one.bucket == WHOLE))
-
-    rescaling._merged = merged
-
-
 SAFEGUARDS: dict[str, Callable[[], None]] = {
     "fsync at every commit": _no_fsync,
     "one transaction per commit": _no_atomic_commit,
@@ -138,7 +125,6 @@ SAFEGUARDS: dict[str, Callable[[], None]] = {
     "a task has one container": _no_holders,
     "timers run by the monotonic clock": _no_monotonic_clock,
     "in flight is bounded": _no_bound_in_flight,
-    "a merge passes over what others have read": _no_positions_ahead,
     "any error of a serde is caught": _no_foreign_errors,
 }
 

@@ -19,7 +19,7 @@ from tests.faults import kill_container
 from tests.faults.processes import wait_until
 from tests.faults.trials import Order, Verdict
 
-SAFEGUARD = "a merge passes over what others have read"
+SAFEGUARD = "one transaction per commit"
 SIZES = (Scale(4, 3), Scale(2, 2), Scale(1, 2), Scale(4, 2), Scale(2, 3), Scale(1, 3))
 """What is asked for; also while the one before is taken up."""
 KILLS_PER_RUN, MOST_MOVES = 12, 200

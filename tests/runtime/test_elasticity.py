@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from contextlib import closing
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -16,11 +17,12 @@ from planner.checks.splitting import splittable
 from planner.model.errors import PlanError
 from planner.model.levers import Levers
 from planner.model.virtual_tasks import VirtualTask, is_task
+from runtime.commit.commit import Committer
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Bytes, Tagged
 from runtime.model.assignment import Scale
 from runtime.model.checkpoint import Checkpoint, Position
-from runtime.model.clock import sleep_ms
+from runtime.model.clock import SystemClock, sleep_ms
 from runtime.opening.rescaling import rescaled, scalings
 from runtime.ports.commits import Commit
 from runtime.ports.store import StorePlace
@@ -159,6 +161,22 @@ def read_on(batch: Batch, name: str, checkpoint: Checkpoint, most: int, by_key: 
     found = sieve.sift(Taken(rows, rows, [], end, 0))
     now = (with_options(own, offset=end), *sieve.ahead_of(end))
     return Checkpoint(0, now), [*(found.batch.offsets or ())]
+
+
+@pytest.mark.parametrize(
+    "position", [Position("log", "clicks", 0, 10), Position("log", "clicks", 0, 20, bucket="1/4")], ids=["own", "ahead"]
+)
+def test_where_a_task_is_after_a_split_is_what_its_checkpoint_says_and_not_what_one_of_its_name_had_read(position):
+    app, environment = App(APP, Options(elasticity=4)), memory()
+    app.input("clicks", value=int).send_to(app.output("out"))
+    generation = environment.own(APP)
+    committer = Committer(APP, generation, SimpleNamespace(environment=environment), SystemClock(), {}, {})
+    plan = app.plan({"clicks": 1})
+    for reached in (Position("log", "clicks", 0, 20), position):  # a merge begins where the last of its parents is
+        checkpoints = {"0-1-4": Checkpoint(generation, (reached,))}
+        environment.commit(Commit(APP, generation, [], [], checkpoints))
+        committer.share(plan)
+    assert committer.reached == ({("0-1-4", "clicks", 0): 10} if position.bucket == "all" else {})
 
 
 PLACES = st.integers(0, 9).map(lambda number: b"%d" % number)

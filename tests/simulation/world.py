@@ -104,7 +104,7 @@ class World:
         self.environment = SimulatedLog(self.directory, now_ms=self.clock.now_ms)
         self.outcome = Outcome(self.scenario.pipeline, self.parts, self.environment, self.files, self.sunk)
         repartitions = any(node.kind in REPARTITIONS for node in self.scenario.pipeline.nodes)
-        self.outcome.keeps_order = not (self.scenario.asks and repartitions)
+        self.outcome.is_split = bool(self.scenario.asks and repartitions)
         for stream, rows in tables(self.scenario.pipeline).items():
             fill(self.environment, stream, rows)
         if self.scenario.jumps is not None:
