@@ -115,6 +115,9 @@ class TriggeredWindowOperator(Assigning):
         """The places by their bounds."""
         self._touched: dict[Bounds, WindowFrame] = {}
         """Those in which something has changed."""
+        self._put_before: dict[Bounds, tuple[WindowFrame, set[Key]]] = {}
+        self._put_now: dict[Bounds, tuple[WindowFrame, set[Key]]] = {}
+        """The keys that were put into the store since the last `write_back`, and back to the one before."""
         self._unwritten = 0
         self._at_work = (0, 0)
         """The bounds of the window whose values a function of the user's is given."""
@@ -150,7 +153,7 @@ class TriggeredWindowOperator(Assigning):
             panes, late = self._process_rows(batch)
         self.late = self.take_late(batch, late)
         if self.store.durable and self.unwritten > self.most_held:
-            self.write_back()
+            self._put()
         return panes if panes.values else None
 
     def _process_groups(self, batch: Batch) -> tuple[Batch, list[int]]:
@@ -316,7 +319,7 @@ class TriggeredWindowOperator(Assigning):
         while True:
             due, place = self._next_place()
             # Written back first: where a function of the user's fails halfway, the store has what was there before.
-            self.write_back()
+            self._put()
             spans, due = self._read(place), due - self._waits_ms
             try:
                 firing = self._fire(spans, due)
@@ -347,7 +350,13 @@ class TriggeredWindowOperator(Assigning):
 
     def write_back(self) -> None:
         """Put what has changed into the store."""
+        # What was put is known until the next but one: a savepoint lies between two of these, or behind both.
+        self._put_before, self._put_now = self._put_now, {}
+        self._put()
+
+    def _put(self) -> None:
         for bounds, frame in self._touched.items():
+            self._put_now.setdefault(bounds, (frame, set()))[1].update(frame.changed)
             changed, prefix = frame.changed, self._prefix(bounds)
             forms = [spans.stored() for spans in changed.values()]
             kept: dict[bytes, Any] = {}
@@ -378,13 +387,25 @@ class TriggeredWindowOperator(Assigning):
         # What was taken from the agenda since is due again: the store has the places as they were.
         touched, self._touched, self._unwritten = self._touched, {}, 0
         self._order.clear()
+        frames: dict[Bounds, tuple[WindowFrame, set[Key]]] = {}
+        for bounds, (frame, keys) in (*self._put_before.items(), *self._put_now.items()):
+            frames.setdefault(bounds, (self._frames.setdefault(bounds, frame), set()))[1].update(keys)
         for bounds, frame in touched.items():
-            changed, frame.changed = frame.changed, {}
+            frames.setdefault(bounds, (frame, set()))[1].update(frame.changed)
+            frame.changed = {}
+        self._put_before, self._put_now = {}, {}
+        for bounds, (frame, keys) in frames.items():
+            for key in self.keys.in_order(keys):
+                frame.clean.pop(key, None)
+                # The store alone knows: what was put there since a savepoint is gone, and what was dropped is back.
+                stored = self.store.get(self._at((bounds, key)))
+                if stored is None:
+                    frame.stored.discard(key)
+                else:
+                    frame.stored.add(key)
+                    self._look_again((bounds, key), restored(stored))
             if not frame.stored:
                 del self._frames[bounds]
-            for key in changed:
-                if key in frame.stored:
-                    self._look_again((bounds, key), restored(self.store.get(self._at((bounds, key)))))
 
     def _windows_at(self, key: Key, timestamp: int, value: Any) -> tuple[Any, list[Assigned]]:
         """Return a value and its windows."""
