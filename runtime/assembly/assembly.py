@@ -28,10 +28,9 @@ from planner.model.errors import refuse
 from planner.model.graph import Graph
 from planner.model.levers import ALL, Levers
 from planner.model.plan import Plan, StagePlan
-from planner.model.virtual_tasks import WHOLE as TASKS_OWN
-from planner.model.virtual_tasks import VirtualTask, is_task
 from runtime.assembly.awaiting import feed_ahead, let_await
 from runtime.assembly.bindings import Bindings, intermediate_of
+from runtime.assembly.partitions import Repartition, inputs_of, look, repartitions_into, start_of
 from runtime.encoding.keys import KeySerde, plain_types
 from runtime.encoding.ownership import AsItIs, OwnValues
 from runtime.encoding.serdes import Evolving, Natural, Tagged, copying, kept
@@ -65,7 +64,7 @@ from runtime.stage.exits import (
     TaskCalls,
     TaskExit,
 )
-from runtime.stage.outputs import Destination, Outputs, late_exit
+from runtime.stage.outputs import Destination, Outputs, late_exit, without_sides
 from runtime.stage.timer import Timer
 from runtime.stores.memory import MemoryStore
 from runtime.stores.registry import kind_of
@@ -73,9 +72,6 @@ from runtime.stores.shared import SharedStore
 from runtime.task.lane import Lane
 from runtime.task.pace import StepPace
 from runtime.task.task import Task
-
-Repartition = PartitionBy | Broadcast
-
 
 _log = logging.getLogger("samza_dsl")
 
@@ -607,7 +603,7 @@ class _TaskBuilder:
 
         take = late_exit(id, to, partial(self._count, id, 0), self.outputs, self._keys(id))
         # Windows hand on what is late as it came, with its side; joins take the side off themselves.
-        return (lambda late: take(_without_sides(late))) if spec.windowed and spec.sided else take
+        return (lambda late: take(without_sides(late))) if spec.windowed and spec.sided else take
 
     def _count(self, id: str, more: int, late: int) -> None:
         counts = next(one for one in self.task.lanes if id in one.chain.stage.operators).chain.counts
@@ -668,11 +664,6 @@ class _TaskBuilder:
         return spec is not None and spec.is_pattern and spec.stream not in self.assembly.bindings.sources
 
 
-def _without_sides(late: Batch) -> Batch:
-    """Return what is late without the places of the parents that it came from."""
-    return replace(late, values=[value for _, value in late.values])
-
-
 def _table_guard(assembly: Assembly, id: str, store: TaskStore, outputs: Outputs) -> Guard:
     stage, graph = StagePlan(id=id, inputs=(), operators=(id,)), assembly.graph
     return Guard(Chain(stage, graph, {}, {}, {}, frozenset()), graph, [store], outputs, assembly.clock)
@@ -726,61 +717,3 @@ def lookups(contents: TableContents, key: Serde, keys: KeySerde, meetings: Meeti
         # Where the two write keys in other ways, bytes held of one may stand for another key of the other.
         "in_use_by_key": in_use.get if by_key else {}.get,
     }
-
-
-def start_of(
-    checkpoint: Checkpoint,
-    stream: str,
-    partition: int,
-    producers: Iterable[str] | None = None,
-    share: KeyShare = WHOLE,
-) -> StartPoint:
-    """Return from where a task reads a partition, whose positions are of several shares where it was merged from them.
-
-    Producers are those that were heard until there: who has taken over from one is told behind what is not read yet.
-    """
-    found = [one for one in checkpoint.positions if (one.stream, one.partition) == (stream, partition)]
-    own = next((one for one in found if one.bucket == TASKS_OWN), None)
-    ahead = tuple(one for one in found if one is not own)
-    if producers is not None and own is not None:
-        known = {VirtualTask.of(name).base: name for name in own.producers if is_task(name)}
-        heard = {VirtualTask.of(name).base for name in own.producers if is_task(name)}
-        producers = [
-            *(name for name in producers if not is_task(name) or VirtualTask.of(name).base not in known),
-            *(name for name in own.producers if not is_task(name) or VirtualTask.of(name).base in heard),
-        ]
-    return StartPoint(own, producers, share, ahead)
-
-
-def inputs_of(stage: StagePlan, graph: Graph) -> list[Input]:
-    """Return the inputs that a stage reads."""
-    return [graph.inputs[id] for id in stage.operators if id in graph.inputs]
-
-
-def repartitions_into(stage: StagePlan, graph: Graph) -> list[Repartition]:
-    """Return the operators whose streams between stages a stage reads."""
-    found = ((id, spec) for id, spec in graph.specs.items() if spec.repartitions)
-    return [cast("Repartition", spec) for id, spec in found if set(graph.children(id)) & set(stage.operators)]
-
-
-def look(
-    bindings: Bindings,
-    graph: Graph,
-    stages: Sequence[StagePlan],
-    tables: Iterable[TableInput],
-    numbers: Collection[int],
-) -> None:
-    """Refresh the known end offsets of the partitions that tasks of these numbers read of stages and tables."""
-    places: dict[str, set[int]] = {}
-    for stage in stages:
-        streams = [stream for spec in inputs_of(stage, graph) for stream in bindings.streams_of(spec)]
-        streams += [intermediate_of(graph, spec) for spec in repartitions_into(stage, graph)]
-        for stream in streams:
-            read = {stage.partition_of(number, stream) for number in numbers if number in stage.tasks}
-            places.setdefault(stream, set()).update(read & {*range(bindings.partitions(stream))})
-    for table in tables:
-        for stream in bindings.streams_of(table):
-            partitions = {*range(bindings.partitions(stream))}
-            bases = {base for stage in stages for base in map(stage.base_of, numbers)}
-            places.setdefault(stream, set()).update(partitions if table.broadcast else partitions & bases)
-    bindings.look({stream: read for stream, read in places.items() if read})

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -172,9 +172,7 @@ class Containers:
             self._release()
             raise
         module, name = crew.found
-        self._opens: Callable[[], Opened] = partial(open_application, self._environment, pipeline, bound, levers=levers)
-        self._may_scale = alive is None and cluster is None and settings.span is None
-        self._asked, self._wanted = self._environment.asked_scale(graph.app), Scale()
+        self._scales(alive is None and settings.span is None, pipeline, bound, levers)
         self._start = Start(
             module=module,
             name=name,
@@ -188,6 +186,12 @@ class Containers:
             host_id=settings.host_id,
             opentelemetry=crew.opentelemetry,
         )
+
+    def _scales(self, may_scale: bool, pipeline: Pipeline, bound: Mapping[str, object], levers: Levers) -> None:
+        """Know the size that was asked for until now, of which another one differs, and how it is opened anew."""
+        self._may_scale = may_scale and self._cluster is None
+        self._opens = partial(open_application, self._environment, pipeline, bound, levers=levers)
+        self._asked, self._wanted = self._environment.asked_scale(self._graph.app), Scale()
 
     def _join_run(
         self,

@@ -324,11 +324,12 @@ class Run:
             for one in filter(asyncio.Task.done, beside):
                 one.result()
         finally:
+            # First: who waits for what was sent asks whether the run is over, while the rest comes to its end.
+            self._over = True
             for one in beside:
                 one.cancel()
             if beside:
                 await asyncio.wait(beside)
-            self._over = True
 
     async def _write_metrics(self, stream: str) -> None:
         """Write the numbers of this container to a stream, again and again, and a last time when it ends."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -316,6 +316,11 @@ def late_exit(
             outputs.dead_letter(to, one, headers)
 
     return on_late
+
+
+def without_sides(late: Batch) -> Batch:
+    """Return what is late without the places of the parents that it came from."""
+    return replace(late, values=[value for _, value in late.values])
 
 
 def _whence(batch: Batch, row: int) -> dict[str, bytes]:

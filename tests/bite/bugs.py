@@ -448,8 +448,8 @@ BUGS = (
     Bug(
         "purge what one virtual task has read, and its siblings have not",
         "runtime/commit/commit.py",
-        "found if self._siblings is None else self._consumed_by_all(task, lowest, found)",
-        "found",
+        "state, consumed = _together(state), self._consumed_by_all(tasks, together, consumed)",
+        "state = _together(state)",
         SPLIT_LIVE,
     ),
     Bug(

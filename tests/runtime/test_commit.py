@@ -69,6 +69,7 @@ class StandIn(SimpleNamespace):
     committed = Task.committed
     told = Task.told
     kinds: ClassVar = {}
+    name = property(lambda self: str(self.number))
     firing, in_flight = False, 0
     __eq__, __hash__ = object.__eq__, object.__hash__
 
@@ -148,7 +149,7 @@ class World:
 def reader(stream, partition, offset, later=False):
     origin = SimpleNamespace(stream=stream, partition=partition)
     return SimpleNamespace(
-        origin=origin, later=later, appended=[], position=lambda: Position("log", stream, partition, offset)
+        origin=origin, later=later, appended=[], positions=lambda: [Position("log", stream, partition, offset)]
     )
 
 

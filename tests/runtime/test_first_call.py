@@ -175,6 +175,7 @@ PLACES = {
     ("map", "map"): lambda app, how: OPERATORS["map"](numbers_of(app), **how),
     ("flat_map", "flat_map"): lambda app, how: OPERATORS["flat_map"](numbers_of(app), **how),
     ("branch", "branch"): lambda app, how: OPERATORS["branch"](numbers_of(app), **how),
+    ("send_to", "headers"): lambda app, how: numbers_of(app).send_to(app.output("out"), headers=lambda n, _: later(n)),
     ("sink", "sink"): lambda app, how: OPERATORS["sink"](numbers_of(app), **how),
     ("table_join", "join"): lambda app, how: (
         numbers_of(app).join(rows_of(app), lambda n, row: later(n), op_id="it", **how).sink(print)

@@ -142,7 +142,9 @@ def environment_warnings(caplog):
 def test_each_kind_of_operator_with_state_by_key_is_tried():
     tried = {spec.kind for step in STEPS.values() for spec in step(text).graph().specs.values()}
     kinds = {one.kind for one in specs() if one.keyed is not False}
-    assert kinds - tried <= {"remote_join", "table_join"}, "which keep nothing themselves"
+    assert kinds - tried <= {"remote_join", "table_join", "task"}, (
+        "which keep nothing, or not by keys unless they say so"
+    )
 
 
 def test_rows_of_a_table_are_told_as_well(caplog):

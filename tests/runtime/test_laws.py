@@ -142,3 +142,11 @@ def test_a_firing_that_commits_and_crashes_cut_comes_to_what_an_undisturbed_one_
     with patch("runtime.task.lane.MOST_FIRED", most):
         world.run(crashes)
     world.outcome.check_end()
+
+
+@given(worlds(("window", "sink")), st.lists(crash_points, max_size=3))
+@settings(max_examples=examples(100, 5_000))
+def test_windows_keep_nothing_of_what_a_sink_below_takes_back(world, crashes):
+    """A sink fails when all that its records do is in the stores: a rollback behind that leaves no trace."""
+    world.run(crashes)
+    world.outcome.check_end()

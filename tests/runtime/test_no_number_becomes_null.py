@@ -155,10 +155,13 @@ def test_no_file_encodes_json_beside_the_one_function_that_looks_for_such_number
         *(
             "samza_dsl/application/container.py",
             "samza_dsl/cli/job.py",
+            "samza_dsl/cli/kafka.py",
+            "samza_dsl/settings/logs.py",
             "samza_dsl/view/readable.py",
             "planner/model/plan.py",
         ),
         *(
+            "runtime/opening/rescaling.py",
             "runtime/opening/stored_state.py",
             "runtime/job/parameters.py",
             "runtime/job/key_kinds.py",

@@ -1,0 +1,77 @@
+"""The partitions that tasks read: of which streams, from where, and how far these reach."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import cast
+
+from operators.io import Input, TableInput
+from operators.partition_by import Broadcast, PartitionBy
+from planner.model.graph import Graph
+from planner.model.plan import StagePlan
+from planner.model.virtual_tasks import WHOLE as TASKS_OWN
+from planner.model.virtual_tasks import VirtualTask, is_task
+from runtime.assembly.bindings import Bindings, intermediate_of
+from runtime.model.checkpoint import Checkpoint
+from runtime.reading.reader import StartPoint
+from runtime.reading.sieve import WHOLE, KeyShare
+
+Repartition = PartitionBy | Broadcast
+
+
+def start_of(
+    checkpoint: Checkpoint,
+    stream: str,
+    partition: int,
+    producers: Iterable[str] | None = None,
+    share: KeyShare = WHOLE,
+) -> StartPoint:
+    """Return from where a task reads a partition, whose positions are of several shares where it was merged from them.
+
+    Producers are those that were heard until there: who has taken over from one is told behind what is not read yet.
+    """
+    found = [one for one in checkpoint.positions if (one.stream, one.partition) == (stream, partition)]
+    own = next((one for one in found if one.bucket == TASKS_OWN), None)
+    ahead = tuple(one for one in found if one is not own)
+    if producers is not None and own is not None:
+        known = {VirtualTask.of(name).base: name for name in own.producers if is_task(name)}
+        heard = {VirtualTask.of(name).base for name in own.producers if is_task(name)}
+        producers = [
+            *(name for name in producers if not is_task(name) or VirtualTask.of(name).base not in known),
+            *(name for name in own.producers if not is_task(name) or VirtualTask.of(name).base in heard),
+        ]
+    return StartPoint(own, producers, share, ahead)
+
+
+def inputs_of(stage: StagePlan, graph: Graph) -> list[Input]:
+    """Return the inputs that a stage reads."""
+    return [graph.inputs[id] for id in stage.operators if id in graph.inputs]
+
+
+def repartitions_into(stage: StagePlan, graph: Graph) -> list[Repartition]:
+    """Return the operators whose streams between stages a stage reads."""
+    found = ((id, spec) for id, spec in graph.specs.items() if spec.repartitions)
+    return [cast("Repartition", spec) for id, spec in found if set(graph.children(id)) & set(stage.operators)]
+
+
+def look(
+    bindings: Bindings,
+    graph: Graph,
+    stages: Sequence[StagePlan],
+    tables: Iterable[TableInput],
+    numbers: Collection[int],
+) -> None:
+    """Refresh the known end offsets of the partitions that tasks of these numbers read of stages and tables."""
+    places: dict[str, set[int]] = {}
+    for stage in stages:
+        streams = [stream for spec in inputs_of(stage, graph) for stream in bindings.streams_of(spec)]
+        streams += [intermediate_of(graph, spec) for spec in repartitions_into(stage, graph)]
+        for stream in streams:
+            read = {stage.partition_of(number, stream) for number in numbers if number in stage.tasks}
+            places.setdefault(stream, set()).update(read & {*range(bindings.partitions(stream))})
+    for table in tables:
+        for stream in bindings.streams_of(table):
+            partitions = {*range(bindings.partitions(stream))}
+            bases = {base for stage in stages for base in map(stage.base_of, numbers)}
+            places.setdefault(stream, set()).update(partitions if table.broadcast else partitions & bases)
+    bindings.look({stream: read for stream, read in places.items() if read})
