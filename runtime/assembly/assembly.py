@@ -227,8 +227,7 @@ class Assembly:
         """
         specs = [self.graph.specs[id] for id in stage.operators]
         # What all virtual tasks of a partition are to have is stored once, and read by each of them.
-        before = repartitions_into(stage, self.graph) if stage.buckets > 1 else ()
-        if any(isinstance(one, Broadcast) for one in before):
+        if stage.buckets > 1 and any(isinstance(one, Broadcast) for one in repartitions_into(stage, self.graph)):
             return False
         return self.levers.relays and not any(spec.asynchronous or spec.has_effects for spec in specs)
 

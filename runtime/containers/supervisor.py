@@ -136,7 +136,7 @@ class Containers:
         self._graph = graph = beside(pipeline.graph, crew.beside)
         pipeline = pipeline.of(graph)
         self._clock: Clock = settings.clock or SystemClock()
-        self._started_ms = self._clock.elapsed_ms()
+        self._started_ms, self._alone_at_ms = self._clock.elapsed_ms(), -ALONE_MS
         self._command, self._number = crew.command, crew.number
         self._containers: dict[int, Container] = {}
         self._former: list[RunMetrics] = []
@@ -146,7 +146,6 @@ class Containers:
         """The names of containers of ours that are gone."""
         self._alone: tuple[InputMetrics, ...] = ()
         """The inputs of tasks that no container had at the last look."""
-        self._alone_at_ms = -ALONE_MS
         self._changed, self._one_finished = asyncio.Event(), asyncio.Event()
         self._final: RunMetrics | None = None
         self.start_up_ms = 0.0

@@ -175,7 +175,6 @@ PLACES = {
     ("map", "map"): lambda app, how: OPERATORS["map"](numbers_of(app), **how),
     ("flat_map", "flat_map"): lambda app, how: OPERATORS["flat_map"](numbers_of(app), **how),
     ("branch", "branch"): lambda app, how: OPERATORS["branch"](numbers_of(app), **how),
-    ("send_to", "headers"): lambda app, how: numbers_of(app).send_to(app.output("out"), headers=lambda n, _: later(n)),
     ("sink", "sink"): lambda app, how: OPERATORS["sink"](numbers_of(app), **how),
     ("table_join", "join"): lambda app, how: (
         numbers_of(app).join(rows_of(app), lambda n, row: later(n), op_id="it", **how).sink(print)
@@ -219,8 +218,8 @@ PLACES = {
         app, numbers_of(app), window=every(lambda context: later(context), seconds=0.001), **how
     ),
 }
-OUR_OWN = {"branch_arm", "revisions"}
-"""Operators whose functions are none of the user's."""
+OUR_OWN = {"branch_arm", "revisions", "send_to"}
+"""Operators whose functions are none of the user's, or that look at each result: what is no headers is refused."""
 AWAITED = {("async_flat_map", "async_flat_map"), ("remote_join", "fetch_many")}
 
 
