@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from functools import lru_cache
 from itertools import chain, islice
-from typing import Any, Literal
+from operator import attrgetter
+from typing import Any, Literal, get_args, get_type_hints
+
+import msgspec
 
 from operators.core.base import Key, Serde
 from operators.state.keyed_state import readers_of
@@ -17,6 +21,7 @@ from runtime.encoding.storable import check_kept
 LOOKED_AT = 16
 """Values of which it is looked, at the first ones that are handed on as they are, whether they have bytes at all."""
 AsItIs = Literal["all", "unchangeable", "nothing"]
+ATTRS = "__attrs_attrs__"
 
 
 class OwnValues:
@@ -46,7 +51,7 @@ class OwnValues:
             check_kept(self.serde.serde, values[: self._looks])
             self._looks = max(self._looks - len(values), 0)
         if self._as_it_is != "nothing" and (self._kinds is None or self._kinds.issuperset(map(type, values))):
-            if self._as_it_is == "all" or are_unchangeable(values):
+            if (self._as_it_is == "all" or are_unchangeable(values)) and are_as_declared(values):
                 return values
         elif self.serde.are_plain(values):
             return values
@@ -68,6 +73,47 @@ class OwnValues:
             parts = iter(owned)
             for key, found in group.items():
                 group[key] = [*islice(parts, len(found))]
+
+
+def are_as_declared(values: list[Any]) -> bool:
+    """Whether no record has an int where its class declares a float: its bytes would bring a float back.
+
+    >>> from typing import NamedTuple
+    >>> class Trip(NamedTuple):
+    ...     km: float
+    >>> are_as_declared([Trip(1.0), "else"]), are_as_declared([Trip(1)])
+    (True, False)
+    """
+    for kind in set(map(type, values)) - SCALARS:
+        floats, records = _declared_parts(kind)
+        if not floats and not records:
+            continue
+        of_kind = [value for value in values if type(value) is kind]
+        if any(int in map(type, map(read, of_kind)) for read in floats):
+            return False
+        if not all(are_as_declared([*map(read, of_kind)]) for read in records):
+            return False
+    return True
+
+
+@lru_cache(maxsize=256)
+def _declared_parts(kind: type) -> tuple[list[attrgetter[Any]], list[attrgetter[Any]]]:
+    """Return what reads the parts of a class that are floats, or records that may have some."""
+    try:
+        hints = get_type_hints(kind) if _is_record(kind) else {}
+    except Exception:  # a name that is not there any more tells nothing
+        return [], []
+    among = {name: {*get_args(hint)} or {hint} for name, hint in hints.items()}
+    floats = [attrgetter(name) for name, kinds in among.items() if float in kinds and int not in kinds]
+    records = [attrgetter(name) for name, kinds in among.items() if any(map(_is_record, kinds))]
+    return floats, records
+
+
+def _is_record(kind: object) -> bool:
+    """Whether a class declares the types of its parts, and lets others be."""
+    if not isinstance(kind, type):
+        return False
+    return issubclass(kind, msgspec.Struct) or is_dataclass(kind) or hasattr(kind, "_fields") or hasattr(kind, ATTRS)
 
 
 def are_unchangeable(values: list[Any]) -> bool:

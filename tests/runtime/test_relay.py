@@ -1,5 +1,9 @@
 """What a stage hands to the next in memory: the same as if it had been stored, and only what a cut leaves is."""
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -164,6 +168,38 @@ def test_declared_values_go_on_as_the_stream_would_have_kept_them(values, declar
         for before, after in zip(values, own, strict=True):
             is_shared = isinstance(before, list | Changeable) or isinstance(getattr(before, "parts", 0), list)
             assert not is_shared or before is not after
+
+
+class Leg(NamedTuple):
+    km: float
+
+
+@dataclass(frozen=True)
+class Stop:
+    hours: float | None = None
+
+
+class Trip(msgspec.Struct, frozen=True):
+    km: float
+    legs: Leg | None = None
+    stop: Stop = Stop()
+    either: int | float = 0
+
+
+NUMBERS = st.integers(-9, 9) | st.floats(-9, 9)
+TRIPS = st.builds(
+    Trip, NUMBERS, st.none() | st.builds(Leg, NUMBERS), st.builds(Stop, st.none() | NUMBERS), st.integers(0, 9)
+)
+
+
+@given(
+    st.lists(TRIPS, max_size=4) | st.lists(st.builds(Leg, NUMBERS)) | st.lists(st.builds(Stop, NUMBERS)),
+    st.sampled_from(["all", "unchangeable"]),
+    st.booleans(),
+)
+def test_a_number_goes_on_as_a_float_where_its_class_says_so(values, as_it_is, is_declared):
+    serde = Declared(type(values[0])) if is_declared and values else Evolving()
+    assert repr(OwnValues(serde, as_it_is).own([*values])) == repr(OwnValues(serde).own([*values]))
 
 
 def test_values_of_the_declared_class_are_not_encoded_where_nobody_else_has_them():
