@@ -51,7 +51,7 @@ def bucket_of(key: bytes | None, offset: int, factor: int) -> int:
     The factor is a power of two, so that a bucket is split into two, and two of them become one again.
 
     >>> bucket_of(b"AA", 7, 4), bucket_of(None, 7, 4), bucket_of(b"AA", 7, 1)
-    (2, 3, 0)
+    (1, 3, 0)
     """
     assert factor > 0 and not factor & (factor - 1), f"{factor} buckets are no power of two"
     assert offset >= 0, "offsets begin at 0"

@@ -480,11 +480,4 @@ BUGS = (
         "if isinstance(relay, SplitRelay) and not readers:",
         SPLIT_LIVE,
     ),
-    Bug(
-        "hand on in memory before all virtual tasks of a partition are there",
-        "runtime/loop/loop.py",
-        "        if len(split.shares) == factor:\n            self._fresh[place] = split",
-        "        self._fresh[place] = split",
-        SPLIT_LIVE,
-    ),
 )

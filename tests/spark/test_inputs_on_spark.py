@@ -287,7 +287,7 @@ def test_without_a_declared_type_records_are_dicts(session, frame, tmp_path):
     [
         (
             lambda session: session.readStream.format("rate").load(),
-            "a streaming DataFrame .* Spark\\(checkpoint=...\\)",
+            "a streaming DataFrame .* Spark\\(session, checkpoint=...\\)",
         ),
         (lambda session: "table:not.there", "Spark can't open table:not.there: .*not found|cannot be found"),
         (lambda session: "delta:/nowhere", "Spark can't open delta:/nowhere: "),

@@ -294,7 +294,7 @@ def test_a_driver_that_dies_between_two_outputs_is_gone_on_with(tmp_path):
     assert lines(tmp_path / "first.jsonl") == lines(tmp_path / "second.jsonl") == Counter("123")
     assert [path.name for path in tmp_path.iterdir() if path.name[0] == "."] == []
     again = subprocess.run(program, capture_output=True, text=True)
-    assert "holds records already" in again.stderr
+    assert "first.jsonl has something in it already" in again.stderr
 
 
 def test_a_script_needs_no_java_and_takes_its_own_classes_along(tmp_path):
