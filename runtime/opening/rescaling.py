@@ -158,8 +158,11 @@ def _positions(
         for parent, one in own.items()
         if not first or one.offset > first[0].offset
     ]
-    some = {(one.bucket, one.offset): one for one in (*ahead, *further)}
-    return [*first, *(one for _, one in sorted(some.items()) if _concerns(one, task))]
+    # Of one bucket the furthest counts: all below it has been processed.
+    furthest: dict[str, Position] = {}
+    for one in sorted((*ahead, *further), key=lambda one: one.offset):
+        furthest[one.bucket] = one
+    return [*first, *(one for _, one in sorted(furthest.items()) if _concerns(one, task))]
 
 
 def _concerns(position: Position, task: VirtualTask) -> bool:
