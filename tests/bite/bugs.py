@@ -392,15 +392,15 @@ BUGS = (
     Bug(
         "a merge of virtual tasks forgets who has read further",
         "runtime/opening/rescaling.py",
-        "return [*first, *(one for _, one in sorted(some.items()) if _concerns(one, task))]",
+        "return [*first, *(one for _, one in sorted(furthest.items()) if _concerns(one, task))]",
         "return first",
         ONCE_EACH,
     ),
     Bug(
         "a split of virtual tasks forgets who had read further before the merge",
         "runtime/opening/rescaling.py",
-        "for one in (*ahead, *further)}",
-        "for one in ahead}",
+        "for one in sorted((*ahead, *further), key=",
+        "for one in sorted(ahead, key=",
         ONCE_EACH,
     ),
     Bug(
