@@ -6,6 +6,7 @@ import asyncio
 import os
 import secrets
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -164,3 +165,11 @@ class Brokers:
             node.process = subprocess.Popen(
                 command, cwd=node.directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
+
+
+def free_ports(count: int) -> list[int]:
+    taken = [socket.create_server((HOST, 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in taken]
+    for one in taken:
+        one.close()
+    return ports

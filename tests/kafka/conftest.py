@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.kafka.brokers import Brokers, free_ports
+from tests.kafka.rights import Guarded, guarded
+
 HERE = Path(__file__).parent
 QUICK = (
     "test_a_batch_holds_what_is_given_record_by_record",
@@ -37,3 +40,15 @@ def swept() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
+
+
+@pytest.fixture(scope="module")
+def guard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """Run a cluster that guards what it has."""
+    brokers = Brokers(tmp_path_factory.mktemp("guarded") / "broker")
+    found = guarded(brokers, dict(zip(("PASSWORD", "TOKEN"), free_ports(2), strict=True)))
+    try:
+        brokers.start()
+        yield found
+    finally:
+        brokers.stop()

@@ -12,23 +12,11 @@ from aiokafka.abc import AbstractTokenProvider
 
 from runtime.model.errors import EnvironmentFault, SamzaError, Unavailable
 from samza_dsl import App, Json, KafkaCluster, KafkaTopic, String, produce
-from tests.kafka.brokers import HOST, Brokers
-from tests.kafka.rights import PASSWORD, guarded
-from tests.kafka.test_secured import free_ports
+from tests.kafka.brokers import HOST
+from tests.kafka.rights import PASSWORD
 from tests.kafka.topics import create
 
 TOKEN = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"}
-
-
-@pytest.fixture(scope="module")
-def guard(tmp_path_factory):
-    brokers = Brokers(tmp_path_factory.mktemp("guarded") / "broker")
-    found = guarded(brokers, dict(zip(("PASSWORD", "TOKEN"), free_ports(2), strict=True)))
-    try:
-        brokers.start()
-        yield found
-    finally:
-        brokers.stop()
 
 
 def counting(name):

@@ -8,9 +8,7 @@ from typer.testing import CliRunner
 from runtime.model.errors import SamzaError
 from samza_dsl import App, KafkaCluster, String, produce
 from samza_dsl.cli.main import commands as command
-from tests.kafka.brokers import Brokers
-from tests.kafka.rights import PASSWORD, guarded
-from tests.kafka.test_secured import free_ports
+from tests.kafka.rights import PASSWORD
 from tests.kafka.topics import consume
 
 PROGRAM = """
@@ -22,17 +20,6 @@ by_word = words.partition_by(lambda word: word, partitions=2, op_id="by")
 counts = by_word.scan(lambda total, word: (total or 0) + 1, op_id="count")
 counts.send_to(app.output("{name}.counts", value=Json(int), partitions=1, retention_ms=86_400_000))
 """
-
-
-@pytest.fixture(scope="module")
-def guard(tmp_path_factory):
-    brokers = Brokers(tmp_path_factory.mktemp("guarded") / "broker")
-    found = guarded(brokers, dict(zip(("PASSWORD", "TOKEN"), free_ports(2), strict=True)))
-    try:
-        brokers.start()
-        yield found
-    finally:
-        brokers.stop()
 
 
 def called(*words):

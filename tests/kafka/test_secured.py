@@ -1,7 +1,6 @@
 """A broker that lets in who it knows, by TLS and SASL: all of the library gets in, and shows no secret to anybody."""
 
 import logging
-import socket
 import subprocess
 import sys
 from contextlib import closing
@@ -22,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 from runtime.model.errors import SamzaError
 from runtime.systems.kafka.environment import KafkaEnvironment
 from samza_dsl import App, Json, KafkaCluster, KafkaTopic, String, produce
-from tests.kafka.brokers import HOST, Brokers
+from tests.kafka.brokers import HOST, Brokers, free_ports
 
 PASSWORD, KEY_PASSWORD = "not-to-be-seen-pa55", "not-to-be-seen-k3y"
 LISTENERS = "SSL", "SASL_SSL", "SASL_PLAINTEXT"
@@ -110,14 +109,6 @@ def pkcs8(certificate: trustme.LeafCert, password: str | None = None) -> bytes:
     key = load_pem_private_key(certificate.private_key_pem.bytes(), password=None)
     locked = NoEncryption() if password is None else BestAvailableEncryption(password.encode())
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, locked)
-
-
-def free_ports(count: int) -> list[int]:
-    taken = [socket.create_server((HOST, 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in taken]
-    for one in taken:
-        one.close()
-    return ports
 
 
 def counting(name: str) -> App:
