@@ -19,7 +19,7 @@ from runtime.model.errors import Damaged, SamzaError, system_errors_told
 from runtime.opening.rewind import meanings_of
 from runtime.ports.environment import Environment
 from runtime.stores.registry import kind_of
-from runtime.systems.files.record_files import replace_durably
+from runtime.systems.host.durable import replace_durably
 
 MANIFEST = "handover.json"
 """The file that is written last: without it a directory holds no handover."""

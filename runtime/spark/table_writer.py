@@ -19,10 +19,10 @@ from runtime.spark.columns import type_of
 from runtime.spark.session import copied
 from runtime.spark.spark_errors import as_said
 from runtime.systems.files.parquet import arrow_type
-from runtime.systems.files.record_files import make_durable, replace_durably
 from runtime.systems.files.rows import VALUE, column_types, columns_of, has_columns, row_type, type_of_values
 from runtime.systems.files.schemas import ColumnType, FieldDifference, differences, differences_of_value
 from runtime.systems.files.tables import IntoTable, TableName
+from runtime.systems.host.durable import make_durable, replace_durably
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from runtime.model.errors import SamzaError, SerdeError, system_errors_told
 from runtime.systems.files.files import KIND_OF_SUFFIX, open_sink
-from runtime.systems.files.record_files import make_durable
+from runtime.systems.host.durable import make_durable
 from runtime.systems.host.locks import is_locked, lock
 from runtime.units.program import Unit
 

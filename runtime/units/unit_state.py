@@ -14,7 +14,7 @@ import msgspec
 from runtime.model.errors import EnvironmentFault
 from runtime.ports.commits import Commit
 from runtime.ports.state import StateWrites
-from runtime.systems.files.record_files import make_durable
+from runtime.systems.host.durable import make_durable
 from runtime.units.frames import FrameFile, frames
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from runtime.model.errors import Damaged, SamzaError, system_errors_told
 from runtime.ports.environment import Environment
 from runtime.ports.source import Source
 from runtime.ports.streams import OUTSIDE, Control, Offsets, Read, ends
-from runtime.systems.files.record_files import make_durable, replace_durably
+from runtime.systems.host.durable import make_durable, replace_durably
 
 MANIFEST = "_archive.json"
 """Names all files of an archive; what it does not name is none of it. Tools that read directories pass it over."""

@@ -34,8 +34,9 @@ from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.folders import Folders
 from runtime.systems.files.places.locations import DataFile, RemoteFile
 from runtime.systems.files.plain_columns import RecordColumns, UnlikeDeclared, values_in
-from runtime.systems.files.record_files import check_not_beyond, make_durable
+from runtime.systems.files.record_files import check_not_beyond
 from runtime.systems.files.rows import RowSerde, alternatives, column_types, row_of, rows_of, type_of_rows
+from runtime.systems.host.durable import make_durable
 
 ROWS_AT_ONCE = 8_192
 ROWS_PER_PART = 100_000

@@ -15,6 +15,7 @@ from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.folders import Folders
 from runtime.systems.files.places.contents import content_of
 from runtime.systems.files.places.locations import DataFile, RemoteFile
+from runtime.systems.host.durable import make_durable
 
 BLOCK = 1 << 18
 """The bytes of a file that are read at a time: they stay in the processor's caches while they are decoded."""
@@ -255,27 +256,6 @@ def check_not_beyond(offset: int, end: int, path: object) -> None:
             f"{path} has {end} records, fewer than the {offset} that were already processed: it is another file than "
             "then; bind the old one, or reset the application to read this one"
         )
-
-
-def replace_durably(path: Path, data: bytes, attempt: str = "") -> None:
-    """Put these bytes in the place of a file, at once and durably; `attempt` tells apart who tries to."""
-    unfinished = path.with_name(f".{path.name}{attempt}")
-    with unfinished.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    # Durable before it takes the name: after a power cut there is the old file or the new one, never half of one.
-    unfinished.replace(path)
-    make_durable(path.parent)
-
-
-def make_durable(path: Path) -> None:
-    """Make what a file holds durable, or the names in a directory."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _write_all(descriptor: int, data: bytearray) -> None:

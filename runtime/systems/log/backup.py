@@ -15,6 +15,7 @@ import msgspec
 
 from runtime.model.clock import wall_clock_ms
 from runtime.model.errors import Damaged, EnvironmentFault, system_errors_told
+from runtime.systems.host.durable import make_durable, replace_durably
 from runtime.systems.host.locks import locked
 from runtime.systems.log.database import attach, verify
 from runtime.systems.log.records import opened, sealed
@@ -82,7 +83,7 @@ def back_up(path: Path, target: Path, keep: int | None = None, now_ms: Callable[
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(target / "backing-up.lock"):
             if not (target / _FORMAT_FILE).exists():
-                _write_whole(target / _FORMAT_FILE, _FORMAT)
+                replace_durably(target / _FORMAT_FILE, _FORMAT)
             _check_format(target)
             numbers = _numbers(target)
             before = _list_of(target, numbers[-1]) if numbers else None
@@ -120,7 +121,7 @@ def restore(target: Path, path: Path, number: int | None = None) -> Backup:
         if findings := verify(aside):
             raise Damaged(f"Backup {found.number} in {target} is not what was written: {'; '.join(findings[:5])}.")
         aside.replace(path)
-        _sync_folder(path.parent)
+        make_durable(path.parent)
     return Backup(found.number, found.taken_ms, found.data_bytes, found.new_bytes)
 
 
@@ -162,7 +163,7 @@ def _copied(path: Path, target: Path, number: int, before: _List | None, now_ms:
         file.flush()
         os.fsync(file.fileno())
     aside.replace(pack)
-    _sync_folder(pack.parent)
+    make_durable(pack.parent)
     found = _List(
         number=number,
         taken_ms=now_ms,
@@ -174,7 +175,7 @@ def _copied(path: Path, target: Path, number: int, before: _List | None, now_ms:
     )
     assert before is None or before.number < number, "a backup gets a number that none has"
     place = _list_file(target, number)
-    _write_whole(place, sealed(place.name.encode(), msgspec.msgpack.encode(found)))
+    replace_durably(place, sealed(place.name.encode(), msgspec.msgpack.encode(found)))
     return found
 
 
@@ -251,7 +252,7 @@ def _drop(target: Path, numbers: list[int]) -> None:
     """Remove backups, and then the packs that no other one needs."""
     for number in numbers:
         _list_file(target, number).unlink()
-    _sync_folder(target / _LISTS)
+    make_durable(target / _LISTS)
     needed = {pack for number in _numbers(target) for _, pack, _ in _list_of(target, number).chunks()}
     for file in (target / _PACKS).iterdir():
         if file.suffix == ".pack" and int(file.stem) not in needed:
@@ -293,22 +294,3 @@ def _words(data: bytes) -> array[int]:
     words = array("Q")
     words.frombytes(data)
     return words
-
-
-def _write_whole(file: Path, data: bytes) -> None:
-    """Write a file that is there as a whole, or not at all."""
-    aside = file.with_name(file.name + ".new")
-    with aside.open("wb") as new:
-        new.write(data)
-        new.flush()
-        os.fsync(new.fileno())
-    aside.replace(file)
-    _sync_folder(file.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -32,7 +32,7 @@ from runtime.ports.state import StateWrites
 from runtime.ports.streams import Offsets, StreamConfig
 from runtime.run.run import open_environment
 from runtime.stores.registry import DEFAULT, kind_of
-from runtime.systems.files.record_files import make_durable
+from runtime.systems.host.durable import make_durable
 from runtime.systems.host.locks import lock
 from runtime.systems.kafka.client.topic import KafkaCluster, topic_of
 from runtime.systems.memory.environment import MemoryEnvironment

@@ -13,7 +13,7 @@ import msgspec
 from runtime.model.errors import Damaged, Owned, system_errors_told
 from runtime.model.metrics import RunMetrics
 from runtime.ports.environment import Environment
-from runtime.systems.files.record_files import make_durable
+from runtime.systems.host.durable import make_durable
 from runtime.systems.host.locks import lock
 
 

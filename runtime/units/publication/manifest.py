@@ -8,7 +8,7 @@ from uuid import uuid4
 import msgspec
 
 from runtime.model.errors import Damaged, SamzaError, system_errors_told
-from runtime.systems.files.record_files import replace_durably
+from runtime.systems.host.durable import replace_durably
 from runtime.units.growing import Piece
 from runtime.units.micro_batch import Snapshot
 

@@ -20,7 +20,7 @@ from runtime.ports.environment import Environment
 from runtime.ports.sink import PartitionedSink, Sink
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.files.files import KIND_OF_SUFFIX, open_sink
-from runtime.systems.files.record_files import make_durable
+from runtime.systems.host.durable import make_durable
 from runtime.systems.kafka.client.topic import KafkaTopic
 from runtime.systems.kafka.streams.publication import KafkaPublisher
 from runtime.units.frames import FrameFile, frames

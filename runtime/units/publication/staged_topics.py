@@ -18,7 +18,7 @@ from runtime.model.metrics import RunMetrics
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment, StagingEnvironment
 from runtime.ports.streams import Append, StreamConfig
-from runtime.systems.files.record_files import make_durable, replace_durably
+from runtime.systems.host.durable import make_durable, replace_durably
 from runtime.systems.host.locks import lock
 from runtime.systems.kafka.client.topic import KafkaTopic
 from runtime.units.frames import frames

@@ -39,7 +39,7 @@ from runtime.reading.reader import Columnar
 from runtime.run.composition import Composition
 from runtime.run.measurement import measure
 from runtime.systems.files.files import open_sink
-from runtime.systems.files.record_files import make_durable
+from runtime.systems.host.durable import make_durable
 from runtime.units.carried_error import carried
 from runtime.units.heartbeats import Said, Saying
 from runtime.units.micro_batch import MicroBatch, Snapshot
