@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from operators.partition_by import bucket_of
-
 WHOLE = "all"
 """The bucket of a task that has its partitions for itself."""
 
@@ -38,10 +36,6 @@ class VirtualTask(NamedTuple):
     def share(self) -> str:
         """The bucket as positions have it."""
         return WHOLE if self.factor == 1 else f"{self.bucket}/{self.factor}"
-
-    def has(self, key: bytes) -> bool:
-        """Whether a key, as it is stored, is one of its own."""
-        return bucket_of(key, 0, self.factor) == self.bucket
 
     def meets(self, other: VirtualTask) -> bool:
         """Whether both have keys in common: of two factors one divides the other.

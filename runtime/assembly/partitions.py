@@ -34,12 +34,9 @@ def start_of(
     own = next((one for one in found if one.bucket == TASKS_OWN), None)
     ahead = tuple(one for one in found if one is not own)
     if producers is not None and own is not None:
-        known = {VirtualTask.of(name).base: name for name in own.producers if is_task(name)}
         heard = {VirtualTask.of(name).base for name in own.producers if is_task(name)}
-        producers = [
-            *(name for name in producers if not is_task(name) or VirtualTask.of(name).base not in known),
-            *(name for name in own.producers if not is_task(name) or VirtualTask.of(name).base in heard),
-        ]
+        new = (name for name in producers if not is_task(name) or VirtualTask.of(name).base not in heard)
+        producers = [*new, *own.producers]
     return StartPoint(own, producers, share, ahead)
 
 

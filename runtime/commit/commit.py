@@ -86,7 +86,7 @@ class Committer:
         """Commit for tasks as they are split in a plan."""
         self._siblings = plan.siblings if plan.options.factor > 1 else None
         # A task of the same name may have read further before a merge than it has after the next split.
-        found = self._bindings.environment.checkpoints(self.app)
+        found = self._bindings.environment.checkpoints(self.app) if self._siblings is not None else {}
         self.reached = {}
         for name in filter(is_task, found):
             self.reached |= _lowest(name, found[name].positions)
@@ -134,7 +134,7 @@ class Committer:
         return Commit(self.app, self.generation, appends, state, checkpoints, consumed, taken)
 
     def _consumed_by_all(
-        self, tasks: Iterable[Task], together: Mapping[tuple[str, str, int], int], consumed: Iterable[tuple[str, int]]
+        self, tasks: Iterable[Task], together: dict[tuple[str, str, int], int], consumed: Iterable[tuple[str, int]]
     ) -> dict[tuple[str, int], int]:
         """Return how far all virtual tasks have come that share partitions with those of a commit, where it is known.
 
@@ -143,19 +143,22 @@ class Committer:
         """
         assert self._siblings is not None
         names = {task.name: self._siblings(task.number) for task in tasks}
-        found = {}
-        for where in consumed:
-            sharing = next(siblings for name, siblings in names.items() if (name, *where) in together)
-            reached = [together.get((name, *where), self.reached.get((name, *where))) for name in sharing]
-            if None in reached or not self._here.issuperset(sharing):
-                # Others commit by themselves, or have in an earlier run: what they have read only ever grows.
-                stored = self._bindings.environment.checkpoints(self.app)
-                known = [_lowest(name, stored[name].positions) for name in sharing if name in stored]
-                self.reached |= {place: at for one in known for place, at in one.items()}
-                reached = [together.get((name, *where), self.reached.get((name, *where))) for name in sharing]
-            if None not in reached:
-                found[where] = min(one for one in reached if one is not None)
-        return found
+        sharing = {
+            where: next(siblings for name, siblings in names.items() if (name, *where) in together)
+            for where in consumed
+        }
+        places = [(name, *where) for where, siblings in sharing.items() for name in siblings]
+        if any(place[0] not in self._here or (place not in together and place not in self.reached) for place in places):
+            # Others commit by themselves, or have in an earlier run: what they have read only ever grows.
+            stored = self._bindings.environment.checkpoints(self.app)
+            for name in {place[0] for place in places} & stored.keys():
+                self.reached |= _lowest(name, stored[name].positions)
+        known = self.reached | together
+        return {
+            where: min(known[name, *where] for name in siblings)
+            for where, siblings in sharing.items()
+            if all((name, *where) in known for name in siblings)
+        }
 
     def write(self, commit: Commit, tasks: Iterable[Task]) -> None:
         """Make it durable: bound outputs first, which a restart takes back to the positions that the commit holds."""

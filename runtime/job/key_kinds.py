@@ -121,21 +121,25 @@ def kinds_before(checkpoints: Mapping[str, Checkpoint]) -> _Kinds:
 
 def kinds_noted(checkpoints: Mapping[str, Checkpoint], kept: Collection[str]) -> str:
     """Return what the job notes when a run begins: the kinds that all tasks have had so far, of what has state."""
-    found = kinds_before(checkpoints)
-    for name, checkpoint in checkpoints.items():
-        if is_task(name):
-            for operator, kinds in _decoded(checkpoint).items():
-                found[operator] = found.get(operator, set()) | kinds
+    found = _united(
+        [checkpoints.get(JOB, Checkpoint(0)), *(checkpoints[name] for name in filter(is_task, checkpoints))]
+    )
     return _encoded({operator: kinds for operator, kinds in found.items() if operator in kept})
 
 
 def kinds_of_all(checkpoints: Iterable[Checkpoint]) -> dict[str, str]:
     """Return what the checkpoint of a task notes that goes on with what several did."""
+    found = _united(checkpoints)
+    return {KEYS: _encoded(found)} if found else {}
+
+
+def _united(checkpoints: Iterable[Checkpoint]) -> _Kinds:
+    """Return the kinds that checkpoints note, all together, by operator."""
     found: _Kinds = {}
     for one in checkpoints:
         for operator, kinds in _decoded(one).items():
             found[operator] = found.get(operator, set()) | kinds
-    return {KEYS: _encoded(found)} if found else {}
+    return found
 
 
 def kinds_of_task(checkpoint: Checkpoint, kinds: Mapping[str, KeyKinds], known: _Kinds) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from operators.core.base import MIN_TIMESTAMP, Batch
 from planner.model.graph import Graph
 from planner.model.plan import Plan
-from planner.model.virtual_tasks import WHOLE, VirtualTask, is_task
+from planner.model.virtual_tasks import WHOLE, VirtualTask, is_task, share_of
 from runtime.assembly.bindings import intermediate_of
 from runtime.job.key_kinds import kinds_of_all
 from runtime.model.checkpoint import Checkpoint, Position
@@ -73,8 +73,8 @@ def rescale(
     why: str = "as it began",
     took_ms: float = 0.0,
     notes: Mapping[str, Checkpoint] = NO_NOTES,
-) -> Rescaling | None:
-    """Split or merge what an application has committed into tasks as planned; None where they are so already.
+) -> None:
+    """Split or merge what an application has committed into tasks as planned, where they are not so already.
 
     State stays where it is: it lies by base tasks, and each virtual one looks at the entries of its own keys. All else
     is one commit, with `notes` of the application, so that a crash finds the tasks before, or those behind. Its history
@@ -88,7 +88,7 @@ def rescale(
     checkpoints = environment.checkpoints(plan.app)
     found = rescaled(checkpoints, plan.options.factor)
     if found is None:
-        return None
+        return
     appends = [
         Append(stream, partition, Batch([]), control)
         for stream, controls in _handovers(plan, graph, found.before, generation).items()
@@ -100,7 +100,6 @@ def rescale(
     all_new = {**found.checkpoints, **notes, SCALINGS: history}
     new = {name: replace(one, generation=generation) for name, one in all_new.items()}
     environment.commit(Commit(plan.app, generation, appends, [], new, gone=found.gone))
-    return found
 
 
 def rescaled(checkpoints: Mapping[str, Checkpoint], now: int) -> Rescaling | None:
@@ -162,12 +161,7 @@ def _positions(
     furthest: dict[str, Position] = {}
     for one in sorted((*ahead, *further), key=lambda one: one.offset):
         furthest[one.bucket] = one
-    return [*first, *(one for _, one in sorted(furthest.items()) if _concerns(one, task))]
-
-
-def _concerns(position: Position, task: VirtualTask) -> bool:
-    bucket, factor = map(int, position.bucket.split("/"))
-    return VirtualTask(task.base, bucket, factor).meets(task)
+    return [*first, *(one for _, one in sorted(furthest.items()) if share_of(one.bucket, task.base).meets(task))]
 
 
 def _handovers(plan: Plan, graph: Graph, before: int, generation: int) -> dict[str, list[Control]]:

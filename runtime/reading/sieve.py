@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from operators.core.base import Batch, Key
 from operators.partition_by import bucket_of
@@ -57,33 +57,31 @@ class Sieve:
     def sift(self, taken: Taken) -> Taken:
         """Return what was taken without the rows of others; those that are malformed are told by one task."""
         batch, raw = taken.batch, taken.raw
-        assert batch.offsets is not None, "what is stored has offsets"
-        places = enumerate(zip(_keys(batch), batch.offsets, strict=True))
-        kept = [row for row, (key, at) in places if self._has(key, at)]
-        malformed = [one for one in taken.malformed if self._has_unknown(one.offset)]
+        kept = self._kept(batch)
+        malformed = [one for one in taken.malformed if self._takes(one.offset, one.offset)]
         if len(kept) == len(batch) and len(malformed) == len(taken.malformed):
             return taken
         return replace(taken, batch=batch.take(kept), raw=raw.take(kept), malformed=malformed)
 
     def own(self, raw: Batch) -> Batch:
         """Return the rows of its own, by their keys as they are stored."""
-        assert raw.offsets is not None, "what is stored has offsets"
-        places = enumerate(zip(_keys(raw), raw.offsets, strict=True))
-        kept = [row for row, (key, at) in places if self._has(key, at)]
+        kept = self._kept(raw)
         return raw if len(kept) == len(raw) else raw.take(kept)
 
-    def _has(self, key: Key | None, offset: int) -> bool:
-        if key is None:
-            return self._has_unknown(offset, by_key=self._share.by_key)
-        found = self._hash(key)
-        task = self._share.task
-        return found & (task.factor - 1) == task.bucket and not any(
-            offset < one.offset and found & (other.factor - 1) == other.bucket for other, one in self._ahead
-        )
+    def _kept(self, batch: Batch) -> list[int]:
+        assert batch.offsets is not None, "what is stored has offsets"
+        keys = [None] * len(batch) if batch.keys is None else batch.keys
+        return [row for row, (key, at) in enumerate(zip(keys, batch.offsets, strict=True)) if self._has(key, at)]
 
-    def _has_unknown(self, offset: int, by_key: bool = False) -> bool:
-        """Whether a row without a key is its own: shared out by offsets, but where state would lie under no key."""
-        found, task = 0 if by_key else offset, self._share.task
+    def _has(self, key: Key | None, offset: int) -> bool:
+        if key is not None:
+            return self._takes(self._hash(key), offset)
+        # A row without a key: shared out by offsets, but where state would lie under no key.
+        return self._takes(0 if self._share.by_key else offset, offset)
+
+    def _takes(self, found: int, offset: int) -> bool:
+        """Whether a row of this hash is its own, and was not processed before."""
+        task = self._share.task
         return found & (task.factor - 1) == task.bucket and not any(
             offset < one.offset and found & (other.factor - 1) == other.bucket for other, one in self._ahead
         )
@@ -91,10 +89,6 @@ class Sieve:
 
 MOST_BUCKETS = 1 << 16
 """The largest factor: a hash is remembered once, for every factor there may be."""
-
-
-def _keys(batch: Batch) -> list[Any]:
-    return [None] * len(batch) if batch.keys is None else batch.keys
 
 
 def _no_key(key: Key) -> bytes:

@@ -392,7 +392,7 @@ BUGS = (
     Bug(
         "a merge of virtual tasks forgets who has read further",
         "runtime/opening/rescaling.py",
-        "return [*first, *(one for _, one in sorted(furthest.items()) if _concerns(one, task))]",
+        "return [*first, *(one for _, one in sorted(furthest.items()) if share_of(one.bucket, task.base).meets(task))]",
         "return first",
         ONCE_EACH,
     ),
@@ -413,8 +413,8 @@ BUGS = (
     Bug(
         "all virtual tasks have what has no key",
         "runtime/reading/sieve.py",
-        "            return self._has_unknown(offset, by_key=self._share.by_key)",
-        "            return True",
+        "        return self._takes(0 if self._share.by_key else offset, offset)",
+        "        return True",
         ONCE_EACH,
     ),
     Bug(

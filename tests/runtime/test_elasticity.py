@@ -188,8 +188,18 @@ def test_virtual_tasks_that_keep_their_entries_in_one_place_find_and_drop_their_
     environment, tasks = memory(), [VirtualTask(0, bucket, 4) for bucket in range(4)]
     generation = environment.own(APP)
     stores = [
-        CachedStore.open(StorePlace(environment, APP, "count", 0, Tagged(), cache_entries, owns=task.has))
-        for task in tasks
+        CachedStore.open(
+            StorePlace(
+                environment,
+                APP,
+                "count",
+                0,
+                Tagged(),
+                cache_entries,
+                owns=lambda key, own=own: bucket_of(key, 0, 4) == own,
+            )
+        )
+        for own in range(4)
     ]
     own: list[dict[bytes, int]] = [{} for _ in tasks]
     for at, (which, what, first, last) in enumerate(touches):
