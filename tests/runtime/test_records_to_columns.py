@@ -11,6 +11,7 @@ from runtime.encoding.serdes import Json
 from runtime.model.errors import SerdeError
 from runtime.systems.files.parquet import ApartSerde, ParquetSink
 from runtime.systems.files.plain_columns import RecordColumns
+from runtime.systems.files.rows import RowSerde
 
 
 class Inner(msgspec.Struct):
@@ -100,3 +101,19 @@ def test_a_record_that_changes_later_is_written_as_it_was(tmp_path):
 @pytest.mark.parametrize("kind", [dict[str, int], Record | Inner, list[int], WithSparse, int])
 def test_what_is_more_than_plain_fields_goes_row_by_row(kind):
     assert RecordColumns.of(kind) is None
+
+
+@pytest.mark.parametrize(
+    ("record", "error"),
+    [
+        (Record("k", Inner(2**64)), OverflowError),
+        (Record("k", Inner(-(2**63) - 1)), OverflowError),
+        (Record("\ud800", Inner(1)), UnicodeEncodeError),
+        (Record("k", Inner(1), count=object()), TypeError),
+    ],
+)
+def test_a_record_without_bytes_fails_as_it_is_sent_and_not_as_its_file_is_written(record, error, tmp_path):
+    with pytest.raises(error):
+        RowSerde(Record).encode(record)
+    with pytest.raises(error):
+        ParquetSink(tmp_path / "out.parquet").serde(Json(Record)).encode(record)

@@ -26,7 +26,7 @@ from msgspec import inspect
 from operators.core.base import Batch, Serde
 from runtime.encoding.columns import Columns
 from runtime.encoding.serdes import to_json
-from runtime.encoding.value_types import made_of_plain
+from runtime.encoding.value_types import as_plain, made_of_plain
 from runtime.model.errors import Damaged, SamzaError, SerdeError, system_errors_told
 from runtime.ports.sink import Sink
 from runtime.ports.source import Source
@@ -247,6 +247,7 @@ class ApartSerde(RowSerde):
     def __init__(self, kind: object, columns: RecordColumns) -> None:
         super().__init__(kind)
         held = {"_kind": columns.kind, "_columns": columns, "_take": columns.taking(), "_packed": super().encode}
+        held["_check"] = msgspec.msgpack.Encoder(enc_hook=as_plain).encode
         for name, value in held.items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "_unpack", self.decode)
@@ -257,6 +258,8 @@ class ApartSerde(RowSerde):
         if type(value) is self._kind:
             parts = self._take(value)
             if parts is not None:
+                # What has no bytes fails here, under its operator's policy, and not when a whole file is written.
+                self._check(parts)
                 return parts  # type: ignore[return-value]
         return self._packed(value)
 
@@ -276,6 +279,7 @@ class ApartSerde(RowSerde):
     _kind: type = field(init=False, repr=False, compare=False)
     _columns: RecordColumns = field(init=False, repr=False, compare=False)
     _take: Callable[[Any], tuple[Any, ...] | None] = field(init=False, repr=False, compare=False)
+    _check: Callable[[object], bytes] = field(init=False, repr=False, compare=False)
     _packed: Callable[[object], bytes] = field(init=False, repr=False, compare=False)
     _unpack: Callable[[bytes], object] = field(init=False, repr=False, compare=False)
 
