@@ -60,8 +60,8 @@ class Relay:
 
     def give(self, batch: Batch | Grouped) -> None:
         """Hand rows on."""
+        self._given += len(batch)  # first: another thread may take the batch as soon as it is there
         self.batches.append(batch)
-        self._given += len(batch)
 
     def take(self, limit: int) -> tuple[Batch, Relayed]:
         """Return the first rows, at most `limit`, and the same ones to be encoded."""

@@ -18,7 +18,7 @@ NUMBERS = 600
 SLOWEST_CALL_MS = 20
 LONGEST_STOP_S = 600
 STOPS = 3
-OTHERS_PATIENCE_S = 1.0
+OTHERS_PATIENCE_S = 5.0
 
 
 class Watch:
@@ -65,6 +65,8 @@ def campaign(order: Order) -> Verdict:
         apart(ledger.audit, data, NUMBERS, told, None, True)
         if not stops:
             raise Missed("ended before the first stop")
+        if not refused:
+            raise Missed("the other process never had an answer")
         return {"stops": stops, "others refused": refused}
 
     return one_by_one(order, trial)
