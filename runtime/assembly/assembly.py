@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial, singledispatchmethod
 from pathlib import Path
 from threading import RLock
-from typing import Any, cast
+from typing import cast
 
 from operators.async_flat_map import AsyncFlatMap, StatefulCalls
-from operators.core.base import MOST_HELD, Batch, Key, Operator, OperatorContext, Output, Serde, Spec, Store, unobserved
+from operators.core.base import MOST_HELD, Batch, Operator, OperatorContext, Output, Serde, Spec, Store, unobserved
 from operators.core.policies import DeadLetterPolicy
 from operators.io import Input, SendTo, SinkCall, TableInput, admits_none, headed
 from operators.joins.match_counts import MatchCounting, Meetings
 from operators.joins.remote_join import RemoteJoin
-from operators.joins.table_join import ABSENT, TableContents, TableJoin
+from operators.joins.table_join import TableContents, TableJoin
 from operators.partition_by import Broadcast, ByFunction, PartitionBy, entry_bucket, hash_
 from operators.task import Effects, TaskContext, TaskOperator
 from operators.task import UserTask as TaskSpec
@@ -30,8 +30,9 @@ from planner.model.levers import ALL, Levers
 from planner.model.plan import Plan, StagePlan
 from runtime.assembly.awaiting import feed_ahead, let_await
 from runtime.assembly.bindings import Bindings, intermediate_of
+from runtime.assembly.lookups import lookups
 from runtime.assembly.partitions import Repartition, inputs_of, look, repartitions_into, start_of
-from runtime.encoding.keys import KeySerde, plain_types
+from runtime.encoding.keys import KeySerde
 from runtime.encoding.ownership import AsItIs, OwnValues
 from runtime.encoding.serdes import Evolving, Natural, Tagged, copying, kept
 from runtime.encoding.storable import StoredFormats, form_of
@@ -48,6 +49,7 @@ from runtime.reading.folding import FoldingSegment
 from runtime.reading.key_places import KeyPlaces, Meeting
 from runtime.reading.reader import Columnar, Decoding, Pacing, Reader, Shortcuts, StartPoint, Turn
 from runtime.reading.relay import AnyRelay, Relay
+from runtime.reading.shared_reads import SharedPartitions
 from runtime.reading.sieve import WHOLE, KeyShare
 from runtime.stage.chain import Chain, Exit, FusedSegment
 from runtime.stage.combining import CombinedExit, CombiningExit
@@ -92,6 +94,8 @@ class Assembly:
     data: Path | None = None
     relays: dict[tuple[str, int], AnyRelay] = field(default_factory=dict)
     """What hands rows to the readers of later stages, by stream and partition."""
+    shared: SharedPartitions = field(default_factory=SharedPartitions)
+    """What the virtual tasks of a partition read together."""
     levers: Levers = ALL
     discovers: bool = True
     """Whether streams that come to match a pattern are read as well."""
@@ -192,6 +196,7 @@ class Assembly:
             Shortcuts(
                 None if start.is_part else folding,
                 self.columnar.get(spec.op_id or ""),
+                shared=self.shared.of(spec, stream, partition, start.share),
                 look_at=self._look_at(spec, stream, partition),
             ),
         )
@@ -666,53 +671,3 @@ class _TaskBuilder:
 def _table_guard(assembly: Assembly, id: str, store: TaskStore, outputs: Outputs) -> Guard:
     stage, graph = StagePlan(id=id, inputs=(), operators=(id,)), assembly.graph
     return Guard(Chain(stage, graph, {}, {}, {}, frozenset()), graph, [store], outputs, assembly.clock)
-
-
-def lookups(contents: TableContents, key: Serde, keys: KeySerde, meetings: Meetings) -> dict[str, Any]:
-    """Return what finds a row by what `on` gave for a message, and by the message's own key.
-
-    `key` is the serde of the table's keys, `keys` that of the messages'. What is not among the rows in use is looked
-    up in the store, and is in use from then on. Only a miss is noted, in `meetings`.
-    """
-    get, encode, encode_held, in_use, use = contents.store.get, key.encode, keys.encode, contents.in_use, contents.use
-    # What `on` returns is a key as held where it is of these kinds, and the table's own keys are held in the same way.
-    own = cast(KeySerde, contents.keys).serde
-    held_kinds = plain_types(key) if own == key else frozenset[type]()
-    by_key = own == keys.serde
-
-    def lookup(on: object) -> object:
-        if type(on) in held_kinds:
-            held, version = cast(Key, on), contents.version
-            row = in_use.get(held, ABSENT)
-            if row is ABSENT:
-                row = use(held, get(encode(on)), version)
-        else:
-            row = None if on is None else get(encode(on))
-        if row is None:
-            meetings.missed += 1
-            if on is not None:
-                meetings.keys[0] = on
-        return row
-
-    def lookup_key(held: Key | None) -> object:
-        if held is None:
-            raise ValueError("a record has no key, and this join needs one; partition_by(...) first")
-        version, row = contents.version, in_use.get(held, ABSENT) if by_key else ABSENT
-        if row is ABSENT:
-            row = get(encode_held(held))
-            if by_key:
-                use(held, row, version)
-        if row is None:
-            meetings.missed += 1
-            if not meetings.keys:
-                meetings.keys[0] = keys.decode(held)
-        return row
-
-    return {
-        "lookup": lookup,
-        "in_use": in_use.get,
-        "held_kinds": held_kinds,
-        "lookup_key": lookup_key,
-        # Where the two write keys in other ways, bytes held of one may stand for another key of the other.
-        "in_use_by_key": in_use.get if by_key else {}.get,
-    }

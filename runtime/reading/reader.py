@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +26,7 @@ from runtime.reading.event_times import EventTimes
 from runtime.reading.folding import Folded, FoldingSegment
 from runtime.reading.key_places import SAMPLE
 from runtime.reading.relay import Relay
+from runtime.reading.shared_reads import SharedReads
 from runtime.reading.sieve import WHOLE, KeyShare, Sieve
 from runtime.reading.watermarks import RECORDS, ProducerWatermarks, SourceWatermark, to_ms
 
@@ -174,6 +176,8 @@ class Shortcuts:
     folding: FoldingSegment | None = None
     columnar: Columnar | None = None
     relay: Relay | None = None
+    shared: SharedReads | None = None
+    """What the virtual tasks of one partition read together, where they do."""
     look_at: Callable[[Sequence[bytes | None]], None] | None = None
     """Looks at the first stored keys, where it matters in which partition they lie."""
 
@@ -200,6 +204,7 @@ class Reader:
         position, producers = start.position, start.producers
         self.origin = origin
         self._read = origin.fetched or origin.read
+        self._shared = shortcuts.shared
         self.entry = entry
         self.next_offset = position.offset if position else origin.known().start
         self.stop_at = turn.stop_at
@@ -424,7 +429,10 @@ class Reader:
         version = self.origin.version()
         if version == self._seen_version:
             return False
-        self._held = self._read(self.next_offset)
+        if self._shared is None:
+            self._held = self._read(self.next_offset)
+        else:
+            self._held = self._shared.read(self.next_offset, self._read)
         if self._held is None:
             if not self.awaits:  # else it is asked again, as that may not come at all
                 self._seen_version = version
@@ -445,6 +453,9 @@ class Reader:
         if held is None:
             assert self.relay is not None
             return self._take_relayed(self.relay, limit)
+        if self._shared is not None:
+            taken = self._take_shared(self._shared, held)
+            return self._part(taken, limit) if len(taken.batch) > limit else taken
         raw, following, control = held.batch, held.next_offset, held.control
         stop = self._taken = start + limit
         if stop < len(raw):  # the rest is not cut off every time: it may be long
@@ -463,6 +474,38 @@ class Reader:
             raw = raw.slice(0, sum(offset < self.stop_at for offset in raw.offsets or ()))
             following, control, self._held, self._taken = self.stop_at, None, None, 0
         return self._decode(raw, following, control)
+
+    def _take_shared(self, shared: SharedReads, held: Read) -> Taken:
+        """Offer its own rows of what virtual tasks read together; event time is that of all rows."""
+        assert self._sieve is not None, "who has a partition for itself shares with nobody"
+        self._held = None
+        if held.appended_ms and len(held.batch):
+            self.appended.append((held.appended_ms, len(held.batch)))
+        whole, buckets = shared.decoded(held, self._columns, self._sieve.share_out)
+        batch, following, control = whole.batch, held.next_offset, held.control
+        offsets = batch.offsets or ()
+        # Others may have read from further before; and behind the offset at which this run stops nothing counts.
+        first, last = bisect_left(offsets, self.next_offset), len(offsets)
+        if self.stop_at is not None and following > self.stop_at:
+            last, following, control = bisect_left(offsets, self.stop_at), self.stop_at, None
+        rows = buckets[self._sieve.bucket]
+        rows = self._sieve.fresh(batch, rows[bisect_left(rows, first) : bisect_left(rows, last)])
+        found, watermark = batch.take(rows), self._source.value
+        if batch.timestamps is not None and self._decoding.stamped:
+            told = None if batch.stamps is None else batch.stamps[first:last]
+            stamps = self._stamps(batch.timestamps[first:last], told, offsets[first:last])
+            watermark = stamps.pop()
+            found.stamps = [stamps[row - first] for row in rows]
+        malformed = [one for one in self._sieve.told(whole.malformed) if self.next_offset <= one.offset < following]
+        watermark = self._at_least(watermark, control)
+        return Taken(found, whole.raw.take(rows), malformed, following, watermark, control)
+
+    def _columns(self, held: Read) -> Taken:
+        """Return rows with their values, keys and times, which are the same for whoever reads them."""
+        columns: object = held.batch.values
+        if isinstance(columns, SureColumns):
+            held.batch.values = columns.rows()
+        return self._read_columns(self._read_values(held.batch, held.next_offset, held.control))
 
     def _take_relayed(self, relay: Relay, limit: int) -> Taken:
         """Offer what was handed on in memory: rows, or groups where these need not be looked at one by one."""
@@ -537,6 +580,19 @@ class Reader:
         if sieve is not None and self._decoding.trusted:
             # Between stages keys lie as bytes and rows carry their stamps: what is of others is not even decoded.
             raw, sieve = sieve.own(raw), None
+        taken = self._read_values(raw, following, control)
+        if sieve is not None:
+            return sieve.sift(self.unfold(taken))
+        # One generated loop instead of three columns. It has no effect yet, so anything unusual can still go
+        # the ordinary way.
+        if self._folding is not None and not taken.malformed:
+            folded = self._folding.run(taken.batch, self._keys, self._source.value)
+            if folded is not None and self._is_usual(folded, taken.batch.values):
+                return replace(taken, folded=folded, watermark=self._at_least(folded.watermark, control))
+        return self.unfold(taken)
+
+    def _read_values(self, raw: Batch, following: int, control: Control | None) -> Taken:
+        """Return rows with their values alone: keys and times are read off these; what can't be read has neither."""
         stamps = raw.stamps if self._decoding.trusted else None
         batch = Batch(raw.values, keys=raw.keys, timestamps=raw.timestamps, stamps=stamps, offsets=raw.offsets)
         batch.signs = raw.signs
@@ -548,17 +604,8 @@ class Reader:
             self._unseen -= min(len(raw), self._unseen)
             if not self._unseen:
                 self._look_at = None
-        # Values first: keys and times are read off decoded values, and what can't be decoded has neither.
-        taken = _after(Taken(batch, raw, [], following, self._source.value, control), "value", self._decode_values)
-        if sieve is not None:
-            return sieve.sift(self.unfold(taken))
-        # One generated loop instead of three columns. It has no effect yet, so anything unusual can still go
-        # the ordinary way.
-        if self._folding is not None and not taken.malformed:
-            folded = self._folding.run(taken.batch, self._keys, self._source.value)
-            if folded is not None and self._is_usual(folded, taken.batch.values):
-                return replace(taken, folded=folded, watermark=self._at_least(folded.watermark, control))
-        return self.unfold(taken)
+        taken = Taken(batch, raw, [], following, self._source.value, control)
+        return _after(taken, "value", self._decode_values)
 
     def _locate(self, batch: Batch) -> None:
         if self._decoding.located:
@@ -575,25 +622,32 @@ class Reader:
             taken.raw.values = columns.rows()
             return self.unfold(self._decode_rows(taken.raw, taken.next_offset, taken.control))
         if not self._decoding.trusted:
-            taken = _after(_after(taken, "key", self._read_keys), "timestamp", self._read_times)
-            if self.times is not None and self.times.is_limited:
-                taken = _after(taken, "timestamp", self._find_ahead)
-            if self._decoding.watermark_of is not None and self._decoding.stamped:
-                taken = _after(taken, "watermark", partial(self._read_told, self._decoding.watermark_of))
+            taken = self._read_columns(taken)
         elif self._keys is not None and taken.batch.keys is not None:
             taken.batch.keys = self._keys.load(taken.batch.keys)
         batch, watermark = taken.batch, self._source.value
         if batch.timestamps is not None and self._producers is None and self._decoding.stamped:
-            if batch.stamps is None:
-                batch.stamps = self._source.stamp(batch.timestamps)
-            else:
-                batch.stamps = self._source.stamp_by(batch.stamps)
-            if self.times is not None:
-                self.times.note(batch.stamps, batch.offsets)
+            batch.stamps = self._stamps(batch.timestamps, batch.stamps, batch.offsets)
             watermark = batch.stamps.pop()
         elif batch.stamps is not None and self._producers is not None:
             batch.stamps = self._producers.raise_stamps(batch.stamps)
         return replace(taken, watermark=self._at_least(watermark, taken.control), folded=None)
+
+    def _read_columns(self, taken: Taken) -> Taken:
+        """Read keys and times into columns; what records say of event time is put in the place of their stamps."""
+        taken = _after(_after(taken, "key", self._read_keys), "timestamp", self._read_times)
+        if self.times is not None and self.times.is_limited:
+            taken = _after(taken, "timestamp", self._find_ahead)
+        if self._decoding.watermark_of is not None and self._decoding.stamped:
+            taken = _after(taken, "watermark", partial(self._read_told, self._decoding.watermark_of))
+        return taken
+
+    def _stamps(self, times: list[int], told: list[int] | None, offsets: Sequence[int] | None) -> list[int]:
+        """Return the watermark before each row, and after the last, by their times or by what they say of it."""
+        stamps = self._source.stamp(times) if told is None else self._source.stamp_by(told)
+        if self.times is not None:
+            self.times.note(stamps, offsets)
+        return stamps
 
     def _at_least(self, watermark: int, control: Control | None) -> int:
         """Return the watermark, or what its producer says of it where that is more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from operators.core.base import Batch, Key
@@ -14,7 +15,7 @@ from runtime.model.checkpoint import Position
 
 if TYPE_CHECKING:
     from runtime.encoding.keys import KeySerde
-    from runtime.reading.reader import Taken
+    from runtime.reading.reader import Malformed, Taken
 
 
 @dataclass(frozen=True)
@@ -49,19 +50,43 @@ class Sieve:
         hashes = keys.encode if keys is not None else _no_key
         self._hash: Callable[[Key], int] = remembering(lambda key: bucket_of(hashes(key), 0, MOST_BUCKETS))
 
+    @property
+    def bucket(self) -> int:
+        """The bucket of the keys that it keeps."""
+        return self._share.task.bucket
+
     def ahead_of(self, offset: int) -> list[Position]:
         """Return the positions of shares that were read further than to an offset."""
         self._ahead = [(task, one) for task, one in self._ahead if one.offset > offset]
         return [one for _, one in self._ahead]
 
+    def share_out(self, taken: Taken) -> list[list[int]]:
+        """Return which of the rows of a batch each sibling has, by its bucket."""
+        batch, most = taken.batch, self._share.task.factor - 1
+        found: list[list[int]] = [[] for _ in range(most + 1)]
+        for row, hashed in enumerate(map(self._hash_of, batch.keys or repeat(None), batch.offsets or ())):
+            found[hashed & most].append(row)
+        return found
+
+    def fresh(self, batch: Batch, rows: list[int]) -> list[int]:
+        """Return those of its own rows that were not processed before a merge of tasks."""
+        if not self._ahead:
+            return rows
+        keys, offsets = batch.keys, batch.offsets or ()
+        return [row for row in rows if self._has(None if keys is None else keys[row], offsets[row])]
+
     def sift(self, taken: Taken) -> Taken:
         """Return what was taken without the rows of others; those that are malformed are told by one task."""
         batch, raw = taken.batch, taken.raw
         kept = self._kept(batch)
-        malformed = [one for one in taken.malformed if self._takes(one.offset, one.offset)]
+        malformed = self.told(taken.malformed)
         if len(kept) == len(batch) and len(malformed) == len(taken.malformed):
             return taken
         return replace(taken, batch=batch.take(kept), raw=raw.take(kept), malformed=malformed)
+
+    def told(self, malformed: Iterable[Malformed]) -> list[Malformed]:
+        """Return the malformed rows that are for this task to tell: it goes by their offsets."""
+        return [one for one in malformed if self._takes(one.offset, one.offset)]
 
     def own(self, raw: Batch) -> Batch:
         """Return the rows of its own, by their keys as they are stored."""
@@ -74,10 +99,13 @@ class Sieve:
         return [row for row, (key, at) in enumerate(zip(keys, batch.offsets, strict=True)) if self._has(key, at)]
 
     def _has(self, key: Key | None, offset: int) -> bool:
+        return self._takes(self._hash_of(key, offset), offset)
+
+    def _hash_of(self, key: Key | None, offset: int) -> int:
         if key is not None:
-            return self._takes(self._hash(key), offset)
+            return self._hash(key)
         # A row without a key: shared out by offsets, but where state would lie under no key.
-        return self._takes(0 if self._share.by_key else offset, offset)
+        return 0 if self._share.by_key else offset
 
     def _takes(self, found: int, offset: int) -> bool:
         """Whether a row of this hash is its own, and was not processed before."""

@@ -413,8 +413,8 @@ BUGS = (
     Bug(
         "all virtual tasks have what has no key",
         "runtime/reading/sieve.py",
-        "        return self._takes(0 if self._share.by_key else offset, offset)",
-        "        return True",
+        "        return 0 if self._share.by_key else offset",
+        "        return self._share.task.bucket",
         ONCE_EACH,
     ),
     Bug(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from operators.core.base import Batch
 from operators.joins.match_counts import Meetings
 from operators.joins.table_join import TableContents
-from runtime.assembly.assembly import lookups
+from runtime.assembly.lookups import lookups
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import String, Tagged
 from runtime.stores.memory import MemoryStore

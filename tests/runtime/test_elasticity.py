@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from contextlib import closing
+from itertools import combinations
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -36,6 +37,7 @@ from tests.building import APP, build
 from tests.runtime.test_laws import World, crash_points, worlds
 from tests.scale import examples
 from tests.simulation.crash import memory, run_through
+from tests.strategies import Event, Node, Pipeline
 
 FACTORS = st.lists(st.sampled_from((1, 2, 4)), min_size=2, max_size=5)
 
@@ -74,17 +76,8 @@ def test_whatever_the_factors_from_run_to_run_the_end_is_that_of_the_records(wor
         world.outcome.check_gone()
 
 
-ASKS = st.dictionaries(st.integers(1, 8), st.sampled_from((1, 2, 4)), min_size=1)
-
-
-@pytest.mark.parametrize("kinds", [(), ("partition_by", "window"), ("partition_by", "process", "window")])
-@given(st.data(), ASKS, st.lists(crash_points, max_size=3), st.booleans())
-@settings(max_examples=examples(60, 20_000))
-def test_tasks_that_are_split_and_merged_while_they_run_come_to_what_the_records_say(
-    kinds, data, asks, crashes, relays
-):
-    world = data.draw(worlds(kinds, commit_by=(None, "container")))
-    assume(can_be_split(world))
+def split_live(world: World, asks: dict[int, int], crashes, relays: bool):
+    """Run a world in which a factor is asked for behind commits, and compare all that it leaves with the records."""
     world.outcome.is_split = True
     commits = 0
 
@@ -97,6 +90,40 @@ def test_tasks_that_are_split_and_merged_while_they_run_come_to_what_the_records
     with patch("runtime.run.scaling.LOOK_MS", 1.0):  # so that what is asked for is taken up before a short run ends
         world.run(crashes, lambda commit: ask(), levers=Levers(relays=relays))
     world.outcome.check_end()
+
+
+ASKS = st.dictionaries(st.integers(1, 8), st.sampled_from((1, 2, 4)), min_size=1)
+
+
+@pytest.mark.parametrize("kinds", [(), ("partition_by", "window"), ("partition_by", "process", "window")])
+@given(st.data(), ASKS, st.lists(crash_points, max_size=3), st.booleans())
+@settings(max_examples=examples(60, 20_000))
+def test_tasks_that_are_split_and_merged_while_they_run_come_to_what_the_records_say(
+    kinds, data, asks, crashes, relays
+):
+    world = data.draw(worlds(kinds, commit_by=(None, "container")))
+    assume(can_be_split(world))
+    split_live(world, asks, crashes, relays)
+
+
+ENDING = Pipeline(
+    nodes=(Node("input"), Node("partition_by", (0,)), Node("process", (1,)), Node("partition_by", (0,))),
+    partitions=1,
+    disorder_ms=0,
+    nulls=False,
+    policy="skip",
+)
+"""What counts by key in a second stage, and tells by a timer that the end has come."""
+
+
+@pytest.mark.parametrize("relays", [False, True])
+@pytest.mark.parametrize("records", [1, 4])
+@pytest.mark.parametrize("factors", [(2, 1, 2), (4, 2, 4)])
+def test_the_end_is_told_also_by_tasks_whose_names_were_there_before(records, factors, relays):
+    events = [Event(number, f"k{number % 3}", number) for number in range(records)]
+    options = Options(commit_interval_ms=5, batch_records=1, max_in_flight=1, max_uncommitted=1)
+    for commits in combinations(range(1, 8), len(factors)):
+        split_live(World(ENDING, [events], 0, options), dict(zip(commits, factors, strict=True)), (), relays)
 
 
 POSITIONS = st.builds(

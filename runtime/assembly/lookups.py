@@ -1,0 +1,60 @@
+"""The look-ups of a table join: a row by what `on` gives for a message, or by the message's own key."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from operators.core.base import Key, Serde
+from operators.joins.match_counts import Meetings
+from operators.joins.table_join import ABSENT, TableContents
+from runtime.encoding.keys import KeySerde, plain_types
+
+
+def lookups(contents: TableContents, key: Serde, keys: KeySerde, meetings: Meetings) -> dict[str, Any]:
+    """Return what finds a row by what `on` gave for a message, and by the message's own key.
+
+    `key` is the serde of the table's keys, `keys` that of the messages'. What is not among the rows in use is looked
+    up in the store, and is in use from then on. Only a miss is noted, in `meetings`.
+    """
+    get, encode, encode_held, in_use, use = contents.store.get, key.encode, keys.encode, contents.in_use, contents.use
+    # What `on` returns is a key as held where it is of these kinds, and the table's own keys are held in the same way.
+    own = cast(KeySerde, contents.keys).serde
+    held_kinds = plain_types(key) if own == key else frozenset[type]()
+    by_key = own == keys.serde
+
+    def lookup(on: object) -> object:
+        if type(on) in held_kinds:
+            held, version = cast(Key, on), contents.version
+            row = in_use.get(held, ABSENT)
+            if row is ABSENT:
+                row = use(held, get(encode(on)), version)
+        else:
+            row = None if on is None else get(encode(on))
+        if row is None:
+            meetings.missed += 1
+            if on is not None:
+                meetings.keys[0] = on
+        return row
+
+    def lookup_key(held: Key | None) -> object:
+        if held is None:
+            raise ValueError("a record has no key, and this join needs one; partition_by(...) first")
+        version, row = contents.version, in_use.get(held, ABSENT) if by_key else ABSENT
+        if row is ABSENT:
+            row = get(encode_held(held))
+            if by_key:
+                use(held, row, version)
+        if row is None:
+            meetings.missed += 1
+            if not meetings.keys:
+                meetings.keys[0] = keys.decode(held)
+        return row
+
+    return {
+        "lookup": lookup,
+        "in_use": in_use.get,
+        "held_kinds": held_kinds,
+        "lookup_key": lookup_key,
+        # Where the two write keys in other ways, bytes held of one may stand for another key of the other.
+        "in_use_by_key": in_use.get if by_key else {}.get,
+    }
