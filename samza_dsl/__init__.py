@@ -54,6 +54,7 @@ from runtime.model.assignment import Placing
 from runtime.model.errors import SamzaError
 from runtime.model.history import prefer_live
 from runtime.model.metrics import Metrics
+from runtime.model.sizing import ByLoad, Load, Sized
 from runtime.model.state_choice import Forget
 from runtime.spark.session import Spark
 from runtime.systems.files.tables import IntoTable, SparkTable
@@ -71,6 +72,7 @@ __all__ = [
     "Aggregation",
     "App",
     "Assigner",
+    "ByLoad",
     "Bytes",
     "Change",
     "Context",
@@ -82,6 +84,7 @@ __all__ = [
     "KafkaCluster",
     "KafkaTopic",
     "KeyContext",
+    "Load",
     "MessagePack",
     "MessageStream",
     "Metrics",
@@ -96,6 +99,7 @@ __all__ = [
     "RemoteTable",
     "Revision",
     "SamzaError",
+    "Sized",
     "Spark",
     "SparkTable",
     "StateQuery",

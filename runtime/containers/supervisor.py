@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -56,6 +57,7 @@ from runtime.opening.opening import (
     recover,
     with_changes,
 )
+from runtime.opening.rescaling import Scaled, note_size
 from runtime.opening.rewind import check_rewind
 from runtime.opening.shared_run import SharedEnvironment, SharedRun, Sharing, check_same
 from runtime.run.driver import Watch, check_no_loop, run_whatever_begins
@@ -191,6 +193,7 @@ class Containers:
         self._may_scale = may_scale and self._cluster is None
         self._opens = partial(open_application, self._environment, pipeline, bound, levers=levers)
         self._asked, self._wanted = self._environment.asked_scale(self._graph.app), Scale()
+        self._wanted_at_ms = 0.0
 
     def _join_run(
         self,
@@ -241,6 +244,11 @@ class Containers:
         if self._sharing is not None:
             self._sharing.begin(SharedRun(share, digest_of(opened.plan), until_now))
         return share
+
+    @property
+    def number(self) -> int:
+        """The number of containers that it has, or is about to have."""
+        return self._number
 
     def metrics(self, stores: bool = True) -> RunMetrics:
         """Return the numbers of this moment, of all containers; after the end, the last ones."""
@@ -339,14 +347,19 @@ class Containers:
                 self._asked = Scale(self.plan.options.factor, self._number)
                 await asyncio.to_thread(self._environment.ask_scale, app, self._asked)
                 continue
-            self._wanted = asked
+            self._wanted, self._wanted_at_ms = asked, self._clock.elapsed_ms()
             self._end_all()
+
+    async def ask_size(self, wanted: Scale) -> None:
+        """Ask for another size of this run, as a command would."""
+        await asyncio.to_thread(self._environment.ask_scale, self._graph.app, wanted)
 
     def _take_up(self) -> None:
         """Open the application anew in the size that is wanted; all containers have committed and ended."""
         assert not self._containers, "nobody is at work where checkpoints are rewritten"
         before, wanted, self._wanted = self._start.share, self._wanted, Scale()
-        self._number = wanted.containers or self._number
+        sizes = self._number, wanted.containers or self._number
+        factor, self._number = self.plan.options.factor, sizes[1]
         self._bindings.close()
         opened = self._opens()
         self._bindings, self.plan = opened.bindings, opened.plan
@@ -354,6 +367,12 @@ class Containers:
         share = msgspec.structs.replace(share, ends=before.ends)
         self._start = msgspec.structs.replace(self._start, share=share, plan=digest_of(self.plan))
         self._begun = self._ending = False
+        # Their tasks are no more, and others say from now on how far the inputs are read.
+        self._former = [_what_adds_up(one, self._number) for one in self._former]
+        if sizes[0] != sizes[1]:
+            took_ms = self._clock.elapsed_ms() - self._wanted_at_ms
+            scaled = Scaled(wall_clock_ms(), factor, self.plan.options.factor, wanted.why, took_ms, sizes)
+            note_size(self._environment, self._graph.app, opened.generation, scaled)
 
     async def _keep(self, slot: int) -> None:
         """Keep a container running, another one in the place of each that dies, until all are to end."""
@@ -468,17 +487,7 @@ class Containers:
         # It has no task any more, and its silence means nothing.
         left = tuple(msgspec.structs.replace(one, tasks=(), settled=False, silent_ms=0.0) for one in told.containers)
         told = msgspec.structs.replace(told, containers=left)
-        self._former.append(
-            told
-            if gone.ended
-            else RunMetrics(
-                operators=told.operators,
-                containers=told.containers,
-                commits=told.commits,
-                commit_ms=told.commit_ms,
-                take_overs=told.take_overs,
-            )
-        )
+        self._former.append(told if gone.ended else _what_adds_up(told))
 
     def _mourn(self, container: Container) -> None:
         """Count a container that has ended before its time, and log it."""
@@ -603,6 +612,17 @@ async def _end(container: Container, *, at_once: bool) -> None:
             os.kill(process.pid, signal.SIGKILL)
         await process.wait()
     await container.line.close()
+
+
+def _what_adds_up(told: RunMetrics, slots: int = sys.maxsize) -> RunMetrics:
+    """Return of the numbers of a container that is gone those that count on, in the place of so many slots."""
+    return RunMetrics(
+        operators=told.operators,
+        containers=tuple(one for one in told.containers if int(one.container) < slots),
+        commits=told.commits,
+        commit_ms=told.commit_ms,
+        take_overs=told.take_overs,
+    )
 
 
 def _how_it_ended(container: Container) -> str:

@@ -35,13 +35,14 @@ class JobModel(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Scale(msgspec.Struct, frozen=True, array_like=True):
-    """The size that was asked for of an application: what each task is split into, and the number of containers.
+    """The size that was asked for of an application: what each task is split into, the number of containers, and why.
 
     None stands for what it is already.
     """
 
     factor: int | None = None
     containers: int | None = None
+    why: str = "asked for"
 
 
 class Placing(NamedTuple):

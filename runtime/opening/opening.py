@@ -93,7 +93,8 @@ def open_application(
     bindings = Bindings(environment, graph, bind)
     try:
         counts = bindings.partition_counts(graph)
-        options = with_factor(pipeline.options, environment.asked_scale(graph.app).factor)
+        asked = environment.asked_scale(graph.app)
+        options = with_factor(pipeline.options, asked.factor)
         plan = make_plan(graph, options, counts, wrapped=pipeline.wrapped, levers=levers)
         if state == "reset":
             generation = rewind(environment, plan, bindings, state)
@@ -105,7 +106,8 @@ def open_application(
             drop_what_a_reset_left(environment, plan)
             drop_read_streams(environment, plan)
             bindings.create_streams(plan)
-            rescale(environment, plan, graph, generation)
+            why = asked.why if asked.factor == plan.options.factor else "as it began"
+            rescale(environment, plan, graph, generation, why)
         _check_rights(environment, bindings, plan, graph)
         # A reset has rewound already, before its streams were made anew.
         if from_start and state != "reset":

@@ -32,9 +32,10 @@ MOST_SCALINGS = 100
 
 
 class Scaled(msgspec.Struct, frozen=True):
-    """One change of an application's factor: when (ms since the epoch), from and to what, why, and how long it took.
+    """One change of an application's size: when (ms since the epoch), from and to what, why, and how long it took.
 
-    No entry of state is moved by it: what is kept of a key lies where it was.
+    `before` and `now` are factors; the numbers of containers are there where these changed. No entry of state is moved
+    by it: what is kept of a key lies where it was.
     """
 
     at_ms: int
@@ -42,6 +43,7 @@ class Scaled(msgspec.Struct, frozen=True):
     now: int
     why: str
     took_ms: float
+    containers: tuple[int, int] | None = None
 
 
 def scalings(checkpoints: Mapping[str, Checkpoint]) -> list[Scaled]:
@@ -52,8 +54,22 @@ def scalings(checkpoints: Mapping[str, Checkpoint]) -> list[Scaled]:
 
 def noted(checkpoints: Mapping[str, Checkpoint], scaled: Scaled) -> Checkpoint:
     """Return the history of an application's elasticity with one change more."""
-    known = [*scalings(checkpoints), scaled][-MOST_SCALINGS:]
-    return Checkpoint(0, meanings={SCALINGS: msgspec.json.encode(known).decode()})
+    return _history([*scalings(checkpoints), scaled])
+
+
+def _history(known: Sequence[Scaled]) -> Checkpoint:
+    return Checkpoint(0, meanings={SCALINGS: msgspec.json.encode(known[-MOST_SCALINGS:]).decode()})
+
+
+def note_size(environment: Environment, app: str, generation: int, scaled: Scaled) -> None:
+    """Add a change of an application's containers to its history; one of the factor with it was noted as it opened."""
+    checkpoints = environment.checkpoints(app)
+    known = scalings(checkpoints)
+    is_noted = (
+        scaled.before != scaled.now and known and (known[-1].before, known[-1].now) == (scaled.before, scaled.now)
+    )
+    history = _history([*known[:-1], scaled] if is_noted else [*known, scaled])
+    environment.commit(Commit(app, generation, [], [], {SCALINGS: replace(history, generation=generation)}))
 
 
 class Rescaling(NamedTuple):

@@ -61,10 +61,10 @@ class Scaler:
         environment, app = self.assembly.bindings.environment, self.assembly.plan.app
         while True:
             await sleep_ms(LOOK_MS)
-            asked = (await self._apart(partial(environment.asked_scale, app))).factor
-            if asked is not None and asked != self._asked:
-                self._asked = asked
-                await self.scale(asked, "asked for")
+            asked = await self._apart(partial(environment.asked_scale, app))
+            if asked.factor is not None and asked.factor != self._asked:
+                self._asked = asked.factor
+                await self.scale(asked.factor, asked.why)
 
     async def scale(self, factor: int, why: str) -> bool:
         """Split or merge the tasks by a factor; return whether it could be, of which the log tells else."""

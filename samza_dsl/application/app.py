@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from runtime.containers.supervisor import Containers
     from runtime.job.pipeline import Pipeline
     from runtime.model.metrics import Metrics
+    from runtime.model.sizing import Sizing
     from runtime.model.state_choice import State
     from runtime.run.driver import Watch
     from runtime.run.run import Run
@@ -458,6 +459,11 @@ class App(Reprocessing):
     ) -> Run | Containers: ...
 
     @overload
+    def run(
+        self, data: str | Path = DATA, *, autosize: Sizing, containers: int = 1, **options: Unpack[ContainersOptions]
+    ) -> Containers: ...
+
+    @overload
     def run(self, data: str | Path = DATA, *, on: Spark, **options: Unpack[SparkRunOptions]) -> SparkRun: ...
 
     def run(
@@ -476,6 +482,7 @@ class App(Reprocessing):
         host_id: str | None = None,
         placement: Said = "sticky",
         standby: int = 0,
+        autosize: Sizing | None = None,
         on: Spark | None = None,
         collect: bool | str | Sequence[str] = False,
     ) -> Run | Containers | BatchRun:
@@ -502,7 +509,8 @@ class App(Reprocessing):
         has their state where `placement` is "sticky", and are shared in turn with "round_robin"; or a function at the
         top level of a module says the container of each, given a `Placing`. `host_id` is the machine's name, if not its
         own. With `standby`, so many other machines keep a copy of each task's state, which follows its changelog: one
-        of them takes the task over where its machine is gone.
+        of them takes the task over where its machine is gone. With `autosize=ByLoad(max=8)` there are more containers
+        while it is behind, and fewer while they have little to do; a function of the last `Load`s decides otherwise.
 
         With `on=Spark()` it runs on Spark over what its inputs hold now, as all there will be, and writes the whole of
         its outputs when all of it is through: files and streams that must not hold anything yet. With
@@ -524,6 +532,7 @@ class App(Reprocessing):
             host_id=host_id,
             placement=placement,
             standby=standby,
+            autosize=autosize,
             on=on,
             collect=collect,
         )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from runtime.containers.supervisor import Containers
     from runtime.model.history import HistorySpan
     from runtime.model.metrics import Metrics
+    from runtime.model.sizing import Sizing
     from runtime.model.state_choice import State
     from runtime.run.driver import Watch
     from runtime.run.run import Run
@@ -87,6 +88,7 @@ class RunRequest:
     host_id: str | None = None
     placement: Said | str = "sticky"
     standby: int = 0
+    autosize: Sizing | None = None
     on: Spark | None = None
     collect: bool | str | Sequence[str] = False
     span: HistorySpan | None = None
@@ -108,6 +110,8 @@ def served(app: App, request: RunRequest) -> Run | Containers | BatchRun:
     check_not_loading()
     check_whole(here(), "containers", request.containers)
     request = request.viewed()
+    if request.autosize is not None:
+        request = _autosized(request, request.autosize)
     if request.metrics is None:
         return _run(app, request)
     from runtime.model.metrics import Metrics
@@ -127,6 +131,22 @@ def served(app: App, request: RunRequest) -> Run | Containers | BatchRun:
         return _run(app, replace(request, watch=watch))
 
 
+def _autosized(request: RunRequest, sizing: Sizing) -> RunRequest:
+    """Return the request of a run in containers whose number follows its load."""
+    from runtime.containers.autosizing import Autosizer, beside
+    from runtime.model.sizing import ByLoad
+
+    if request.environment is not None or request.on is not None or request.until_now:
+        wrong = "app.run(autosize=...) is for a run on the embedded log that goes on"
+        raise refuse(here(), wrong, "leave autosize= out, and give containers= as many as there are to be")
+    if not callable(sizing):
+        wrong = f"app.run(autosize={sizing!r}) is no function of loads"
+        raise refuse(here(), wrong, "autosize=ByLoad(min=1, max=8)")
+    least = sizing.min if isinstance(sizing, ByLoad) else 1
+    watch = beside(request.watch, Autosizer(sizing))
+    return replace(request, containers=max(request.containers, least), watch=watch)
+
+
 def _run(app: App, request: RunRequest) -> Run | Containers | BatchRun:
     if request.on is not None:
         return ended(_run_on_spark(app, request.on, request), request.live)
@@ -140,7 +160,7 @@ def _run(app: App, request: RunRequest) -> Run | Containers | BatchRun:
 def run_live(app: App, graph: Graph, request: RunRequest) -> Run | Containers:
     """Run a graph of an application in this process, or in several, until it ends or is stopped."""
     # Imported late, here and below: a program that plans or draws an application needs nothing that runs one.
-    if request.containers > 1:
+    if request.containers > 1 or request.autosize is not None:
         from samza_dsl.application.container import run_app
 
         return run_app(app, request)

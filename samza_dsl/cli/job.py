@@ -126,8 +126,11 @@ def told_of(one: Scaled) -> str:
     '1970-01-01 00:00:00 UTC: each task split into 4 and not 1 (asked for), in 12 ms; no entry of state was moved'
     """
     at = datetime.fromtimestamp(one.at_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    how = f"each task split into {one.now} and not {one.before} ({one.why})"
-    return f"{at} UTC: {how}, in {one.took_ms:,.0f} ms; no entry of state was moved"
+    how = f"each task split into {one.now} and not {one.before}" if one.now != one.before or not one.containers else ""
+    if one.containers:
+        before, now = one.containers
+        how += f"{', ' * bool(how)}{now} container{'s' * (now > 1)} and not {before}"
+    return f"{at} UTC: {how} ({one.why}), in {one.took_ms:,.0f} ms; no entry of state was moved"
 
 
 def _print(found: Job) -> None:

@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
+import msgspec
 import typer
 
 from runtime.assembly.bindings import ANOTHER
 from runtime.model.errors import SamzaError
 from runtime.model.metrics import Metrics
+from runtime.model.sizing import ByLoad
 from runtime.model.state_choice import Forget
 from runtime.spark.session import Spark
 from runtime.systems.files.files import open_sink, open_source
@@ -65,6 +67,13 @@ StandbyOption = Annotated[
         min=0, metavar="N", help="Keep a copy of each task's state on so many other machines.", show_default=True
     ),
 ]
+AutosizeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="min=N,max=N",
+        help="Run in more containers while it is behind, and in fewer while they have little to do.",
+    ),
+]
 OnOption = Annotated[
     Literal["spark"] | None,
     typer.Option(help="Run on Spark over what the inputs hold now, and write the whole of the outputs."),
@@ -113,6 +122,7 @@ def run(
     host_id: HostOption = None,
     placement: PlacementOption = "sticky",
     standby: StandbyOption = 0,
+    autosize: AutosizeOption = None,
     on: OnOption = None,
     master: MasterOption = None,
     checkpoint: CheckpointOption = None,
@@ -156,17 +166,35 @@ def run(
         if on is not None:
             served(app, replace(request, on=Spark(master=master, checkpoint=checkpoint, end=end)))
             return
-        if host_id is not None and cluster is None:
-            raise Mistake("--host-id tells machines apart that share a cluster: add --environment, or leave it out")
-        if placement != "sticky" and containers == 1:
-            raise Mistake("--placement is about tasks that containers share: add --containers, or leave it out")
-        if standby and (cluster is None or containers == 1):
-            raise Mistake(
-                "--standby is about machines that share tasks: add --environment and --containers, or leave it out"
-            )
+        sizing = _sizing_said(autosize) if autosize is not None else None
+        _check_about_containers(cluster is not None, host_id, placement, standby, containers > 1 or sizing is not None)
         kept = Forget(*forget) if forget else state
         request = replace(request, from_start=from_start, state=kept, containers=containers)
-        served(app, replace(request, host_id=host_id, placement=placement, standby=standby))
+        if sizing is not None and (cluster is not None or until_now):
+            raise Mistake(
+                "--autosize is for a run on the embedded log that goes on: give --containers, or leave it out"
+            )
+        served(app, replace(request, host_id=host_id, placement=placement, standby=standby, autosize=sizing))
+
+
+def _check_about_containers(on_brokers: bool, host_id: str | None, placement: str, standby: int, several: bool) -> None:
+    if host_id is not None and not on_brokers:
+        raise Mistake("--host-id tells machines apart that share a cluster: add --environment, or leave it out")
+    if placement != "sticky" and not several:
+        raise Mistake("--placement is about tasks that containers share: add --containers, or leave it out")
+    if standby and not (on_brokers and several):
+        raise Mistake(
+            "--standby is about machines that share tasks: add --environment and --containers, or leave it out"
+        )
+
+
+def _sizing_said(said: str) -> ByLoad:
+    """Return how a run is to be sized: `min=1,max=8`, and `behind_s=` if it is not ten seconds."""
+    pairs = [one.partition("=") for one in said.split(",")]
+    try:
+        return msgspec.convert({name.strip(): value.strip() for name, _, value in pairs}, ByLoad, strict=False)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise Mistake(f"--autosize {said}: {error}: write --autosize min=1,max=8") from None
 
 
 def _metrics_said(

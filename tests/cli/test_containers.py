@@ -11,6 +11,7 @@ from contextlib import suppress
 import pytest
 
 from operators.core.base import Batch
+from runtime.opening.rescaling import scalings
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.log.environment import LogEnvironment, verify
 from tests.faults.processes import wait_until
@@ -346,3 +347,50 @@ def test_a_bound_input_is_read_by_the_one_that_has_its_task(program, folder, wri
     assert (run.returncode, errors) == (0, "")
     shown, _ = program("streams", "show", "shouts").communicate()
     assert "AHOY" in shown and "ALL" in shown
+
+
+SIZED = """
+    import time
+    import runtime.containers.autosizing
+    from samza_dsl import App, Sized, produce
+
+    app = App("sized")
+
+    def slowly(number):
+        time.sleep(0.002)
+        return number
+
+    numbers = app.input("numbers", value=int, key=lambda number: number % 8, partitioned_by_key=True)
+    counted = numbers.map(slowly).scan(lambda count, number: (count or 0) + 1, op_id="counts")
+    counted.send_to(app.output("counts", value=int))
+
+    def sizing(loads):
+        # One more, then fewer again; who is asked has seen that something was read in the size before.
+        sizes = [one.containers for one in loads if one.read_per_s]
+        if sizes and sizes[-1] == 1 and 2 not in sizes:
+            return Sized(2, "there is more to read")
+        if sizes and sizes[-1] == 2:
+            produce("numbers", [], end=True)
+            return Sized(1, "that was enough")
+
+    if __name__ == "__main__":
+        runtime.containers.autosizing.LOOK_MS = 100.0
+        produce("numbers", [*range(1_600)])
+        app.run(autosize=sizing)
+"""
+
+
+@pytest.mark.ci
+def test_their_number_follows_the_load_and_each_record_counts_once(folder, write):
+    write("sized.py", SIZED)
+    run = python(folder, "sized.py")
+    assert (run.returncode, run.stderr) == (0, "")
+    log = LogEnvironment(folder / ".samza-dsl")
+    found, read, offset = [], None, 0
+    while (read := log.read("counts", 0, offset)) is not None:
+        found, offset = [*found, *map(int, read.batch.values)], read.next_offset
+    changes = [(one.containers, one.why) for one in scalings(log.checkpoints("sized"))]
+    log.close()
+    assert changes[0] == ((1, 2), "there is more to read")
+    assert changes[1:] in ([], [((2, 1), "that was enough")])  # it may have ended before that was taken up
+    assert sorted(found) == sorted([*range(1, 201)] * 8)

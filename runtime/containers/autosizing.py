@@ -1,0 +1,134 @@
+"""Watches the load of a run in containers, and asks for more of them or fewer as a sizing decides."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol, runtime_checkable
+
+from planner.checks.splitting import splittable
+from planner.model.plan import Plan
+from runtime.model.assignment import Scale
+from runtime.model.clock import sleep_ms
+from runtime.model.metrics import InputMetrics, RunMetrics
+from runtime.model.sizing import Load, Sizing, remembered
+from runtime.run.driver import Watch, Watched
+
+LOOK_MS = 5_000.0
+"""The interval between two looks at the load."""
+_log = logging.getLogger("samza_dsl")
+
+
+@runtime_checkable
+class Sizable(Watched, Protocol):
+    """A run whose containers can become more, or fewer."""
+
+    @property
+    def number(self) -> int:
+        """The number of containers that it has, or is about to have."""
+
+    async def ask_size(self, wanted: Scale) -> None:
+        """Ask for another size of this run, as a command would."""
+
+
+class Autosizer:
+    """Watches a run in containers, and asks for another size where a sizing decides on one.
+
+    It asks as `samza-dsl scale` does, so the last one who asks is heeded, and a restart finds the factor. It is called
+    in the thread of the event loop. Invariant: loads are measured between two looks at one size that is settled.
+    """
+
+    def __init__(self, sizing: Sizing) -> None:
+        self._sizing = sizing
+        self._loads: list[Load] = []
+        self._before: RunMetrics | None = None
+        self._whole = False
+
+    async def watch(self, run: Watched) -> None:
+        """Watch a run until cancelled."""
+        assert isinstance(run, Sizable), "what is sized runs in containers"
+        while True:
+            await sleep_ms(LOOK_MS)
+            wanted = self.look(run.metrics(stores=False), run.plan, run.number)
+            if wanted is not None:
+                await run.ask_size(wanted)
+
+    def look(self, metrics: RunMetrics, plan: Plan, containers: int) -> Scale | None:
+        """Return the size to ask for by the numbers of this moment, if it is another one."""
+        before, self._before = self._before, metrics
+        if sum(one.settled for one in metrics.containers) != containers:
+            self._before = None  # what is measured while tasks come and go tells of no size
+            return None
+        factor = plan.options.factor
+        if before is None or metrics.elapsed_ms <= before.elapsed_ms:
+            return None
+        self._loads = remembered([*self._loads, load_between(before, metrics, containers, factor)])
+        sized = self._sizing(self._loads)
+        if sized is None or sized.containers == containers:
+            return None
+        number, parts = self._possible(sized.containers, plan)
+        if (number, parts) == (containers, factor):
+            return None
+        _log.info("%s: %d containers in the place of %d: %s", plan.app, number, containers, sized.why)
+        self._before = None
+        return Scale(parts, number, sized.why)
+
+    def _possible(self, containers: int, plan: Plan) -> tuple[int, int]:
+        """Return how many containers can have something to do, and the factor by which tasks must be split for them.
+
+        A factor stays where it is enough: what a merge of tasks would spare is little.
+        """
+        now, base = plan.options.factor, plan.tasks // plan.options.factor
+        factor = now
+        while base * factor < containers:
+            factor *= 2
+        refused = splittable(plan) if factor > now else ()
+        if not refused:
+            return containers, factor
+        if not self._whole:
+            self._whole = True
+            each = "\n".join(map(str, refused))
+            _log.warning("%s: %d tasks are for %d containers at most:\n%s", plan.app, plan.tasks, plan.tasks, each)
+        return min(containers, plan.tasks), now
+
+
+def beside(watch: Watch | None, autosizer: Autosizer) -> Watch:
+    """Return what sizes a run and watches it as `watch` does, too."""
+
+    async def both(run: Watched) -> None:
+        await asyncio.gather(autosizer.watch(run), *([watch(run)] if watch is not None else ()))
+
+    return both
+
+
+def load_between(before: RunMetrics, now: RunMetrics, containers: int, factor: int) -> Load:
+    """Return the load between two looks at the numbers of a run.
+
+    >>> load_between(RunMetrics(), RunMetrics(elapsed_ms=2_000.0), containers=3, factor=1).busy
+    0.0
+    """
+    seconds = (now.elapsed_ms - before.elapsed_ms) / 1_000
+    (read_before, lag_before), (read, lag) = _read_and_lag(before), _read_and_lag(now)
+    worked_ms = max(_worked_ms(now) - _worked_ms(before), 0.0)
+    return Load(
+        containers=containers,
+        factor=factor,
+        lag=round(lag),
+        came_per_s=max(read - read_before + lag - lag_before, 0.0) / seconds,
+        read_per_s=max(read - read_before, 0.0) / seconds,
+        busy=min(worked_ms / 1_000 / seconds / containers, 1.0),
+    )
+
+
+def _read_and_lag(metrics: RunMetrics) -> tuple[float, float]:
+    """Return how many records were read in all, and are not, where virtual tasks read a partition together."""
+    partitions: dict[tuple[str, int], list[InputMetrics]] = {}
+    for one in metrics.inputs:
+        partitions.setdefault((one.stream, one.partition), []).append(one)
+    # Each of them reads all records, and has its share of these: so a record counts by those that have passed it.
+    read = sum(sum(one.offset for one in all) / len(all) for all in partitions.values())
+    return read, sum(sum(one.lag for one in all) / len(all) for all in partitions.values())
+
+
+def _worked_ms(metrics: RunMetrics) -> float:
+    return sum(one.process_ms + one.window_ms for one in metrics.tasks)
