@@ -16,7 +16,7 @@ from runtime.opening.rescaling import scalings
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.log.environment import LogEnvironment
 from tests.faults import kill_container
-from tests.faults.processes import wait_until
+from tests.faults.processes import child, wait_until
 from tests.faults.trials import Order, Verdict
 
 SAFEGUARD = "one transaction per commit"
@@ -24,9 +24,9 @@ SIZES = (Scale(4, 3), Scale(2, 2), Scale(1, 2), Scale(4, 2), Scale(2, 3), Scale(
 """What is asked for; also while the one before is taken up."""
 KILLS_PER_RUN, MOST_MOVES = 12, 200
 """About how often a run is killed before its input ends; then another one begins from nothing."""
-EACH = 50
-"""The numbers that each partition is given at each move."""
-LONGEST_S, PATIENCE_S = 1.0, 10.0
+EACH, PAUSE_S = 5, 0.02
+"""So many numbers come to each partition at a time, all the while: there is always something that a kill can undo."""
+LONGEST_S, PATIENCE_S = 0.5, 5.0
 """A kill comes this long after something has happened, at most; and so long is waited for that."""
 SHARE_OF_CUTS, SHARE_OF_STARTERS = 0.5, 0.2
 """How many kills wait for the cut of tasks, and how many are of the process that has started the containers."""
@@ -53,6 +53,22 @@ def campaign(order: Order) -> Verdict:
     return verdict
 
 
+def _feed(data: Path, enough: Path) -> int:
+    """Have numbers come, a few at a time, until there are enough; return how many each partition has got."""
+    given = 0
+    with closing(LogEnvironment(data)) as log:
+        log.create_stream("numbers", StreamConfig(partitions=kill_container.PARTITIONS))
+        while not enough.exists():
+            for partition in range(kill_container.PARTITIONS):
+                numbers = range(given, given + EACH)
+                values = [b"%d" % (number * kill_container.PARTITIONS + partition) for number in numbers]
+                log.append([Append("numbers", partition, Batch(values))])
+            given += EACH
+            time.sleep(PAUSE_S)
+        log.end_stream("numbers")
+    return given
+
+
 class Trial:
     """One run from its first record to its last, in as many lives as it takes."""
 
@@ -60,45 +76,40 @@ class Trial:
         self.kills = 0
         self._chance = random.Random(seed)
         self._work, self._without = work, without
-        self._given = self._starts = self._containers = 0
+        self._starts = self._containers = 0
         self._job: subprocess.Popen[bytes] | None = None
 
     def run(self, most: int) -> dict[str, int]:
         """Kill it so often, and return what was counted; raises AssertionError where a number is not counted once."""
-        app, moves = kill_container.app.name, 0
-        with closing(LogEnvironment(self._work / "data")) as log:
-            log.create_stream("numbers", StreamConfig(partitions=kill_container.PARTITIONS))
+        app, moves, enough = kill_container.app.name, 0, self._work / "enough"
+        # Forked before the log is opened here: a process opens it once.
+        with child(_feed, self._work / "data", enough) as feeder, closing(LogEnvironment(self._work / "data")) as log:
             try:
+                wait_until(lambda: "numbers" in log.streams() or feeder.poll() is not None)
                 self._begin()
                 while self.kills < most:
                     moves += 1
                     assert moves < MOST_MOVES, "no container came up to be killed"
-                    self._give(log)
                     changes = len(scalings(log.checkpoints(app)))
-                    log.ask_scale(app, self._chance.choice(SIZES))
+                    asked = log.asked_scale(app)
+                    log.ask_scale(app, self._chance.choice([one for one in SIZES if one.factor != asked.factor]))
                     if self._chance.random() < SHARE_OF_CUTS:
                         self._await(lambda changes=changes: len(scalings(log.checkpoints(app))) > changes)
                     time.sleep(self._chance.uniform(0, LONGEST_S))
                     self._kill()
-                log.end_stream("numbers")
+                enough.touch()
+                given = feeder.result()
                 wait_until(lambda: self._ended() is not None)
             finally:
                 self._end()
             changes = len(scalings(log.checkpoints(app)))
-        kill_container.check(self._work, self._given)
+        kill_container.check(self._work, given)
         return {"kills of starters": self._starts - 1, "splits and merges": changes, "runs": 1}
 
     def _begin(self) -> None:
         self._starts += 1
         self._containers = self._chance.randint(1, 3)
         self._job = kill_container.start(self._work, self._containers, self._without)
-
-    def _give(self, log: LogEnvironment) -> None:
-        for partition in range(kill_container.PARTITIONS):
-            numbers = range(self._given, self._given + EACH)
-            values = [b"%d" % (number * kill_container.PARTITIONS + partition) for number in numbers]
-            log.append([Append("numbers", partition, Batch(values))])
-        self._given += EACH
 
     def _await(self, happened: Callable[[], bool]) -> None:
         """Wait for a while for what may as well not happen, as where a size is asked for that the run has."""
