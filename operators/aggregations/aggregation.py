@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, TypeVar, get_origin, overload
 
 from operators.aggregations import exact_sums as sums
 from operators.aggregations.identity import identity
-from operators.aggregations.ranks import ABOVE, BELOW, FEW, candidates, largest, ranked, smallest
+from operators.aggregations.ranks import ABOVE, BELOW, FEW, NUMBERS, candidates, largest, ranked, smallest
 from operators.core.sites import check_plain, mistake, takes
 
 A = TypeVar("A")
@@ -265,11 +265,19 @@ def top_k(k: int, by: Callable[[V], Any], then: Callable[[V], Any] | None = None
 
     def first(held: Sequence[V], more: Sequence[V]) -> tuple[V, ...]:
         values = [*held, *more]
-        ranks = ranked([*map(by, values)], BELOW)
-        # sorted() asks each value for its key once, in order, so the ranks, which are there already, are handed out one
+        ranks = [*map(by, values)]
+        # The sum clears most ranks at the speed of C; it is asked here since a call more is felt with so few values.
+        try:
+            whole = sum(ranks)
+        except (TypeError, ArithmeticError):
+            whole = None
+        if whole != whole or type(whole) not in NUMBERS:
+            ranks = ranked(ranks, BELOW)
+        # sort() asks each value for its key once, in order, so the ranks, which are there already, are handed out one
         # by one. For few values that is faster than to pick candidates first.
         if then is None and len(ranks) <= FEW:
-            return tuple(sorted(values, key=partial(next, iter(ranks)), reverse=True)[:k])
+            values.sort(key=partial(next, iter(ranks)), reverse=True)
+            return tuple(values[:k])
         places = candidates(k, ranks, len(held))
         if then is not None:
             # Sorted by the second criterion first: sort is stable, so it stays where the first one ties.

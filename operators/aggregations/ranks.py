@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 NEVER_NAN = frozenset({int, str, bytes, bool})
+NUMBERS = frozenset({int, float})
 SCALARS = NEVER_NAN | {float}
 FEW = 128
 """The number of values up to which sorting is faster than to look for the largest."""

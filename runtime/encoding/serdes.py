@@ -207,6 +207,7 @@ OTHER = b"\x0b"
 SUBTYPE = b"\x0c"
 PAIR = b"\x92"
 """The first byte of an array of two in MessagePack."""
+ONLY_TEXT = frozenset({str})
 SHORT_TEXT = 0xD9
 """The first byte of text of 32 to 255 bytes in MessagePack."""
 SEQUENCES: dict[bytes, Callable[..., object]] = {TUPLE: tuple, LIST: list, SET: set, FROZEN_SET: frozenset}
@@ -318,7 +319,7 @@ class Tagged:
             # Python orders a set by hashes, which differ from process to process: equal sets need equal bytes.
             return TAG_OF_SEQUENCE[kind] + _pack(sorted(parts) if kind in (set, frozenset) else parts)
         if kind is dict:
-            plain = SCALARS.issuperset(map(type, value.values())) and all(type(key) is str for key in value)
+            plain = SCALARS.issuperset(map(type, value.values())) and ONLY_TEXT.issuperset(map(type, value))
             if plain and not piecemeal:
                 return PLAIN + _pack(value)
             return MAPPING + _pack([part for pair in value.items() for part in map(self.encode, pair)])
@@ -349,7 +350,9 @@ class Tagged:
         # Most parts are plain: their encoding is written out, to spare three calls for each.
         return [
             PLAIN + _pack(part)
-            if (kind := type(part)) in SCALARS or (kind is list and SCALARS.issuperset(map(type, part)))
+            if (kind := type(part)) in SCALARS
+            or (kind is list and SCALARS.issuperset(map(type, part)))
+            or (kind is dict and ONLY_TEXT.issuperset(map(type, part)) and SCALARS.issuperset(map(type, part.values())))
             else self.encode(part)
             for part in values
         ]
@@ -442,7 +445,9 @@ class Evolving(Tagged):
         starts = _starts
         return [
             PLAIN + _pack(part)
-            if (kind := type(part)) in SCALARS or (kind is list and SCALARS.issuperset(map(type, part)))
+            if (kind := type(part)) in SCALARS
+            or (kind is list and SCALARS.issuperset(map(type, part)))
+            or (kind is dict and ONLY_TEXT.issuperset(map(type, part)) and SCALARS.issuperset(map(type, part.values())))
             else starts[kind] + _pack(part)
             if kind in starts
             else self.encode(part)

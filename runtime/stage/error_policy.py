@@ -48,7 +48,7 @@ class Emitted:
         return Batch([letter_of(row.values[0])], keys=row.keys and keys.encode_all(row.keys))
 
 
-LAST_CHECKED, MOST_CHECKED = 64, 1_000
+LAST_CHECKED, MOST_CHECKED = 64, 100
 """The last piece of work after which some of what it has left is looked at where nothing is lenient, and how much."""
 MOST_ALONE = 1_000
 """So many records of a test are done one by one, whatever is left of one before the next."""
