@@ -9,7 +9,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import partial, update_wrapper
 from functools import reduce as reduced
-from typing import Any, Generic, Literal, TypeVar, get_origin, overload
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_origin, overload
 
 from operators.aggregations import exact_sums as sums
 from operators.aggregations.identity import identity
@@ -26,6 +26,23 @@ Ready = Callable[[Any], Any]
 """Makes a user's function ready to be called in one task."""
 
 
+class Code(NamedTuple):
+    """The expressions that are written where an aggregation would be called, "" where it is called after all.
+
+    All are of `{state}`, the accumulator, and may fall back on the `{call}`. `add` adds any values, `ints` those that
+    are ints alone, and `numbers` ints alone, or floats alone without NaN. What was read is the list `{read}`, which is
+    not empty; `{total}`, `{most}` and `{least}` are the sum of its numbers, the largest and the smallest.
+    """
+
+    add: str = ""
+    ints: str = ""
+    numbers: str = ""
+    finish: str = ""
+
+
+CALLED = Code()
+
+
 @dataclass(frozen=True)
 class Aggregation(Generic[V, R]):
     """An aggregation of values to a result; `add` takes a whole list of values, so that it can be as fast as C.
@@ -38,7 +55,7 @@ class Aggregation(Generic[V, R]):
     with the same result. Of one of ours `of` is the function that reads a number or value off each value, and
     `add_read` adds what it has read, without any None, and leaves the list as it is; of several side by side `parts`
     are these, whose results `gather` takes. An accumulator `keeps` numbers of ours, a tuple of values, a value or None,
-    or the user's own.
+    or the user's own. `code` is what the planner may write in the place of calls, with the same results.
 
     >>> largest = Aggregation("largest", int, lambda m, values: max(m, *values), max, lambda m: m)
     >>> over(largest, [3, 1])
@@ -61,6 +78,7 @@ class Aggregation(Generic[V, R]):
     parts: tuple[Aggregation[Any, Any], ...] = ()
     gather: Callable[..., Any] | None = None
     keeps: Literal["numbers", "values", "a value", "the user's"] = "numbers"
+    code: Code = CALLED
 
     def made_of(self, ready: Ready) -> Aggregation[V, R]:
         """Return the same aggregation with the user's functions in it made ready by `ready`."""
@@ -102,6 +120,7 @@ def count() -> Aggregation[Any, int]:
         counts=True,
         remove=lambda total, values: total - len(values),
         combines=True,
+        code=Code(add="{state} + len({read})"),
     )
 
 
@@ -136,6 +155,11 @@ def mean(of: Callable[[V], N | None]) -> Aggregation[V, N | None]:
         combines=True,
         of=of,
         add_read=add_read,
+        # Without floats the mean is that of the sum of ints, which is the first number of a sum.
+        code=Code(
+            ints="({state}[0] + len({read}), {state}[1] + {total}, *{state}[2:])",
+            finish="{state}[1] / {state}[0] if {state}[0] and {state}[2:] == (0, 0, 0, 0) else {call}",
+        ),
     )
 
 
@@ -160,6 +184,10 @@ def total(of: Callable[[V], N | None]) -> Aggregation[V, N]:
         combines=True,
         of=of,
         add_read=sums.plus,
+        code=Code(
+            ints="({state}[0] + {total}, *{state}[1:])",
+            finish="{state}[0] if {state}[1:] == (0, 0, 0, 0) else {call}",
+        ),
     )
 
 
@@ -171,7 +199,8 @@ def maximum(of: Callable[[V], T | None]) -> Aggregation[V, T | None]:
     >>> over(maximum(len), ["a", "abc", "ab"])
     3
     """
-    return _extreme("maximum", of, largest, lambda ready: maximum(ready(of)))
+    code = Code(numbers=_EXTREME.replace("?", "{state} > {most} else {most}"))
+    return _extreme("maximum", of, largest, lambda ready: maximum(ready(of)), code)
 
 
 def minimum(of: Callable[[V], T | None]) -> Aggregation[V, T | None]:
@@ -182,7 +211,8 @@ def minimum(of: Callable[[V], T | None]) -> Aggregation[V, T | None]:
     >>> over(minimum(len), ["ab", "abc"])
     2
     """
-    return _extreme("minimum", of, smallest, lambda ready: minimum(ready(of)))
+    code = Code(numbers=_EXTREME.replace("?", "{state} < {least} else {least}"))
+    return _extreme("minimum", of, smallest, lambda ready: minimum(ready(of)), code)
 
 
 def collect() -> Aggregation[V, list[V]]:
@@ -215,6 +245,7 @@ def collect() -> Aggregation[V, list[V]]:
         remake=lambda ready: collect(),
         remove=remove,
         keeps="values",
+        code=Code(add="(*{state}, *{read})", finish="list({state})"),
     )
 
 
@@ -230,7 +261,8 @@ def first(of: Callable[[V], Any] | None = None) -> Aggregation[V, Any]:
     >>> over(first(), ["b", "a", "c"]), over(first(lambda text: text or None), ["", "a", "c"])
     ('b', 'a')
     """
-    return _by_arrival("first", of, 0, lambda a, b: a or b, lambda ready, of: first(ready(of)) if of else first())
+    remake = lambda ready, of: first(ready(of)) if of else first()  # noqa: E731
+    return _by_arrival("first", of, 0, lambda a, b: a or b, remake, "{state} or ({read}[0],)")
 
 
 @overload
@@ -245,7 +277,8 @@ def last(of: Callable[[V], Any] | None = None) -> Aggregation[V, Any]:
     >>> over(last(), ["b", "a", "c"]), over(last(lambda text: text or None), ["a", "b", ""])
     ('c', 'b')
     """
-    return _by_arrival("last", of, -1, lambda a, b: b or a, lambda ready, of: last(ready(of)) if of else last())
+    remake = lambda ready, of: last(ready(of)) if of else last()  # noqa: E731
+    return _by_arrival("last", of, -1, lambda a, b: b or a, remake, "({read}[-1],)")
 
 
 def top_k(k: int, by: Callable[[V], Any], then: Callable[[V], Any] | None = None) -> Aggregation[V, list[V]]:
@@ -432,6 +465,7 @@ def _by_arrival(
     place: int,
     merge: Callable[[Any, Any], Any],
     remake: Callable[[Ready, Callable[[V], Any] | None], Aggregation[V, Any]],
+    adding: str,
 ) -> Aggregation[V, Any]:
     if of is not None:
         check_plain(f"{name}(...)", of)
@@ -448,8 +482,13 @@ def _by_arrival(
         "of": of,
         "add_read": None if of is None else add_read,
         "keeps": "values",
+        "code": Code(add=adding, finish="{state}[0] if {state} else None"),
     }
     return Aggregation(name, tuple, add, merge, _only, **how)
+
+
+_EXTREME = "({state} if {state} is not None and ?) if type({state}) in NUMBERS else {call}"
+"""What is new stays where it is equal; an accumulator of another type than numbers have is compared by the call."""
 
 
 def _extreme(
@@ -457,6 +496,7 @@ def _extreme(
     of: Callable[[V], Any],
     best: Callable[[list[Any]], Any],
     remake: Callable[[Ready], Aggregation[V, Any]],
+    code: Code,
 ) -> Aggregation[V, Any]:
     check_plain(f"{name}(...)", of)
 
@@ -471,7 +511,7 @@ def _extreme(
         return add_read(state, _read(of, values))
 
     how: dict[str, Any] = {"remake": remake, "combines": True, "of": of, "add_read": add_read, "keeps": "a value"}
-    return Aggregation(name, lambda: None, add, merge, itself, **how)
+    return Aggregation(name, lambda: None, add, merge, itself, **how, code=code)
 
 
 class ByName:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import repeat
+from itertools import islice, repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -353,6 +353,12 @@ class TriggeredWindowOperator(Assigning):
         # What was put is known until the next but one: a savepoint lies between two of these, or behind both.
         self._put_before, self._put_now = self._put_now, {}
         self._put()
+
+    def newest(self, most: int) -> list[object]:
+        """Return at most so many of the entries that have changed, of the windows touched last."""
+        changed = (spans for frame in reversed(self._touched.values()) for spans in reversed(frame.changed.values()))
+        forms = (spans.stored() for spans in changed)
+        return [*islice((form for form in forms if form is not None), most)]
 
     def _put(self) -> None:
         for bounds, frame in self._touched.items():

@@ -1,12 +1,12 @@
-"""Writes the function that adds values to the accumulators of an aggregation, with what it reads off them in it."""
+"""Writes the functions that add values to the accumulators of an aggregation, and make results of these."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
 from types import CodeType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from operators.aggregations.aggregation import Aggregation, ByName, itself
 from operators.state.keyed_state import is_plain
@@ -15,112 +15,196 @@ from planner.codegen.inlining import expression
 V = TypeVar("V")
 R = TypeVar("R")
 
+SHARED = {"total": "sum", "most": "max", "least": "min"}
+"""What parts that read the same ask of the numbers together, and the function that makes it."""
+KINDS: dict[str, Any] = {"INTS": {int}, "FLOATS": {float}, "NUMBERS": frozenset({int, float, type(None)})}
+"""The names of types that are written: of what was read, and of the accumulators that numbers are compared with."""
+
+
+class WrittenPart(NamedTuple):
+    """One of the aggregations side by side: its number, and the list of what it adds, as it is written."""
+
+    number: int
+    part: Aggregation[Any, Any]
+    read: str
+
+    def add(self, text: str) -> str:
+        """Return the line that adds by an expression, or by a call where there is none."""
+        state, call = f"state{self.number}", f"add{self.number}(state{self.number}, {self.read})"
+        names = {name: f"{name}_{self.read}" for name in SHARED}
+        return f"{state} = {text.format(state=state, read=self.read, call=call, **names) if text else call}"
+
+    def finish(self) -> str:
+        """Return the expression for the result."""
+        state = f"state{self.number}"
+        if self.part.finish is itself:
+            return state
+        call = f"finish{self.number}({state})"
+        return self.part.code.finish.format(state=state, call=call) or call
+
 
 def written(aggregation: Aggregation[V, R]) -> str:
     """Return the source of `add(state, values)` for an aggregation; "" where it would be no other than its own.
 
     What several aggregations side by side read by the same expression is read once, and written in the place of a call.
+    So are their sums and the like of numbers; what is no number, or NaN, is for the aggregation's own functions.
 
     >>> from operators.aggregations.aggregation import aggregate, count, maximum, mean
     >>> print(written(aggregate(dict, n=count(), mean=mean(lambda v: v[0]), most=maximum(lambda pair: pair[0]))))
     def add(state, values):
-        state0, state1, state2 = state
-        read1 = [read for value in values if (read := value[0]) is not None]
-        return state0 + len(values), add1(state1, read1), add2(state2, read1)
+        state0, state1, state2, = state
+        try:
+            state0 = state0 + len(values)
+            read1 = [read for value in values if (read := value[0]) is not None]
+            if read1:
+                kinds = {*map(type, read1)}
+                if kinds == INTS:
+                    total_read1 = sum(read1)
+                    most_read1 = max(read1)
+                    state1 = (state1[0] + len(read1), state1[1] + total_read1, *state1[2:])
+                    state2 = (state2 if state2 is not None and state2 > most_read1 else most_read1) \
+if type(state2) in NUMBERS else add2(state2, read1)
+                elif kinds == FLOATS and (total_read1 := sum(read1)) == total_read1:
+                    most_read1 = max(read1)
+                    state1 = add1(state1, read1)
+                    state2 = (state2 if state2 is not None and state2 > most_read1 else most_read1) \
+if type(state2) in NUMBERS else add2(state2, read1)
+                else:
+                    state1 = add1(state1, read1)
+                    state2 = add2(state2, read1)
+        except Exception:
+            return called(state, values)
+        return state0, state1, state2,
     """
-    return _adding(aggregation, _readings(aggregation))
+    slots, reads = _slots(aggregation)
+    return _adding(aggregation, slots, reads)
 
 
-def _readings(aggregation: Aggregation[V, R]) -> list[str]:
-    """Return the expression that each part reads off `value`; "" where it takes values as they are."""
-    return [_reading(part, number) for number, part in enumerate(aggregation.parts or (aggregation,))]
+def _slots(aggregation: Aggregation[V, R]) -> tuple[list[WrittenPart], dict[str, str]]:
+    """Return the aggregations side by side, and by the expression read off `value` the list of what it comes to."""
+    reads: dict[str, str] = {}
+    slots = []
+    for number, part in enumerate(aggregation.parts or (aggregation,)):
+        text = _reading(part, number)
+        slots.append(WrittenPart(number, part, reads.setdefault(text, f"read{number}") if text else "values"))
+    return slots, reads
 
 
-def _adding(aggregation: Aggregation[V, R], texts: list[str]) -> str:
-    parts = aggregation.parts or (aggregation,)
-    if not any(text and not text.startswith("of") for text in texts):
+def _adding(aggregation: Aggregation[V, R], slots: list[WrittenPart], reads: dict[str, str]) -> str:
+    if all(slot.read == "values" and not slot.part.code.add for slot in slots) or not (reads or aggregation.parts):
         return ""
-    lines = ["def add(state, values):"]
-    if aggregation.parts:
-        lines.append(
-            f"    {', '.join(f'state{number}' for number in range(len(parts)))}{',' * (len(parts) == 1)} = state"
-        )
-    else:
-        lines.append("    state0 = state")
-    read: dict[str, str] = {}
-    added = []
-    for number, (part, text) in enumerate(zip(parts, texts, strict=True)):
-        if part.counts:
-            added.append(f"state{number} + len(values)")
-        elif not text:
-            added.append(f"add{number}(state{number}, values)")
+    body = [line for slot in slots if slot.read == "values" for line in _added_any(slot)]
+    for text, read in reads.items():
+        body.append(f"{read} = [read for value in values if (read := {text}) is not None]")
+        of_it = [slot for slot in slots if slot.read == read]
+        if any(any(slot.part.code[:3]) for slot in of_it):
+            body += [f"if {read}:", *_indented(_added(of_it, read))]
         else:
-            if text not in read:
-                read[text] = f"read{number}"
-                lines.append(f"    read{number} = [read for value in values if (read := {text}) is not None]")
-            added.append(f"add{number}(state{number}, {read[text]})")
-    lines.append(f"    return {', '.join(added)}{',' * bool(aggregation.parts and len(parts) == 1)}")
-    return "\n".join(lines)
+            body += [slot.add("") for slot in of_it]
+    states, state = _unpacked(aggregation, slots)
+    return "\n".join(
+        [
+            f"def add({state}, values):",
+            *_indented(states),
+            "    try:",
+            *_indented(_indented(body)),
+            # Where it fails the user's functions are called, whose tracebacks have their own lines.
+            "    except Exception:",
+            f"        return called({state}, values)",
+            f"    return {''.join(f'state{slot.number}, ' for slot in slots).rstrip() if states else state}",
+        ]
+    )
+
+
+def _unpacked(aggregation: Aggregation[V, R], slots: list[WrittenPart]) -> tuple[list[str], str]:
+    """Return the line that takes the accumulators of several apart, if they are several, and the name of what it is."""
+    if not aggregation.parts:
+        return [], "state0"
+    return [f"{''.join(f'state{slot.number}, ' for slot in slots)}= state"], "state"
+
+
+def _added_any(slot: WrittenPart) -> list[str]:
+    """Return the lines that add values as they are, of which there may be none."""
+    line = slot.add(slot.part.code.add)
+    return [line] if slot.part.counts or not slot.part.code.add else ["if values:", *_indented([line])]
+
+
+def _added(slots: list[WrittenPart], read: str) -> Iterator[str]:
+    """Yield the lines that add what was read, of which there is some."""
+    yield from (slot.add(slot.part.code.add) for slot in slots if slot.part.code.add)
+    others = [slot for slot in slots if not slot.part.code.add]
+    if not others:
+        return
+    if not any(slot.part.code.ints or slot.part.code.numbers for slot in others):
+        yield from (slot.add("") for slot in others)
+        return
+    yield f"kinds = {{*map(type, {read})}}"
+    yield "if kinds == INTS:"
+    ints = {slot.number: slot.part.code.ints or slot.part.code.numbers for slot in others}
+    yield from _indented(_shared(ints.values(), read))
+    yield from _indented(slot.add(ints[slot.number]) for slot in others)
+    if any(slot.part.code.numbers for slot in others):
+        # Only where all are numbers, and no NaN among them, is their sum a number.
+        yield f"elif kinds == FLOATS and (total_{read} := sum({read})) == total_{read}:"
+        numbers = [slot.part.code.numbers for slot in others]
+        yield from _indented(line for line in _shared(numbers, read) if not line.startswith("total"))
+        yield from _indented(map(WrittenPart.add, others, numbers))
+    yield "else:"
+    yield from _indented(slot.add("") for slot in others)
+
+
+def _shared(texts: Collection[str], read: str) -> list[str]:
+    """Return the lines that make what expressions ask of all numbers together."""
+    asked = [name for name in SHARED if any(f"{{{name}}}" in text for text in texts)]
+    return [f"{name}_{read} = {SHARED[name]}({read})" for name in asked]
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
 
 
 def finishing(aggregation: Aggregation[Any, Any]) -> str:
-    """Return the source of `finish(state)` for aggregations side by side; "" for a single one.
+    """Return the source of `finish(state)`; "" where it would be no other than the aggregation's own.
 
-    >>> from operators.aggregations.aggregation import aggregate, count, mean
-    >>> print(finishing(aggregate(dict, n=count(), mean=mean(len))))
+    >>> from operators.aggregations.aggregation import aggregate, count, total
+    >>> print(finishing(aggregate(dict, n=count(), sum=total(len))))
     def finish(state):
         state0, state1, = state
-        return into(n=state0, mean=finish1(state1))
+        return into(n=state0, sum=state1[0] if state1[1:] == (0, 0, 0, 0) else finish1(state1))
     """
+    slots, _ = _slots(aggregation)
     gather = aggregation.gather
-    if not isinstance(gather, ByName):
+    states, state = _unpacked(aggregation, slots)
+    if isinstance(gather, ByName):
+        result = ", ".join(f"{name}={slot.finish()}" for name, slot in zip(gather.names, slots, strict=True))
+        result = f"into({result})"
+    elif aggregation.parts or aggregation.finish is itself or not aggregation.code.finish:
         return ""
-    results = [
-        f"state{number}" if part.finish is itself else f"finish{number}(state{number})"
-        for number, part in enumerate(aggregation.parts)
-    ]
-    named = ", ".join(f"{name}={result}" for name, result in zip(gather.names, results, strict=True))
-    states = "".join(f"state{number}, " for number in range(len(results)))
-    return f"def finish(state):\n    {states}= state\n    return into({named})"
+    else:
+        result = slots[0].finish()
+    return "\n".join([f"def finish({state}):", *_indented(states), f"    return {result}"])
 
 
 def compiled(aggregation: Aggregation[Any, Any]) -> Aggregation[Any, Any]:
     """Return an aggregation that adds, begins and finishes by the functions that are written for it."""
-    parts = aggregation.parts or (aggregation,)
-    changed: dict[str, Any] = {}
-    texts = _readings(aggregation)
-    if source := _adding(aggregation, texts):
-        namespace: dict[str, Any] = {f"of{number}": part.of for number, part in enumerate(parts)}
-        namespace |= {
-            f"add{number}": part.add_read if text else part.add
-            for number, (part, text) in enumerate(zip(parts, texts, strict=True))
-        }
-        # The text is the planner's own.
-        exec(_code(source), namespace)
-        changed["add"] = _or_told(namespace["add"], aggregation.add)
-    if source := finishing(aggregation):
-        assert isinstance(aggregation.gather, ByName)
-        namespace = {f"finish{number}": part.finish for number, part in enumerate(parts)}
+    slots, reads = _slots(aggregation)
+    namespace: dict[str, Any] = {**KINDS, "called": aggregation.add}
+    for number, part, read in slots:
+        namespace[f"of{number}"], namespace[f"finish{number}"] = part.of, part.finish
+        namespace[f"add{number}"] = part.add if read == "values" else part.add_read
+    if isinstance(aggregation.gather, ByName):
         namespace["into"] = aggregation.gather.function
-        exec(_code(source), namespace)
-        changed["finish"] = namespace["finish"]
+    changed: dict[str, Any] = {}
+    for name, source in (("add", _adding(aggregation, slots, reads)), ("finish", finishing(aggregation))):
+        if source:
+            # The text is the planner's own.
+            exec(_code(source), namespace)
+            changed[name] = namespace[name]
     # What ours begin with is always the same, and nobody can change it in place.
     are_ours = all(one.remake is not None and one.keeps != "the user's" for one in aggregation.leaves())
     if aggregation.parts and are_ours and is_plain(aggregation.init()):
         changed["init"] = partial(itself, aggregation.init())
     return replace(aggregation, **changed)
-
-
-def _or_told(add: Callable[[Any, list[Any]], Any], called: Callable[[Any, list[Any]], Any]) -> Callable[..., Any]:
-    """Return an `add` that, where it fails, has the user's functions called, whose tracebacks have their own lines."""
-
-    def add_or_tell(state: Any, values: list[Any]) -> Any:
-        try:
-            return add(state, values)
-        except Exception:
-            return called(state, values)
-
-    return add_or_tell
 
 
 def _reading(part: Aggregation[V, R], number: int) -> str:

@@ -191,12 +191,8 @@ class Committer:
         self.commits += 1
         for relay in self.relays.values():
             relay.clear()
-        in_memory = ((stream, word) for stream, words in self._words.items() for word in words)
-        in_log = ((append.stream, append.control) for append in commit.appends if append.control is not None)
-        for stream, control in (*in_memory, *in_log):
-            before, _ = self._told.get((control.producer, stream), (MIN_TIMESTAMP, False))
-            assert control.watermark >= before, "a producer never takes its watermark back"
-            self._told[control.producer, stream] = control.watermark, control.idle
+        self._note(*((stream, word) for stream, words in self._words.items() for word in words))
+        self._note(*((append.stream, append.control) for append in commit.appends if append.control is not None))
         for name, checkpoint in commit.checkpoints.items():
             self.reached |= _lowest(name, checkpoint.positions)
         now_ms = self._clock.now_ms()
@@ -206,15 +202,36 @@ class Committer:
                 task.committed()
                 for store in task.stores.values() if task.number in self._with_state else ():
                     store.committed()
-        heard: dict[Task, None] = {}
-        for stream, words in self._words.items():
-            for task, reader in (one for all in self._listeners[stream].values() for one in all):
-                reader.hear(words)
-                task.told()
-                task.touched = True  # so that a checkpoint has what it heard before it may leave for elsewhere
-                heard[task] = None
+        heard = _hear(self._listeners, self._words)
         self._listeners, self._words = {}, {}
-        return [*heard]
+        return heard
+
+    def tell(self, tasks: Sequence[Task]) -> list[Task]:
+        """Tell in memory how far event time is where all that was written has been taken in; return who heard of it.
+
+        It is for tasks that commit together, while no thread is at work in any. Nothing is durable by that: a crash
+        takes back what was heard with all that came of it. But windows that begin and end between two commits never
+        come to a store.
+        """
+        listeners = {
+            stream: readers
+            for stream, readers in _listeners(tasks, tasks, self.relays).items()
+            if len(readers) == self._bindings.partitions(stream)
+        }
+        words: dict[str, list[Control]] = {}
+        for task in tasks if listeners else ():
+            for stream, control in self._controls(task, tasks).items():
+                if stream in listeners:
+                    words.setdefault(stream, []).append(control)
+        self._note(*((stream, control) for stream, told in words.items() for control in told))
+        return _hear(listeners, words)
+
+    def _note(self, *told: tuple[str, Control]) -> None:
+        """Note how far each producer has told that event time is, which never goes back."""
+        for stream, control in told:
+            before, _ = self._told.get((control.producer, stream), (MIN_TIMESTAMP, False))
+            assert control.watermark >= before, "a producer never takes its watermark back"
+            self._told[control.producer, stream] = control.watermark, control.idle
 
     def _time(self, task: Task, now_ms: int) -> None:
         """Count the latencies of what a task has in the commit at hand, by batch and not by message."""
@@ -249,15 +266,18 @@ class Committer:
             if changes.items:
                 yield changes
 
-    def _messages(self, task: Task, tasks: Sequence[Task]) -> list[Append]:
-        controls = {
+    def _controls(self, task: Task, tasks: Sequence[Task]) -> dict[str, Control]:
+        """Return what a task has to tell of event time in each stream that it writes."""
+        return {
             stream: Control(task.name, max(watermark, told), self.generation, lane.is_idle)
             for lane in task.lanes
             for stream in lane.writes
             for told, was_idle in (self._told.get((task.name, stream), (MIN_TIMESTAMP, lane.was_idle)),)
             if (watermark := _told_below(lane, tasks)) > told or lane.is_idle != was_idle
         }
-        appends = []
+
+    def _messages(self, task: Task, tasks: Sequence[Task]) -> list[Append]:
+        controls, appends = self._controls(task, tasks), []
         for (stream, partition), batch in task.outputs.pending.items():
             if stream not in self._bindings.sinks and batch.values and stream not in controls:
                 place = self._bindings.place_of(stream), partition
@@ -320,6 +340,18 @@ def _listeners(tasks: Sequence[Task], among: Sequence[Task], relays: Mapping[tup
             if isinstance(relay, SplitRelay) and len(readers) < len(relay.shares):
                 del by_partition[partition]
     return found
+
+
+def _hear(listeners: Listeners, words: Mapping[str, list[Control]]) -> list[Task]:
+    """Let readers hear how far event time is; return their tasks, in which something may be due by that."""
+    heard: dict[Task, None] = {}
+    for stream, told in words.items():
+        for task, reader in (one for all in listeners[stream].values() for one in all):
+            reader.hear(told)
+            task.told()
+            task.touched = True  # so that a checkpoint has what it heard before it may leave for elsewhere
+            heard[task] = None
+    return [*heard]
 
 
 def _lowest(task: str, positions: Iterable[Position]) -> dict[tuple[str, str, int], int]:

@@ -76,6 +76,8 @@ REST = 24.0
 
 WAITING_EACH, MOST_WAITING = 2_000, 50_000
 """The messages that may wait to be handed on while more can be read: for each partition, and in all."""
+TOLD_EACH = 4
+"""The messages that are read for each pair of a task and a reader, before all hear of event time without a commit."""
 PATIENCE_S = 5.0
 """The s that the end of a run waits for calls that were cancelled, and for threads."""
 
@@ -417,6 +419,11 @@ class Loop:
                 found, most, depth = choice, len(relay), choice.lane.depth
         return found
 
+    @property
+    def _tell_every(self) -> int:
+        """The number of messages after whose reading later stages hear of event time, though nothing is committed."""
+        return max(self._options.batch_records, TOLD_EACH * len(self._relayed) ** 2)
+
     def _waits_enough(self) -> bool:
         """Whether so much is handed on that it is to be taken in before more is read.
 
@@ -445,6 +452,15 @@ class Loop:
         feed = partial(task.feed, lane, reader, min(task.room(lane), most))
         self._work(task, feed if reader.later else partial(self._throttle.take, feed))
 
+    def _tell(self) -> bool:
+        """Tell later stages of event time as if this were a commit; return whether something is due there by that."""
+        self._throttle.count = 0
+        if self.commits.by_task or any(task.busy or (task.firing and not task.at_cut) for task in self.tasks):
+            return False
+        due = [task for task in self.committer.tell(self.tasks) if task.has_due]
+        self._told.update(dict.fromkeys(due))
+        return bool(due)
+
     def _feed_tables(self) -> bool:
         """Read a task's own tables on."""
         found = self._tables.next_of(self.tasks, self._may_read_tables)
@@ -460,7 +476,10 @@ class Loop:
     def _feed(self) -> bool:
         for task in self._tables.begin(lambda task: not (task.busy or self.commits.leaves(task))):
             self._work(task, task.fire)  # what a commit has left due
-        if self._waits_enough() and self._feed_relayed():
+        is_to_tell = self._throttle.count >= self._tell_every
+        if (is_to_tell or self._waits_enough()) and self._feed_relayed():
+            return True
+        if is_to_tell and self._tell():
             return True
         # Asked for once, and the slowest as well: the same for all choices of this step.
         is_open = self._throttle.is_open
@@ -731,6 +750,8 @@ class ReadThrottle:
 
     def __init__(self, per_second: float | None, clock: Clock, most: int) -> None:
         self.most = most if per_second is None else max(1, min(most, int(per_second / PARTS)))
+        self.count = 0
+        """The number of records that were read since somebody set it to 0."""
         self._each_ms = 0.0 if per_second is None else 1_000 / per_second
         self._clock = clock
         self._free_ms = clock.elapsed_ms()
@@ -748,6 +769,7 @@ class ReadThrottle:
     def take(self, read: Callable[[], int]) -> int:
         """Read records, and count them."""
         number = read()
+        self.count += number
         # From now on where it was open: time in which nothing came is not saved up for a burst.
         self._free_ms = max(self._free_ms, self._clock.elapsed_ms()) + number * self._each_ms
         return number

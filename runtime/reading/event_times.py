@@ -101,9 +101,29 @@ class EventTimes:
         Given is its highest time, and the watermarks before it, or where there was none after its first record, and
         after its last.
         """
-        if not self._unit_is_known and looks_like_seconds(highest, highest):
-            return True
-        return self._is_ahead(highest) or after - first > self._most_ms
+        return self._is_doubtful(highest) or after - first > self._most_ms
+
+    def are_of_history(self, highest: int, stamps: Sequence[int]) -> bool:
+        """Whether records move event time far only as they are many: none does by itself, and no time is doubtful.
+
+        Given is their highest time, and the watermark before each and after the last.
+        """
+        if len(stamps) < 2 or self._is_doubtful(highest):
+            return False
+        before, after = self._steps(stamps)
+        if max(map(sub, after, before)) > DAY_MS:
+            return False
+        self._most_ms = max(self._most_ms, 2 * (after[-1] - before[0]))
+        return True
+
+    def _is_doubtful(self, highest: int) -> bool:
+        is_in_seconds = not self._unit_is_known and looks_like_seconds(highest, highest)
+        return is_in_seconds or self._is_ahead(highest)
+
+    def _steps(self, stamps: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return the watermarks before each record and after it; of the first record of all from where it begins."""
+        first = stamps[0] if stamps[0] > MIN_TIMESTAMP else self.begun(stamps[1])
+        return [first, *islice(stamps, 1, len(stamps) - 1)], [*islice(stamps, 1, len(stamps))]
 
     def check_unit(self, times: Sequence[int]) -> None:
         """Look at the first times that come; raises PlanError where these are seconds, taken as ms."""
@@ -152,8 +172,7 @@ class EventTimes:
         moved_ms = stamps[-1] - first
         if moved_ms <= self._most_ms:
             return
-        before = [first, *islice(stamps, 1, len(stamps) - 1)]
-        after = [*islice(stamps, 1, len(stamps))]
+        before, after = self._steps(stamps)
         # In C over the whole batch first: the rows are looked for one by one only where one of them really
         # jumped.
         if max(map(sub, after, before)) <= DAY_MS:

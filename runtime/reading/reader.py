@@ -756,7 +756,15 @@ class Reader:
                 before = self.times.begun(first - disorder_ms)
             except Exception:  # the ordinary way tells what it is
                 return False
-        return not self.times.are_unusual(folded.watermark + disorder_ms, before, folded.watermark)
+        highest = folded.watermark + disorder_ms
+        if not self.times.are_unusual(highest, before, folded.watermark):
+            return True
+        # A batch of a long history spans days: its times are read once more, and it need not go the ordinary way.
+        try:
+            stamps = self._source.stamp(to_ms([timestamp_of(value) for value in values])) if timestamp_of else []
+        except Exception:
+            return False
+        return self.times.are_of_history(highest, stamps)
 
 
 def _after(taken: Taken, part: str, step: Callable[[Batch], dict[int, Exception]]) -> Taken:

@@ -48,8 +48,11 @@ class Emitted:
         return Batch([letter_of(row.values[0])], keys=row.keys and keys.encode_all(row.keys))
 
 
-LAST_CHECKED, MOST_CHECKED = 64, 100
-"""The last piece of work after which some of what it has left is looked at where nothing is lenient, and how much."""
+LAST_CHECKED, MOST_CHECKED = 64, 128
+"""The last piece of work after which some of what it has left is looked at where nothing is lenient, and how much.
+
+That is a thousand entries in all: to look at more would be most of what a short run costs.
+"""
 MOST_ALONE = 1_000
 """So many records of a test are done one by one, whatever is left of one before the next."""
 FEWER = 200

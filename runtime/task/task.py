@@ -363,6 +363,11 @@ class Task:
             timer.due_ms = self._clock.elapsed_ms() + timer.interval_ms  # from its end: a slow one starves nothing
         self._fired_since(started)
 
+    @property
+    def has_due(self) -> bool:
+        """Whether something is due, by event time or the clock."""
+        return self._is_due()
+
     def _fired_since(self, started: float) -> None:
         elapsed_ms = self._clock.elapsed_ms() - started
         self.window_ms += elapsed_ms
