@@ -22,7 +22,6 @@ from runtime.spark.frames import Frame, frame_of, same_spelling
 from runtime.spark.session import Spark
 from runtime.spark.spark_errors import as_said
 from runtime.systems.files.places.locations import DataFile, is_remote
-from runtime.systems.files.table_files import OffsetRows
 from runtime.systems.files.tables import only_on_spark
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.units.carried_error import told
@@ -86,7 +85,7 @@ def needs_session(what: object) -> bool:
 def laid(frame: Frame, place: Path) -> Splits:
     """Let executors write the rows of an input to files, and return these as the input."""
     name = f"bind={{{frame.stream!r}: ...}}"
-    found = reports_of(frame, Laying(place, name, frame.suffix, frame.opened is OffsetRows))
+    found = reports_of(frame, Laying(place, name, frame.suffix, frame.offsets))
     by_group = {same_spelling(one.group) if frame.fields else one.group: one for one in found}
     groups = _groups(frame, [*by_group])
     assert len(by_group) == len(found), "the rows of a group come to one task"
