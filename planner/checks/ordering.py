@@ -13,7 +13,7 @@ def tell_order(plan: Plan, graph: Graph) -> Plan:
 
     The messages of a key come in one order only where they come from one partition, along one way that keeps it. Where
     several ways lead to an operator, several tasks write what is repartitioned, or calls overtake each other, any legal
-    interleaving is as right as another: live it is that of the reading, on Spark that of event time.
+    interleaving is as right as another: live it is that of the reading, on Spark that of event time, block by block.
     """
     factor = plan.options.factor
     tasks = {id: stage.partitions * factor for stage in plan.stages for id in stage.operators}

@@ -109,7 +109,7 @@ class Assembly:
     """What was told of keys of other kinds than before, and of outputs that keep no headers."""
     key_places: KeyPlaces = field(init=False, repr=False, compare=False)
     merged: str = ""
-    """The one producer of all that comes from other stages, where it comes merged in the order of event time."""
+    """The one producer of all that comes from other stages, where it comes merged by event time, block by block."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key_places", KeyPlaces(Meeting(*one) for one in meetings(self.graph)))

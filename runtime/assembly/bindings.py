@@ -21,7 +21,7 @@ from runtime.ports.sink import Limit, LimitedSink, Sink
 from runtime.ports.source import LiveSource, Source, StampingSource, TransactionalSource, UncountedSource
 from runtime.ports.streams import Offsets, StreamConfig, check_name, contradicted
 from runtime.reading.reader import Origin, Reader
-from runtime.systems.files.tables import check_read_anywhere, check_written_anywhere
+from runtime.systems.files.tables import check_read_anywhere, check_written_anywhere, into_table
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.systems.memory.lists import ListSink
 
@@ -324,8 +324,9 @@ class Bindings:
             _check_partitions(output.site, output.partitions, topic.address, self.sinks[stream].partitions)
             return
         self.sinks[stream], self.places[stream] = _sink(stream, what), stream
-        if isinstance(what, str | Path):
-            path = Path(what)
+        into = into_table(what)
+        if into is not None or isinstance(what, str | Path):
+            path = Path(str(what if into is None else into))
             self.places[stream] = f"{stream}={path.absolute()}"
             if path.exists() and (any(path.iterdir()) if path.is_dir() else path.stat().st_size):
                 self._occupied.add(stream)
@@ -405,6 +406,10 @@ def _source(stream: str, what: object) -> Source:
 
 def _sink(stream: str, what: object) -> Sink:
     check_written_anywhere(what)
+    if (into := into_table(what)) is not None:
+        from runtime.systems.files.files import open_folder
+
+        return open_folder(into)
     if isinstance(what, str | Path):
         from runtime.systems.files.files import open_sink
 

@@ -23,7 +23,7 @@ from runtime.systems.files.schemas import (
     differences,
     differences_of_value,
 )
-from runtime.systems.files.table_files import OFFSET, PARTITION
+from runtime.systems.files.table_files import KEY, OF_ARCHIVE, TIMES, VALUE, WATERMARK
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -81,14 +81,43 @@ class FrameColumns:
         return None if None in found.values() else from_arrow_schema(pa.schema([*found.items()]), True)
 
     @property
+    def of_stream(self) -> dict[str, str]:
+        """The columns that say what a record had in a stream beside its place, by what they say, where somebody asks.
+
+        Its key, its own time, and of an archive its bytes, and what its producer told of event time.
+        """
+        wanted = {one for spec in self.reads for one in fields_wanted(kind_of(spec.value)) or ()}
+        found = {}
+        if KEY in self.types and KEY not in wanted and any(spec.key and not spec.key_of for spec in self.reads):
+            found[KEY] = KEY
+        time = next((name for name in TIMES if name in self.types and name not in wanted), None)
+        if time is not None and any(spec.timestamp_of is None for spec in self.reads):
+            found[TIMES[0]] = time
+        if self.are_archived:
+            found |= {name: name for name in (VALUE, WATERMARK) if name in self.types}
+            found |= {} if time is None or WATERMARK not in found else {TIMES[0]: time}
+        return found
+
+    @property
+    def are_archived(self) -> bool:
+        """Whether rows are those of an archive, whose records are bytes."""
+        kind = self.types.get(VALUE)
+        own = self.types.keys() - {*self.given}
+        return kind is not None and not isinstance(kind, str) and pa.types.is_binary(kind) and own <= OF_ARCHIVE
+
+    @property
     def are_values(self) -> bool:
         """Whether the only column is the record itself."""
+        if self.are_archived:
+            return False
         kinds = [kind_of(spec.value) for spec in self.reads]
         return all(kind is not None and not has_columns(kind) for kind in kinds)
 
     @property
     def kept(self) -> list[str]:
         """The columns that are read: of a Struct its fields, of which one at least."""
+        if self.are_archived:
+            return []
         own = [name for name in self.types if name not in self.given]
         if self.are_values:
             return self._values
@@ -109,6 +138,9 @@ class FrameColumns:
 
     def check(self) -> None:
         """Raise SamzaError that lists all fields which these columns can't give."""
+        self._check_of_stream()
+        if self.are_archived:
+            return
         for spec in self.reads:
             found = [*self._differences(kind_of(spec.value))]
             if found:
@@ -131,10 +163,24 @@ class FrameColumns:
         """Raise SamzaError where a column that numbers rows holds no whole numbers."""
         kind = self.types[name]
         if isinstance(kind, str) or not pa.types.is_integer(kind):
-            raise SamzaError(
-                f"bind={{{self.stream!r}: ...}}: the column {name} says where a row lay in a stream, as a whole "
-                f"number, and is {kind}: cast it, or rename it"
-            )
+            raise self._refused(name, "where a row lay in a stream, as a whole number", kind)
+
+    def _check_of_stream(self) -> None:
+        """Raise SamzaError where columns that say what a record had in a stream are of other types than that has."""
+        for what, name in self.of_stream.items():
+            kind = self.types[name]
+            is_whole = not isinstance(kind, str) and pa.types.is_integer(kind)
+            if what == KEY and not is_whole and kind not in (pa.binary(), pa.string()):
+                raise self._refused(name, "the key of a record, as bytes, text or a whole number", kind)
+            if what == TIMES[0] and not is_whole and kind != pa.timestamp("us", "UTC"):
+                raise self._refused(name, "the time of a record, as ms or a timestamp", kind)
+            if what == WATERMARK and not is_whole:
+                raise self._refused(name, "how far event time has come, as ms", kind)
+
+    def _refused(self, name: str, says: str, kind: ColumnType) -> SamzaError:
+        return SamzaError(
+            f"bind={{{self.stream!r}: ...}}: the column {name} says {says}, and is {kind}: cast it, or rename it"
+        )
 
     def schema(self, kept: Sequence[str]) -> pa.Schema:
         """Return the columns that are laid down."""
@@ -155,7 +201,7 @@ class FrameColumns:
 
     @property
     def _values(self) -> list[str]:
-        return [name for name in self.types if name not in {PARTITION, OFFSET, *self.given}]
+        return [name for name in self.types if name not in {*OF_ARCHIVE - {VALUE}, *self.given}]
 
 
 def by_name(row: object) -> object:

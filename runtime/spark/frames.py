@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -30,7 +31,17 @@ from runtime.systems.files.places.locations import (
     local_path,
     url_of,
 )
-from runtime.systems.files.table_files import OFFSET, PARTITION, OffsetRows, PlainRows
+from runtime.systems.files.table_files import (
+    KEY,
+    OFFSET,
+    OWN,
+    OWN_TYPES,
+    PARTITION,
+    TIMES,
+    VALUE,
+    PlainRows,
+    StoredRows,
+)
 from runtime.systems.files.tables import SparkTable, table_of
 from runtime.units.laid_rows import GROUP, TEXT
 
@@ -60,6 +71,8 @@ class Frame:
     opened: Callable[[Sequence[DataFile]], Source] = open_files
     fields: Mapping[str, FolderFields] = field(default_factory=dict)
     numbered: bool = False
+    offsets: bool = False
+    """Whether rows say at which offsets they lay."""
 
 
 def frame_of(session: SparkSession, stream: str, what: object, reads: Sequence[Input]) -> Frame:
@@ -124,15 +137,16 @@ def _of_table(stream: str, asked: SparkTable, frame: DataFrame, has_order: bool,
         order = [OFFSET]
     elif not order and not has_order:
         at = next((name for spec in reads if (name := event_time_column(spec, columns.by_field)) is not None), None)
-        order = [] if at is None else [at]
-    opens = PlainRows if columns.are_values else OffsetRows if numbered and order == [OFFSET] else open_files
-    kept = [*dict.fromkeys([*columns.kept, *([OFFSET] if opens is OffsetRows else [])])]
+        order = [one for one in (at, columns.of_stream.get(TIMES[0])) if one is not None][:1]
+    own = dict(columns.of_stream)
+    if numbered and order == [OFFSET]:
+        own[OFFSET] = OFFSET
+        columns.check_whole(OFFSET)
     columns.check_known("order_by", order)
     columns.check_known("partition_by", asked.partition_by)
     for name in {PARTITION} if numbered else set():
         columns.check_whole(name)
-    if opens is OffsetRows:
-        columns.check_whole(OFFSET)
+    opens = PlainRows if columns.are_values else StoredRows if own else open_files
     group = None  # each partition that Spark has is one
     if numbered:
         group = named(PARTITION).cast("long").cast("string")
@@ -140,17 +154,44 @@ def _of_table(stream: str, asked: SparkTable, frame: DataFrame, has_order: bool,
         said = next((spec.partitions for spec in reads if spec.partitions is not None), None)
         number = said or connected(frame.sparkSession).at_once
         group = functions.pmod(functions.hash(*map(named, asked.partition_by)), functions.lit(number)).cast("string")
-    rows = arranged(frame, kept, order, group)
-    return Frame(stream, rows, columns.schema(kept), opened=opens, numbered=numbered)
+    rows = arranged(frame, columns.kept, order, group, said=own_columns(columns, own))
+    schema = columns.schema(columns.kept)
+    for name in own:
+        schema = schema.append(pa.field(OWN[name], OWN_TYPES[name]))
+    return Frame(stream, rows, schema, opened=opens, numbered=numbered, offsets=OFFSET in own)
+
+
+def own_columns(columns: FrameColumns, said: Mapping[str, str]) -> dict[str, Column]:
+    """Return what rows say of themselves, as it is laid down."""
+    from pyspark.sql import functions
+
+    found = {}
+    for what, name in said.items():
+        column, kind = named(name), columns.types[name]
+        if what == KEY:
+            column = (column if kind in (pa.binary(), pa.string()) else column.cast("string")).cast("binary")
+        elif what != VALUE:
+            column = functions.unix_millis(column) if kind == pa.timestamp("us", "UTC") else column.cast("long")
+        found[OWN[what]] = column
+    return found
 
 
 def arranged(
-    frame: DataFrame, kept: Sequence[str], order: Sequence[str], group: Column | None, moved: bool = True
+    frame: DataFrame,
+    kept: Sequence[str],
+    order: Sequence[str],
+    group: Column | None,
+    moved: bool = True,
+    said: Mapping[str, Column] = MappingProxyType({}),
 ) -> DataFrame:
-    """Return some columns of rows, with their groups, in order; each group is `moved` to one task."""
+    """Return some columns of rows, with their groups and what they have `said`, in order.
+
+    Each group is `moved` to one task.
+    """
     from pyspark.sql import functions
 
     needed = [named(name) for name in dict.fromkeys([*kept, *order])]
+    needed += [column.alias(name) for name, column in said.items()]
     of_group = [] if group is None else [GROUP]
     if group is not None:
         needed.append(group.alias(GROUP))
@@ -159,7 +200,7 @@ def arranged(
         rows = rows.repartition(GROUP).sortWithinPartitions(GROUP, *map(named, order), TIE)
     elif order:
         rows = rows.sortWithinPartitions(*of_group, *map(named, order), TIE)
-    return rows.select(*map(named, kept), *of_group)
+    return rows.select(*map(named, [*kept, *said]), *of_group)
 
 
 def named(column: str) -> Column:
@@ -199,6 +240,8 @@ def _of_files(session: SparkSession, stream: str, asked: SparkTable, reads: Sequ
         return Frame(stream, lines, pa.schema([]), suffix=f".{kinds[0]}", fields=fields)
     frame = reader.option("mergeSchema", "true").parquet(url)
     columns = FrameColumns.of(stream, frame, reads, given)
+    if not given and {PARTITION, OFFSET} <= columns.types.keys():  # an archive, whose files are parts of partitions
+        return _of_table(stream, asked, frame, False, reads)
     columns.check()
     columns.check_known("order_by", asked.order_by)
     rows = arranged(frame, columns.kept, asked.order_by, group, moved=False)

@@ -18,11 +18,12 @@ from planner.model.graph import Graph
 from runtime.model.errors import SamzaError, system_errors_told
 from runtime.ports.environment import Environment
 from runtime.ports.streams import Offsets
+from runtime.spark.connection import connected
 from runtime.spark.frames import Frame, frame_of, same_spelling
+from runtime.spark.own_code import with_own_code
 from runtime.spark.session import Spark
 from runtime.spark.spark_errors import as_said
 from runtime.systems.files.places.locations import DataFile, is_remote
-from runtime.systems.files.table_files import OffsetRows
 from runtime.systems.files.tables import only_on_spark
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.units.carried_error import told
@@ -86,7 +87,7 @@ def needs_session(what: object) -> bool:
 def laid(frame: Frame, place: Path) -> Splits:
     """Let executors write the rows of an input to files, and return these as the input."""
     name = f"bind={{{frame.stream!r}: ...}}"
-    found = reports_of(frame, Laying(place, name, frame.suffix, frame.opened is OffsetRows))
+    found = reports_of(frame, Laying(place, name, frame.suffix, frame.offsets))
     by_group = {same_spelling(one.group) if frame.fields else one.group: one for one in found}
     groups = _groups(frame, [*by_group])
     assert len(by_group) == len(found), "the rows of a group come to one task"
@@ -104,7 +105,8 @@ def laid(frame: Frame, place: Path) -> Splits:
 def reports_of(frame: Frame, laying: Laying) -> list[LaidRows]:
     """Let executors write rows to files, and return the reports of those that count; raises SamzaError."""
     try:
-        found = [LaidRows(*row) for row in frame.rows.mapInArrow(partial(_lay_down, laying), REPORT).collect()]
+        rows = frame.rows.mapInArrow(partial(_lay_down, laying), REPORT)
+        found = [LaidRows(*row) for row in with_own_code(connected(rows.sparkSession), rows.collect)]
     except Exception as error:
         same = told(error)
         raise same or as_said(error, f"{laying.name}: Spark could not read it") from None

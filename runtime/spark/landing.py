@@ -20,7 +20,7 @@ from runtime.spark.frames import frame_of, opening
 from runtime.spark.laid_down import reports_of
 from runtime.spark.session import Spark, is_of_connect
 from runtime.spark.spark_errors import as_said
-from runtime.systems.files.table_files import OFFSET
+from runtime.systems.files.table_files import OWN
 from runtime.systems.files.tables import SparkTable
 from runtime.systems.host.durable import make_durable
 from runtime.units.driver.micro_batch_inputs import Landing
@@ -73,6 +73,12 @@ class LandedFrame:
         with opening(stream, frame):
             columns = FrameColumns.of(stream, frame, reads)
         columns.check()
+        if columns.of_stream:
+            raise SamzaError(
+                f"bind={{{stream!r}: ...}}: the columns {', '.join(columns.of_stream.values())} of a streaming "
+                "DataFrame are not read as what its records had in a stream: say key= and timestamp= as functions of "
+                "its fields"
+            )
         self._are_values = columns.are_values
         said = next((spec.partitions for spec in reads if spec.partitions is not None), None)
         # A partition that nothing comes to holds event time back: there are several only where rows are told apart.
@@ -130,7 +136,8 @@ class LandedFrame:
             shutil.rmtree(left, ignore_errors=True)  # of batches that somebody died over
         unfinished.mkdir()
         found = frame_of(frame.sparkSession, self._stream, replace(self._table, frame=frame), self._reads)
-        kept = [name for name in found.rows.columns if name != OFFSET]
+        own = {*OWN.values()}
+        kept = [name for name in found.rows.columns if name not in own]
         lines = replace(found, rows=found.rows.select(*[f"`{name}`" for name in kept]), suffix=".jsonl")
         name = f"bind={{{self._stream!r}: ...}}"
         laid = reports_of(lines, Laying(unfinished, name, ".jsonl", as_json="values" if self._are_values else "rows"))

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from runtime.model.errors import SamzaError
 from runtime.units.shipping import OURS
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from runtime.spark.connection import SparkConnection
+
+T = TypeVar("T")
 
 OTHER = "samza-dsl-of-another-version"
 _NAME = f"(?:{'|'.join(sorted(OURS))})"
@@ -69,7 +71,7 @@ def run_level_of(
     yield from run_level(data, micro_batches, level, batches)
 
 
-def with_own_code(connection: SparkConnection, run: Callable[[], pa.Table]) -> pa.Table:
+def with_own_code(connection: SparkConnection, run: Callable[[], T]) -> T:
     """Return what `run` returns; where workers lack samza-dsl, it goes to them and `run` is called again.
 
     So a job on workers that have it looks nowhere before it begins. Raises what `run` raises.
@@ -119,10 +121,15 @@ def own_version() -> str:
 def packed() -> Path:
     """Return a zip of our packages, which is there as long as this process."""
     place = Path(_directory().name) / f"samza_dsl-{own_version()}.zip"
-    with _own_files() as found, zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as made:
-        for name in sorted(found):
-            made.writestr(name, found[name][1]())
+    pack(place)
     return place
+
+
+def pack(place: Path) -> None:
+    """Write a zip of our packages, from which Python imports them; the same code makes the same bytes."""
+    with _own_files() as found, zipfile.ZipFile(place, "w") as made:
+        for name in sorted(found):
+            made.writestr(zipfile.ZipInfo(name), found[name][1](), zipfile.ZIP_DEFLATED)
 
 
 @cache

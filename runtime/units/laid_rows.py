@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from runtime.model.errors import SamzaError
 from runtime.systems.files.parquet import json_rows, json_values
-from runtime.systems.files.table_files import OFFSET
+from runtime.systems.files.table_files import OFFSET, OWN
 from runtime.units.carried_error import carried
 
 GROUP = "samza_dsl_group"
@@ -98,7 +98,7 @@ class _Part:
 
     def take(self, rows: pa.RecordBatch) -> None:
         if self._laying.offsets:
-            self._check(rows.column(OFFSET))
+            self._check(rows.column(OWN[OFFSET]))
         self.said.rows += len(rows)
         self._pending.append(rows)
         full = sum(map(len, self._pending)) >= ROWS_AT_ONCE

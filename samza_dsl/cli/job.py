@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -19,11 +20,14 @@ from samza_dsl.cli.checkpoint import AppArgument, known, named
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened
 from samza_dsl.cli.errors import Mistake, told
 from samza_dsl.cli.output import Column, print_rows, say
+from samza_dsl.cli.run import TracebackOption
 
 LONGEST_MS, LOOK_MS = 60_000.0, 50.0
 """The time that a run has to take up its new size, and the interval between two looks."""
 
-job = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at how an application is run.")
+job = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Look at how an application is run, and pack what runs it."
+)
 
 
 @job.command()
@@ -42,6 +46,24 @@ def show(
             typer.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
         else:
             _print(found)
+
+
+@job.command()
+def pack(
+    to: Annotated[Path, typer.Argument(metavar="FILE", help="The zip to write.")] = Path("samza_dsl.zip"),
+    traceback: TracebackOption = False,
+) -> None:
+    """Pack samza-dsl itself into a zip, for `spark-submit --py-files`, where machines of a cluster have none."""
+    from runtime.spark.own_code import pack as write_zip
+
+    with told(whole=traceback):
+        if to.suffix != ".zip":
+            raise Mistake(f"{to} is no zip by its name, which Python imports from: write {to.with_suffix('.zip')}")
+        try:
+            write_zip(to)
+        except OSError as error:
+            raise Mistake(f"can't write {to}: {error.strerror}; check the path and its permissions") from error
+        say(f"wrote {to}")
 
 
 @job.command()

@@ -257,7 +257,7 @@ def bindings_of(
                 bound[name] = path  # which the session opens
                 continue
             if name in written and (into := into_table(path)) is not None:
-                if on is None or writes_directories:
+                if on is None:
                     check_written_anywhere(into)
                 bound[name] = into
                 continue

@@ -3,12 +3,15 @@
 import json
 import platform
 import signal
+import subprocess
+import sys
 
 import msgspec
 import pytest
 
 from planner.model.plan import Options
 from runtime.job.job_model import Job
+from runtime.spark.own_code import own_version
 from tests.faults.processes import wait_until
 
 ORDER = json.dumps({"customer": "ann", "amount": 1, "at_ms": 0}) + "\n"
@@ -115,3 +118,18 @@ def test_containers_on_two_hosts_that_share_a_cluster_are_shown(call, spending, 
     assert all(len(one.tasks) == 1 for one in found.containers)
     assert [task.reads[0] for task in found.tasks] == [(f"{topics}-orders", number) for number in range(4)]
     assert {task.host for task in found.tasks} == {"east", "west"}
+
+
+def test_a_zip_of_samza_dsl_is_imported_where_there_is_no_other(call, folder):
+    """As `spark-submit --py-files` puts it on the path of machines that have only what it needs."""
+    assert call("job", "pack", "ours.zip").stdout == "wrote ours.zip\n"
+    first = (folder / "ours.zip").read_bytes()
+    call("job", "pack", "ours.zip")
+    assert (folder / "ours.zip").read_bytes() == first
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    begins = f"import sys; sys.path[:0] = ['ours.zip', *{packages!r}]; import samza_dsl, runtime.spark.own_code as own"
+    command = [sys.executable, "-I", "-S", "-c", f"{begins}; print(samza_dsl.__file__, own.own_version())"]
+    told = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.split()
+    assert told[1] == own_version() and "ours.zip" in told[0]
+    refused = call("job", "pack", "ours.tar")
+    assert refused.exit_code != 0 and "write ours.zip" in refused.stderr

@@ -1,5 +1,6 @@
 """Running an application from the command line: what it prints, what it refuses, and its exit codes."""
 
+import gzip
 import json
 import os
 import pty
@@ -36,6 +37,42 @@ def test_a_bound_file_is_read_and_another_written(call, write, shouting):
     result = call("run", "shouting.py", "--bind", "words=in.jsonl", "--bind", "shouts=out.jsonl")
     assert (result.exit_code, result.stderr) == (0, "")
     assert shouting.with_name("out.jsonl").read_text() == '"AHOY"\n"ALL"\n'
+
+
+COPYING = """
+import datetime as dt
+import msgspec
+from samza_dsl import App
+
+class Leg(msgspec.Struct):
+    day: dt.date
+    km: int
+
+app = App("copying")
+app.input("legs", value=Leg).send_to(app.output("copies", value=Leg))
+"""
+
+
+def test_a_folder_parted_by_columns_is_written_and_read(call, write, folder):
+    """Nested and compressed, as Hive and Spark lay them out, by runs of this machine alone."""
+    write("copying.py", COPYING)
+    for day, km in (("2026-01-01", 7), ("2026-01-02", 9)):
+        (folder / "legs" / f"day={day}" / "hour=3").mkdir(parents=True)
+        (folder / "legs" / f"day={day}" / "hour=3" / "a.jsonl.gz").write_bytes(gzip.compress(b'{"km": %d}\n' % km))
+    result = call("run", "copying.py", "--bind", "legs=legs/", "--bind", "copies=copies/?partition_by=day")
+    assert (result.exit_code, result.stderr) == (0, "")
+    names = sorted(path.relative_to(folder / "copies").as_posix() for path in (folder / "copies").rglob("*.parquet"))
+    assert names == [f"day=2026-01-0{day}/part-000001.parquet" for day in (1, 2)]
+    result = call("run", "copying.py", "--bind", "legs=copies/", "--bind", "copies=again.jsonl", "--data", "other")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert sorted(map(json.loads, (folder / "again.jsonl").read_text().splitlines()), key=str) == [
+        {"day": "2026-01-01", "km": 7},
+        {"day": "2026-01-02", "km": 9},
+    ]
+    refused = call(
+        "run", "copying.py", "--bind", "legs=copies/", "--bind", "copies=y/?partition_by=mile", "--data", "e"
+    )
+    assert refused.exit_code != 0 and "mile is no declared text" in refused.stderr
 
 
 def test_where_there_is_no_terminal_lines_are_printed_and_the_last_one_sums_up(call, write, shouting):

@@ -1,5 +1,6 @@
 """Every bound output keeps exactly what was flushed, through crashes at any point."""
 
+import datetime as dt
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from unittest import mock
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -17,7 +18,9 @@ from runtime.encoding.serdes import Bytes, Json, String, Tagged
 from runtime.model.errors import Damaged, EnvironmentFault, EnvironmentFull, SamzaError, SerdeError
 from runtime.ports.sink import Sink
 from runtime.systems.files import parquet, record_files
-from runtime.systems.files.files import open_sink, open_source
+from runtime.systems.files.files import open_folder, open_sink, open_source
+from runtime.systems.files.places.locations import fields_in
+from runtime.systems.files.tables import IntoTable
 from runtime.systems.memory.lists import ListSink, ListSource
 from tests.scale import examples
 
@@ -139,6 +142,25 @@ class ParquetSinks(Sinks):
         (self.path / ".part-000001.parquet.tmp").write_bytes(torn)
 
 
+class PartedSinks(Sinks):
+    """A folder with one for each value of a column, whose rows are of no order among folders."""
+
+    file_name = "parted"
+
+    def open(self) -> Sink:
+        return open_folder(IntoTable(self.path, partition_by="total"))
+
+    def content(self) -> list[Pane]:
+        found = read_back(self.path, Pane)
+        expected = [pane for pane in self.flushed if pane in found and (found.remove(pane) is None)]
+        return expected + found
+
+    def leave_unfinished(self, torn: bytes) -> None:
+        folder = self.path / "total=1"
+        folder.mkdir(exist_ok=True)
+        (folder / ".part-000001.parquet.tmp").write_bytes(torn)
+
+
 class ListSinks(Sinks):
     file_name = "none"
 
@@ -157,14 +179,15 @@ TestJsonlSink = JsonlSinks.TestCase
 TestCsvSink = CsvSinks.TestCase
 TestSinkOfParts = SinksOfParts.TestCase
 TestParquetSink = ParquetSinks.TestCase
+TestPartedSink = PartedSinks.TestCase
 TestListSink = ListSinks.TestCase
-for _test in (TestJsonlSink, TestCsvSink, TestSinkOfParts, TestParquetSink, TestListSink):
+for _test in (TestJsonlSink, TestCsvSink, TestSinkOfParts, TestParquetSink, TestPartedSink, TestListSink):
     _test.settings = settings(deadline=None, max_examples=examples(26, 1_000), stateful_step_count=15)
 del _test
 
 
 def read_back(path: Path, kind: Any) -> list[Any]:
-    if path.is_dir() and not list(path.glob("part-*")):
+    if path.is_dir() and not list(path.rglob("part-*")):
         return []
     source = open_source(path)
     decode = source.serde(Json(kind)).decode
@@ -216,6 +239,63 @@ def test_what_can_not_be_written_is_refused_at_once(tmp_path: Path, name: str) -
         (tmp_path / f"out.{suffix}" / f"part-000001.{suffix}").mkdir(parents=True)
     with pytest.raises(SamzaError, match=r"is a (file|directory)"):
         open_sink(tmp_path / name)
+
+
+class Trip(msgspec.Struct, frozen=True, rename={"city": "Città"}):
+    city: str | None
+    day: dt.date
+    late: bool
+    gate: int | None
+    km: float
+
+
+@given(
+    trips=st.lists(
+        st.builds(
+            Trip,
+            city=st.none() | st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=9),
+            gate=st.none() | st.integers(-(2**63), 2**63 - 1),
+            km=st.floats(allow_nan=False),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    by=st.lists(st.sampled_from(["Città", "day", "late", "gate"]), min_size=1, unique=True),
+)
+@settings(deadline=None, max_examples=examples(50, 5_000))
+def test_a_folder_parted_by_columns_is_read_as_what_was_written(trips: list[Trip], by: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "trips")
+        fill(open_folder(IntoTable(path, partition_by=by)), Json(Trip), trips)
+        assert sorted(read_back(path, Trip), key=repr) == sorted(trips, key=repr)
+        files = [*path.rglob("*.parquet")]
+        assert all(not {*by} & {*pq.ParquetFile(file).schema_arrow.names} for file in files)
+        assert len(files) == len({tuple(msgspec.to_builtins(one)[name] for name in by) for one in trips})
+        folders = [folder for folder in path.rglob("*") if folder.is_dir()]
+        assert all(dict(fields_in(f"{folder.relative_to(path)}/x")).keys() <= {*by} for folder in folders)
+
+
+@pytest.mark.parametrize(
+    ("declared", "by", "wrong"),
+    [
+        (Json(Trip), ["km"], "km is no declared text"),
+        (Json(Trip), ["where"], "where is no declared text"),
+        (Json(), ["city"], "city is no declared text"),
+        (Json(Pane), ["key", "total"], "no column is left"),
+        (Json(int), ["value"], "value is no declared text"),
+    ],
+)
+def test_columns_that_name_no_folders_are_refused(tmp_path: Path, declared: Serde, by: list[str], wrong: str) -> None:
+    with pytest.raises(SamzaError, match=wrong):
+        open_folder(IntoTable(tmp_path / "out", partition_by=by)).serde(declared)
+
+
+@pytest.mark.parametrize("key", ["", "__HIVE_DEFAULT_PARTITION__"])
+def test_a_text_that_would_be_read_as_none_is_refused(tmp_path: Path, key: str) -> None:
+    sink = open_folder(IntoTable(tmp_path / "out", partition_by="key"))
+    with pytest.raises(SerdeError, match=f"a folder can't say key='{key}'"):
+        fill(sink, Json(Pane), [Pane("a", 1), Pane(key, 2)])
+    assert not [*(tmp_path / "out").rglob("part-*.parquet")]
 
 
 def test_json_lines_take_tombstones_and_any_value(tmp_path: Path) -> None:

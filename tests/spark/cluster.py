@@ -75,7 +75,13 @@ def cluster(shared: Path, logs: Path) -> Iterator[str]:
 
 def _started(command: list[str], log: Path) -> subprocess.Popen[bytes]:
     home = str(Path(pyspark.__file__).parent)
-    environment = {**os.environ, "SPARK_HOME": home, "SPARK_SCALA_VERSION": "2.13", "SPARK_LOCAL_DIRS": "/tmp"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": "",
+        "SPARK_HOME": home,
+        "SPARK_SCALA_VERSION": "2.13",
+        "SPARK_LOCAL_DIRS": "/tmp",
+    }
     with log.open("wb") as said:
         return subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, env=environment)
 

@@ -1,4 +1,4 @@
-"""A program that only its own process can import: what it counts, and what befalls the worker meanwhile."""
+"""A program that only its own process can import: what it counts in each of its runs, and what befalls workers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import msgspec
 from runtime.units.driver import micro_batch_inputs as offered
 from samza_dsl import App, Spark, count, tumbling
 
-place, what, master, *how = sys.argv[1:] if __name__ == "__main__" else (".", "nothing", "")
+place, master, *runs = sys.argv[1:] if __name__ == "__main__" else (".", "")
 shared = Path(place)
+what = "nothing"
 
 
 class Tick(msgspec.Struct):
@@ -26,9 +27,9 @@ def befallen(tick: Tick) -> Tick:
     """Meet what is to happen, at the first attempt."""
     if tick.at == 5_000 and "nothing" not in what:
         try:
-            (shared / "befallen").touch(exist_ok=False)
+            (shared / what / "befallen").touch(exist_ok=False)
         except FileExistsError:
-            (shared / "again").touch()
+            (shared / what / "again").touch()
             return tick
         if "executor" in what:
             os.kill(int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
@@ -47,17 +48,16 @@ if __name__ == "__main__":
         "spark.driver.host": "127.0.0.1",
         "spark.executor.memory": "512m",
         "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.speculation": str("slow" in what).lower(),
+        "spark.speculation": str(any("slow" in one for one in runs)).lower(),
         "spark.speculation.interval": "500ms",
         "spark.speculation.quantile": "0.3",
         "spark.speculation.minTaskRuntime": "1s",
     }
-    goes_on = {}
-    if "on" in how:
-        offered.MOST_BYTES = 20_000
-        goes_on = {"checkpoint": shared / what / "checkpoint", "end": True}
-    run = app.run(
-        on=Spark(master=master, options=options, **goes_on),
-        bind={"ticks": shared / "in", "counts": shared / what / "out.jsonl"},
-    )
-    print(run.metrics().commits)
+    offered.MOST_BYTES = 20_000
+    for what in runs:
+        goes_on = {"checkpoint": shared / what / "checkpoint", "end": True} if "on" in what.split("-") else {}
+        run = app.run(
+            on=Spark(master=master, options=options, **goes_on),
+            bind={"ticks": shared / "in", "counts": shared / what / "out.jsonl"},
+        )
+        print(run.metrics().commits)

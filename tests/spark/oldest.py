@@ -28,7 +28,7 @@ def main() -> None:
     said = subprocess.run([python, "-c", "import pyspark; print(pyspark.__version__)"], capture_output=True, text=True)
     print(f"PySpark {said.stdout.strip()}", flush=True)
     assert said.stdout.startswith(f"{oldest}."), said.stderr
-    own = {**os.environ, "PYSPARK_PYTHON": str(python), "SAMZA_DSL_SCALE": "ci"}
+    own = {**os.environ, "PYSPARK_PYTHON": str(python), "SAMZA_TESTS_SCALE": "ci"}
     tests = sys.argv[1:] or [*CORE]
     quiet = [option for kind in QUIET for option in ("-W", f"ignore::{kind}")]
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *quiet, *tests]

@@ -1,15 +1,18 @@
 """Runs on a cluster whose workers share nothing with the driver but the data, and what befalls them."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+import venv
 from collections import Counter
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tests.source import ROOT
 from tests.spark.cluster import cluster
 
 ROWS = 3_000
@@ -33,15 +36,32 @@ def master(shared, tmp_path_factory):
         yield address
 
 
-def run(shared, master, what, tmp_path, *how):
-    """Run the program, and return how many micro-batches it took; see that it was tried again where it was to be."""
+@pytest.fixture(scope="module")
+def bare(shared):
+    """Return a Python that has what we need but ourselves, as that of a cluster's machines is."""
+    venv.create(shared / "bare", with_pip=False)
+    (packages,) = (shared / "bare").glob("lib/python*/site-packages")
+    (here,) = {path for path in sys.path if path.endswith("site-packages")}
+    (packages / "rest.pth").write_text(here)
+    python = shared / "bare" / "bin" / "python"
+    lacking = subprocess.run([python, "-I", "-c", "import samza_dsl"], capture_output=True, text=True)
+    assert "No module named 'samza_dsl'" in lacking.stderr
+    return python
+
+
+def run(shared, master, bare, tmp_path, *runs):
+    """Run the program, and return how many micro-batches each run took; each was tried again where it was to be."""
     program = shutil.copy(Path(__file__).with_name("driver.py"), tmp_path / "program.py")
-    (shared / what).mkdir()
-    done = subprocess.run([sys.executable, program, shared, what, master, *how], capture_output=True, text=True)
+    for what in runs:
+        (shared / what).mkdir()
+    own = {**os.environ, "PYSPARK_PYTHON": str(bare), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, program, shared, master, *runs]
+    done = subprocess.run(command, capture_output=True, text=True, env=own)
     assert done.returncode == 0, done.stderr
-    for flag in ("befallen", "again"):
-        (shared / flag).unlink()  # it was there: it was tried again
-    return int(done.stdout)
+    for what in runs:
+        for flag in ("befallen", "again"):
+            (shared / what / flag).unlink()  # it was there: it was tried again
+    return [int(line) for line in done.stdout.splitlines()]
 
 
 def check(lines):
@@ -54,21 +74,29 @@ def check(lines):
     assert len(found) == len({(key, start) for key, start, _ in found})
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("what", ["executor", pytest.param("slow", marks=pytest.mark.long)])
-def test_counts_are_right_whatever_befalls_the_workers(shared, master, what, tmp_path):
-    run(shared, master, what, tmp_path)
-    check((shared / what / "out.jsonl").read_bytes().splitlines())
-    assert [path.name for path in (shared / what).iterdir()] == ["out.jsonl"], "nothing of an attempt is left"
+def check_bounded(place):
+    check((place / "out.jsonl").read_bytes().splitlines())
+    assert [path.name for path in place.iterdir()] == ["out.jsonl"], "nothing of an attempt is left"
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("what", [pytest.param("executor", marks=pytest.mark.long), "slow"])
-def test_micro_batches_count_once_whatever_befalls_the_workers(shared, master, what, tmp_path):
-    place = shared / f"on-{what}"
-    assert run(shared, master, place.name, tmp_path, "on") > 3
+def check_micro_batches(place):
     parts = sorted((place / "out.jsonl").glob("part-*"))
     check(line for part in parts for line in part.read_bytes().splitlines())
     kept = json.loads((place / "checkpoint" / "manifest.json").read_bytes())
     files = {name for unit in kept["units"].values() for name, _ in unit["files"]}
     assert {file.name for file in (place / "checkpoint" / "state").iterdir()} == files, "nothing of an attempt is left"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("bounded", "going_on"),
+    [("executor", "slow-on"), pytest.param("slow", "executor-on", marks=pytest.mark.long)],
+)
+def test_counts_are_right_whatever_befalls_workers_that_had_none_of_our_code(
+    shared, master, bare, bounded, going_on, tmp_path
+):
+    """One application after the other, in one session: a bounded run, and one in micro-batches."""
+    _, batches = run(shared, master, bare, tmp_path, bounded, going_on)
+    check_bounded(shared / bounded)
+    assert batches > 3
+    check_micro_batches(shared / going_on)

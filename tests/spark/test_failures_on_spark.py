@@ -96,9 +96,19 @@ def bind(tmp_path):
     return {"ticks": tmp_path / "ticks.jsonl"}
 
 
-@pytest.fixture(params=["bounded", "micro-batches"])
-def spark(request, session, tmp_path):
-    on = {"checkpoint": tmp_path / "checkpoint", "end": True} if request.param == "micro-batches" else {}
+def each_way(kinds):
+    """Return each kind with both ways in which a run goes on Spark, of which CI tries one, in turn."""
+    ways = ("bounded", "micro-batches")
+    return [
+        pytest.param(kind, way, marks=() if (number + place) % 2 == 0 else pytest.mark.long)
+        for number, kind in enumerate(kinds)
+        for place, way in enumerate(ways)
+    ]
+
+
+@pytest.fixture
+def spark(way, session, tmp_path):
+    on = {"checkpoint": tmp_path / "checkpoint", "end": True} if way == "micro-batches" else {}
     return Spark(session, **on)
 
 
@@ -115,8 +125,8 @@ def told(raised):
     return words
 
 
-@pytest.mark.parametrize("what", AS_LIVE)
-def test_what_fails_is_told_as_a_live_run_tells_it(what, bind, spark, tmp_path):
+@pytest.mark.parametrize(("what", "way"), each_way(AS_LIVE))
+def test_what_fails_is_told_as_a_live_run_tells_it(what, way, bind, spark, tmp_path):
     if what == "malformed":
         bind["ticks"] = tmp_path / "malformed.jsonl"
     with pytest.raises(OperatorFailure) as live:
@@ -127,8 +137,8 @@ def test_what_fails_is_told_as_a_live_run_tells_it(what, bind, spark, tmp_path):
     assert words.partition(", on ")[0] == told(live).partition(", on ")[0] and HERE in words
 
 
-@pytest.mark.parametrize("what", OF_WORKERS)
-def test_what_only_a_worker_meets_is_told_without_stacks(what, bind, spark, tmp_path):
+@pytest.mark.parametrize(("what", "way"), each_way(OF_WORKERS))
+def test_what_only_a_worker_meets_is_told_without_stacks(what, way, bind, spark, tmp_path):
     function, words = OF_WORKERS[what]
     with pytest.raises(SamzaError, match=words) as raised:
         failing(lambda ticks: ticks.map(function, op_id="failing")).run(

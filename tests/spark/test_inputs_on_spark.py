@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from runtime.spark.laid_down import laid_down
 from runtime.systems.files.files import open_source
 from runtime.units.staging import LOCK
-from samza_dsl import App, SamzaError, Spark, SparkTable, count, produce, skip, tumbling
+from samza_dsl import App, Bytes, SamzaError, Spark, SparkTable, String, archive, count, produce, skip, total, tumbling
 from samza_dsl.cli.main import commands
 from tests.runtime.test_locations import Leg, laid_out, read_all
 
@@ -321,6 +321,10 @@ def test_without_a_declared_type_records_are_dicts(session, frame, tmp_path):
             lambda session: session.createDataFrame([("A", 1, None)], "carrier string, at long, _partition int"),
             "a row has no _partition",
         ),
+        (
+            lambda session: session.range(3).selectExpr("'A' AS carrier", "id AS at", "current_date() AS _timestamp"),
+            "_timestamp says the time of a record, as ms or a timestamp, and is date32",
+        ),
         (lambda session: session.createDataFrame(rows()).withColumn("at", f.expr("1 div (at - at)")), "DIVIDE_BY_ZERO"),
     ],
 )
@@ -456,3 +460,59 @@ def test_the_commands_take_tables_and_urls(session, frame, mounted, tmp_path, mo
         else:
             assert result.exit_code in (1, 2) and done in result.output
             assert "there is no file or directory s3a:/" not in result.output
+
+
+class Paid(msgspec.Struct, frozen=True):
+    who: str
+    amount: int
+
+
+def payments(session=None, data=None, what=None):
+    """Return the sums of keys in windows of the records' own times, of a live run or of one on Spark."""
+    app = App("payments")
+    paid = app.input("paid", value=Paid, key=String(), max_disorder_ms=3_000, on_error=skip)
+    summed = paid.window(tumbling(seconds=10), total(lambda one: one.amount))
+    summed.map(lambda pane: [pane.key, pane.start, pane.value]).send_to(app.output("sums", value=list))
+    run = app.run(
+        data, bind={} if what is None else {"paid": what}, **({} if session is None else {"on": Spark(session)})
+    )
+    return sorted(run.received("sums"))
+
+
+ARCHIVED = {
+    "the rows of an archive": lambda session, path, url: session.read.parquet(str(path)).repartition(3),
+    "an archive behind a URL": lambda session, path, url: url,
+    "fields beside key and time": lambda session, path, url: (
+        session.read.parquet(str(path))
+        .where("_value IS NOT NULL")
+        .withColumn("paid", f.from_json(f.col("_value").cast("string"), "who string, amount bigint"))
+        .selectExpr("paid.*", "_partition", "_offset", "decode(_key, 'UTF-8') AS _key", "_timestamp AS _timestamp_ms")
+        .where("who IS NOT NULL")
+        .repartition(4)
+    ),
+}
+
+
+@pytest.mark.parametrize("form", ARCHIVED)
+def test_columns_of_an_archive_say_keys_and_times(session, mounted, tmp_path, form):
+    folder, url = mounted
+    data, records = tmp_path / "data", [Paid("ab"[n % 2], n) for n in range(60)]
+    said = {"data": data, "key": lambda one: one.who, "timestamp": lambda one: 1_000 * (one.amount * 7 % 60)}
+    produce("paid", records[:40], partitions=2, **said)
+    produce("paid", [b"no JSON"], value=Bytes(), data=data, timestamp=lambda _: 0)
+    produce("paid", records[40:], end=True, **said)
+    archive("paid", folder / "archived", data=data)
+    live = payments(data=data)
+    assert 0 < sum(amount for _, _, amount in live) < sum(one.amount for one in records), "some come late"
+    what = ARCHIVED[form](session, folder / "archived", f"{url}/archived")
+    assert payments(session, tmp_path / "on-spark", what) == live
+
+
+def test_a_table_with_times_is_read_in_their_order(session, tmp_path):
+    rows = [("a", n, dt.datetime.fromtimestamp(n * 7 % 40, dt.UTC)) for n in range(40)]
+    frame = session.createDataFrame(rows, "who string, amount bigint, _timestamp timestamp").coalesce(1)
+    app = App("timed")
+    paid = app.input("paid", value=Paid).partition_by(lambda one: one.who)
+    paid.window(tumbling(seconds=10), count()).map(lambda pane: pane.value).send_to(app.output("out", value=int))
+    found = app.run(on=Spark(session), bind={"paid": frame}, data=tmp_path / "data").received("out")
+    assert found == [10] * 4, "nothing is late"

@@ -13,12 +13,17 @@ from benchmarks.programs.spark_programs import JOBS
 
 LARGE = {"files", "partitions"}
 """The jobs that are of so many files or partitions that a test has no time for them."""
+LIKE_OTHERS = {"skewed", "wide"}
+"""The jobs that do what others do, to other rows."""
 RECORDS = 1_500
 
 
-@pytest.mark.parametrize("name", sorted({*JOBS} - LARGE))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] if name in LIKE_OTHERS else []) for name in sorted({*JOBS} - LARGE)],
+)
 def test_a_job_comes_to_what_both_programs_by_hand_do(name, session, tmp_path):
-    figure = measured(JOBS[name], session, RECORDS, 1, tmp_path)
+    figure = measured(JOBS[name], session, RECORDS, 0, tmp_path)
     assert set(figure.cpu_s) == set(JOBS[name].sides) and min(figure.cpu_s.values()) > 0
     assert msgspec.json.decode(msgspec.json.encode(figure), type=SparkFigure) == figure
 
@@ -30,7 +35,7 @@ def test_a_difference_is_told(session, tmp_path):
         return {name: frame.where("ticks > 1") for name, frame in job.frames(spark, inputs).items()}
 
     with pytest.raises(AssertionError, match=r"window, found: .* rows of ours, .* of frames, which differ"):
-        measured(replace(job, frames=other, python=None), session, RECORDS, 1, tmp_path)
+        measured(replace(job, frames=other, python=None), session, RECORDS, 0, tmp_path)
 
 
 def test_processors_seconds_are_those_of_a_child_that_is_over_as_well():

@@ -21,6 +21,7 @@ from runtime.units.driver import micro_batch_application as streamed
 from runtime.units.topics import as_it_is
 from samza_dsl import KafkaCluster, SamzaError
 from tests.kafka.topics import consume, create, grow, produce
+from tests.scale import scale
 from tests.simulation.crash import memory
 from tests.spark.publishing import counting
 from tests.spark.streaming import one_batch, opened, stream_here
@@ -34,7 +35,7 @@ def test_a_topic_that_is_cut_into_micro_batches_comes_to_what_it_comes_to_live(b
     ticks(broker, f"{topics}-ticks")
     bind = {"ticks": f"kafka://{broker.bootstrap}/{topics}-ticks"}
     live = watching(topics).run(tmp_path / "live", bind=bind, until_now=True)
-    for seed in range(3):
+    for seed in range(scale(1, 1, 3)):
         environment = memory()
         assert stream_here(lambda: watching(topics), environment, tmp_path / str(seed), bind, seed, ends=True) > 3
         assert as_told(environment) == told(live)

@@ -122,7 +122,8 @@ def test_every_operator_comes_over_a_cluster_to_what_the_live_run_comes_to(sessi
         with patch.object(pipelines, "memory", lambda: KafkaEnvironment(cluster, tmp_path / "filled")):
             environment = pipelines.filled()
         applications, expected = [], {}
-        for name in PIPELINES:
+        # In CI a third of them: what each does is the same over any environment, and topics take long to make.
+        for name in [*PIPELINES][:: scale(3, 3, 1)]:
             app = app_of(name)
             written = [stream.name for stream in app.plan(counts(environment)).results]
             bind = {stream: f"stream:{app.name}-{stream}" for stream in written}

@@ -6,20 +6,27 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from operators.core.base import Batch
 from runtime.encoding.serdes import Bytes, Json, String
 from runtime.model.errors import Damaged, SamzaError
+from runtime.ports.streams import OUTSIDE, Append, Control, StreamConfig
+from runtime.systems.files.archive import archive_stream
+from runtime.systems.files.files import open_source
 from runtime.systems.files.places.locations import DataFile
-from runtime.systems.files.table_files import OffsetRows, PlainRows
+from runtime.systems.files.table_files import OWN, PlainRows, StoredRows
 from runtime.units import laid_rows
 from runtime.units.carried_error import WorkerFailed, told
 from runtime.units.growing import GrowingLines
 from runtime.units.laid_rows import GROUP, LaidRows, Laying, lay_down
 from runtime.units.splits import Splits
+from tests.runtime.test_archive import read_all, stored, times
 from tests.scale import examples
+from tests.simulation.crash import memory
 
 
 def batches(rows, size, **columns):
@@ -80,11 +87,11 @@ OFFSETS = st.sets(st.integers(0, 60), min_size=1).map(sorted)
 def test_rows_are_read_from_any_offset_on(offsets, reads, at_once):
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(laid_rows, "ROWS_AT_ONCE", at_once)
-        rows = [{"n": -one, "_offset": one} for one in offsets]
+        rows = [{"n": -one, "samza_dsl_offset": one} for one in offsets]
         laying = Laying(Path(directory), "t", offsets=True)
-        (one,) = laid(laying, 0, batches(rows, 4, n=pa.int64(), _offset=pa.int32()))
+        (one,) = laid(laying, 0, batches(rows, 4, n=pa.int64(), samza_dsl_offset=pa.int32()))
         assert (one.first, one.last) == (offsets[0], offsets[-1])
-        source = OffsetRows([DataFile(Path(one.file))])
+        source = StoredRows([DataFile(Path(one.file))])
         assert source.offsets(0) == (offsets[0], offsets[-1] + 1, True)
         # One after the other, as they come, and then from anywhere.
         reads = [*((offset, 2) for offset in offsets), *reads]
@@ -106,15 +113,44 @@ def test_rows_are_read_from_any_offset_on(offsets, reads, at_once):
         source.close()
 
 
+@given(rows=st.lists(st.tuples(stored, stored, times), min_size=1, max_size=20), data=st.data())
+@settings(deadline=None, max_examples=examples(40, 3_000))
+def test_the_rows_of_an_archive_are_read_as_the_archive_is(rows, data):
+    """From any offset on, with what producers told of event time behind some, or by itself."""
+    told = {place: data.draw(times) for place in data.draw(st.sets(st.integers(0, len(rows) - 1), max_size=4))}
+    environment = memory()
+    environment.create_stream("s", StreamConfig(partitions=1))
+    for place, (key, value, at) in enumerate(rows):
+        control = Control(OUTSIDE, told[place]) if place in told else None
+        batch = Batch([value], [key], [at]) if data.draw(st.booleans()) or control is None else Batch([])
+        environment.append([Append("s", 0, batch, control)])
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch)
+        archive_stream(environment, "s", path / "archive", "parquet", data.draw(st.integers(1, 30)))
+        table = pa.concat_tables([pq.read_table(file) for file in sorted((path / "archive").glob("*.parquet"))])
+        own = {"_timestamp": OWN["_timestamp_ms"]} | OWN
+        given_rows = table.drop_columns(["_partition"]).rename_columns({n: own[n] for n in table.column_names[1:]})
+        (one,) = laid(Laying(path, "t", offsets=True), 0, iter(given_rows.to_batches(data.draw(st.integers(1, 9)))))
+        source, archived = StoredRows([DataFile(Path(one.file))]), open_source(path / "archive")
+        assert source.serde(String()) == String()
+        offset, most = data.draw(st.integers(*source.offsets(0)[:2])), data.draw(st.integers(1, 5))
+        found, expected = (
+            read_all(lambda at, most: each.read(0, at, most), offset, most)  # noqa: B023
+            for each in (source, archived)
+        )
+        assert found[:2] == expected[:2]
+        source.close()
+
+
 @pytest.mark.parametrize(
     ("offsets", "error"),
     [([1, 1], "have the same _offset"), ([2, 1], "have the same _offset"), ([1, None], "has no _offset")],
 )
 @pytest.mark.parametrize("size", [1, 2])
 def test_offsets_that_do_not_rise_are_refused(tmp_path, offsets, error, size):
-    rows = [{"_offset": one} for one in offsets]
+    rows = [{"samza_dsl_offset": one} for one in offsets]
     with pytest.raises(WorkerFailed) as failed:
-        laid(Laying(tmp_path, "bind={'t': ...}", offsets=True), 0, batches(rows, size, _offset=pa.int64()))
+        laid(Laying(tmp_path, "bind={'t': ...}", offsets=True), 0, batches(rows, size, samza_dsl_offset=pa.int64()))
     same = told(failed.value)
     assert isinstance(same, SamzaError) and error in str(same)
 

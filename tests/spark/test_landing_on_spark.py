@@ -89,7 +89,9 @@ LANDING_STEPS = (
 
 
 @pytest.mark.parametrize("number", [2, *(pytest.param(number, marks=pytest.mark.long) for number in (1, 3))])
-@pytest.mark.parametrize("is_before", [True, False], ids=["before", "behind"])
+@pytest.mark.parametrize(
+    "is_before", [pytest.param(True, id="before", marks=pytest.mark.long), pytest.param(False, id="behind")]
+)
 @pytest.mark.parametrize("step", LANDING_STEPS, ids=lambda step: step[1])
 def test_rows_of_a_streaming_frame_are_read_once_whatever_dies(session, tmp_path, step, is_before, number):
     for file in range(4):

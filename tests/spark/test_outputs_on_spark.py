@@ -176,12 +176,12 @@ def test_a_table_or_a_folder_is_parted_by_columns(session, tmp_path, table):
     assert session.table(table).count() == len(LEGS)
     assert session.table(table).where("day = '2026-01-02'").count() == 6
     assert "day=2026-01-02" in " ".join(session.table(table).inputFiles())
-    assert sorted(one.name for one in (tmp_path / "totals").iterdir() if one.is_dir()) == [
-        "carrier=C0",
-        "carrier=C1",
-        "carrier=C2",
-    ]
-    assert totals_in(session.read.parquet(str(tmp_path / "totals")).select("carrier", "legs")) == TOTALS
+    live = {"legs": LEGS, "totals": IntoTable(tmp_path / "live", partition_by="carrier")}
+    pipeline(legs=False).run(tmp_path / "data", bind=live)
+    for folder in (tmp_path / "totals", tmp_path / "live"):
+        folders = sorted(one.name for one in folder.iterdir() if one.is_dir())
+        assert folders == ["carrier=C0", "carrier=C1", "carrier=C2"]
+        assert totals_in(session.read.parquet(str(folder)).select("carrier", "legs")) == TOTALS
     with pytest.raises(SamzaError, match="has something in it already"):
         run(session, tmp_path, totals=IntoTable(tmp_path / "totals"), app=pipeline(legs=False))
 

@@ -36,13 +36,14 @@ stamps = st.lists(st.integers(0, 20), min_size=1, max_size=12)
 
 
 @given(st.lists(stamps, min_size=1, max_size=4), st.integers(1, 3), st.integers(1, 5))
-def test_rows_come_to_their_task_behind_no_watermark(producers, block, at_once):
+def test_rows_come_to_their_task_behind_no_watermark_and_by_the_block_in_order(producers, block, at_once):
     batches = []
     rows_block, rows.BLOCK = rows.BLOCK, block
     try:
         for producer, column in enumerate(producers):
             shuffled = Shuffled()
-            batch = Batch([b"%d" % at for at in column], stamps=column, timestamps=column)
+            values = [b"%d %d" % (producer, place) for place in range(len(column))]
+            batch = Batch(values, stamps=column, timestamps=column)
             for watermark, part in marked(batch, MIN_TIMESTAMP, MAX_TIMESTAMP):
                 for packed_part in packed(part):
                     shuffled.add(0, 0, watermark, packed_part)
@@ -54,10 +55,17 @@ def test_rows_come_to_their_task_behind_no_watermark(producers, block, at_once):
     told_of, found, offset = MIN_TIMESTAMP, [], 0
     while (read := arrivals.read("stream", offset)) is not None:
         assert all(stamp >= told_of for stamp in read.batch.stamps or ())
-        found += read.batch.values
+        found += [tuple(map(int, value.split())) for value in read.batch.values]
         told_of, offset = read.control.watermark if read.control else told_of, read.next_offset
-    assert sorted(found) == sorted(b"%d" % at for column in producers for at in column)
     assert told_of == MAX_TIMESTAMP
+    for producer, column in enumerate(producers):
+        assert [place for one, place in found if one == producer] == [*range(len(column))], "a task's own order stays"
+    ahead = MIN_TIMESTAMP  # the earliest that the tasks of earlier blocks had still to write
+    for producer, place in found:
+        column = producers[producer]
+        assert column[place] >= ahead
+        begun = place // block * block if len(column) > block else 0
+        ahead = max(ahead, min(column[begun:]) if len(column) > block else MIN_TIMESTAMP)
 
 
 def test_a_column_that_no_row_has_is_none_and_stamps_have_no_gaps():

@@ -76,8 +76,10 @@ def deaths(is_before):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("is_before", [True, False])
-@pytest.mark.parametrize("has_file", [True, False])
+@pytest.mark.parametrize(
+    ("has_file", "is_before"),
+    [(True, True), (False, False), *(pytest.param(one, not one, marks=pytest.mark.long) for one in (True, False))],
+)
 def test_files_streams_and_topics_are_there_once_whenever_a_driver_dies(
     broker, topics, tmp_path, monkeypatch, has_file, is_before
 ):

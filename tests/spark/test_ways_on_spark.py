@@ -45,14 +45,7 @@ def test_a_session_of_spark_connect_runs_all_that_another_does(tmp_path):
     assert told[3].startswith("map 'broken' at ") and "ZeroDivisionError" in told[3]
 
 
-def test_it_starts_under_spark_submit(tmp_path):
-    submit = Path(sys.executable).with_name("spark-submit")
-    shutil.copy(ROOT / "tests" / "spark" / "ways.py", tmp_path / "ways.py")
-    found = ran([submit, "--master", "local[2]", tmp_path / "ways.py", "submit", tmp_path / "data"], tmp_path)
-    assert found.stdout.startswith(TOTALS)
-
-
-def test_our_code_goes_to_workers_that_have_none(tmp_path):
+def test_it_starts_under_spark_submit_and_our_code_goes_to_workers_that_have_none(tmp_path):
     """Their Python has all that we need but ourselves, as an image that was made for something else."""
     venv.create(tmp_path / "bare", with_pip=False)
     (packages,) = (tmp_path / "bare").glob("lib/python*/site-packages")
@@ -62,21 +55,12 @@ def test_our_code_goes_to_workers_that_have_none(tmp_path):
     shutil.copy(ROOT / "tests" / "spark" / "ways.py", tmp_path / "ways.py")
     lacking = subprocess.run([bare, "-I", "-c", "import samza_dsl"], cwd=tmp_path, capture_output=True, text=True)
     assert "No module named 'samza_dsl'" in lacking.stderr
-    begins = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); import ways, pathlib; ways.main('own', pathlib.Path('data'))"
-    )
-    found = ran([sys.executable, "-c", begins], tmp_path, bare, PYTHONPATH="")
-    assert found.stdout == f"{TOTALS} {bare}\n"
-
-
-def test_a_session_of_our_own_says_nothing_on_the_terminal(tmp_path):
-    (tmp_path / "ways.py").write_text((ROOT / "tests" / "spark" / "ways.py").read_text() + "\napp = app()\n")
-    (tmp_path / "ticks.jsonl").write_text("".join(f'{{"key": "K{n % 3}", "at": {n}}}\n' for n in range(30)))
-    command = [Path(sys.executable).with_name("samza-dsl"), "run", "ways.py", "--on", "spark", "--master", "local[2]"]
-    done = ran([*command, "--bind", "ticks=ticks.jsonl", "--bind", "totals=totals.jsonl"], tmp_path)
-    noise = ("WARN", "WARNING", "INFO", "log4j", "Setting default log level", "Stage ", "incubator", "NativeCodeLoader")
-    assert not [line for line in (done.stderr + done.stdout).splitlines() if any(word in line for word in noise)]
-    assert len((tmp_path / "totals.jsonl").read_text().splitlines()) == 3
+    begins = ["import pathlib, sys", f"sys.path.insert(0, {str(ROOT)!r})", "import ways"]
+    (tmp_path / "begins.py").write_text("\n".join([*begins, "ways.main('submit', pathlib.Path('data'))"]))
+    submit = Path(sys.executable).with_name("spark-submit")
+    own = {"PYTHONPATH": "", "PYSPARK_DRIVER_PYTHON": sys.executable}
+    found = ran([submit, "--master", "local[2]", tmp_path / "begins.py"], tmp_path, bare, **own)
+    assert found.stdout.startswith(f"{TOTALS} {bare}\n")
 
 
 def test_the_ui_names_jobs_for_applications_and_stages_for_operators(session, tmp_path):

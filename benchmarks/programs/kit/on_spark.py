@@ -106,13 +106,13 @@ class Rounds:
 
 
 def measured(job: SparkJob, session: SparkSession, records: int, rounds: int, scratch: Path) -> SparkFigure:
-    """Return the figures of a job: of rounds in which each side runs once, behind one that does not count."""
+    """Return the figures of a job: of rounds in which each side runs once, behind one that counts only if it is all."""
     of = Rounds(job, session, records, scratch)
     took: dict[str, list[Took]] = {side: [] for side in job.sides}
     for number in range(rounds + 1):
         for side in job.sides:
             found = of.run(side)
-            if number:
+            if number or not rounds:
                 took[side].append(found)
         of.check()
     by_hand = [took[side] for side in job.sides if side != "ours"]

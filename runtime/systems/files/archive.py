@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -128,18 +129,24 @@ class _Reading:
             while self._at < len(rows.offsets) and rows.offsets[self._at] < offset:
                 self._at += 1
         self._rows = rows
-        start, stop = self._at, min(self._at + max_records, len(rows.offsets))
-        told = next((row for row in range(start, stop) if rows.watermarks[row] is not None), None)
-        # A read ends behind what a producer said, as it does in the stream: it holds for the rows before it.
-        stop = stop if told is None else told + 1
-        self._at, self._next = stop, rows.offsets[stop - 1] + 1
-        assert self._next > offset, "a read leads on"
-        control = None if told is None else Control(OUTSIDE, rows.watermarks[told] or 0)
-        if told is not None and rows.timestamps[told] is None:
-            stop -= 1
-        batch = Batch(rows.values[start:stop], rows.keys[start:stop], offsets=rows.offsets[start:stop])
-        batch.timestamps = rows.timestamps[start:stop]  # type: ignore[assignment]  # what has none was left out
-        return Read(batch, control, self._next)
+        found = read_of(rows, self._at, min(self._at + max_records, len(rows.offsets)))
+        self._at, self._next = bisect_left(rows.offsets, found.next_offset), found.next_offset
+        assert found.next_offset > offset, "a read leads on"
+        return found
+
+
+def read_of(rows: ArchiveRows, start: int, stop: int) -> Read:
+    """Return some of the rows: up to the first behind which a producer told of event time, which holds for these."""
+    told = next((row for row in range(start, stop) if rows.watermarks[row] is not None), None)
+    # A read ends behind what a producer said, as it does in the stream: it holds for the rows before it.
+    stop = stop if told is None else told + 1
+    following = rows.offsets[stop - 1] + 1
+    control = None if told is None else Control(OUTSIDE, rows.watermarks[told] or 0)
+    if told is not None and rows.timestamps[told] is None:
+        stop -= 1
+    batch = Batch(rows.values[start:stop], rows.keys[start:stop], offsets=rows.offsets[start:stop])
+    batch.timestamps = rows.timestamps[start:stop]  # type: ignore[assignment]  # what has none was left out
+    return Read(batch, control, following)
 
 
 def is_archive(path: Path) -> bool:

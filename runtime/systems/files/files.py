@@ -13,7 +13,7 @@ from runtime.systems.files.csv_files import CsvSink, CsvSource
 from runtime.systems.files.jsonl import JsonlSink, JsonlSource
 from runtime.systems.files.places.contents import UNPACKING
 from runtime.systems.files.places.locations import DataFile, RemoteFile, files_of, is_remote, local_path, needs_pyarrow
-from runtime.systems.files.tables import check_read_anywhere
+from runtime.systems.files.tables import IntoTable, check_read_anywhere
 
 KIND_OF_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 COMPRESSED_WITHIN = {"parquet"}
@@ -94,6 +94,13 @@ def open_sink(path: Path, lasting: bool = True) -> Sink:
     if kind != "parquet" and path.is_dir():
         path /= f"part-000001{path.suffix}"
     return SINKS[kind](path, lasting)
+
+
+def open_folder(into: IntoTable) -> Sink:
+    """Return the output at a folder of Parquet, parted by columns; raises SamzaError where it can't be written."""
+    with needs_pyarrow():
+        from runtime.systems.files.parquet import PartedParquetSink
+    return PartedParquetSink(Path(str(into)), (*into.partition_by,))
 
 
 def kind_read(path: Path | RemoteFile) -> str:

@@ -32,10 +32,18 @@ from runtime.ports.sink import Sink
 from runtime.ports.source import Source
 from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.folders import Folders
-from runtime.systems.files.places.locations import DataFile, RemoteFile
+from runtime.systems.files.places.locations import DataFile, RemoteFile, folder_name
 from runtime.systems.files.plain_columns import RecordColumns, UnlikeDeclared, values_in
 from runtime.systems.files.record_files import check_not_beyond
-from runtime.systems.files.rows import RowSerde, alternatives, column_types, row_of, rows_of, type_of_rows
+from runtime.systems.files.rows import (
+    RowSerde,
+    alternatives,
+    column_types,
+    columns_of,
+    row_of,
+    rows_of,
+    type_of_rows,
+)
 from runtime.systems.host.durable import make_durable
 
 ROWS_AT_ONCE = 8_192
@@ -52,6 +60,8 @@ _NUMBERS = {
     bytes(_MARKED[text]): spelled for text, spelled in (("nan", b"NaN"), ("inf", b"Infinity"), ("-inf", b"-Infinity"))
 }
 PART = re.compile(r"part-(\d{6,})\.parquet")
+NAMING = (pa.string(), pa.int64(), pa.bool_(), pa.date32())
+"""The types of columns whose values may be the names of folders, and are the same read from there."""
 Rows: TypeAlias = Any
 """Rows as JSON, with their offsets or without, or as columns: a list, or a batch of Arrow."""
 PendingRow: TypeAlias = Any
@@ -155,18 +165,19 @@ class ParquetSink(Sink):
         missing = [number for number in range(1, position + 1) if number not in numbers]
         if missing:
             raise Damaged(
-                f"{self._path} lacks {self._part(missing[0]).name}, which the last commit had written: it was changed "
+                f"{self._path} lacks part-{missing[0]:06}.parquet, which the last commit had written: it was changed "
                 "from outside; restore it, or reset the application to write the output anew"
             )
         # From the end, so that a crash in between leaves parts without gaps.
         for number in sorted(numbers, reverse=True):
             if number > position:
-                self._part(number).unlink()
-        for unfinished in self._path.glob(".part-*.parquet.tmp"):
+                for file in numbers[number]:
+                    file.unlink()
+        for unfinished in self._path.rglob(".part-*.parquet.tmp"):
             unfinished.unlink()
         self._pending.clear()
         self._parts = position
-        self._make_directory()
+        _make(self._path)
         make_durable(self._path)
 
     def write(self, batch: Batch) -> None:
@@ -198,19 +209,26 @@ class ParquetSink(Sink):
 
     def _write_part(self) -> None:
         table, rest = self._first_columns() if _is_columns(self._pending[0]) else self._first_rows()
-        target = self._part(self._parts + 1)
-        unfinished = target.with_name(f".{target.name}.tmp")
+        part = f"part-{self._parts + 1:06}.parquet"
+        unfinished: list[Path] = []
         with system_errors_told(self._path, "written"):
-            self._make_directory()
-            with unfinished.open("wb") as file:
-                pq.write_table(table, file)
-                file.flush()
-                os.fsync(file.fileno())
-            # Its name comes last, so that a part that has one is whole. A crash leaves only what `recover` removes.
-            unfinished.replace(target)
-            make_durable(self._path)
+            for folder, rows in self._folders(table):
+                _make(folder)
+                unfinished.append(folder / f".{part}.tmp")
+                with unfinished[-1].open("wb") as file:
+                    pq.write_table(rows, file)
+                    file.flush()
+                    os.fsync(file.fileno())
+            # Names come last, so that a part that has one is whole. A crash leaves only what `recover` removes.
+            for one in unfinished:
+                one.replace(one.with_name(part))
+                make_durable(one.parent)
         self._parts += 1
         self._pending = rest
+
+    def _folders(self, table: pa.Table) -> Iterator[tuple[Path, pa.Table]]:
+        """Yield the rows of a part by the folders where they belong."""
+        yield self._path, table
 
     def _first_rows(self) -> tuple[pa.Table, list[PendingRow]]:
         """Return the rows of the next part, and what stays pending."""
@@ -225,17 +243,55 @@ class ParquetSink(Sink):
         table = pa.Table.from_batches(self._pending)
         return table.slice(0, ROWS_PER_PART), table.slice(ROWS_PER_PART).to_batches()
 
-    def _make_directory(self) -> None:
-        if not self._path.exists():
-            self._path.mkdir()
-            make_durable(self._path.absolute().parent)
+    def _numbers(self) -> dict[int, list[Path]]:
+        """Return the files of each part."""
+        found: dict[int, list[Path]] = {}
+        for file in self._path.rglob("part-*.parquet") if self._path.exists() else ():
+            if match := PART.fullmatch(file.name):
+                found.setdefault(int(match[1]), []).append(file)
+        return found
 
-    def _part(self, number: int) -> Path:
-        return self._path / f"part-{number:06}.parquet"
 
-    def _numbers(self) -> set[int]:
-        names = os.listdir(self._path) if self._path.exists() else []
-        return {int(match[1]) for name in names if (match := PART.fullmatch(name))}
+class PartedParquetSink(ParquetSink):
+    """The same, with a folder for each value of some columns, as Hive and Spark name it: `day=2026-01-01`.
+
+    These columns are in no file: who reads the folder has them of the names.
+    """
+
+    def __init__(self, path: Path, by: Sequence[str]) -> None:
+        super().__init__(path)
+        self._by = by
+
+    def serde(self, declared: Serde) -> Serde:
+        """Return the serde of rows with the declared type; raises SamzaError for columns that name no folders."""
+        found = super().serde(declared)
+        columns = columns_of(self._rows.type) or []
+        types = {name: arrow_type(info) for name, info in column_types(self._rows.type, self._by).items()}
+        odd = [name for name in self._by if name not in columns or types[name] not in NAMING]
+        if odd or not {*columns} - {*self._by}:
+            wrong = f"{', '.join(odd)} is no declared text, whole number, bool or date" if odd else "no column is left"
+            raise SamzaError(
+                f"{self._path}: partition_by={[*self._by]}: {wrong}: the values of these columns are the names of "
+                "folders, beside which the output's type has other fields"
+            )
+        return found
+
+    def _folders(self, table: pa.Table) -> Iterator[tuple[Path, pa.Table]]:
+        rows: dict[tuple[object, ...], list[int]] = {}
+        for row, found in enumerate(zip(*(table.column(name).to_pylist() for name in self._by), strict=True)):
+            rows.setdefault(found, []).append(row)
+        rest = table.drop_columns([*self._by])
+        for found, places in rows.items():
+            names = (folder_name(name, value) for name, value in zip(self._by, found, strict=True))
+            yield self._path.joinpath(*names), rest.take(places)
+
+
+def _make(folder: Path) -> None:
+    """Make a folder, and durable that it is there."""
+    if not folder.exists():
+        _make(folder.absolute().parent)
+        folder.mkdir()
+        make_durable(folder.absolute().parent)
 
 
 class ApartSerde(RowSerde):

@@ -83,9 +83,10 @@ class IntoTable:
     """An output of a run on Spark that goes to a table: `bind={"delays": IntoTable("table:lake.delays", "append")}`.
 
     `table` is named as an input's is, "table:…", "delta:…" or "iceberg:…"; or it is the path of a folder of Parquet
-    that is not there yet. What becomes of rows that the table has is the `mode`: they stay ("append"), they go
-    ("overwrite"), or those with the same values in the columns `key` are replaced ("merge", which Delta and Iceberg
-    can). Without a mode there must be none. The files of a table that is made are parted by the columns `partition_by`.
+    that is not there yet, which any run writes. What becomes of rows that the table has is the `mode`: they stay
+    ("append"), they go ("overwrite"), or those with the same values in the columns `key` are replaced ("merge", which
+    Delta and Iceberg can). Without a mode there must be none. The files of a table that is made are parted by the
+    columns `partition_by`.
 
     >>> IntoTable("table:lake.delays", "merge", key="carrier").key
     ('carrier',)
@@ -121,15 +122,17 @@ class IntoTable:
 def into_table(what: object) -> IntoTable | None:
     """Return the table that an output is bound to; None where it is bound to something else. Raises SamzaError.
 
-    As text, options stand behind its name.
+    As text, options stand behind its name, and make a path that of a folder.
 
     >>> into_table("table:lake.delays?mode=append&partition_by=day,hour").partition_by
     ('day', 'hour')
+    >>> into_table("delays/?partition_by=day"), into_table("delays.jsonl")
+    (IntoTable(table='delays/', mode=None, partition_by=('day',), key=()), None)
     """
     if isinstance(what, IntoTable):
         return what
     found = table_of(what)
-    if found is None or not isinstance(what, str):
+    if not isinstance(what, str) or (found is None and "?partition_by=" not in what):
         return None if found is None else IntoTable(found)
     name, _, said = what.partition("?")
     options = parse_qs(said, keep_blank_values=True, strict_parsing=bool(said))
@@ -176,7 +179,7 @@ def check_read_anywhere(what: object) -> None:
 
 def check_written_anywhere(what: object) -> None:
     """Raise SamzaError for what only a run on Spark writes."""
-    if (into := into_table(what)) is not None:
+    if (into := into_table(what)) is not None and into.name is not None:
         raise SamzaError(
             f"{into}: it is written by a run on Spark alone: add on=Spark(session), or --on spark; or bind a file, "
             'such as "delays.parquet"'

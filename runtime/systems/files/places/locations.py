@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from runtime.model.errors import SamzaError
+from runtime.model.errors import SamzaError, SerdeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,6 +24,7 @@ OBJECT_STORES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "gcs": "gs", 
 """Schemes whose first name is that of a bucket, and what Arrow calls them."""
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 """Begins a URL: a scheme of one letter is a drive."""
+_ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 _FIELD = re.compile(r"([^=]+)=(.*)", re.DOTALL)
 MAGIC = re.compile(r"[*?\[{]")
 _BRACES = re.compile(r"(.*?)\{([^{}]*)\}(.*)", re.DOTALL)
@@ -129,6 +130,25 @@ def fields_in(path: str) -> FolderFields:
     """
     found = (_FIELD.fullmatch(folder) for folder in path.split("/")[:-1])
     return tuple((unquote(one[1]), None if one[2] == NO_VALUE else unquote(one[2])) for one in found if one)
+
+
+def folder_name(field: str, value: object) -> str:
+    """Return the name of the folder that gives a field a value, as Hive and Spark write it; raises SerdeError.
+
+    >>> folder_name("late", True), folder_name("city", "a/b"), folder_name("n", None)
+    ('late=true', 'city=a%2Fb', 'n=__HIVE_DEFAULT_PARTITION__')
+    """
+    text = NO_VALUE if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    if value in ("", NO_VALUE):
+        raise SerdeError(
+            f"a folder can't say {field}={value!r}, which whoever reads it takes for None: filter such rows out, or "
+            "map the field to another text"
+        )
+    return f"{_ESCAPED.sub(_escape, field)}={_ESCAPED.sub(_escape, text)}"
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"%{ord(found[0]):02X}"
 
 
 def braced(pattern: str) -> list[str]:
