@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from operators.async_flat_map import AsyncFlatMap
 from operators.core.base import Form, Serde
+from operators.core.entry_keys import beyond
 from operators.core.sites import here
 from operators.io import TableInput
 from operators.partition_by import hash_
 from operators.process import Process
 from operators.scan import Scan
-from operators.state.entry_keys import beyond
 from operators.state.keyed_state import STATE, loaded
 from operators.task import UserTask
 from planner.model.errors import refuse

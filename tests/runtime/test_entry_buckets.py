@@ -342,5 +342,5 @@ def test_a_kind_that_does_not_say_where_keys_lie_is_an_error():
     class Forgetful(Spec):
         kind = "forgetful"
 
-    with pytest.raises(TypeError, match=r"forgetful .*write instead: def key_at\(self, place\) in .*Forgetful"):
+    with pytest.raises(TypeError, match=r"forgetful .*write instead: def entry_kinds\(self\) in .*Forgetful"):
         Forgetful().key_at(b"sAA")
