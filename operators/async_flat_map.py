@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -82,6 +82,10 @@ class AsyncFlatMap(Spec):
     def entry_kinds(self) -> EntryKinds:
         """Return states by key."""
         return KEY_STATES
+
+    def declared_of(self, parts: Mapping[str, object]) -> Serde | None:
+        """Return that of states."""
+        return self.state
 
     def why_whole(self) -> tuple[str, str] | None:
         """Return that results of a partition in its order need one task for all of it."""

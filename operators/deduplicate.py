@@ -64,7 +64,10 @@ class Expired:
 
 
 LISTED = "list"
-ENTRIES: EntryKinds = {ID: EntryKind("id", Rest()), EXPIRY: EntryKind("expiry", Number("at_ms"), Expired())}
+ENTRIES: EntryKinds = {
+    ID: EntryKind("id", Rest(), of_users=False),
+    EXPIRY: EntryKind("expiry", Number("at_ms"), Expired(), of_users=False),
+}
 """The kinds of entries in the store."""
 
 

@@ -26,13 +26,15 @@ from operators.core.base import (
     Store,
 )
 from operators.core.durations import whole_ms
-from operators.core.entry_keys import EntryKind, EntryKinds, Number, Rest
+from operators.core.entry_keys import KEY, EntryKind, EntryKinds, Number, Rest
 from operators.state.key_cache import READ_STATE, KeyStates, emitted_of, loop_of
 from operators.state.key_collections import (
     LIST,
     LIST_ENTRIES,
     MAP,
     MAP_ENTRIES,
+    MAP_KEY,
+    NAME,
     KeyLists,
     ListState,
     MapState,
@@ -46,10 +48,10 @@ TIMER, ALARM, EXPIRY, TOUCHED = b"t", b"a", b"x", b"u"
 """The first byte of entries in the store: of timers, of alarms, of expiries of states, and of their last use."""
 ENTRIES: EntryKinds = {
     **KEY_STATES,
-    TOUCHED: EntryKind("last use", Rest()),
-    TIMER: EntryKind("timer", Number("at_ms"), Rest()),
-    ALARM: EntryKind("alarm", Number("at_ms"), Rest()),
-    EXPIRY: EntryKind("expiry", Number("at_ms"), Rest()),
+    TOUCHED: EntryKind("last use", Rest(), of_users=False),
+    TIMER: EntryKind("timer", Number("at_ms"), Rest(), of_users=False),
+    ALARM: EntryKind("alarm", Number("at_ms"), Rest(), of_users=False),
+    EXPIRY: EntryKind("expiry", Number("at_ms"), Rest(), of_users=False),
     LIST: LIST_ENTRIES,
     MAP: MAP_ENTRIES,
 }
@@ -117,6 +119,15 @@ class Process(Spec):
     def entry_kinds(self) -> EntryKinds:
         """Return states, lists and maps, timers and alarms, and what makes states expire."""
         return ENTRIES
+
+    def part_serdes(self, key: Serde | None) -> Mapping[str, Serde | None]:
+        """Return the serdes of keys, and of those of maps."""
+        return {KEY: key, MAP_KEY: None}
+
+    def declared_of(self, parts: Mapping[str, object]) -> Serde | None:
+        """Return the declared serde of a list or a map, or of states."""
+        declared = self.maps if MAP_KEY in parts else self.lists if NAME in parts else None
+        return self.state if declared is None else declared.get(str(parts[NAME]))
 
     def build(self, context: OperatorContext) -> ProcessOperator:
         """Return its operator, which keeps states, lists and maps as was declared."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -58,6 +58,10 @@ class Scan(Spec):
     def entry_kinds(self) -> EntryKinds:
         """Return states by key."""
         return KEY_STATES
+
+    def declared_of(self, parts: Mapping[str, object]) -> Serde | None:
+        """Return that of states."""
+        return self.state
 
     def build(self, context: OperatorContext) -> ScanOperator:
         """Return its operator, which keeps states as was declared."""

@@ -104,6 +104,10 @@ class UserTask(Spec):
         """Return what was put by key."""
         return OF_KEYS
 
+    def declared_of(self, parts: Mapping[str, object]) -> Serde | None:
+        """Return that of what was put."""
+        return self.state
+
     def part_serdes(self, key: Serde | None) -> Mapping[str, Serde | None]:
         """Return that its keys are whatever it was called with."""
         return {KEY: None}

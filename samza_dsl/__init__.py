@@ -56,6 +56,7 @@ from runtime.model.history import prefer_live
 from runtime.model.metrics import Metrics
 from runtime.model.state_choice import Forget
 from runtime.spark.session import Spark
+from runtime.stored_state.entries import StateEntry
 from runtime.systems.files.tables import IntoTable, SparkTable
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic
 from samza_dsl.application.app import App
@@ -98,6 +99,7 @@ __all__ = [
     "SamzaError",
     "Spark",
     "SparkTable",
+    "StateEntry",
     "StateQuery",
     "StateTypes",
     "StreamSummary",

@@ -609,6 +609,10 @@ class Spec:
         """Return the serdes of the parts of places that are bytes, given that of its keys; None stands for `Tagged`."""
         return {KEY: key}
 
+    def declared_of(self, parts: Mapping[str, object]) -> Serde | None:
+        """Return the declared serde of the value of an entry, whose place has these parts; None where there is none."""
+        return None
+
     def key_at(self, place: bytes) -> bytes | None:
         """Return the key's bytes in the place of an entry of its store; None for an entry of no one key.
 

@@ -117,15 +117,19 @@ class Sized:
 class EntryKind:
     """The kind of some entries of a store: a word for what they are, and the parts of their places.
 
+    Their values are `of_users`, or of the operator's own making, as those of timers; `in_tuple` they lie in one of one.
+
     >>> timers = EntryKind("timer", Number("at_ms"), Rest())
     >>> parts = timers.parts_of(b"t" + ordered(-7) + b"AA", 1)
     >>> parts, b"t" + timers.bytes_of(parts) == b"t" + ordered(-7) + b"AA"
     ({'at_ms': -7, 'key': b'AA'}, True)
     """
 
-    def __init__(self, word: str, *parts: Part) -> None:
+    def __init__(self, word: str, *parts: Part, of_users: bool = True, in_tuple: bool = False) -> None:
         self.word = word
         self.parts = parts
+        self.of_users = of_users
+        self.in_tuple = in_tuple
 
     def parts_of(self, place: bytes, start: int) -> dict[str, object]:
         """Return by name what lies in a place from `start` on; raises ValueError where these parts do not."""

@@ -37,8 +37,8 @@ MISSING = object()
 ENTRIES: EntryKinds = {
     b"l": EntryKind("waiting", Number("bucket"), Rest()),
     b"n": EntryKind("right row", Number("bucket"), Rest()),
-    b"v": EntryKind("right row", Number("bucket"), Rest()),
-    b"b": EntryKind("oldest right row", Rest()),
+    b"v": EntryKind("right version", Number("bucket"), Rest()),
+    b"b": EntryKind("oldest right version", Rest()),
 }
 """The kinds of entries in the store."""
 

@@ -22,7 +22,7 @@ ENTRIES: EntryKinds = {
     OWN: EntryKind("left row", Rest()),
     # Any own row may come to name another, so each part of a task keeps all of these: they go with no key.
     OTHER: EntryKind("right row", Rest(FOREIGN)),
-    NAMED: EntryKind("reference", Sized(FOREIGN), Rest()),
+    NAMED: EntryKind("reference", Sized(FOREIGN), Rest(), of_users=False),
 }
 """The kinds of entries in the store."""
 

@@ -53,8 +53,9 @@ class Index:
         return b"" if index is None else cast(int, index).to_bytes(PLACE_BYTES, "big")
 
 
-LIST_ENTRIES = EntryKind("list", Sized(), Named("name"), Index())
-MAP_ENTRIES = EntryKind("map", Sized(), Named("name"), Rest("entry"))
+NAME, MAP_KEY = "name", "entry"
+LIST_ENTRIES = EntryKind("list", Sized(), Named(NAME), Index())
+MAP_ENTRIES = EntryKind("map", Sized(), Named(NAME), Rest(MAP_KEY), in_tuple=True)
 """The kinds of these entries."""
 
 

@@ -37,7 +37,7 @@ def entry_kinds(spec: Window) -> EntryKinds:
             return {ROW: EntryKind("row", *by_bucket), SHOWN: EntryKind("pane", *by_bucket)}
         # The one mark of all that has fired belongs to no key.
         rows = EntryKind("row", Number("at_ms"), Rest())
-        return {ROW: rows, STATE: EntryKind("window", Rest()), MARK: EntryKind("fired")}
+        return {ROW: rows, STATE: EntryKind("window", Rest()), MARK: EntryKind("fired", of_users=False)}
     if spec.is_triggered:
         numbers = map(Number, ("start_ms", "end_ms")[: numbers_ahead(spec)])
         return {STATE: EntryKind("window", *numbers, Rest())}

@@ -59,7 +59,7 @@ def check_state(
     that no stage reads any more. The error names the command that helps, or `anew` where there is none. Raises
     PlanError where an operator of the plan is to blame, else SamzaError.
     """
-    _check_whole(environment, plan)
+    check_whole(environment, plan)
     _check_layout(environment.checkpoints(plan.app), plan, typed(environment, f"reset {plan.app}"))
     found = complaints_of(environment, plan, graph, partitions)
     if not found:
@@ -93,7 +93,8 @@ def complaints_of(environment: Environment, plan: Plan, graph: Graph, partitions
     return found
 
 
-def _check_whole(environment: Environment, plan: Plan) -> None:
+def check_whole(environment: Environment, plan: Plan) -> None:
+    """Refuse state of which only a part is there, as a handover was not taken over to its end."""
     before = environment.checkpoints(plan.app).get(STATE, Checkpoint(0)).meanings
     if UNFINISHED in before:
         raise SamzaError(
@@ -203,7 +204,7 @@ def check_move(environment: Environment, plan: Plan, graph: Graph, old: str, new
 
     Raises PlanError where the operator of the plan is to blame, else SamzaError.
     """
-    _check_whole(environment, plan)
+    check_whole(environment, plan)
     app, checkpoints, kept = plan.app, environment.checkpoints(plan.app), environment.stores(plan.app)
     means, now = checkpoints.get(STATE, Checkpoint(0)).meanings.get(old), meanings_of(plan, graph)
     again = typed(environment, f"state forget {app} {old}")

@@ -222,8 +222,7 @@ def _shape_of(graph: Graph, id: str) -> _Shape:
     if id not in graph.specs:
         raise refuse(here(), f"there is no operator {id!r}", f"one of {', '.join(sorted(graph.specs))}")
     spec = graph.specs[id]
-    above = graph.streams_into(id)
-    key = graph.key_serde(above[0] if above else id) or Tagged()
+    key = graph.key_serde_into(id) or Tagged()
     shape = next((make(graph, id, key) for kind, make in _SHAPES.items() if id in graph.of(kind)), None)
     if shape is None or (not spec.stateful and not spec.looked_into):
         wrong = f"{spec.kind} {id!r} at {spec.site} keeps no state by key that could be asked for"
