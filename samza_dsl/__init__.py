@@ -26,6 +26,7 @@ from operators.aggregations.aggregation import (
 from operators.aggregations.distinct import approximate_distinct, distinct
 from operators.aggregations.quantiles import quantile, quantiles
 from operators.core.base import Context
+from operators.core.entry_keys import StateEntry
 from operators.core.policies import dead_letter, fail, retry, skip
 from operators.joins.changes import Change
 from operators.partition_by import hash_, ranges
@@ -56,7 +57,6 @@ from runtime.model.history import prefer_live
 from runtime.model.metrics import Metrics
 from runtime.model.state_choice import Forget
 from runtime.spark.session import Spark
-from runtime.stored_state.entries import StateEntry
 from runtime.systems.files.tables import IntoTable, SparkTable
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic
 from samza_dsl.application.app import App

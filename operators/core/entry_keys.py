@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 SHIFT = 2**63
 """Added to numbers, so that negative ones come first."""
@@ -166,6 +168,27 @@ EntryKinds = Mapping[bytes, EntryKind]
 """The kinds of entries of a store by the first byte of their places; by b"" that of all, where places have none."""
 OF_KEYS: EntryKinds = MappingProxyType({b"": EntryKind("row", Rest())})
 """The kind of entries whose places are keys, and nothing else."""
+
+
+class StateEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of an operator's state: its kind, its key and its value, and the other parts of its place by name.
+
+    A `kind` is "state", "window", "list", "left row" and the like, as `samza-dsl state show` prints it. `key` is None
+    where an entry is of no one key; `parts` has a window's times, a list's name and so on. Times are in ms.
+
+    >>> StateEntry(kind="state", key="AA", value=1, task=0).of(2)
+    StateEntry(kind='state', key='AA', value=2, task=0, parts={})
+    """
+
+    kind: str
+    key: Any
+    value: Any
+    task: int
+    parts: dict[str, Any] = {}
+
+    def of(self, value: object) -> StateEntry:
+        """Return this entry with another value."""
+        return msgspec.structs.replace(self, value=value)
 
 
 def kind_at(kinds: EntryKinds, place: bytes) -> tuple[int, EntryKind]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import struct
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from math import isfinite
+from math import isfinite, isnan
 from typing import Any
 
 import msgspec
@@ -35,6 +36,8 @@ WORD, OF, CLASS = "$", "of", "class"
 """The names in an object that stands for what JSON has no form for: a word for what it is, its content, its class."""
 LEAST, MOST = -(2**63), 2**64 - 1
 """The ints that MessagePack has a form for."""
+_FLOAT = struct.Struct(">d")
+_USUAL_NAN = _FLOAT.pack(float("nan"))
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 
@@ -64,7 +67,7 @@ def bytes_of(plain: object, serde: Tagged) -> bytes:
         return _bytes(plain, serde)
     except SerdeError:
         raise
-    except (TypeError, ValueError, KeyError, OverflowError) as error:
+    except (AttributeError, TypeError, ValueError, KeyError, OverflowError, struct.error) as error:
         raise SerdeError(f"{plain!r} is no stored value: {error}") from error
 
 
@@ -76,7 +79,9 @@ def escaped(word: str, of: object) -> dict[str, object]:
 def packed(value: Any) -> object:
     """Return a value of MessagePack as a plain one."""
     if type(value) is float and not isfinite(value):
-        return escaped("float", str(value))
+        # There are many NaNs; one that is not the usual one is told by its bits.
+        bits = _FLOAT.pack(value)
+        return escaped("float", f"nan {bits.hex()}" if isnan(value) and bits != _USUAL_NAN else str(value))
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value) is bytes:
@@ -218,7 +223,8 @@ def _scalar(word: object, of: Any) -> object:
     if word == "bytes":
         return b64decode(of, validate=True)
     if word == "float":
-        return float(of)
+        name, _, bits = of.partition(" ")
+        return _FLOAT.unpack(bytes.fromhex(bits))[0] if name == "nan" and bits else float(of)
     raise ValueError(f"{word!r} stands for nothing here")
 
 

@@ -37,13 +37,14 @@ UNFINISHED = ""
 class Complaint(NamedTuple):
     """The reason why a run can't go on with the state of an operator, and the advice `instead` that keeps it.
 
-    `spec` is the operator that would read it; None where there is none.
+    `spec` is the operator that would read it; None where there is none. `convert` is the advice that changes it.
     """
 
     operator: str
     spec: Spec | None
     wrong: str
     instead: str
+    convert: str = ""
 
 
 def check_state(
@@ -69,7 +70,8 @@ def check_state(
     drop = anew or f"drop what does not fit alone, the state of {' and '.join(map(repr, operators))}: {command}"
     again = f"compute all again with it: {typed(environment, f'reset {plan.app}')}"
     is_read_otherwise = first.instead == AS_BEFORE and anew is None
-    instead = "; or ".join(filter(None, (first.instead, drop, again if is_read_otherwise else "")))
+    ways = (first.instead, first.convert if anew is None else "", drop, again if is_read_otherwise else "")
+    instead = "; or ".join(filter(None, ways))
     if first.spec is not None:
         raise refuse(first.spec, first.wrong, instead)
     raise SamzaError(f"the app {plan.app!r} has {first.wrong}: {instead}")
@@ -85,8 +87,11 @@ def complaints_of(environment: Environment, plan: Plan, graph: Graph, partitions
     found = [_orphan(environment, plan, graph, store, before, now) for store in kept if store not in known]
     for store, means in now.items():
         if store in kept and before.get(store, means) != means:
+            spec = graph.specs[store]
             wrong = f"its state was kept as {before[store]!r}, and would now be read as {means!r}"
-            found.append(Complaint(store, graph.specs[store], wrong, AS_BEFORE))
+            convert = typed(environment, f"state convert {spec.site.file} {store} MODULE:FUNCTION")
+            by = f"convert it by a function of yours: {convert}" if can_convert(before[store], spec, graph) else ""
+            found.append(Complaint(store, spec, wrong, AS_BEFORE, by))
     found += _between(environment, plan, graph)
     told = {one.operator for one in found}
     found += [one for one in _elsewhere(checkpoints, plan, graph, kept, partitions) if one.operator not in told]
@@ -197,6 +202,12 @@ def _elsewhere(
 def _said(one: Lies) -> str:
     chosen = f", chosen by who writes {one.writer!r}" if one.writer else ""
     return f"in {one.partitions} partition{'s' * (one.partitions > 1)}{chosen}"
+
+
+def can_convert(means: str, spec: Spec, graph: Graph) -> bool:
+    """Whether entries that were kept with a meaning lie as those of an operator do: it is of the kind, and its keys."""
+    words = without_modules(", ".join(" ".join(one) for one in key_words(spec, graph).items()))
+    return means.partition(",")[0] == spec.kind and (not words or means.endswith(words))
 
 
 def check_move(environment: Environment, plan: Plan, graph: Graph, old: str, new: str) -> None:

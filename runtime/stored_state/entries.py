@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from operators.core.base import Serde, Spec
-from operators.core.entry_keys import KEY, EntryKind, EntryKinds, kind_at
+from operators.core.entry_keys import KEY, EntryKind, EntryKinds, StateEntry, kind_at
 from operators.io import TableInput
 from operators.partition_by import PartitionBy, hash_
 from operators.state.keyed_state import dumped, loaded
@@ -30,27 +30,6 @@ ENCODED = "encoded"
 _evolving = Evolving()
 Row = dict[str, Any]
 """An entry as plain values by name."""
-
-
-class StateEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of an operator's state: its kind, its key and its value, and the other parts of its place by name.
-
-    A `kind` is "state", "window", "list", "left row" and the like, as `samza-dsl state show` prints it. `key` is None
-    where an entry is of no one key; `parts` has a window's times, a list's name and so on. Times are in ms.
-
-    >>> StateEntry(kind="state", key="AA", value=1, task=0).of(2)
-    StateEntry(kind='state', key='AA', value=2, task=0, parts={})
-    """
-
-    kind: str
-    key: Any
-    value: Any
-    task: int
-    parts: dict[str, Any] = {}
-
-    def of(self, value: object) -> StateEntry:
-        """Return this entry with another value."""
-        return msgspec.structs.replace(self, value=value)
 
 
 class Stored(NamedTuple):
@@ -94,6 +73,8 @@ class StoredEntries:
                 else:
                     row[name] = packed(part)
         row[VALUE] = _plain_by(self._value, one.value)
+        if self._spec is not None and kind.in_tuple:
+            (row[VALUE],) = row[VALUE][OF]
         return row
 
     def stored(self, row: Row) -> Stored:
@@ -111,7 +92,8 @@ class StoredEntries:
             for name, part in row.items()
             if name not in (OPERATOR, TASK, KIND, VALUE)
         }
-        return self._placed(first, kind, parts, row.get(TASK), _bytes_by(self._value, row[VALUE]))
+        value = escaped("tuple", [row[VALUE]]) if kind.in_tuple else row[VALUE]
+        return self._placed(first, kind, parts, row.get(TASK), _bytes_by(self._value, value))
 
     def entry(self, one: Stored) -> StateEntry:
         """Return an entry with its values; raises SerdeError for one that is not of this operator."""

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
+from operators.core.entry_keys import StateEntry
 from planner.model.errors import refuse
 from planner.model.graph import Graph
 from planner.model.plan import Plan
 from runtime.commit.commit import STATE
-from runtime.job.parameters import key_words, without_modules
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import wall_clock_ms
 from runtime.model.errors import SamzaError, SerdeError
-from runtime.opening.rewind import check_whole, meanings_of, no_state_error
+from runtime.opening.rewind import can_convert, check_whole, meanings_of, no_state_error
 from runtime.opening.stored_state import COPIED_AT_ONCE, COPIED_BYTES, STAGED, lies, replace_staged
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment, typed
 from runtime.ports.state import StateWrites
-from runtime.stored_state.entries import OPERATOR, Row, StateEntry, Stored, StoredEntries
+from runtime.stored_state.entries import OPERATOR, Row, Stored, StoredEntries
 
 Change = Callable[[StateEntry], StateEntry | None]
 
@@ -84,19 +84,9 @@ def check_convert(environment: Environment, plan: Plan, graph: Graph, operator: 
         raise SamzaError(f"the app {app!r} has no operator {operator!r} that keeps state: it has {_named(now)}")
     means = environment.checkpoints(app).get(STATE, Checkpoint(0)).meanings.get(operator, now[operator])
     spec = graph.specs[operator]
-    if not can_convert(means, spec.kind, key_words(spec, graph)):
+    if not can_convert(means, spec, graph):
         wrong = f"its state was kept as {means!r}, and its entries lie otherwise as {now[operator]!r}"
         raise refuse(spec, wrong, f"it as before; or {typed(environment, f'state forget {app} {operator}')}")
-
-
-def can_convert(means: str, kind: str, keys: Mapping[str, str]) -> bool:
-    """Whether entries that were kept with a meaning lie as those of an operator of a kind with such keys do.
-
-    >>> can_convert("scan, any state, keys Tagged()", "scan", {"keys": "Tagged()"})
-    True
-    """
-    words = without_modules(", ".join(" ".join(one) for one in keys.items()))
-    return means.partition(",")[0] == kind and (not words or means.endswith(words))
 
 
 def _stage(environment: Environment, app: str, entries: Iterable[tuple[str, Stored]]) -> dict[str, int]:

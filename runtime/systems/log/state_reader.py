@@ -142,7 +142,6 @@ class LogSnapshot(StateSnapshot):
             raise damaged_entry(self._database, self._app, store, task, key, error) from error
 
     def between(self, store: str, task: int, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the entries with `start` <= key < `end`, in key order; raises `Damaged`."""
         place = self.tasks(store).get(task)
         if place is None:
             return
