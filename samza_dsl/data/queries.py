@@ -13,6 +13,7 @@ from operators.core.base import Form, Serde
 from operators.core.entry_keys import beyond
 from operators.core.sites import here
 from operators.io import TableInput
+from operators.joins.own_table import OwnTable
 from operators.partition_by import hash_
 from operators.process import Process
 from operators.scan import Scan
@@ -250,9 +251,14 @@ def _of_task(graph: Graph, id: str, key: Serde) -> _Shape:
     return _Shape(b"", Tagged(), Evolving(), form_of(graph.of(UserTask)[id].state))
 
 
+def _of_own_table(graph: Graph, id: str, key: Serde) -> _Shape:
+    return _Shape(b"", key, Evolving(), form_of(graph.of(OwnTable)[id].state))
+
+
 _SHAPES: Mapping[type, Callable[..., _Shape]] = {
     **dict.fromkeys(KEYED, _of_key),
     TableInput: _of_table,
+    OwnTable: _of_own_table,
     UserTask: _of_task,
 }
 

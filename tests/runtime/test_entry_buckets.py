@@ -144,6 +144,11 @@ def looked_into(given):
     return given.stream().join(table, pair, how="left")
 
 
+def joined_with_own(given):
+    left, right = given.streams
+    return left.join(right.to_table("rows"), pair, how="left", op_id="it")
+
+
 def by_row(given):
     table = given.app.table("other", value=list, **TABLE)
     lengths = windows_by(table, lambda row: tumbling(milliseconds=90 if row is None else 50))
@@ -210,6 +215,8 @@ STEPS = {
     "nearest": nearest(direction="nearest", tolerance=50),
     "tables": of_tables(),
     "foreign key": of_tables(on=lambda row: row[0]),
+    "own table": one(lambda s: s.to_table("it").changes()),
+    "own table's join": joined_with_own,
     "table": looked_into,
     "windows": in_windows,
 }
