@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from operators.core.base import EVENT_COLUMNS, Batch, Copies, Form, Key, Keys, Serde, Spec, Store
-from operators.state.entry_keys import key_behind
+from operators.core.entry_keys import EntryKinds
 from operators.state.keyed_state import (
-    KEY_BEHIND,
+    KEY_STATES,
     STATE,
     UNCHANGEABLE,
     KeyContext,
@@ -79,9 +79,13 @@ class AsyncFlatMap(Spec):
         """Return the meaning of the states that `init` makes."""
         return meaning_of(self.init)
 
-    def key_at(self, place: bytes) -> bytes | None:
-        """Return the key, behind a byte."""
-        return key_behind(place, KEY_BEHIND)
+    def entry_kinds(self) -> EntryKinds:
+        """Return states by key."""
+        return KEY_STATES
+
+    def declared_of(self, parts: Mapping[str, object]) -> Serde | None:
+        """Return that of states."""
+        return self.state
 
     def why_whole(self) -> tuple[str, str] | None:
         """Return that results of a partition in its order need one task for all of it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heappop, heappush
@@ -22,8 +22,18 @@ from operators.core.base import (
     Spec,
     Store,
 )
+from operators.core.entry_keys import (
+    KEY,
+    NUMBER_BYTES,
+    EntryKind,
+    EntryKinds,
+    Number,
+    Rest,
+    beyond,
+    number_at,
+    ordered,
+)
 from operators.core.sites import does_the_same
-from operators.state.entry_keys import NUMBER_BYTES, TIMED, beyond, key_behind, number_at, ordered
 
 ID, EXPIRY = b"i", b"x"
 """The first byte of entries in the store: of times by id, and of ids by the time at which they expire."""
@@ -35,6 +45,30 @@ CHUNK = 1_000
 """The ids of one entry by the time at which they expire; an entry must fit into a record of a changelog."""
 Times = int | tuple[int, ...]
 """The times at which messages with an id went on; mostly it is one."""
+
+
+class Expired:
+    """The id that expires, behind a byte; or the number of a list of them."""
+
+    def cut(self, place: bytes, start: int, found: dict[str, object]) -> int:
+        """Note the id as a key, or the number as bytes."""
+        is_one = place[start : start + 1] == ONE_ID
+        found[KEY if is_one else LISTED] = place[start + is_one :]
+        return len(place)
+
+    def bytes_of(self, found: Mapping[str, object]) -> bytes:
+        """Return its bytes."""
+        data = found[LISTED] if LISTED in found else found[KEY]
+        assert isinstance(data, bytes), "it was cut out of bytes"
+        return data if LISTED in found else ONE_ID + data
+
+
+LISTED = "list"
+ENTRIES: EntryKinds = {
+    ID: EntryKind("id", Rest(), of_users=False),
+    EXPIRY: EntryKind("expiry", Number("at_ms"), Expired(), of_users=False),
+}
+"""The kinds of entries in the store."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -86,12 +120,14 @@ class Deduplicate(Spec):
                 return False
         return True
 
-    def key_at(self, place: bytes) -> bytes | None:
-        """Return the id, where it is the key; the lists of ids that expire together are of no one key."""
+    def entry_kinds(self) -> EntryKinds:
+        """Return times by id, and ids by the time at which they expire: each alone where it is a key, else in lists."""
         # A list that was written while ids were no keys is passed over for the ids that a part does not have.
-        if place[:1] == EXPIRY:
-            return place[TIMED + 1 :] if place[TIMED : TIMED + 1] == ONE_ID else None
-        return key_behind(place, {ID: 1})
+        return ENTRIES
+
+    def part_serdes(self, key: Serde | None) -> Mapping[str, Serde | None]:
+        """Return the serde of ids."""
+        return {KEY: self.id_serde}
 
     def why_whole(self) -> tuple[str, str] | None:
         """Return that ids are looked for beyond the messages of a key, unless they are the keys."""

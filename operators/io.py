@@ -9,6 +9,7 @@ from types import UnionType
 from typing import Any, ClassVar, NamedTuple, Union, get_args, get_origin
 
 from operators.core.base import Output, Serde, Spec, told_of
+from operators.core.entry_keys import OF_KEYS, EntryKinds
 from operators.core.wording import shown
 
 OURS = "samza-"
@@ -119,8 +120,12 @@ class TableInput(Input):
         """The type of its rows."""
         return f"rows {self.value!r}"
 
+    def entry_kinds(self) -> EntryKinds:
+        """Return rows by key."""
+        return OF_KEYS
+
     def key_at(self, place: bytes) -> bytes | None:
-        """Return the place, which is the key; each part of a task keeps all of a table that every task has."""
+        """Return the key; each part of a task keeps all of a table that every task has."""
         return None if self.broadcast else place
 
     def changes(self) -> TableChanges:

@@ -26,26 +26,36 @@ from operators.core.base import (
     Store,
 )
 from operators.core.durations import whole_ms
-from operators.state.entry_keys import TIMED, key_behind
+from operators.core.entry_keys import KEY, EntryKind, EntryKinds, Number, Rest
 from operators.state.key_cache import READ_STATE, KeyStates, emitted_of, loop_of
 from operators.state.key_collections import (
-    COLLECTIONS,
     LIST,
+    LIST_ENTRIES,
     MAP,
+    MAP_ENTRIES,
+    MAP_KEY,
+    NAME,
     KeyLists,
     ListState,
     MapState,
-    key_of,
     place_of,
     remove_all,
 )
-from operators.state.keyed_state import STATE, UNCHANGEABLE, K, S, meaning_of
+from operators.state.keyed_state import KEY_STATES, STATE, UNCHANGEABLE, K, S, meaning_of
 from operators.state.timers import Timers
 
 TIMER, ALARM, EXPIRY, TOUCHED = b"t", b"a", b"x", b"u"
 """The first byte of entries in the store: of timers, of alarms, of expiries of states, and of their last use."""
-KEYS_BEHIND = {STATE: 1, TOUCHED: 1, TIMER: TIMED, ALARM: TIMED, EXPIRY: TIMED}
-"""The bytes ahead of the key in these entries, and in those of states."""
+ENTRIES: EntryKinds = {
+    **KEY_STATES,
+    TOUCHED: EntryKind("last use", Rest(), of_users=False),
+    TIMER: EntryKind("timer", Number("at_ms"), Rest(), of_users=False),
+    ALARM: EntryKind("alarm", Number("at_ms"), Rest(), of_users=False),
+    EXPIRY: EntryKind("expiry", Number("at_ms"), Rest(), of_users=False),
+    LIST: LIST_ENTRIES,
+    MAP: MAP_ENTRIES,
+}
+"""The kinds of entries in the store."""
 Handler = Callable[..., Iterable[object] | None]
 """A function of the user for messages, timers or alarms; it returns what is emitted."""
 IN_HAND = frozenset({tuple, list, type(None)})
@@ -106,9 +116,18 @@ class Process(Spec):
         """Return the meaning of the states that `init` makes."""
         return meaning_of(self.init)
 
-    def key_at(self, place: bytes) -> bytes | None:
-        """Return the key: behind a byte or a time, or where its length stands ahead of it, in lists and maps."""
-        return key_of(place) if place[:1] in COLLECTIONS else key_behind(place, KEYS_BEHIND)
+    def entry_kinds(self) -> EntryKinds:
+        """Return states, lists and maps, timers and alarms, and what makes states expire."""
+        return ENTRIES
+
+    def part_serdes(self, key: Serde | None) -> Mapping[str, Serde | None]:
+        """Return the serdes of keys, and of those of maps."""
+        return {KEY: key, MAP_KEY: None}
+
+    def declared_of(self, parts: Mapping[str, object]) -> Serde | None:
+        """Return the declared serde of a list or a map, or of states."""
+        declared = self.maps if MAP_KEY in parts else self.lists if NAME in parts else None
+        return self.state if declared is None else declared.get(str(parts[NAME]))
 
     def build(self, context: OperatorContext) -> ProcessOperator:
         """Return its operator, which keeps states, lists and maps as was declared."""

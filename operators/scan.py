@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from operators.core.base import MOST_HELD, Batch, Copies, Keys, OperatorContext, Serde, Spec, Store
+from operators.core.entry_keys import EntryKinds
 from operators.core.untimed import NothingFires
-from operators.state.entry_keys import key_behind
 from operators.state.key_cache import READ_STATE, KeyStates, emitted_of, loop_of
-from operators.state.keyed_state import KEY_BEHIND, meaning_of
+from operators.state.keyed_state import KEY_STATES, meaning_of
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -55,9 +55,13 @@ class Scan(Spec):
         """Return the meaning of the states that `init` makes."""
         return meaning_of(self.init)
 
-    def key_at(self, place: bytes) -> bytes | None:
-        """Return the key, behind a byte."""
-        return key_behind(place, KEY_BEHIND)
+    def entry_kinds(self) -> EntryKinds:
+        """Return states by key."""
+        return KEY_STATES
+
+    def declared_of(self, parts: Mapping[str, object]) -> Serde | None:
+        """Return that of states."""
+        return self.state
 
     def build(self, context: OperatorContext) -> ScanOperator:
         """Return its operator, which keeps states as was declared."""

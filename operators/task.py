@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from operators.core.base import NO_HEADERS, Batch, Output, Serde, Spec, Store
 from operators.core.base import Form as StateForm
+from operators.core.entry_keys import KEY, OF_KEYS, EntryKinds
 from operators.core.sites import mistake
 from operators.core.wording import shown
 from operators.io import check_headers
@@ -99,10 +100,21 @@ class UserTask(Spec):
         """Whether its state is by the keys of its messages."""
         return self.by_key
 
+    def entry_kinds(self) -> EntryKinds:
+        """Return what was put by key."""
+        return OF_KEYS
+
+    def declared_of(self, parts: Mapping[str, object]) -> Serde | None:
+        """Return that of what was put."""
+        return self.state
+
+    def part_serdes(self, key: Serde | None) -> Mapping[str, Serde | None]:
+        """Return that its keys are whatever it was called with."""
+        return {KEY: None}
+
     def key_at(self, place: bytes) -> bytes | None:
-        """Return the place, which is the key where its state is by these."""
-        assert self.by_key, "only what is by key is asked for keys"
-        return place
+        """Return the key where its state is by those of its messages; None where its keys are its own."""
+        return place if self.by_key else None
 
     def why_whole(self) -> tuple[str, str] | None:
         """Return that nobody knows which of its state belongs to which messages, unless it says so."""

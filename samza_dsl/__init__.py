@@ -26,6 +26,7 @@ from operators.aggregations.aggregation import (
 from operators.aggregations.distinct import approximate_distinct, distinct
 from operators.aggregations.quantiles import quantile, quantiles
 from operators.core.base import Context
+from operators.core.entry_keys import StateEntry
 from operators.core.policies import dead_letter, fail, retry, skip
 from operators.joins.changes import Change
 from operators.partition_by import hash_, ranges
@@ -102,6 +103,7 @@ __all__ = [
     "Sized",
     "Spark",
     "SparkTable",
+    "StateEntry",
     "StateQuery",
     "StateTypes",
     "StreamSummary",

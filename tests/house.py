@@ -51,6 +51,7 @@ ORDER = (
     "runtime.commit",
     "runtime.loop",
     "runtime.opening",
+    "runtime.stored_state",
     "runtime.run",
     "runtime.containers",
     "runtime.watching",

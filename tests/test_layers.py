@@ -34,6 +34,7 @@ HOMES = {
             "runtime/systems/files/schemas.py",
             "runtime/systems/files/plain_columns.py",
             "runtime/systems/files/table_files.py",
+            "runtime/stored_state/parquet_rows.py",
         ),
     ),
     "pandas": ("runtime/spark/", "runtime/units/"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
+from operators.core.entry_keys import KEY, EntryKinds, kind_at
 from operators.core.wording import stable
 
 if TYPE_CHECKING:
@@ -596,17 +597,29 @@ class Spec:
         """Return the meaning of its stored entries; where these words change, a run refuses the old state."""
         return ""
 
+    def entry_kinds(self) -> EntryKinds:
+        """Return the kinds of entries of its store; raises TypeError where it does not say them."""
+        # Never a default: entries of a spec that nobody knows would silently go with the wrong keys.
+        raise TypeError(
+            f"{self.kind} {self.op_id!r} at {self.site}: nobody knows what lies in its state; write instead: "
+            f"def entry_kinds(self) in {type(self).__qualname__}"
+        )
+
+    def part_serdes(self, key: Serde | None) -> Mapping[str, Serde | None]:
+        """Return the serdes of the parts of places that are bytes, given that of its keys; None stands for `Tagged`."""
+        return {KEY: key}
+
+    def declared_of(self, parts: Mapping[str, object]) -> Serde | None:
+        """Return the declared serde of the value of an entry, whose place has these parts; None where there is none."""
+        return None
+
     def key_at(self, place: bytes) -> bytes | None:
         """Return the key's bytes in the place of an entry of its store; None for an entry of no one key.
 
-        By it entries go along with their keys where a task is split; what has no one key each part keeps. Raises
-        TypeError where it does not say so.
+        By it entries go along with their keys where a task is split; what has no one key each part keeps.
         """
-        # Never a default: entries of a spec that nobody knows would silently go with the wrong keys.
-        raise TypeError(
-            f"{self.kind} {self.op_id!r} at {self.site}: nobody knows where keys lie in its state; write instead: "
-            f"def key_at(self, place) in {type(self).__qualname__}, or why_whole, which says why it can't be split"
-        )
+        start, kind = kind_at(self.entry_kinds(), place)
+        return kind.key_in(place, start)
 
     def why_whole(self) -> tuple[str, str] | None:
         """Return why the tasks that it runs in can't be split by keys, and what to write instead; None if they can."""

@@ -20,12 +20,12 @@ from operators.core.base import (
     Spec,
     Store,
 )
+from operators.core.entry_keys import EntryKind, EntryKinds, Number, Rest
 from operators.core.policies import DeadLetterPolicy
 from operators.joins.interval_join import LEAST_WIDTH_MS, NO_KEY
 from operators.joins.match_counts import Meetings
 from operators.joins.row_versions import WIDTH_MS, Versions
 from operators.joins.waiting_rows import WaitingRows
-from operators.state.entry_keys import TIMED, key_behind
 from operators.state.keyed_state import DECLARED_SIDES, dumped, typed_sides
 from operators.state.time_buckets import Held, OverRows, Row, RowsByTime
 
@@ -33,6 +33,14 @@ Direction = Literal["backward", "forward", "nearest"]
 LEFT, RIGHT = 0, 1
 MISSING = object()
 """Stands for the value of a right row where there is none; None may be the value of one."""
+
+ENTRIES: EntryKinds = {
+    b"l": EntryKind("waiting", Number("bucket"), Rest()),
+    b"n": EntryKind("right row", Number("bucket"), Rest()),
+    b"v": EntryKind("right version", Number("bucket"), Rest()),
+    b"b": EntryKind("oldest right version", Rest()),
+}
+"""The kinds of entries in the store."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -83,9 +91,9 @@ class AsofJoin(Spec):
         """Return the direction and the tolerance, by which rows are grouped, and kept."""
         return f"as-of join {self.direction} within {self.tolerance_ms}"
 
-    def key_at(self, place: bytes) -> bytes | None:
-        """Return the key, behind the number of a bucket where there is one."""
-        return key_behind(place, {b"l": TIMED, b"n": TIMED, b"v": TIMED, b"b": 1})
+    def entry_kinds(self) -> EntryKinds:
+        """Return rows by bucket of time, and of each key the last one before the first bucket."""
+        return ENTRIES
 
     def build(self, context: OperatorContext) -> AsofJoinOperator:
         """Return its operator, which keeps the values of either side as was declared."""

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from operators.core.base import Batch, Form, Key, Keys, OperatorContext, Serde, Spec, Store
+from operators.core.entry_keys import KEY, LENGTH_BYTES, EntryKind, EntryKinds, Rest, Sized, beyond
 from operators.core.untimed import Untimed
 from operators.joins.changes import Changes, KeptRows, Row, columns_of, row_of
 from operators.joins.key_join import NO_KEY
 from operators.joins.match_counts import Meetings
-from operators.state.entry_keys import beyond, key_behind
 from operators.state.keyed_state import DECLARED_SIDES, typed
 
 LEFT, RIGHT = 0, 1
 OWN, OTHER, NAMED = b"l", b"r", b"n"
 """The first byte of entries in the store: of own rows, of the others, and of own keys by the other that they name."""
-KEY_LENGTH = 4
-"""The bytes of a key's length."""
+FOREIGN = "foreign_key"
+ENTRIES: EntryKinds = {
+    OWN: EntryKind("left row", Rest()),
+    # Any own row may come to name another, so each part of a task keeps all of these: they go with no key.
+    OTHER: EntryKind("right row", Rest(FOREIGN)),
+    NAMED: EntryKind("reference", Sized(FOREIGN), Rest(), of_users=False),
+}
+"""The kinds of entries in the store."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -67,13 +73,13 @@ class ForeignKeyJoin(Spec):
         wrong = "each part of a task would keep all rows of the other side, and parts read these differently far"
         return wrong, ".partition_by(...) by the other side's key before a join by key; or Options(elasticity=1)"
 
-    def key_at(self, place: bytes) -> bytes | None:
-        """Return the key of an own row, or behind the name by which it is found; rows of the other side have none."""
-        # Any own row may come to name another, so each part of a task keeps all of these.
-        if place[:1] == NAMED:
-            length = int.from_bytes(place[1 : 1 + KEY_LENGTH], "big")
-            return place[1 + KEY_LENGTH + length :]
-        return key_behind(place, {OWN: 1, OTHER: None})
+    def entry_kinds(self) -> EntryKinds:
+        """Return own rows, the others by their own key, and the keys of own rows behind the others that they name."""
+        return ENTRIES
+
+    def part_serdes(self, key: Serde | None) -> Mapping[str, Serde | None]:
+        """Return the serdes of both keys."""
+        return {KEY: key, FOREIGN: self.foreign_key}
 
     def build(self, context: OperatorContext) -> ForeignKeyJoinOperator:
         """Return its operator, which keeps the rows of either side as was declared."""
@@ -168,4 +174,4 @@ class ForeignKeyJoinOperator(Untimed):
 
 def _naming(name: bytes) -> bytes:
     # The length ahead, so that the range of one name holds no longer names that begin with it.
-    return NAMED + len(name).to_bytes(KEY_LENGTH, "big") + name
+    return NAMED + len(name).to_bytes(LENGTH_BYTES, "big") + name

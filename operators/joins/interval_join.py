@@ -22,10 +22,10 @@ from operators.core.base import (
     Spec,
     Store,
 )
+from operators.core.entry_keys import EntryKind, EntryKinds, Number, Rest
 from operators.core.policies import DeadLetterPolicy
 from operators.joins.match_counts import Meetings
 from operators.state.agenda import DueItems
-from operators.state.entry_keys import TIMED, key_behind
 from operators.state.keyed_state import DECLARED_SIDES, typed_sides
 from operators.state.stamp_counts import Stamps
 from operators.state.time_buckets import Bucket, OverRows, Row, RowsByTime
@@ -36,6 +36,12 @@ LEFT, RIGHT = 0, 1
 LEAST_WIDTH_MS = 1_000
 """The least ms of a bucket, however narrow the bounds are."""
 NO_KEY = "a record has no key, and a join of streams needs one; partition_by(...) first"
+
+ENTRIES: EntryKinds = {
+    b"l": EntryKind("left row", Number("bucket"), Rest()),
+    b"r": EntryKind("right row", Number("bucket"), Rest()),
+}
+"""The kinds of entries in the store."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -88,9 +94,9 @@ class IntervalJoin(Spec):
         """Return the bounds, by which rows are grouped, and the kind, by which rows wait."""
         return f"{self.how} join within ({self.low_ms}, {self.high_ms})"
 
-    def key_at(self, place: bytes) -> bytes | None:
-        """Return the key, behind the first byte and the number of a bucket."""
-        return key_behind(place, dict.fromkeys((b"l", b"r"), TIMED))
+    def entry_kinds(self) -> EntryKinds:
+        """Return the rows of either side, by bucket of time."""
+        return ENTRIES
 
     def build(self, context: OperatorContext) -> IntervalJoinOperator:
         """Return its operator, which keeps the values of either side as was declared."""

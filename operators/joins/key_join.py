@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from operators.core.base import Batch, Form, Keys, OperatorContext, Serde, Spec, Store
+from operators.core.entry_keys import EntryKind, EntryKinds, Rest
 from operators.core.untimed import Untimed
 from operators.joins.changes import Changes, KeptRows, Row, columns_of, row_of
 from operators.joins.match_counts import Meetings
-from operators.state.entry_keys import key_behind
 from operators.state.keyed_state import DECLARED_SIDES, typed
 
 How = Literal["inner", "left", "right", "outer"]
 PLACES = (b"l", b"r")
+ENTRIES: EntryKinds = {b"l": EntryKind("left row", Rest()), b"r": EntryKind("right row", Rest())}
+"""The kinds of entries in the store."""
 """The first byte of the entries of either side's rows."""
 NO_KEY = "a record of a table has no key; give the table key=, or key the stream"
 
@@ -56,9 +58,9 @@ class KeyJoin(Spec):
         """The rows of both sides."""
         return "rows of two tables"
 
-    def key_at(self, place: bytes) -> bytes | None:
-        """Return the key, behind the side's byte."""
-        return key_behind(place, dict.fromkeys(PLACES, 1))
+    def entry_kinds(self) -> EntryKinds:
+        """Return the rows of either side."""
+        return ENTRIES
 
     def build(self, context: OperatorContext) -> KeyJoinOperator:
         """Return its operator, which keeps the rows of either side as was declared."""

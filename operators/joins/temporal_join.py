@@ -18,17 +18,24 @@ from operators.core.base import (
     Spec,
     Store,
 )
+from operators.core.entry_keys import EntryKind, EntryKinds, Number, Rest
 from operators.core.policies import DeadLetterPolicy
 from operators.io import VersionedTable
 from operators.joins.match_counts import Meetings
 from operators.joins.row_versions import WIDTH_MS, Versions, width_of
 from operators.joins.waiting_rows import WaitingRows
-from operators.state.entry_keys import TIMED, key_behind
 from operators.state.keyed_state import DECLARED_SIDES, typed_sides
 from operators.state.time_buckets import OverRows
 
 STREAM, TABLE = 0, 1
 NO_KEY = "a record has no key, and a join with a table as of its time needs one"
+
+ENTRIES: EntryKinds = {
+    b"s": EntryKind("waiting", Number("bucket"), Rest()),
+    b"v": EntryKind("version", Number("bucket"), Rest()),
+    b"b": EntryKind("oldest version", Rest()),
+}
+"""The kinds of entries in the store."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -80,9 +87,9 @@ class TemporalJoin(Spec):
         """Return its own parameters, and the ms for which the table keeps versions."""
         return {**super().parameters(), "retention_ms": str(self.table.retention_ms)}
 
-    def key_at(self, place: bytes) -> bytes | None:
-        """Return the key, behind the number of a bucket where there is one."""
-        return key_behind(place, {b"s": TIMED, b"v": TIMED, b"b": 1})
+    def entry_kinds(self) -> EntryKinds:
+        """Return waiting messages and versions of rows, by bucket of time, and the oldest version of each key."""
+        return ENTRIES
 
     def build(self, context: OperatorContext) -> TemporalJoinOperator:
         """Return its operator, which keeps the values of either side as was declared."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from itertools import chain, islice
 from typing import Any, TypeVar, cast
 
 from operators.core.base import MOST_HELD, Form, Key, Serde, Store
-from operators.state.entry_keys import beyond
+from operators.core.entry_keys import LENGTH_BYTES, EntryKind, Rest, Sized, beyond
 from operators.state.keyed_state import dumped, is_plain, loaded, undeclared
 
 E = TypeVar("E")
@@ -16,8 +16,47 @@ N = TypeVar("N")
 
 LIST, MAP = b"l", b"m"
 """The first byte of the entries of lists and of maps."""
-COLLECTIONS = frozenset({LIST, MAP})
-LENGTH_BYTES, PLACE_BYTES = 4, 8
+PLACE_BYTES = 8
+
+
+class Named(Sized):
+    """The name of a list or a map, as text behind its length."""
+
+    def cut(self, place: bytes, start: int, found: dict[str, object]) -> int:
+        """Note the name."""
+        end = super().cut(place, start, found)
+        name = found[self.name]
+        assert isinstance(name, bytes), "it was cut out of bytes"
+        found[self.name] = name.decode()
+        return end
+
+    def bytes_of(self, found: Mapping[str, object]) -> bytes:
+        """Return its bytes behind their length."""
+        return super().bytes_of({self.name: str.encode(cast(str, found[self.name]))})
+
+
+class Index:
+    """The index of an entry of a list, from the first that ever was; the entry of its bounds has none."""
+
+    name = "index"
+
+    def cut(self, place: bytes, start: int, found: dict[str, object]) -> int:
+        """Note the index, if there is one."""
+        if start < len(place):
+            found[self.name] = int.from_bytes(place[start : start + PLACE_BYTES], "big")
+            return start + PLACE_BYTES
+        return start
+
+    def bytes_of(self, found: Mapping[str, object]) -> bytes:
+        """Return its bytes; none where there is no index."""
+        index = found.get(self.name)
+        return b"" if index is None else cast(int, index).to_bytes(PLACE_BYTES, "big")
+
+
+NAME, MAP_KEY = "name", "entry"
+LIST_ENTRIES = EntryKind("list", Sized(), Named(NAME), Index())
+MAP_ENTRIES = EntryKind("map", Sized(), Named(NAME), Rest(MAP_KEY), in_tuple=True)
+"""The kinds of these entries."""
 
 
 def place_of(kind: bytes, key: bytes, name: str = "") -> bytes:
@@ -25,18 +64,6 @@ def place_of(kind: bytes, key: bytes, name: str = "") -> bytes:
     # Lengths ahead of the parts: without them one key's bytes could begin with another's, and a range take in both.
     parts = (key, name.encode()) if name else (key,)
     return kind + b"".join(len(part).to_bytes(LENGTH_BYTES, "big") + part for part in parts)
-
-
-def key_of(place: bytes) -> bytes:
-    """Return the key of an entry of a list or a map.
-
-    >>> key_of(place_of(LIST, b"AA", "values") + b"more")
-    b'AA'
-    """
-    begins = 1 + LENGTH_BYTES
-    ends = begins + int.from_bytes(place[1:begins], "big")
-    assert ends <= len(place), f"an entry at {place!r} ends before its key does"
-    return place[begins:ends]
 
 
 class ListChanges:

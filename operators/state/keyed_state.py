@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from operator import attrgetter, itemgetter
 from types import MappingProxyType
@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from operators.core.base import Form, Store, shape_of
+from operators.core.entry_keys import EntryKind, EntryKinds, Rest
 
 K = TypeVar("K")
 S = TypeVar("S")
@@ -18,8 +19,8 @@ V = TypeVar("V")
 
 STATE = b"s"
 """The first byte of the entries of keys' states."""
-KEY_BEHIND: Mapping[bytes, int | None] = MappingProxyType({STATE: len(STATE)})
-"""The bytes ahead of the key in these entries."""
+KEY_STATES: EntryKinds = MappingProxyType({STATE: EntryKind("state", Rest())})
+"""The kind of these entries."""
 UNCHANGEABLE = frozenset({int, float, str, bytes, bool, frozenset, type(None)})
 UNREAD = object()
 DECLARED_SIDES = "join(..., state=(MySerde(), None)), a serde or None for each side"

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from operators.core.base import MAX_TIMESTAMP, NEVER, Batch, Form, Key, Keys, Store
-from operators.state.entry_keys import NUMBER_BYTES, SHIFT, beyond, number_at, ordered
+from operators.core.entry_keys import NUMBER_BYTES, SHIFT, beyond, number_at, ordered
 from operators.state.keyed_state import Encoded, dumped, loaded
 
 Row = tuple[int, int, Any, bool]

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, MOST_HELD, NEVER, Key, Keys, Store
-from operators.state.entry_keys import NUMBER_BYTES, beyond, number_at, ordered
+from operators.core.entry_keys import NUMBER_BYTES, beyond, number_at, ordered
 
 KEY_AT = 1 + NUMBER_BYTES
 """The offset of the key in an entry's key, behind a prefix of one byte and the time."""

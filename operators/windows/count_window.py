@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, MOST_HELD, NEVER, Batch, Copies, Key, Keys, Store
-from operators.state.entry_keys import beyond
+from operators.core.entry_keys import beyond
 from operators.state.key_cache import KeyStates
 from operators.state.keyed_state import STATE
 from operators.windows.partials import Partials

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import MAX_TIMESTAMP, MOST_HELD, NEVER, Batch, Key, Keys, Store
-from operators.state.entry_keys import beyond
+from operators.core.entry_keys import beyond
 from operators.state.keyed_state import STATE, is_plain
 from operators.windows.window import NO_KEY, Pane, Window
 from operators.windows.window_types import Sessions

@@ -9,7 +9,7 @@ from typing import Any
 
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, MOST_HELD, NEVER, Batch, Copies, Key, Keys, Store
-from operators.state.entry_keys import NUMBER_BYTES, number_at, ordered
+from operators.core.entry_keys import NUMBER_BYTES, number_at, ordered
 from operators.state.key_cache import KeyStates
 from operators.windows.window import NO_KEY, Pane, Window
 from operators.windows.window_types import Sliding

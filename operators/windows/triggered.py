@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import MIN_TIMESTAMP, MOST_HELD, NEVER, Batch, Copies, Key, Keys, Store
+from operators.core.entry_keys import NUMBER_BYTES, beyond, number_at, ordered
 from operators.state.agenda import Agenda
-from operators.state.entry_keys import NUMBER_BYTES, beyond, number_at, ordered
 from operators.state.keyed_state import STATE, is_plain
 from operators.windows.custom_window import Assigning
 from operators.windows.spans import Span, Spans, WindowFrame, put, restored

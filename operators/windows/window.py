@@ -8,7 +8,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice, repeat
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 
@@ -30,9 +30,9 @@ from operators.core.base import (
     callable_unopened,
     shape_of,
 )
+from operators.core.entry_keys import SHIFT, EntryKinds, beyond
 from operators.core.policies import DeadLetterPolicy
 from operators.core.wording import stable
-from operators.state.entry_keys import SHIFT, beyond, key_behind
 from operators.state.keyed_state import is_plain
 from operators.windows.partials import Partials
 from operators.windows.triggers import Trigger
@@ -231,18 +231,23 @@ class Window(Spec):
 
     def why_whole(self) -> tuple[str, str] | None:
         """Return that an entry belongs to no key, where there is one: parts that came differently far share none."""
-        from operators.windows.window_operators import lengths_of
+        from operators.windows.window_operators import has_mark
 
-        if None not in lengths_of(self).values():
+        if not has_mark(self):
             return None
         wrong = "one mark says how far all of its windows have fired, and parts of a task come differently far"
         return wrong, "allowed_lateness_ms=1, with which each key has its own; or a hopping window"
 
-    def key_at(self, place: bytes) -> bytes | None:
-        """Return the key, which lies behind the times of a window where its operator has these ahead of it."""
-        from operators.windows.window_operators import lengths_of
+    def entry_kinds(self) -> EntryKinds:
+        """Return the kinds of entries of its operator: windows by their times and key, or by key, or rows by time."""
+        return self._entry_kinds
 
-        return key_behind(place, lengths_of(self))
+    @cached_property
+    def _entry_kinds(self) -> EntryKinds:
+        # Once for each spec: where tasks are split each look at an entry asks for them.
+        from operators.windows.window_operators import entry_kinds
+
+        return entry_kinds(self)
 
     def build(self, context: OperatorContext) -> Operator:
         """Return the one of the window operators that has these windows, triggers and panes."""

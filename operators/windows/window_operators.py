@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from operators.core.base import Operator, OperatorContext
-from operators.state.entry_keys import NUMBER_BYTES, TIMED
-from operators.state.keyed_state import KEY_BEHIND, STATE
+from operators.core.entry_keys import EntryKind, EntryKinds, Number, Rest
+from operators.state.keyed_state import STATE
 from operators.windows.count_window import CountedOperator
 from operators.windows.custom_window import AssignedOperator, MergingOperator
 from operators.windows.late_sliding import ROW, SHOWN, LateSlidingOperator
@@ -17,23 +16,38 @@ from operators.windows.session import SessionOperator
 from operators.windows.sliding import FIRED as MARK
 from operators.windows.sliding import SlidingOperator
 from operators.windows.triggered import TriggeredWindowOperator, numbers_ahead
-from operators.windows.window import DUE, FIRED, PLACE, Window, WindowOperator
+from operators.windows.window import DUE, FIRED, Window, WindowOperator
 from operators.windows.window_types import ByClock, Counted, Sessions, Sliding
 
+OF_ONE_KEY: EntryKinds = {STATE: EntryKind("windows", Rest())}
+"""The kind of entries that have all windows of a key."""
 
-def lengths_of(spec: Window) -> Mapping[bytes, int | None]:
-    """Return the bytes ahead of the key in the entries of the operator of windows, by the first byte of these."""
+
+def entry_kinds(spec: Window) -> EntryKinds:
+    """Return the kinds of entries of the operator of windows."""
     if isinstance(spec.windows, ByClock):
         early = None if spec.early is None else spec.early.in_clock_time()
-        return lengths_of(replace(spec, windows=spec.windows.windows, early=early))
+        return entry_kinds(replace(spec, windows=spec.windows.windows, early=early))
     if isinstance(spec.windows, Counted):
-        return KEY_BEHIND
+        return OF_ONE_KEY
     if isinstance(spec.windows, Sliding):
+        if spec.fires_late:
+            # Rows lie by the number of a bucket of time, and panes by theirs.
+            by_bucket = Number("bucket"), Rest()
+            return {ROW: EntryKind("row", *by_bucket), SHOWN: EntryKind("pane", *by_bucket)}
         # The one mark of all that has fired belongs to no key.
-        return {ROW: TIMED, SHOWN: TIMED} if spec.fires_late else {ROW: TIMED, STATE: 1, MARK: None}
+        rows = EntryKind("row", Number("at_ms"), Rest())
+        return {ROW: rows, STATE: EntryKind("window", Rest()), MARK: EntryKind("fired", of_users=False)}
     if spec.is_triggered:
-        return {STATE: 1 + NUMBER_BYTES * numbers_ahead(spec)}
-    return KEY_BEHIND if spec.merges else dict.fromkeys((DUE, FIRED), 1 + PLACE.size)
+        numbers = map(Number, ("start_ms", "end_ms")[: numbers_ahead(spec)])
+        return {STATE: EntryKind("window", *numbers, Rest())}
+    by_window = Number("due_ms"), Number("start_ms"), Number("end_ms"), Rest()
+    return OF_ONE_KEY if spec.merges else {DUE: EntryKind("window", *by_window), FIRED: EntryKind("fired", *by_window)}
+
+
+def has_mark(spec: Window) -> bool:
+    """Whether an entry belongs to no key."""
+    return MARK in (kinds := entry_kinds(spec)) and not kinds[MARK].parts
 
 
 def operator_of(spec: Window, context: OperatorContext) -> Operator:

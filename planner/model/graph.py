@@ -107,6 +107,11 @@ class Graph:
             return spec.key
         return next((join.table.key for join in self.key_joins(origin)), None)
 
+    def key_serde_into(self, id: str) -> Serde | None:
+        """Return the serde of the keys by which `id` keeps state, None for the default; a table's are its own."""
+        above = self.streams_into(id)
+        return self.key_serde(above[0] if above else id)
+
     def key_joins(self, id: str) -> Iterator[TableJoin | TemporalJoin]:
         """Yield the joins by message key with a partitioned table in the stage that `id` begins."""
         inside = {id}

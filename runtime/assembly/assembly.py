@@ -645,8 +645,7 @@ class _TaskBuilder:
         return KeySerde(self._key_serde(id))
 
     def _key_serde(self, id: str) -> Serde:
-        above = self.graph.streams_into(id)
-        return self.graph.key_serde(above[0] if above else id) or Tagged()
+        return self.graph.key_serde_into(id) or Tagged()
 
     def _kept_keys(self, id: str) -> KeySerde:
         """Return the keys that an operator's state lies under, whose kinds are noted where there may be several."""

@@ -868,7 +868,7 @@ def _changed(kind: type, why: str) -> str:
     return (
         f"a stored {kind.__qualname__} is none of the class as it is now: {why}. Fields may be added with a default, "
         "removed, reordered and widened (int to float, T to T | None); for anything else, give the new class a name of "
-        "its own and convert the old one where it is read, or begin anew"
+        "its own and convert the old one where it is read, or what is stored: samza-dsl state convert; or begin anew"
     )
 
 

@@ -37,13 +37,14 @@ UNFINISHED = ""
 class Complaint(NamedTuple):
     """The reason why a run can't go on with the state of an operator, and the advice `instead` that keeps it.
 
-    `spec` is the operator that would read it; None where there is none.
+    `spec` is the operator that would read it; None where there is none. `convert` is the advice that changes it.
     """
 
     operator: str
     spec: Spec | None
     wrong: str
     instead: str
+    convert: str = ""
 
 
 def check_state(
@@ -59,7 +60,7 @@ def check_state(
     that no stage reads any more. The error names the command that helps, or `anew` where there is none. Raises
     PlanError where an operator of the plan is to blame, else SamzaError.
     """
-    _check_whole(environment, plan)
+    check_whole(environment, plan)
     _check_layout(environment.checkpoints(plan.app), plan, typed(environment, f"reset {plan.app}"))
     found = complaints_of(environment, plan, graph, partitions)
     if not found:
@@ -69,7 +70,8 @@ def check_state(
     drop = anew or f"drop what does not fit alone, the state of {' and '.join(map(repr, operators))}: {command}"
     again = f"compute all again with it: {typed(environment, f'reset {plan.app}')}"
     is_read_otherwise = first.instead == AS_BEFORE and anew is None
-    instead = "; or ".join(filter(None, (first.instead, drop, again if is_read_otherwise else "")))
+    ways = (first.instead, first.convert if anew is None else "", drop, again if is_read_otherwise else "")
+    instead = "; or ".join(filter(None, ways))
     if first.spec is not None:
         raise refuse(first.spec, first.wrong, instead)
     raise SamzaError(f"the app {plan.app!r} has {first.wrong}: {instead}")
@@ -85,15 +87,19 @@ def complaints_of(environment: Environment, plan: Plan, graph: Graph, partitions
     found = [_orphan(environment, plan, graph, store, before, now) for store in kept if store not in known]
     for store, means in now.items():
         if store in kept and before.get(store, means) != means:
+            spec = graph.specs[store]
             wrong = f"its state was kept as {before[store]!r}, and would now be read as {means!r}"
-            found.append(Complaint(store, graph.specs[store], wrong, AS_BEFORE))
+            convert = typed(environment, f"state convert {spec.site.file} {store} MODULE:FUNCTION")
+            by = f"convert it by a function of yours: {convert}" if can_convert(before[store], spec, graph) else ""
+            found.append(Complaint(store, spec, wrong, AS_BEFORE, by))
     found += _between(environment, plan, graph)
     told = {one.operator for one in found}
     found += [one for one in _elsewhere(checkpoints, plan, graph, kept, partitions) if one.operator not in told]
     return found
 
 
-def _check_whole(environment: Environment, plan: Plan) -> None:
+def check_whole(environment: Environment, plan: Plan) -> None:
+    """Refuse state of which only a part is there, as a handover was not taken over to its end."""
     before = environment.checkpoints(plan.app).get(STATE, Checkpoint(0)).meanings
     if UNFINISHED in before:
         raise SamzaError(
@@ -198,12 +204,18 @@ def _said(one: Lies) -> str:
     return f"in {one.partitions} partition{'s' * (one.partitions > 1)}{chosen}"
 
 
+def can_convert(means: str, spec: Spec, graph: Graph) -> bool:
+    """Whether entries that were kept with a meaning lie as those of an operator do: it is of the kind, and its keys."""
+    words = without_modules(", ".join(" ".join(one) for one in key_words(spec, graph).items()))
+    return means.partition(",")[0] == spec.kind and (not words or means.endswith(words))
+
+
 def check_move(environment: Environment, plan: Plan, graph: Graph, old: str, new: str) -> None:
     """Refuse to give an operator state of another kind, or with keys in other partitions, or beside its own.
 
     Raises PlanError where the operator of the plan is to blame, else SamzaError.
     """
-    _check_whole(environment, plan)
+    check_whole(environment, plan)
     app, checkpoints, kept = plan.app, environment.checkpoints(plan.app), environment.stores(plan.app)
     means, now = checkpoints.get(STATE, Checkpoint(0)).meanings.get(old), meanings_of(plan, graph)
     again = typed(environment, f"state forget {app} {old}")

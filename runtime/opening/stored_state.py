@@ -1,4 +1,4 @@
-"""The stored state of operators: a list of it, and ways to drop that of one alone or to give it to another."""
+"""The stored state of operators: a list of it, and ways to drop that of one alone, to move it and to replace it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ STORES = "stores"
 """The word under which the job notes how the state of each operator lies."""
 COUNTED = 10_000
 """The number up to which unread records are counted."""
-_COPIED_AT_ONCE, _COPIED_BYTES = 10_000, 1 << 23
+STAGED = "."
+"""The first letter of the name of a store with what an operator's state is about to be; no operator has one of it."""
+COPIED_AT_ONCE, COPIED_BYTES = 10_000, 1 << 23
+"""The entries, and the bytes, that one commit of a copy has at most."""
 
 
 class Lies(msgspec.Struct, frozen=True, array_like=True):
@@ -67,7 +70,7 @@ def stored(environment: Environment, app: str) -> list[StoredOperator]:
     noted = checkpoints.get(STATE, Checkpoint(0))
     found: dict[str, StoredOperator] = {}
     stats = environment.state_stats(app)
-    for store in environment.stores(app):
+    for store in (one for one in environment.stores(app) if not one.startswith(STAGED)):
         mine = [size for (name, _), size in stats.items() if name == store]
         found[store] = StoredOperator(
             operator=store,
@@ -155,10 +158,39 @@ def move(environment: Environment, app: str, old: str, new: str) -> None:
     finish(environment, app)
 
 
+def replace_staged(
+    environment: Environment, app: str, meanings: Mapping[str, str], lie: Mapping[str, Lies], now_ms: int
+) -> None:
+    """Let what is staged for operators be their state, with these meanings, in an application that is owned here."""
+    checkpoints = environment.checkpoints(app)
+    noted, job = checkpoints.get(STATE, Checkpoint(0)), checkpoints.get(JOB)
+    staged = {operator: STAGED + operator for operator in meanings}
+    changed = {}
+    # The kinds of keys are noted anew: those that are kept now may be others.
+    for name, checkpoint in checkpoints.items():
+        without = key_kinds.renamed(checkpoint, dict.fromkeys(meanings, ""))
+        if without != checkpoint:
+            changed[name] = without
+    changed[STATE] = replace(
+        noted,
+        meanings={**noted.meanings, **{staged[id]: means for id, means in meanings.items()}},
+        watermarks={**noted.watermarks, **{staged[id]: noted.watermarks.get(id, now_ms) for id in meanings}},
+    )
+    if job is not None:
+        how = noted_lies(checkpoints) | {staged[id]: one for id, one in lie.items()}
+        before = changed.get(JOB, job)
+        changed[JOB] = replace(before, meanings={**before.meanings, STORES: msgspec.json.encode(how).decode()})
+    _commit(environment, app, changed, {staged[id]: id for id in meanings})
+    finish(environment, app)
+
+
 def finish(environment: Environment, app: str) -> None:
-    """Complete what a crash has left of `forget` or `move`: nothing where there was none."""
+    """Complete what a crash has left of a change of state, or drop what was staged for one that was not begun."""
+    left = [store for store in environment.stores(app) if store.startswith(STAGED)]
     changes = environment.checkpoints(app).get(CHANGING, Checkpoint(0)).meanings
     moves = {old: new for old, new in changes.items() if new}
+    if left and not changes:
+        environment.forget(app, left)
     if moves:
         # A crash may have left a part of the copy.
         environment.forget(app, [*moves.values()])
@@ -198,11 +230,13 @@ def _begin(environment: Environment, app: str, changes: Mapping[str, str]) -> No
 def _renamed(checkpoints: Mapping[str, Checkpoint], moves: Mapping[str, str]) -> dict[str, Checkpoint]:
     """Return the checkpoints with what they note of state, under the new ids."""
     noted, job = checkpoints.get(STATE, Checkpoint(0)), checkpoints.get(JOB, Checkpoint(0))
-    meanings = {moves.get(id, id): means for id, means in noted.meanings.items()}
-    since = {moves.get(id, id): at for id, at in noted.watermarks.items()}
+    # What is staged for an operator comes in the place of what was noted of it.
+    before = {*moves.values()}
+    meanings = {moves.get(id, id): means for id, means in noted.meanings.items() if id not in before}
+    since = {moves.get(id, id): at for id, at in noted.watermarks.items() if id not in before}
     found = {STATE: replace(noted, meanings=meanings, watermarks=since)}
     if STORES in job.meanings:
-        how = {moves.get(id, id): one for id, one in noted_lies(checkpoints).items()}
+        how = {moves.get(id, id): one for id, one in noted_lies(checkpoints).items() if id not in before}
         told = {PARAMETERS: renamed(job.meanings[PARAMETERS], moves)} if PARAMETERS in job.meanings else {}
         found[JOB] = replace(job, meanings={**job.meanings, STORES: msgspec.json.encode(how).decode(), **told})
     tasks = {name: one for name, one in checkpoints.items() if is_task(name)}
@@ -229,10 +263,10 @@ def _pieces(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes
 def _piece(entries: Iterator[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes | None]]:
     found: list[tuple[bytes, bytes | None]] = []
     size_bytes = 0
-    for key, value in islice(entries, _COPIED_AT_ONCE):
+    for key, value in islice(entries, COPIED_AT_ONCE):
         found.append((key, value))
         size_bytes += len(key) + len(value)
-        if size_bytes >= _COPIED_BYTES:
+        if size_bytes >= COPIED_BYTES:
             break
     return found
 

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from runtime.ports.commits import CommitPort, OwnershipPort, StagingPort
 from runtime.ports.live_streams import BrokerPort, FetchPort, TransactionPort
 from runtime.ports.membership import MembershipPort
-from runtime.ports.state import StatePort
+from runtime.ports.state import SnapshotPort, StatePort
 from runtime.ports.streams import RecordPort, StreamPort
 
 DATA = ".samza-dsl"
@@ -59,6 +59,11 @@ class AudibleEnvironment(Environment, Protocol):
 @runtime_checkable
 class StagingEnvironment(Environment, StagingPort, Protocol):
     """An environment in which streams are filled at once, with more than memory holds."""
+
+
+@runtime_checkable
+class SnapshotEnvironment(Environment, SnapshotPort, Protocol):
+    """An environment whose state can be looked at while others run it."""
 
 
 def own_whole(environment: Environment, app: str) -> int:

@@ -30,6 +30,30 @@ class StateReader(Protocol):
         """Let go of what was looked at."""
 
 
+class StateSnapshot(Protocol):
+    """The committed state of an application as of one look, until it is closed; one thread uses it.
+
+    Where commits are by task, each task is as of its own newest one. It may keep in place what commits replace, so it
+    should not last.
+    """
+
+    def tasks(self, store: str) -> Collection[int]:
+        """Return the tasks in which a store may have entries."""
+
+    def between(self, store: str, task: int, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the entries with `start` <= key < `end`, in key order; raises `Damaged`."""
+
+    def close(self) -> None:
+        """Let go of what was looked at."""
+
+
+class SnapshotPort(Protocol):
+    """The committed state of applications that may be running, in any process."""
+
+    def snapshot(self, app: str) -> StateSnapshot:
+        """Return the state of an application as it is committed now; whoever asks closes it."""
+
+
 class StatePort(Protocol):
     """The committed entries of the stores of applications, each a sorted map per task."""
 

@@ -6,9 +6,10 @@ import ast
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from runtime.encoding.classes import load_as
 from samza_dsl.application.app import App
@@ -40,6 +41,19 @@ def load_app(target: str | Path, name: str | None = None) -> App:
     else:
         raise CantLoad(f"there is no file {target}: name the Python file that defines the application, such as app.py")
     return _find_app(module, str(target), name)
+
+
+def load_function(target: str) -> Callable[..., Any]:
+    """Return the function that `module:name` or `file.py:name` names, as `load_app` loads these; raises `CantLoad`."""
+    said, _, name = target.rpartition(":")
+    if not said or not name.isidentifier():
+        raise CantLoad(f"{target!r} names no function: write module:function, or file.py:function")
+    module = _load_file(Path(said)) if Path(said).suffix == ".py" else _load_module(said)
+    found = vars(module).get(name)
+    if not callable(found):
+        raise CantLoad(f"{said} has no function {name!r}")
+    function: Callable[..., Any] = found
+    return function
 
 
 def whereabouts(app: App) -> tuple[str, str]:

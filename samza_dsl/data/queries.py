@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from operators.async_flat_map import AsyncFlatMap
 from operators.core.base import Form, Serde
+from operators.core.entry_keys import beyond
 from operators.core.sites import here
 from operators.io import TableInput
+from operators.joins.own_table import OwnTable
 from operators.partition_by import hash_
 from operators.process import Process
 from operators.scan import Scan
-from operators.state.entry_keys import beyond
 from operators.state.keyed_state import STATE, loaded
 from operators.task import UserTask
 from planner.model.errors import refuse
@@ -222,8 +223,7 @@ def _shape_of(graph: Graph, id: str) -> _Shape:
     if id not in graph.specs:
         raise refuse(here(), f"there is no operator {id!r}", f"one of {', '.join(sorted(graph.specs))}")
     spec = graph.specs[id]
-    above = graph.streams_into(id)
-    key = graph.key_serde(above[0] if above else id) or Tagged()
+    key = graph.key_serde_into(id) or Tagged()
     shape = next((make(graph, id, key) for kind, make in _SHAPES.items() if id in graph.of(kind)), None)
     if shape is None or (not spec.stateful and not spec.looked_into):
         wrong = f"{spec.kind} {id!r} at {spec.site} keeps no state by key that could be asked for"
@@ -251,9 +251,14 @@ def _of_task(graph: Graph, id: str, key: Serde) -> _Shape:
     return _Shape(b"", Tagged(), Evolving(), form_of(graph.of(UserTask)[id].state))
 
 
+def _of_own_table(graph: Graph, id: str, key: Serde) -> _Shape:
+    return _Shape(b"", key, Evolving(), form_of(graph.of(OwnTable)[id].state))
+
+
 _SHAPES: Mapping[type, Callable[..., _Shape]] = {
     **dict.fromkeys(KEYED, _of_key),
     TableInput: _of_table,
+    OwnTable: _of_own_table,
     UserTask: _of_task,
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from operators.core.base import EARLIEST_MS, LATEST_MS, Serde, Site, Spec
 from operators.core.durations import Duration, whole_ms
@@ -168,6 +168,23 @@ def table_join(
     return TableJoin(parents=parents, on=join.on, left=how == "left", **said)
 
 
+class RowsJoined(NamedTuple):
+    """A join with a table of the application's own: whether it is a left one, and the declared serde of the rows."""
+
+    left: bool
+    rows: Serde | None
+
+
+def own_table_join(site: Site, join: JoinArguments) -> RowsJoined:
+    """Return how a stream joins a table of the application's own; refuses what only other joins have."""
+    if join.on is not None:
+        wrong = "on= finds rows of a table that is read, and this one is made here, and joined by the message's key"
+        raise refuse(site, wrong, ".partition_by(...) by the table's key on the stream, and no on=")
+    how = _how_of_any_table(site, join)
+    _check_not_late(site, join)
+    return RowsJoined(how == "left", both_said(site, "join", join.state)[1])
+
+
 def remote_join(stream: Spec, rows: RemoteRows, join: JoinArguments, said: JoinFields) -> RemoteJoin:
     """Return the join of a stream with a remote table; refuses what only other joins have."""
     site = said["site"]
@@ -234,11 +251,15 @@ def _how_of_any_table(site: Site, join: JoinArguments) -> Literal["inner", "left
 
 
 def _check_keeps_nothing(site: Site, join: JoinArguments) -> None:
-    if join.late is not None:
-        wrong = "late= is of joins in which messages wait, and this table has a row at any time"
-        raise refuse(site, wrong, "no late=, or retention_ms= in app.table(...) to join it as of a message's time")
+    _check_not_late(site, join)
     if join.store != DEFAULT:
         raise refuse(site, f"store={join.store!r} is of joins that keep messages; a table has its own", "no store=")
     if join.state is not None:
         wrong = "state= is of joins that keep messages, and a table has the type of its rows"
         raise refuse(site, wrong, "no state=, or value=MyType in app.table(...)")
+
+
+def _check_not_late(site: Site, join: JoinArguments) -> None:
+    if join.late is not None:
+        wrong = "late= is of joins in which messages wait, and this table has a row at any time"
+        raise refuse(site, wrong, "no late=, or retention_ms= in app.table(...) to join it as of a message's time")

@@ -15,6 +15,7 @@ from operators.deduplicate import Deduplicate
 from operators.io import SendTo, SinkCall
 from operators.joins.asof_join import Direction
 from operators.joins.interval_join import How, Keep
+from operators.joins.own_table import OwnTable, OwnTableJoin
 from operators.partition_by import Broadcast, ByFunction, PartitionBy, Partitioner, hash_
 from operators.process import Process, ProcessContext
 from operators.retractions import Revision, Revisions
@@ -33,6 +34,7 @@ from samza_dsl.fluent.arguments import (
     Bounds,
     IntervalJoinOptions,
     JoinFields,
+    JoinOptions,
     Kept,
     OperatorFields,
     OperatorOptions,
@@ -62,6 +64,7 @@ from samza_dsl.fluent.joins import (
     WindowJoinArguments,
     asof_join,
     interval_join,
+    own_table_join,
     remote_join,
     table_join,
     window_join,
@@ -784,6 +787,26 @@ class MessageStream(Generic[K, V]):
     @overload
     def join(
         self,
+        other: JoinedTable[K, T],
+        with_: Callable[[V, T], R],
+        *,
+        how: Literal["inner"] = "inner",
+        **options: Unpack[JoinOptions],
+    ) -> MessageStream[K, R]: ...
+
+    @overload
+    def join(
+        self,
+        other: JoinedTable[K, T],
+        with_: Callable[[V, T | None], R],
+        *,
+        how: Literal["left"],
+        **options: Unpack[JoinOptions],
+    ) -> MessageStream[K, R]: ...
+
+    @overload
+    def join(
+        self,
         other: RemoteTable[S, T],
         with_: Callable[[V, T], R],
         *,
@@ -805,7 +828,7 @@ class MessageStream(Generic[K, V]):
 
     def join(
         self,
-        other: MessageStream[K, T] | Table[K2, T] | RemoteTable[S, T],
+        other: MessageStream[K, T] | Table[K2, T] | JoinedTable[K, T] | RemoteTable[S, T],
         with_: Callable[..., R],
         *,
         on: Callable[[V], object] | None = None,
@@ -840,6 +863,9 @@ class MessageStream(Generic[K, V]):
         >>> shown(app, numbers.join(prices, lambda n, price: (n, price), how="left"), prices=[10, 30])
         [(0, None), (1, 10), (2, 10), (3, 30)]
 
+        Of a table that the application makes itself, by `to_table` or by a join of tables, it is the row that the
+        message's key has there by then. The join keeps the rows, in their type or serde, `state=(None, Row)`.
+
         Of a `remote_table` it is the row that its service has for `on(value)`, awaited as in `async_flat_map`.
 
         With a stream of equal keys, a message at `t` is joined by `with_(value, other_value)` with each message of the
@@ -865,10 +891,65 @@ class MessageStream(Generic[K, V]):
             join: Spec = interval_join(self.spec, other.spec, how_joined, said)
         elif isinstance(other, RemoteTable):
             join = remote_join(self.spec, other.rows, how_joined, said)
+        elif isinstance(other, JoinedTable):
+            return self._join_own(site, other, how_joined, with_, on_error, op_id)
         else:
             check_table(self.app, site, other)
             join = table_join(self.spec, other.spec, how_joined, said)
         return MessageStream(self.app, self.app.add(join))
+
+    def _join_own(
+        self,
+        site: Site,
+        table: JoinedTable[K, T],
+        how: JoinArguments,
+        with_: Callable[..., R],
+        on_error: Policy,
+        op_id: str | None,
+    ) -> MessageStream[K, R]:
+        """Return the join with a table of this application; refuses what only other joins have."""
+        check_type(site, "join(...)", table, JoinedTable, "what .to_table(...) returns")
+        if table.app is not self.app:
+            raise refuse(site, f"join(...) got a table of the app {table.app.name!r}", "a table of this app")
+        kept = own_table_join(site, how)
+        spec = OwnTableJoin(
+            parents=(self.spec, table.spec),
+            with_=with_,
+            left=kept.left,
+            state=kept.rows or table.rows,
+            store=check_store(site, how.store),
+            **self._said(site, on_error, op_id),
+        )
+        return MessageStream(self.app, self.app.add(spec))
+
+    def to_table(
+        self,
+        name: str,
+        *,
+        state: type[object] | Serde | None = None,
+        store: Kept = "lmdb",
+        on_error: Policy = fail,
+    ) -> JoinedTable[K, V]:
+        """Keep the newest value of each key as a table, which streams and other tables of the application join.
+
+        A value of None removes the row of its key. The table is state: its rows are in commits and changelogs as any
+        other's, under the id `name`, and are there again after a restart. A message of a stream that is joined with it
+        meets the row that its key has by then. Of two ways to the join nothing says which message comes first, unless
+        by the `priority` of inputs: `join_asof` goes by event time instead. `state` is the type of the rows, or the
+        serde that stores them. Raises PlanError when messages have no key.
+
+        >>> app, numbers = example(key=lambda n: n % 2)
+        >>> newest = numbers.filter(lambda n: n < 2).to_table("newest")
+        >>> shown(app, numbers.filter(lambda n: n >= 2).join(newest, lambda n, row: (n, row)))
+        [(2, 0), (3, 1)]
+        """
+        site = here()
+        check_name(site, "a table", name)
+        serde = None if state is None else serde_said(site, "state", state, operator="to_table")
+        changes: MessageStream[K, Any] = self._then(
+            OwnTable, site, on_error, name, state=serde, store=check_store(site, store)
+        )
+        return JoinedTable(self.app, changes.spec, serde)
 
     @overload
     def join_asof(
@@ -1212,9 +1293,6 @@ def check_ours(
 
 def check_table(app: App, site: Site, table: Table[K, V]) -> None:
     """Refuse anything but a table that a stream of this application can be joined with."""
-    if isinstance(table, JoinedTable):
-        wrong = "a stream can't look into a join of tables"
-        raise refuse(site, wrong, ".join(one_table, ...).join(other_table, ...), or .changes() of the tables")
     check_ours(app, site, "join(...)", table, Table)
 
 

@@ -223,7 +223,7 @@ class Table(TableJoins[K, V]):
 
 
 class JoinedTable(TableJoins[K, R]):
-    """The table that a join of tables makes; it can be joined further.
+    """A table that the application makes itself, by `to_table` or by a join of tables; it can be joined further.
 
     >>> from samza_dsl import App
     >>> app = App("a")
@@ -232,9 +232,11 @@ class JoinedTable(TableJoins[K, R]):
     'key_join'
     """
 
-    def __init__(self, app: App, spec: Spec) -> None:
+    def __init__(self, app: App, spec: Spec, rows: Serde | None = None) -> None:
         self.app = app
         self.spec = spec
+        self.rows = rows
+        """The declared serde of its rows, if there is one."""
 
     def changes(self) -> MessageStream[K, Change[K, R]]:
         """Return the stream of changes of this table: the row of a key before and after, None where there is none.

@@ -163,6 +163,16 @@ def test_the_state_of_one_operator_is_listed_moved_and_dropped(on_kafka, write, 
     assert "state forget shop gone old --environment kafka://" in told
     assert "state move" in told
     assert on_kafka("state", "move", "app.py", "old", "new", *there).endswith("the state of 'old' to 'new'\n")
+    exported = on_kafka("state", "export", "app.py", "new")
+    entries = {row["key"]: row["value"] for row in map(json.loads, exported.splitlines())}
+    assert entries == {"a": 2, "b": 1, "c": 1}
+    write("conversions.py", "def less(entry):\n    return entry.of(entry.value - 1) if entry.value > 1 else None\n")
+    converted = on_kafka("state", "convert", "app.py", "new", "conversions:less", "--yes")
+    assert converted.endswith("converted 3 entries of 'new', 2 of which are dropped\n")
+    assert [json.loads(line)["value"] for line in on_kafka("state", "get", "app.py", "new", "a").splitlines()] == [1]
+    imported = on_kafka("state", "import", "app.py", "--yes", stdin=exported.replace('"task":0', '"task":1'))
+    assert imported.endswith("3 entries of 'new'\n")
+    assert on_kafka("state", "export", "app.py", "new") == exported
     assert on_kafka("state", "forget", "app.py", "gone", "--yes", *there) == "shop has dropped 3 keys of 'gone'\n"
     on_kafka("run", "app.py", "--until-now")
     assert shown(on_kafka, f"{topics}-new") == ['["a",3]']

@@ -292,6 +292,15 @@ def tables_of_tables(app: App) -> None:
 
 
 @pipeline
+def own_tables(app: App) -> None:
+    table = events(app).map(lambda event: event.number).to_table("own")
+    newest = fold(lambda: None, lambda row, change: change.new)
+    told(app, table.changes().window(whole(), newest, op_id="newest-own"))
+    met = events(app, "more").join(table, lambda event, row: event.number, how="left", op_id="met")
+    met.send_to(app.output("met-or-not"))
+
+
+@pipeline
 def remote(app: App) -> None:
     async def fetch(numbers: list[int]) -> dict[int, str]:
         await asyncio.sleep(0)

@@ -12,6 +12,7 @@ import msgspec
 
 from runtime.model.clock import SystemClock
 from runtime.model.errors import EnvironmentFault
+from runtime.opening import stored_state
 from runtime.ports.commits import Commit
 from runtime.reading import reader as inputs
 from runtime.systems.host import locks as log_locks
@@ -115,12 +116,29 @@ def _no_foreign_errors() -> None:
     inputs._column = column
 
 
+def _no_intent() -> None:
+    def commit(environment: Any, app: str, checkpoints: Any, changes: Any) -> None:
+        whole(environment, app, checkpoints, {})
+
+    def finish(environment: Any, app: str) -> None:
+        staged = [store for store in environment.stores(app) if store.startswith(stored_state.STAGED)]
+        targets = {store: store.removeprefix(stored_state.STAGED) for store in staged}
+        environment.forget(app, [*targets.values()])
+        for store, operator in targets.items():
+            stored_state._copy(environment, app, store, operator)
+        environment.forget(app, staged)
+
+    whole, stored_state._commit = stored_state._commit, commit
+    stored_state.finish = finish
+
+
 SAFEGUARDS: dict[str, Callable[[], None]] = {
     "fsync at every commit": _no_fsync,
     "one transaction per commit": _no_atomic_commit,
     "errors of a commit are raised": _no_errors,
     "checksums": _no_checksums,
     "pages are checked": _no_page_check,
+    "a change of state is noted before it is made": _no_intent,
     "one owner per application": _no_owner_lock,
     "a task has one container": _no_holders,
     "timers run by the monotonic clock": _no_monotonic_clock,

@@ -20,6 +20,7 @@ TIMES = {
     "hostile": 2_000,
     "two-owners": 4,
     "stop": 1,
+    "kill-state": 8,
     "clock-jump": 2,
 }
 SAMPLE = "truncation"

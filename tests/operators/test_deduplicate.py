@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch
+from operators.core.entry_keys import ordered
 from operators.deduplicate import EXPIRY, ID, Deduplicate, DeduplicateOperator
-from operators.state.entry_keys import ordered
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Evolving
 from runtime.stores.cache import CachedStore

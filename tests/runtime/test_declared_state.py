@@ -106,6 +106,11 @@ def nearest(**how):
     return step
 
 
+def own_table(app, made, state):
+    table = stream_of(app, made).to_table("step", state=state)
+    return table.changes().map(lambda change: cents(change.old or change.new) * 100 + cents(change.new))
+
+
 def pair(one, other):
     return cents(one) * 100 + cents(other)
 
@@ -175,6 +180,7 @@ STEPS = {
     "join_asof, within": nearest(direction="nearest", tolerance=10),
     "join, tables": rows,
     "join, tables on": foreign,
+    "to_table": own_table,
     "join_windows": in_windows,
     "window": by_window(tumbling(milliseconds=100), collect()),
     "window, sliding": by_window(sliding(milliseconds=100), collect()),
@@ -192,6 +198,8 @@ OF_SPEC = {
     "TemporalJoin": ["join, versions"],
     "KeyJoin": ["join, tables"],
     "ForeignKeyJoin": ["join, tables on"],
+    "OwnTable": ["to_table"],
+    "OwnTableJoin": [],  # declared as its table, or as one side of a join
     "WindowJoin": ["join_windows"],
     "Window": ["window", "window, sliding", "window, sliding and late", "window, sliding by the clock"],
     "UserTask": ["task"],

@@ -144,6 +144,11 @@ def looked_into(given):
     return given.stream().join(table, pair, how="left")
 
 
+def joined_with_own(given):
+    left, right = given.streams
+    return left.join(right.to_table("rows"), pair, how="left", op_id="it")
+
+
 def by_row(given):
     table = given.app.table("other", value=list, **TABLE)
     lengths = windows_by(table, lambda row: tumbling(milliseconds=90 if row is None else 50))
@@ -210,6 +215,8 @@ STEPS = {
     "nearest": nearest(direction="nearest", tolerance=50),
     "tables": of_tables(),
     "foreign key": of_tables(on=lambda row: row[0]),
+    "own table": one(lambda s: s.to_table("it").changes()),
+    "own table's join": joined_with_own,
     "table": looked_into,
     "windows": in_windows,
 }
@@ -342,5 +349,5 @@ def test_a_kind_that_does_not_say_where_keys_lie_is_an_error():
     class Forgetful(Spec):
         kind = "forgetful"
 
-    with pytest.raises(TypeError, match=r"forgetful .*write instead: def key_at\(self, place\) in .*Forgetful"):
+    with pytest.raises(TypeError, match=r"forgetful .*write instead: def entry_kinds\(self\) in .*Forgetful"):
         Forgetful().key_at(b"sAA")

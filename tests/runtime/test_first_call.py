@@ -188,6 +188,11 @@ PLACES = {
     ("remote_join", "on"): lambda app, how: asked_for(app, lambda n: later(n), max, **how),
     ("remote_join", "join"): lambda app, how: asked_for(app, abs, lambda n, row: later(n), **how),
     ("table_changes", "key"): lambda app, how: tables_joined(app, lambda n: later(n), max, on_table=how),
+    ("own_table_join", "join"): lambda app, how: (
+        (numbers := numbers_of(app))
+        .join(numbers.to_table("own"), lambda n, row: later(n), how="left", op_id="it", **how)
+        .sink(print)
+    ),
     ("key_join", "join"): lambda app, how: tables_joined(app, abs, lambda n, row: later(n), op_id="it", **how),
     ("foreign_key_join", "on"): lambda app, how: tables_joined(app, abs, max, on=lambda n: later(n), op_id="it", **how),
     ("foreign_key_join", "join"): lambda app, how: tables_joined(

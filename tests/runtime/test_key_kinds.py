@@ -91,6 +91,8 @@ STEPS = {
     "nearest": lambda key: app_of(lambda n: n.join_asof(n, max, op_id="it"), key),
     "nearest within": lambda key: app_of(lambda n: n.join_asof(n, max, tolerance=1_000, op_id="it"), key),
     "tables": of_tables,
+    "own table": lambda key: app_of(lambda n: n.to_table("it").changes(), key),
+    "own table's join": lambda key: app_of(lambda n: n.join(n.to_table("rows", store="memory"), max, op_id="it"), key),
     "foreign key": lambda key: of_tables(key, on=lambda n: n),
     "behind another key": lambda key: app_of(
         lambda n: n.partition_by(key, partitions=3, op_id="by").scan(lambda a, b: b, op_id="it"), lambda n: n

@@ -102,6 +102,14 @@ def named_by(how):
     return app
 
 
+def own(how="inner", **said):
+    app = App("changing")
+    numbers = app.input("numbers", value=int, key=lambda n: n % 2)
+    table = numbers.to_table("it" if said else "rows", **said)
+    numbers.join(table, lambda n, row: 1, how=how, op_id="joined" if said else "it").send_to(app.output("out"))
+    return app
+
+
 def looked_into(value):
     app = App("changing")
     table = app.table("table", value=value, key=int)
@@ -171,6 +179,8 @@ CHANGES = {
     "store": (lambda: scanned(store="memory"), lambda: scanned(), "store was 'memory', and is 'lmdb'"),
     "emitting": (lambda: scanned(), lambda: scanned(emit=lambda k, n: n), "emit was None, and is a function"),
     "bounds": (lambda: joined((-1, 1)), lambda: joined((-1, 2)), "high_ms was 1, and is 2"),
+    "own table": (lambda: own(), lambda: own("left"), "left was False, and is True"),
+    "own rows": (lambda: own(state=float), lambda: own(state=int), "state was .*float.*, and is .*int"),
     "newest": (lambda: joined((-1, 1)), lambda: joined((-1, 1), keep="latest"), "keep was 'all', and is 'latest'"),
     "outer": (lambda: joined((-1, 1)), lambda: joined((-1, 1), how="left"), "how was 'inner', and is 'left'"),
     "tolerance": (lambda: nearest(tolerance=5), lambda: nearest(tolerance=6), "tolerance_ms was 5, and is 6"),

@@ -209,6 +209,17 @@ def test_joins_of_tables_know_both_rows() -> None:
     assert_type(named, JoinedTable[str, Page | None])
 
 
+def test_joins_with_own_tables_know_which_side_may_be_missing() -> None:
+    pages = app.input("kept-pages", value=Page, key=str).to_table("own-pages")
+    assert_type(pages, JoinedTable[str, Page])
+    assert_type(pages.changes(), MessageStream[str, Change[str, Page]])
+    views = app.input("views-of-own", value=View, key=str)
+    inner = views.join(pages, lambda view, page: (view, page), op_id="own-inner")
+    assert_type(inner, MessageStream[str, tuple[View, Page]])
+    left = views.join(pages, lambda view, page: (view, page), how="left", op_id="own-left")
+    assert_type(left, MessageStream[str, tuple[View, Page | None]])
+
+
 def test_joins_of_streams_know_which_side_may_be_missing() -> None:
     flights = app.input("keyed-flights", value=Flight, key=str)
     by_page = app.input("keyed-views", value=View, key=str)

@@ -19,12 +19,13 @@ from runtime.model.checkpoint import Checkpoint
 from runtime.model.errors import EnvironmentFault, Fenced, TooLarge
 from runtime.model.host_affinity import Homes
 from runtime.ports.commits import Commit, fenced_error, taken_error
-from runtime.ports.environment import LiveEnvironment
+from runtime.ports.environment import LiveEnvironment, SnapshotEnvironment
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.membership import Membership
 from runtime.ports.sink import Limit
 from runtime.ports.state import StateReader
 from runtime.ports.streams import END, Append, Offsets, Read, StreamConfig, absent_error, check_name
+from runtime.stores.held_snapshot import Entries, HeldSnapshot
 from runtime.systems.host.locks import owner_lock
 from runtime.systems.kafka.client.clients import Producer, ended
 from runtime.systems.kafka.client.record_limits import SPARE, KafkaLimit, limits_of
@@ -51,7 +52,7 @@ from runtime.systems.kafka.coordination.owner import (
 )
 from runtime.systems.kafka.coordination.shared_runs import Announced, KafkaRuns
 from runtime.systems.kafka.coordination.task_producers import Writers
-from runtime.systems.kafka.state.changelog import PARTITIONS, Changelog, ChangelogEnd, check_topics, sizes_in
+from runtime.systems.kafka.state.changelog import PARTITIONS, Changelog, ChangelogEnd, check_topics, held_in, sizes_in
 from runtime.systems.kafka.state.ledger import (
     REACHED,
     TABLE,
@@ -76,7 +77,7 @@ PURGE_EVERY = 16
 """The number of commits after which what they have consumed is removed from the topics between stages."""
 
 
-class KafkaEnvironment(LiveEnvironment):
+class KafkaEnvironment(LiveEnvironment, SnapshotEnvironment):
     """Streams, changelogs and checkpoints in a cluster; state in `directory`, never ahead of these.
 
     `host` names the machine that has the directory, where that is not its own name. Whoever comes to own an application
@@ -440,6 +441,19 @@ class KafkaEnvironment(LiveEnvironment):
         if local is None:
             raise EnvironmentFault(f"Application {app!r} is not run here: its state can't be read.")
         return local.state_reader(app, store, task)
+
+    def snapshot(self, app: str) -> HeldSnapshot:
+        """Return the state that changelogs hold now, read when a store is asked for: each task as of its own commit."""
+        ledger = self._known(app)
+
+        def read(store: str) -> Entries:
+            if store not in ledger.changelogs:
+                return {}
+            found = self._call(app, held_in(self._streams.topic(ledger.changelogs[store].topic(app, store))))
+            # What a task has forgotten may lie in its changelog still.
+            return {task: entries for task, entries in found.items() if store in ledger.kept.get(task, ())}
+
+        return HeldSnapshot(read)
 
     def stores(self, app: str) -> list[str]:
         """Return the names of the stores that the application has ever written to, in order."""

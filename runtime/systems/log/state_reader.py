@@ -7,7 +7,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from runtime.model.errors import Damaged
-from runtime.ports.state import StateReader
+from runtime.ports.state import StateReader, StateSnapshot
 from runtime.systems.log.journal import Journal, JournalSpan, overlaid, places_of
 from runtime.systems.log.records import PLACE, RESTORE, entries_between, entry_of, place_of_key
 
@@ -98,7 +98,7 @@ class LogStateReader(StateReader):
         self._span = self._journal.span
 
 
-class LogSnapshot:
+class LogSnapshot(StateSnapshot):
     """The state of an application as of one commit, across its stores and tasks, until it is closed.
 
     One thread uses it. Pages that it sees are not used again before it is closed, so it should not last.
@@ -142,7 +142,6 @@ class LogSnapshot:
             raise damaged_entry(self._database, self._app, store, task, key, error) from error
 
     def between(self, store: str, task: int, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the entries with `start` <= key < `end`, in key order; raises `Damaged`."""
         place = self.tasks(store).get(task)
         if place is None:
             return

@@ -15,7 +15,7 @@ from runtime.model.assignment import JobModel, Placement, Scale, sticky
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import wall_clock_ms
 from runtime.ports.commits import Commit, fenced_error, taken_error
-from runtime.ports.environment import Environment
+from runtime.ports.environment import SnapshotEnvironment
 from runtime.ports.membership import Membership
 from runtime.ports.state import StateReader
 from runtime.ports.streams import (
@@ -34,6 +34,7 @@ from runtime.ports.streams import (
     gone_error,
     no_partition_error,
 )
+from runtime.stores.held_snapshot import HeldSnapshot
 from runtime.stores.key_order import KeyOrder
 from runtime.systems.log.batch import StoredBatch, check_columns
 from runtime.systems.log.membership import Members, Shared, holding_of, model_in
@@ -127,7 +128,7 @@ class _Application:
     """The containers that are alive, by the generation of their run and their name."""
 
 
-class MemoryEnvironment(Environment):
+class MemoryEnvironment(SnapshotEnvironment):
     """Streams, state and checkpoints in this object: they live as long as it does, beyond `close`.
 
     It stands in for a data directory: who takes an application over by `own` fences the one before, as after a crash.
@@ -292,6 +293,13 @@ class MemoryEnvironment(Environment):
             entries = self._applications[app].state[store, task]
             found = [(key, entries.values[key]) for key in entries.order.between(start, end)]
         yield from found
+
+    def snapshot(self, app: str) -> HeldSnapshot:
+        with self._lock:
+            held: dict[str, dict[int, dict[bytes, bytes]]] = defaultdict(dict)
+            for (store, task), entries in self._applications[app].state.items():
+                held[store][task] = dict(entries.values)
+        return HeldSnapshot(lambda store: held.get(store, {}))
 
     def stores(self, app: str) -> list[str]:
         with self._lock:

@@ -53,7 +53,7 @@ class KeptEnvironment(TaskEnvironment):
         """Return the checkpoint that the unit begins with."""
         return {str(self._unit.task): self._begun_with.checkpoint}
 
-    def snapshot(self) -> Snapshot:
+    def left(self) -> Snapshot:
         """Return what the unit leaves behind, once all is committed; its state is durable then."""
         return msgspec.structs.replace(
             self._begun_with, checkpoint=self._checkpoint, files=self._kept.finish(), told=self._told

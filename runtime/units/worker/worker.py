@@ -341,7 +341,7 @@ class UnitRun:
         timers = [timer for task in self._tasks for timer in task.timers]
         due_ms = {timer.operator: int(now_ms + timer.due_ms - elapsed_ms) for timer in timers}
         wake_ms = min([*due_ms.values(), *(task.next_alarm for task in self._tasks)])
-        snapshot = kept.snapshot()
+        snapshot = kept.left()
         return msgspec.structs.replace(snapshot, due_ms=due_ms, wake_ms=None if wake_ms >= NEVER else wake_ms)
 
     def _grant(self, effects: Effects) -> None:

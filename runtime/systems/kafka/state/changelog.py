@@ -7,7 +7,7 @@ import struct
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -36,6 +36,7 @@ _NOTED = "noted_ms"
 ROWS, ROWS_BYTES = 200_000, 1 << 26
 """The records, and the bytes of values, that are held until they are written here in one go."""
 _TASK = struct.Struct(">I")
+T = TypeVar("T")
 _log = logging.getLogger("samza_dsl")
 
 
@@ -269,15 +270,30 @@ def _first_positions(one: TaskState, committed: Committed, held: Mapping[str, Be
     return found
 
 
-async def sizes_in(topic: KafkaTopic) -> dict[int, tuple[int, int]]:
-    """Return of each task how many entries a changelog has of it and their bytes; the keys are held meanwhile."""
-    held, found = await range_of(topic, PARTITIONS), dict[bytes, int]()
+async def held_in(topic: KafkaTopic) -> dict[int, dict[bytes, bytes]]:
+    """Return the committed entries that a changelog has, by task and place; all are held."""
+    found: dict[int, dict[bytes, bytes]] = {}
+    for key, value in (await _newest_in(topic, bytes)).items():
+        found.setdefault(_TASK.unpack_from(key)[0], {})[key[_TASK.size :]] = value
+    return found
+
+
+async def _newest_in(topic: KafkaTopic, told: Callable[[bytes], T]) -> dict[bytes, T]:
+    """Return what is told of the newest committed value under each key of a changelog."""
+    held, found = await range_of(topic, PARTITIONS), dict[bytes, T]()
     async for scanned in scan(topic, held.starts, held.ends):
         for key, value in zip(scanned.rows.keys or (), scanned.rows.values, strict=True):
             if value is None:
                 found.pop(key, None)
             else:
-                found[key] = len(key) - _TASK.size + len(value)
+                found[key] = told(value)
+    return found
+
+
+async def sizes_in(topic: KafkaTopic) -> dict[int, tuple[int, int]]:
+    """Return of each task how many entries a changelog has of it and their bytes; the keys are held meanwhile."""
+    lengths = await _newest_in(topic, len)
+    found = {key: len(key) - _TASK.size + length for key, length in lengths.items()}
     sizes: dict[int, tuple[int, int]] = {}
     for key, size_bytes in found.items():
         task = _TASK.unpack_from(key)[0]
