@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 WHOLE = "all"
@@ -45,6 +47,64 @@ class VirtualTask(NamedTuple):
         """
         least = min(self.factor, other.factor)
         return self.base == other.base and self.bucket % least == other.bucket % least
+
+
+def kin(task: VirtualTask, factors: Iterable[int]) -> Iterator[VirtualTask]:
+    """Yield the tasks of these factors that have keys in common with one.
+
+    >>> [one.name for one in kin(VirtualTask(0, 1, 2), (1, 2, 4))]
+    ['0', '0-1-2', '0-1-4', '0-3-4']
+    """
+    for factor in factors:
+        least = min(factor, task.factor)
+        yield from (VirtualTask(task.base, bucket, factor) for bucket in range(task.bucket % least, factor, least))
+
+
+def _no_hash(store: str, place: bytes) -> int:
+    return 0
+
+
+@dataclass(frozen=True)
+class Split:
+    """The split of an application's tasks: by number, task `j * width + p` has bucket `j` of base task `p`.
+
+    `hash_of` returns of a store's entry, by where it lies, the hash of its key, whose last bits are its bucket.
+
+    >>> split = Split(width=3, factor=2)
+    >>> split.task(4).name, split.number(VirtualTask(1, 1, 2))
+    ('1-1-2', 4)
+    """
+
+    width: int = 0
+    factor: int = 1
+    hash_of: Callable[[str, bytes], int] = _no_hash
+
+    def task(self, number: int) -> VirtualTask:
+        """Return the task of a number."""
+        if self.factor == 1:
+            return VirtualTask(number)
+        return VirtualTask(number % self.width, number // self.width, self.factor)
+
+    def number(self, task: VirtualTask) -> int:
+        """Return the number of a task."""
+        assert task.factor == self.factor, f"{task.name} is not of a split by {self.factor}"
+        return task.base + self.width * task.bucket
+
+    def parts(self, base: int) -> list[VirtualTask]:
+        """Return the tasks that share the partitions of a base task."""
+        return [VirtualTask(base, bucket, self.factor) for bucket in range(self.factor)]
+
+    def owner(self, base: int, store: str, place: bytes) -> VirtualTask:
+        """Return the task of a base task that has an entry of a store."""
+        return VirtualTask(base, self.hash_of(store, place) & (self.factor - 1), self.factor)
+
+    def has(self, task: VirtualTask, store: str, place: bytes) -> bool:
+        """Whether a task of any split has an entry of a store in its base task."""
+        return task.factor == 1 or self.hash_of(store, place) & (task.factor - 1) == task.bucket
+
+
+UNSPLIT = Split()
+"""The split of an application of whose tasks each has its partitions for itself."""
 
 
 def is_task(name: str) -> bool:

@@ -187,7 +187,7 @@ class Assembly:
         )
         check_kept(spec, decoding)
         return Reader(
-            self.bindings.origin(stream, partition),
+            self.bindings.origin(stream, partition, start.share.task.bucket),
             decoding,
             spec.op_id or "",
             start,
@@ -368,7 +368,7 @@ class _TaskBuilder:
             keys, values = self.graph.key_serde(id) or Tagged(), spec.value or Evolving()
             relay = Relay(KeySerde(values), KeySerde(keys), id, asked=is_lenient(self.graph, stage))
         return Reader(
-            self.assembly.bindings.origin(stream, number),
+            self.assembly.bindings.origin(stream, number, self.virtual.bucket),
             Decoding(
                 value=spec.value or Evolving(),
                 key=self.graph.key_serde(id) or Tagged(),

@@ -18,7 +18,7 @@ from planner.passes import streams_of
 from runtime.model.errors import SamzaError
 from runtime.ports.environment import Environment, LiveEnvironment, typed
 from runtime.ports.sink import Limit, LimitedSink, Sink
-from runtime.ports.source import LiveSource, Source, StampingSource, TransactionalSource, UncountedSource
+from runtime.ports.source import FetchedSource, LiveSource, Source, StampingSource, TransactionalSource, UncountedSource
 from runtime.ports.streams import Offsets, StreamConfig, check_name, contradicted
 from runtime.reading.reader import Origin, Reader
 from runtime.systems.files.tables import check_read_anywhere, check_written_anywhere, into_table
@@ -195,9 +195,9 @@ class Bindings:
         source = self.sources.get(stream)
         return isinstance(source, StampingSource) or (source is None and isinstance(self.environment, LiveEnvironment))
 
-    def origin(self, stream: str, partition: int) -> Origin:
-        """Return how to read one partition."""
-        origin = self._origin(stream, partition)
+    def origin(self, stream: str, partition: int, reader: int = 0) -> Origin:
+        """Return how to read one partition, as one of several readers of it."""
+        origin = replace(self._origin(stream, partition, reader), number=reader)
         end = self._ends.get((stream, partition))
         if end is None:
             return origin
@@ -208,11 +208,10 @@ class Bindings:
 
         return replace(origin, offsets=until(origin.offsets), known=until(origin.known))
 
-    def _origin(self, stream: str, partition: int) -> Origin:
+    def _origin(self, stream: str, partition: int, reader: int) -> Origin:
         source = self.sources.get(stream)
         if source is not None:
-            bound = source
-            bound = source
+            bound = source.reader(reader) if isinstance(source, FetchedSource) else source
             known: Callable[[int], Offsets] = bound.offsets
             if isinstance(bound, UncountedSource):
                 known = bound.known
@@ -246,21 +245,23 @@ class Bindings:
             stream_id=partial(environment.stream_id, stream),
         )
         if isinstance(environment, LiveEnvironment):
-            of_it = stream, partition
+            of_it, reading = (stream, partition), environment.reader(reader)
             origin = replace(
                 origin,
-                known=partial(environment.known, *of_it),
-                fetched=partial(environment.fetched, *of_it),
-                unheard_ms=partial(environment.unheard_ms, *of_it),
-                held=partial(environment.held, *of_it),
+                read=lambda offset: reading.read(stream, partition, offset),
+                offsets=partial(reading.offsets, *of_it),
+                known=partial(reading.known, *of_it),
+                fetched=partial(reading.fetched, *of_it),
+                unheard_ms=partial(reading.unheard_ms, *of_it),
+                held=partial(reading.held, *of_it),
             )
         return origin
 
-    def look(self, places: Mapping[str, Collection[int]]) -> None:
+    def look(self, places: Mapping[str, Collection[int]], reader: int = 0) -> None:
         """Refresh the known end offsets of partitions; one broker round trip on Kafka, nothing elsewhere."""
         if isinstance(self.environment, LiveEnvironment):
             for stream in places.keys() - self.sources.keys():
-                self.environment.look(stream, places[stream])
+                self.environment.reader(reader).look(stream, places[stream])
 
     def ranges(self, stream: str, partitions: Collection[int]) -> dict[int, Offsets]:
         """Return how far partitions of a stream are now; brokers are asked for all of them at once."""
@@ -295,12 +296,13 @@ class Bindings:
     def expect(self, readers: Iterable[Reader]) -> None:
         """Tell the systems from where these readers are about to read."""
         if isinstance(self.environment, LiveEnvironment):
-            offsets: defaultdict[str, dict[int, int]] = defaultdict(dict)
+            offsets: defaultdict[tuple[str, int], dict[int, int]] = defaultdict(dict)
             for reader in readers:
-                if reader.origin.stream not in self.sources and not reader.exhausted:
-                    offsets[reader.origin.stream][reader.origin.partition] = reader.next_offset
-            for stream, of_stream in offsets.items():
-                self.environment.expect(stream, of_stream)
+                origin = reader.origin
+                if origin.stream not in self.sources and not reader.exhausted:
+                    offsets[origin.stream, origin.number][origin.partition] = reader.next_offset
+            for (stream, number), of_stream in offsets.items():
+                self.environment.reader(number).expect(stream, of_stream)
 
     def listen(self, tell: Callable[[], None]) -> None:
         """Call `tell`, from any thread, when there may be more to read."""

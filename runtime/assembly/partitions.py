@@ -59,6 +59,22 @@ def look(
     numbers: Collection[int],
 ) -> None:
     """Refresh the known end offsets of the partitions that tasks of these numbers read of stages and tables."""
+    tables = [*tables]
+    # Of these all tasks share one reader.
+    shared = [stream for table in tables if table.broadcast for stream in bindings.streams_of(table)]
+    bindings.look({stream: range(bindings.partitions(stream)) for stream in shared})
+    for bucket in {stage.bucket_of(number) for stage in stages[:1] for number in numbers}:
+        alike = [number for number in numbers if stages[0].bucket_of(number) == bucket]
+        bindings.look(_read_by(bindings, graph, stages, tables, alike), bucket)
+
+
+def _read_by(
+    bindings: Bindings,
+    graph: Graph,
+    stages: Sequence[StagePlan],
+    tables: Iterable[TableInput],
+    numbers: Collection[int],
+) -> dict[str, set[int]]:
     places: dict[str, set[int]] = {}
     for stage in stages:
         streams = [stream for spec in inputs_of(stage, graph) for stream in bindings.streams_of(spec)]
@@ -66,9 +82,8 @@ def look(
         for stream in streams:
             read = {stage.partition_of(number, stream) for number in numbers if number in stage.tasks}
             places.setdefault(stream, set()).update(read & {*range(bindings.partitions(stream))})
-    for table in tables:
+    bases = {base for stage in stages for base in map(stage.base_of, numbers)}
+    for table in (table for table in tables if not table.broadcast):
         for stream in bindings.streams_of(table):
-            partitions = {*range(bindings.partitions(stream))}
-            bases = {base for stage in stages for base in map(stage.base_of, numbers)}
-            places.setdefault(stream, set()).update(partitions if table.broadcast else partitions & bases)
-    bindings.look({stream: read for stream, read in places.items() if read})
+            places.setdefault(stream, set()).update(bases & {*range(bindings.partitions(stream))})
+    return {stream: read for stream, read in places.items() if read}

@@ -24,7 +24,7 @@ from runtime.model.checkpoint import Checkpoint
 from runtime.model.metrics import ChangeMetrics, RunMetrics
 from runtime.model.state_choice import Forget, State
 from runtime.opening.former_inputs import TABLES, followed, tables_noted
-from runtime.opening.rescaling import rescale
+from runtime.opening.rescaling import rescale, tell_split
 from runtime.opening.rewind import (
     check_state,
     drop_read_streams,
@@ -112,6 +112,7 @@ def open_application(
         # A reset has rewound already, before its streams were made anew.
         if from_start and state != "reset":
             generation = rewind(environment, plan, bindings, state)
+        tell_split(environment, plan, graph)
         _tell_times(environment, graph, bindings)
     except BaseException:
         bindings.close()
@@ -167,6 +168,7 @@ def join_application(environment: Environment, pipeline: Pipeline, bind: Mapping
         for stream in plan.streams:
             if stream.role in ("input", "table") and now.get(stream.name, 0) > share.counts.get(stream.name, 0) > 0:
                 raise grown_error(f"The stream {stream.name!r}", now[stream.name], share.counts[stream.name])
+        tell_split(environment, plan, graph)
     except BaseException:
         bindings.close()
         raise

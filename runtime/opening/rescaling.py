@@ -10,17 +10,18 @@ import msgspec
 from msgspec.structs import replace
 
 from operators.core.base import MIN_TIMESTAMP, Batch
+from operators.partition_by import entry_bucket
 from planner.model.graph import Graph
 from planner.model.plan import Plan
-from planner.model.virtual_tasks import WHOLE, VirtualTask, is_task, share_of
+from planner.model.virtual_tasks import WHOLE, Split, VirtualTask, is_task, share_of
 from runtime.assembly.bindings import intermediate_of
 from runtime.job.key_kinds import kinds_of_all
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.clock import wall_clock_ms
-from runtime.model.errors import SamzaError
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.ports.streams import Append, Control
+from runtime.reading.sieve import MOST_BUCKETS
 
 NO_NOTES: Mapping[str, Checkpoint] = MappingProxyType({})
 
@@ -96,11 +97,6 @@ def rescale(
     is one commit, with `notes` of the application, so that a crash finds the tasks before, or those behind. Its history
     tells `why`, and how long it took to come to this cut.
     """
-    if plan.options.factor > 1 and isinstance(environment, LiveEnvironment):
-        raise SamzaError(
-            f"the app {plan.app!r}: Options(elasticity={plan.options.factor}) is for the embedded log; on Kafka "
-            "give the topic more partitions, or .partition_by(..., partitions=) before what is slow"
-        )
     checkpoints = environment.checkpoints(plan.app)
     found = rescaled(checkpoints, plan.options.factor)
     if found is None:
@@ -116,6 +112,19 @@ def rescale(
     all_new = {**found.checkpoints, **notes, SCALINGS: history}
     new = {name: replace(one, generation=generation) for name, one in all_new.items()}
     environment.commit(Commit(plan.app, generation, appends, [], new, gone=found.gone))
+
+
+def tell_split(environment: Environment, plan: Plan, graph: Graph) -> None:
+    """Tell an environment that keeps the state of each task by itself how tasks are split, and whose an entry is."""
+
+    def hash_of(store: str, place: bytes) -> int:
+        spec = graph.specs.get(store)
+        # What an operator has left that is there no more goes with the first of the tasks.
+        return max(entry_bucket(spec, place, MOST_BUCKETS), 0) if spec is not None else 0
+
+    if isinstance(environment, LiveEnvironment):
+        factor = plan.options.factor
+        environment.split(plan.app, Split(plan.tasks // factor, factor, hash_of))
 
 
 def rescaled(checkpoints: Mapping[str, Checkpoint], now: int) -> Rescaling | None:

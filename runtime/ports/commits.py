@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from planner.model.virtual_tasks import Split
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.errors import EnvironmentFault, Fenced
 from runtime.ports.state import StateWrites
@@ -70,6 +71,12 @@ class OwnershipPort(Protocol):
         """Let each task of an application commit by itself, from any thread, and be fenced by itself.
 
         Returns the generations of those that are given, which are all this owner's; a container takes its own later.
+        """
+
+    def split(self, app: str, split: Split) -> None:
+        """Take the tasks of an application for split so from now on, as what is committed of it is.
+
+        Until then each is whole. What comes of state is then shared out among the tasks that have its keys.
         """
 
     def is_caught_up(self) -> bool:

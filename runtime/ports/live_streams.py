@@ -9,11 +9,14 @@ from runtime.ports.sink import Limit
 from runtime.ports.streams import Offsets, Read, StreamConfig
 
 
-class FetchPort(Protocol):
-    """The records that are fetched ahead in the background; a listener hears of them."""
+class ReadingPort(Protocol):
+    """The records that one reader of partitions has fetched ahead in the background."""
 
-    def listen(self, tell: Callable[[], None]) -> None:
-        """Call `tell`, from any thread, whenever there may be more to read."""
+    def offsets(self, stream: str, partition: int) -> Offsets:
+        """Return the readable range of a partition."""
+
+    def read(self, stream: str, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
+        """Return rows from `offset` on, waiting for what is known to be there; None at the end."""
 
     def look(self, stream: str, partitions: Collection[int]) -> None:
         """Ask for the ranges of partitions that are about to be read, so that they are `known`."""
@@ -32,6 +35,19 @@ class FetchPort(Protocol):
 
     def unheard_ms(self, stream: str, partition: int, offset: int) -> float:
         """Return the ms for which it has been unknown whether something lies at or beyond an offset."""
+
+    def held(self, stream: str, partition: int) -> OpenTransaction | None:
+        """Return the open transaction that holds records back, as of the last fetch; None if none does."""
+
+
+class FetchPort(ReadingPort, Protocol):
+    """The records that are fetched ahead; a listener hears of them."""
+
+    def listen(self, tell: Callable[[], None]) -> None:
+        """Call `tell`, from any thread, whenever there may be more to read."""
+
+    def reader(self, number: int) -> ReadingPort:
+        """Return what reads for one of several tasks that share partitions, each at its own pace; 0 is this itself."""
 
 
 class OpenTransaction(NamedTuple):
@@ -58,9 +74,6 @@ class TransactionPort(Protocol):
 
         Raises `HeldBack` where others leave some open.
         """
-
-    def held(self, stream: str, partition: int) -> OpenTransaction | None:
-        """Return the open transaction that holds records back, as of the last fetch; None if none does."""
 
 
 class BrokerPort(Protocol):

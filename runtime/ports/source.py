@@ -69,6 +69,14 @@ class TransactionalSource(Source, Protocol):
 
 
 @runtime_checkable
+class FetchedSource(Source, Protocol):
+    """A bound input that is fetched ahead from where a reader is, so that each reader needs a fetcher of its own."""
+
+    def reader(self, number: int) -> FetchedSource:
+        """Return what reads it for one of several tasks that share its partitions, each at its own pace."""
+
+
+@runtime_checkable
 class LiveSource(Source, Protocol):
     """A bound input that has no end: what can be read of it grows."""
 

@@ -55,6 +55,8 @@ class Origin:
     """Returns the number that tells the stream from others that have had its name, 0 where that is not known."""
     expected: Callable[[], int] | None = None
     """Returns about where its end is, where that is not known."""
+    number: int = 0
+    """The number of the reader, where several tasks share the partition and read it each at its own pace."""
     held: Callable[[], OpenTransaction | None] = lambda: None
     """Returns what an open transaction keeps from being read, where there are transactions."""
 

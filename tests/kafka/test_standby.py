@@ -42,9 +42,11 @@ def has_copies(container: Container, tasks: set[int], entries: int) -> bool:
     container.settles()
     copies = container.environment._state.copies(container.app)
     held = {
-        task: sum(count for count, _ in copy.local.state_stats(container.app).values()) for task, copy in copies.items()
+        task.base: sum(count for count, _ in copy.local.state_stats(container.app).values())
+        for task, copy in copies.items()
     }
-    return held == dict.fromkeys(tasks, entries) and container.members._standby.warm == sorted(tasks)
+    warm = [task.base for task in container.members._standby.warm]
+    return held == dict.fromkeys(tasks, entries) and warm == sorted(tasks)
 
 
 def test_who_has_a_copy_takes_over_and_replays_the_tail_alone(start):

@@ -180,7 +180,7 @@ def _end(cluster, environment, is_alive):
 
 
 def outcome_of(world, environment):
-    seen = {"sunk": world.outcome.sunk, "partition_of": world.outcome.partition_of}
+    seen = {name: getattr(world.outcome, name) for name in ("sunk", "partition_of", "is_split")}
     return Outcome(world.pipeline, world.parts, environment, **seen)
 
 
@@ -271,9 +271,9 @@ def check_copies(cluster, environment):
             for offset, one in enumerate(partition.log[: at - partition.start], partition.start):
                 if one.record is not None and offset not in partition.aborted:
                     of, key = one.record.key[:4], one.record.key[4:]
-                    if int.from_bytes(of, "big") == task:
+                    if int.from_bytes(of, "big") == task.base and copy.has(store, key):
                         committed[key] = one.record.value
-            held = dict(copy.local.state_range(APP, store, task))
+            held = dict(copy.entries(store))
             assert held == {key: value for key, value in committed.items() if value is not None}
             entries += len(held)
     return entries

@@ -9,6 +9,7 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from typer.testing import CliRunner
 
 from operators.core.base import Batch
+from planner.model.virtual_tasks import VirtualTask
 from runtime.model.errors import Damaged, EnvironmentFault
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.kafka.client.topic import REGISTRY, topic_of
@@ -125,13 +126,14 @@ def test_entries_that_somebody_has_removed_are_an_error(cluster, ran, tmp_path):
 def test_a_copy_that_was_away_while_a_changelog_was_cut_is_none(cluster, ran, tmp_path, caplog):
     with closing(opened(tmp_path / "there")) as environment:
         standby = Standby(environment._streams, environment._state, "counting")
+        tasks = [VirtualTask(0), VirtualTask(1)]
 
         def follow():
-            standby.keep([0, 1], environment._ledger("counting"))
+            standby.keep(tasks, environment._ledger("counting"))
             standby._look_at_ms = 0.0
             standby.follow()
 
-        while standby.warm != [0, 1]:
+        while standby.warm != tasks:
             follow()
         run(tmp_path / "here")
         emptied(cluster, CHANGELOG)

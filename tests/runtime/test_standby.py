@@ -12,11 +12,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from planner.model.errors import PlanError
+from planner.model.virtual_tasks import VirtualTask
 from runtime.model.assignment import Placing, standbys, sticky
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.ports.commits import Commit
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import StreamConfig
+from runtime.systems.kafka.state.changelog import PARTITIONS
+from runtime.systems.kafka.state.standby import Standby
 from samza_dsl import App
 from tests.runtime.test_assignment import is_balanced, of_living, placings
 from tests.runtime.test_laws_on_kafka import check_copies
@@ -35,12 +38,12 @@ steps = st.lists(st.one_of(st.lists(writes, min_size=1, max_size=6), st.none()),
 class Container:
     """A container without a loop, a process on a host of its own."""
 
-    def __init__(self, cluster: Cluster, folder: Path, name: str, run: int) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, name: str, run: int, tasks: int = TASKS) -> None:
         self.cluster, self.run = cluster, run
         self.context: Context = copy_context()
         self.context.run(PROCESS.set, name)
         self.environment = self.does(opened, folder / name, name)
-        self.members = self.does(self.environment.join, APP, run, name, TASKS, sticky, 1)
+        self.members = self.does(self.environment.join, APP, run, name, tasks, sticky, 1)
         self.read: dict[int, int] = {}
 
     def does(self, what: Callable[..., Any], *how: Any) -> Any:
@@ -111,7 +114,7 @@ def test_who_takes_over_with_a_copy_replays_what_was_committed_since_it_followed
                 for task, store, key, is_there in changes:
                     entries = committed.setdefault((task, store), {})
                     _ = entries.update({b"%d" % key: b"1"}) if is_there else entries.pop(b"%d" % key, None)
-        copies = {*second.environment._state.copies(APP)}
+        copies = {task.base for task in second.environment._state.copies(APP)}
         first.dies()
         thread.catch_up(cluster.loop.time() + SESSION_S)
         assert second.settles() == {*range(TASKS)}
@@ -121,6 +124,32 @@ def test_who_takes_over_with_a_copy_replays_what_was_committed_since_it_followed
         second.does(second.members.leave)
         second.does(second.environment.close)
         owner.close()
+
+
+def test_a_copy_that_comes_later_has_what_was_read_for_another_one_of_its_partition():
+    """Tasks 0 and 8 lie in one partition of a changelog, which both are to be read from its start."""
+    cluster = Cluster(0)
+    with tempfile.TemporaryDirectory() as name, simulated(cluster) as thread:
+        folder = Path(name)
+        owner = opened(folder / "owner")
+        owner.create_stream("words", StreamConfig(partitions=PARTITIONS + 1))
+        first = Container(cluster, folder, "first", owner.own(APP), PARTITIONS + 1)
+        first.settles()
+        first.commits([(0, "st", 1, True), (PARTITIONS, "st", 2, True)])
+        thread.catch_up(cluster.loop.time() + MARKERS_S)
+        environment = opened(folder / "second")
+        standby = Standby(environment._streams, environment._state, APP)
+        for tasks in ([VirtualTask(0)], [VirtualTask(0), VirtualTask(PARTITIONS)]):
+            standby.keep(tasks, environment._ledger(APP))
+            while standby.warm != tasks:
+                standby._look_at_ms = 0.0
+                standby.follow()
+        assert check_copies(cluster, environment) == 2
+        standby.stop()
+        first.does(first.members.leave)
+        for one in (environment, owner):
+            one.close()
+        first.does(first.environment.close)
 
 
 @given(placings(), st.integers(0, 3), st.data())

@@ -6,25 +6,26 @@ import os
 import platform
 import secrets
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from heapq import merge
 from pathlib import Path
 from typing import TypeVar
 
 from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
 
 from operators.core.base import Batch
+from planner.model.virtual_tasks import UNSPLIT, Split, VirtualTask
 from runtime.model.assignment import JobModel, Placement, Scale, sticky
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.errors import EnvironmentFault, Fenced, TooLarge
-from runtime.model.host_affinity import Homes
 from runtime.ports.commits import Commit, fenced_error, taken_error
 from runtime.ports.environment import LiveEnvironment, SnapshotEnvironment
-from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.membership import Membership
 from runtime.ports.sink import Limit
-from runtime.ports.state import StateReader
-from runtime.ports.streams import END, Append, Offsets, Read, StreamConfig, absent_error, check_name
+from runtime.ports.state import StateReader, StateWrites
+from runtime.ports.streams import END, Append, Offsets, StreamConfig, absent_error, check_name
 from runtime.stores.held_snapshot import Entries, HeldSnapshot
 from runtime.systems.host.locks import owner_lock
 from runtime.systems.kafka.client.clients import Producer, ended
@@ -34,7 +35,7 @@ from runtime.systems.kafka.client.thread import KafkaThread, stop
 from runtime.systems.kafka.client.topic import KafkaCluster
 from runtime.systems.kafka.client.topic_configs import TABLE_CONFIGS, had_limits
 from runtime.systems.kafka.coordination.group import Joining
-from runtime.systems.kafka.coordination.members import KafkaMembers
+from runtime.systems.kafka.coordination.members import KafkaMembers, Moved
 from runtime.systems.kafka.coordination.owner import (
     Owner,
     add_changelog,
@@ -58,17 +59,21 @@ from runtime.systems.kafka.state.ledger import (
     TABLE,
     Ledger,
     forgotten,
+    key_of,
     ledger_of,
     said_of_changelog,
     said_of_homes,
     said_of_reached,
+    said_of_scale,
     said_of_stores,
+    scale_in,
     store_of,
     writer_of,
 )
 from runtime.systems.kafka.state.standby import Standby
-from runtime.systems.kafka.state.task_state import KafkaState
-from runtime.systems.kafka.streams.streams import KafkaStreams
+from runtime.systems.kafka.state.task_state import KafkaState, PartsReader, parted
+from runtime.systems.kafka.streams.compacted_topic import KafkaTable
+from runtime.systems.kafka.streams.streams import KafkaReading, KafkaStreams
 from runtime.systems.log.environment import LogEnvironment
 
 R = TypeVar("R")
@@ -77,7 +82,7 @@ PURGE_EVERY = 16
 """The number of commits after which what they have consumed is removed from the topics between stages."""
 
 
-class KafkaEnvironment(LiveEnvironment, SnapshotEnvironment):
+class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment):
     """Streams, changelogs and checkpoints in a cluster; state in `directory`, never ahead of these.
 
     `host` names the machine that has the directory, where that is not its own name. Whoever comes to own an application
@@ -106,10 +111,12 @@ class KafkaEnvironment(LiveEnvironment, SnapshotEnvironment):
         self._locks: dict[str, int] = {}
         self._by_task: set[str] = set()
         """The applications that are about to be joined, and whose tasks commit by themselves."""
+        self._asked: dict[str, KafkaTable] = {}
+        """By application, its ledger as it was looked at for what size was asked for."""
         self._committing, self._appending = threading.Lock(), threading.Lock()
         self._announced: list[Announced] = []
         self._thread: KafkaThread | None = KafkaThread.acquire()
-        self._streams = KafkaStreams(cluster, self._thread, self._changed)
+        super().__init__(KafkaStreams(cluster, self._thread, self._changed))
         self._state = KafkaState(self._streams, self._directory)
         try:
             self._streams.all()
@@ -140,20 +147,6 @@ class KafkaEnvironment(LiveEnvironment, SnapshotEnvironment):
         """Whether the time of a stream's records is when brokers took them."""
         return self._streams.is_stamped(stream)
 
-    def offsets(self, stream: str, partition: int) -> Offsets:
-        """Return the readable range of a partition, in Kafka's offsets: not each of them has a record."""
-        return self._streams.fetcher(stream, partition).refresh(partition)
-
-    def look(self, stream: str, partitions: Collection[int]) -> None:
-        self._streams.fetcher(stream, max(partitions)).ask(partitions)
-
-    def known(self, stream: str, partition: int) -> Offsets:
-        """Return the last answer of `offsets`, and how far the partition is known to have come since; asks nobody."""
-        return self._streams.fetcher(stream, partition).offsets(partition)
-
-    def expect(self, stream: str, offsets: Mapping[int, int]) -> None:
-        self._streams.fetcher(stream, max(offsets)).expect(offsets)
-
     def stream_id(self, stream: str) -> int:
         return self._streams.fetcher(stream, 0).stream_id()
 
@@ -167,35 +160,18 @@ class KafkaEnvironment(LiveEnvironment, SnapshotEnvironment):
     def described(self, stream: str) -> StreamConfig:
         return self._streams.described(stream)
 
+    def reader(self, number: int) -> KafkaReading:
+        return self if number == 0 else KafkaReading(self._streams, number)
+
     def version(self) -> int:
         """Return a number that grows with every change here, and with what is fetched."""
         return self._version
-
-    def read(self, stream: str, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
-        """Return rows from `offset` on, waiting for what is known to be there; None at the end.
-
-        Where only the marker of a transaction lies there, there are no rows, and `next_offset` is behind it.
-        """
-        return self._streams.fetcher(stream, partition).read_known(partition, offset, max_records)
-
-    def fetched(self, stream: str, partition: int, offset: int) -> Read | None:
-        """Return rows from `offset` on that have come already; None where none have.
-
-        So nobody waits for what is known to be there and is late, as the transaction of another task may lie before it.
-        """
-        return self._streams.fetcher(stream, partition).fetched(partition, offset)
-
-    def unheard_ms(self, stream: str, partition: int, offset: int) -> float:
-        return self._streams.fetcher(stream, partition).unheard_ms(partition, offset)
 
     def written(self, stream: str) -> list[int]:
         return self._streams.fetcher(stream, 0).written()
 
     def settled(self, stream: str) -> list[Offsets]:
         return self._streams.fetcher(stream, 0).settled()
-
-    def held(self, stream: str, partition: int) -> OpenTransaction | None:
-        return self._streams.fetcher(stream, partition).held(partition)
 
     def is_caught_up(self) -> bool:
         return self._streams.is_caught_up()
@@ -232,17 +208,19 @@ class KafkaEnvironment(LiveEnvironment, SnapshotEnvironment):
         """
         commit = commit._replace(state=[writes for writes in commit.state if writes.items])
         with self._committing:
-            owner = self._owner(commit)
+            owner, split = self._owner(commit), self._state.split_of(commit.app)
+            state = parted(split, commit.state)
             # Stores, changelogs and state are made ready under the lock and before the transaction begins: a
             # transaction that is open keeps the ledger from being read by others.
-            kept = stores_of(commit, owner.ledger)
+            kept = stores_of(state, owner.ledger)
             for store in sorted({writes.store for writes in commit.state} - owner.ledger.changelogs.keys()):
                 owner.ledger.changelogs[store] = add_changelog(self._streams, commit.app, store)
-            pending = records_of(self._streams, commit, owner.ledger, kept)
+            wrote = {task: None for task, _ in state}
+            pending = records_of(self._streams, commit, owner.ledger, kept, wrote)
             # A task that commits by itself has a producer of its own, so that its commits wait for no other's.
             writer = owner.writer(*commit.tasks) if len(commit.tasks) == 1 else owner.producer
-            if any(self._state.of(commit.app, writes.task) is None for writes in commit.state):
-                self._bring_for(commit, owner)
+            if any(self._state.of(commit.app, task) is None for task in wrote):
+                self._bring_for(commit.app, owner, wrote)
         try:
             # Outside of the lock: tasks that commit by themselves do so at the same time.
             ends = self._call(commit.app, transact(self._streams, writer, pending, commit)) if pending else {}
@@ -258,8 +236,10 @@ class KafkaEnvironment(LiveEnvironment, SnapshotEnvironment):
             owner.ledger.kept.update(kept)
             # Only behind the transaction: state here is never ahead of its changelogs. A crash in between costs a
             # replay.
-            self._write_locally(commit, owner, ends)
+            self._write_locally(commit.app, owner, state, ends)
             owner.ledger.checkpoints.update(commit.checkpoints)
+            for name in commit.gone:
+                owner.ledger.checkpoints.pop(name, None)
             self._streams.reached(ends, commit.appends)
             consumed = self._consumed(owner, commit)
         # Behind the commit: an offset that is not committed must stay readable.
@@ -280,6 +260,7 @@ class KafkaEnvironment(LiveEnvironment, SnapshotEnvironment):
             self._locks[app] = owner_lock(self._directory, app)
         self._disown(app)
         self._state.drop(app)
+        self._state.split(app, UNSPLIT)
         self._streams.create(ledger_of(app), TABLE, own=True)
         # Fences earlier owners and settles what they left open. Checkpoints and changelogs are read only after that.
         owner: Owner = self._as_owner(app, begin(self._streams, app))
@@ -322,7 +303,8 @@ class KafkaEnvironment(LiveEnvironment, SnapshotEnvironment):
         if not tasks:
             self._by_task.add(app)
             return {}
-        self._state.want(app, len({*tasks} - {*self._state.tasks(app)}))
+        split = self._state.split_of(app)
+        self._state.want(app, len({*map(split.task, tasks)} - {*self._state.tasks(app)}))
         claiming = claim_all(self._streams, app, self._owners[app], frozenset(tasks))
         return self._as_owner(app, claiming)
 
@@ -375,31 +357,41 @@ class KafkaEnvironment(LiveEnvironment, SnapshotEnvironment):
         self._disown(app)
         owner = self._owners[app] = Owner(producer, generation, Ledger({}), writers)
         owner.ledger = self._ledger(app)
+        split = self._state.split_of(app)
 
         def took(ledger: Ledger, won: Collection[int]) -> None:
-            self._state.bring(app, ledger, won)
-            owner.ledger.take_over(ledger, won)
+            taken = [*map(split.task, won)]
+            self._state.bring(app, ledger, taken)
+            owner.ledger.take_over(ledger, taken)
 
         def gave(given: Collection[int]) -> None:
             if writers is not None:
                 self._call(app, writers.end(given))
-            if counted := self._counted(app, owner, given):
+            gone = [*map(split.task, given)]
+            if counted := self._counted(app, owner, gone):
                 self._streams.write(ledger_of(app), counted)
-            self._state.drop(app, given)
-            self._streams.drop(given)
+            self._state.drop(app, gone)
+            self._streams.drop(gone)
 
         said = Joining(container, generation, tasks, JobModel(), host=self._host, standby=standby)
         copies = Standby(self._streams, self._state, app) if standby else None
-        owner.members = KafkaMembers(self._streams, app, said, placement, (took, gave), copies, writers)
+        owner.members = KafkaMembers(self._streams, app, said, placement, Moved(took, gave, split), copies, writers)
         return owner.members
 
+    def split(self, app: str, split: Split) -> None:
+        with self._committing:
+            self._state.split(app, split)
+            if (owner := self._owners.get(app)) is not None:
+                owner.has_all, owner.moved = False, set()
+
     def ask_scale(self, app: str, scale: Scale) -> None:
-        raise EnvironmentFault(
-            f"Application {app!r}: tasks are split on the embedded log alone; on Kafka give its topics more partitions."
-        )
+        self._streams.write(ledger_of(app), said_of_scale(scale))
 
     def asked_scale(self, app: str) -> Scale:
-        return Scale()
+        if ledger_of(app) not in self._streams.all(own=True):
+            return Scale()
+        table = self._asked.setdefault(app, KafkaTable(self._streams.topic(ledger_of(app))))
+        return scale_in(self._call(app, table.now()))
 
     def job_model(self, app: str) -> JobModel:
         runs = self.runs(app)
@@ -427,20 +419,27 @@ class KafkaEnvironment(LiveEnvironment, SnapshotEnvironment):
         return self._state.replayed.get(app, 0)
 
     def state_get(self, app: str, store: str, task: int, key: bytes) -> bytes | None:
-        local = self._here(app, task)
+        local = self._here(app, self._state.split_of(app).owner(task, store, key))
         return local.state_get(app, store, task, key) if local is not None else None
 
     def state_range(
         self, app: str, store: str, task: int, start: bytes = b"", end: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        local = self._here(app, task)
-        return local.state_range(app, store, task, start, end) if local is not None else iter(())
+        locals = [self._here(app, part) for part in self._state.split_of(app).parts(task)]
+        found = [one.state_range(app, store, task, start, end) for one in locals if one is not None]
+        return found[0] if len(found) == 1 else merge(*found)
 
     def state_reader(self, app: str, store: str, task: int) -> StateReader:
-        local = self._here(app, task)
-        if local is None:
-            raise EnvironmentFault(f"Application {app!r} is not run here: its state can't be read.")
-        return local.state_reader(app, store, task)
+        def opened(part: VirtualTask) -> StateReader:
+            local = self._here(app, part)
+            if local is None:
+                raise EnvironmentFault(f"Application {app!r} is not run here: its state can't be read.")
+            return local.state_reader(app, store, task)
+
+        split = self._state.split_of(app)
+        if split.factor == 1:
+            return opened(VirtualTask(task))
+        return PartsReader(partial(split.owner, task, store), opened)
 
     def snapshot(self, app: str) -> HeldSnapshot:
         """Return the state that changelogs hold now, read when a store is asked for: each task as of its own commit."""
@@ -451,7 +450,8 @@ class KafkaEnvironment(LiveEnvironment, SnapshotEnvironment):
                 return {}
             found = self._call(app, held_in(self._streams.topic(ledger.changelogs[store].topic(app, store))))
             # What a task has forgotten may lie in its changelog still.
-            return {task: entries for task, entries in found.items() if store in ledger.kept.get(task, ())}
+            keep = {task.base for task, stores in ledger.kept.items() if store in stores}
+            return {task: entries for task, entries in found.items() if task in keep}
 
         return HeldSnapshot(read)
 
@@ -467,8 +467,12 @@ class KafkaEnvironment(LiveEnvironment, SnapshotEnvironment):
         if app not in self._owners:
             return self._sizes(app)
         self._here(app)
-        locals = (self._state.of(app, task) for task in self._state.tasks(app))
-        return {place: found for local in locals if local for place, found in local.state_stats(app).items()}
+        found: dict[tuple[str, int], tuple[int, int]] = {}
+        for local in filter(None, (self._state.of(app, task) for task in self._state.tasks(app))):
+            for place, (entries, size_bytes) in local.state_stats(app).items():
+                before = found.get(place, (0, 0))
+                found[place] = before[0] + entries, before[1] + size_bytes
+        return found
 
     def reset(self, app: str, stores: Iterable[str] | None = None) -> None:
         self.own(app)
@@ -481,7 +485,7 @@ class KafkaEnvironment(LiveEnvironment, SnapshotEnvironment):
         # All that is forgotten goes in one transaction with the new beginning; the topics go after it. A crash between
         # leaves topics that nothing names.
         said = forgotten([*keys, *(name.encode() for name in ledger.checkpoints)])
-        said.extend(forgotten([REACHED + b"%d" % task for task in ledger.reached]))
+        said.extend(forgotten([key_of(REACHED, task) for task in ledger.reached]))
         said.extend(said_of_stores(kept))
         offsets = self._call(app, self._streams.group_offsets(app))
         self._as_owner(app, begin_again(self._streams, app, owner, said, offsets))
@@ -539,6 +543,8 @@ class KafkaEnvironment(LiveEnvironment, SnapshotEnvironment):
         try:
             for app, owner in self._owners.items():
                 stop(thread, let_go(self._streams, app, owner, self._counted(app, owner)))
+            for table in self._asked.values():
+                stop(thread, table.stop())
             if self._outside is not None:
                 stop(thread, ended(self._outside))
             self._streams.close()
@@ -550,7 +556,7 @@ class KafkaEnvironment(LiveEnvironment, SnapshotEnvironment):
                 os.close(descriptor)
             self._locks.clear()
 
-    def _counted(self, app: str, owner: Owner, tasks: Collection[int] | None = None) -> Batch:
+    def _counted(self, app: str, owner: Owner, tasks: Collection[VirtualTask] | None = None) -> Batch:
         """Return what says how much state tasks have that were run here, all or some of them."""
         wrote = owner.wrote | self._state.uncounted(app)
         wrote = wrote if tasks is None else wrote & {*tasks}
@@ -593,25 +599,29 @@ class KafkaEnvironment(LiveEnvironment, SnapshotEnvironment):
             return Ledger({})
         return self._call(app, seen(self._streams, app))
 
-    def _here(self, app: str, task: int | None = None, tasks: Collection[int] = ()) -> LogEnvironment | None:
+    def _here(
+        self, app: str, task: VirtualTask | None = None, tasks: Collection[VirtualTask] = ()
+    ) -> LogEnvironment | None:
         """Bring the state of an application here that has one owner, of `tasks` as well, and return that of a task."""
         owner = self._owners.get(app)
         if owner is not None and owner.members is None:
-            missing = set() if owner.has_all else {*owner.ledger.kept}
+            parts = self._state.split_of(app).parts
+            kept = {part for base in {one.base for one in owner.ledger.kept} for part in parts(base)}
+            missing = set() if owner.has_all else set(kept)
             missing |= {*tasks} if task is None else {task}
             missing = {one for one in missing if self._state.of(app, one) is None}
             if missing:
                 self._state.bring(app, owner.ledger, missing)
                 owner.moved |= missing
-            if owner.moved and (task is None or owner.moved & owner.ledger.kept.keys()):
+            if owner.moved and (task is None or owner.moved & kept):
                 self._move_in(app, owner.ledger, owner.moved)  # of one task after the other that is new, at once
                 owner.moved = set()
             owner.has_all = True
         return self._state.of(app, task) if task is not None else None
 
-    def _move_in(self, app: str, ledger: Ledger, tasks: Collection[int]) -> None:
+    def _move_in(self, app: str, ledger: Ledger, tasks: Collection[VirtualTask]) -> None:
         """Say that the state of tasks is here now, for when containers share them."""
-        known = {task: ledger.homes.get(task, Homes()) for task in tasks}
+        known = {task: ledger.homes_of(task) for task in tasks}
         homes = {task: one.taken(self._host, ledger.progress(task), was_given=True) for task, one in known.items()}
         self._streams.write(ledger_of(app), said_of_homes(homes))
         ledger.homes |= homes
@@ -650,22 +660,28 @@ class KafkaEnvironment(LiveEnvironment, SnapshotEnvironment):
         self._outside = producer
         return ends
 
-    def _bring_for(self, commit: Commit, owner: Owner) -> None:
+    def _bring_for(self, app: str, owner: Owner, wrote: Iterable[VirtualTask]) -> None:
         """Bring the state here that a commit writes to, with that of all tasks that commit by themselves."""
-        self._here(commit.app, tasks={*owner.taken, *(writes.task for writes in commit.state)})
+        self._here(app, tasks={*map(self._state.split_of(app).task, owner.taken), *wrote})
 
-    def _write_locally(self, commit: Commit, owner: Owner, ends: Mapping[tuple[str, int], int]) -> None:
+    def _write_locally(
+        self,
+        app: str,
+        owner: Owner,
+        state: Sequence[tuple[VirtualTask, StateWrites]],
+        ends: Mapping[tuple[str, int], int],
+    ) -> None:
         positions = {}
-        if commit.state:
-            self._bring_for(commit, owner)
-        for writes in commit.state:
+        if state:
+            self._bring_for(app, owner, (task for task, _ in state))
+        for task, writes in state:
             changelog, number = owner.ledger.changelogs[writes.store], writes.task % PARTITIONS
-            end = ends[changelog.topic(commit.app, writes.store), number]
+            end = ends[changelog.topic(app, writes.store), number]
             place = changelog.place(writes.store, number)
-            positions[writes.store, writes.task] = {place: end}
-            owner.ledger.reached[writes.task] = {**owner.ledger.reached.get(writes.task, {}), place: ChangelogEnd(end)}
-            owner.wrote.add(writes.task)
-        self._state.write(commit.app, commit.state, positions)
+            positions[writes.store, task] = {place: end}
+            owner.ledger.reached[task] = {**owner.ledger.reached.get(task, {}), place: ChangelogEnd(end)}
+            owner.wrote.add(task)
+        self._state.write(app, state, positions)
 
     def _consumed(self, owner: Owner, commit: Commit) -> dict[tuple[str, int], int]:
         """Return, now and then, below which offsets nobody will read again."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+from planner.model.virtual_tasks import UNSPLIT, Split
 from runtime.model.assignment import JobModel, Placement
 from runtime.model.clock import monotonic_ms
 from runtime.model.errors import EnvironmentFault
-from runtime.model.host_affinity import Homes
 from runtime.ports.commits import fenced_error, taken_error
 from runtime.ports.membership import Membership
 from runtime.systems.kafka.coordination.group import Joining, KafkaGroup
@@ -30,9 +30,18 @@ from runtime.systems.kafka.streams.compacted_topic import KafkaTable
 from runtime.systems.kafka.streams.streams import KafkaStreams
 
 R = TypeVar("R")
-Moved = tuple[Callable[[Ledger, Collection[int]], None], Callable[[Collection[int]], None]]
-"""Two calls: one with the committed ledger and the tasks that are now this container's, before they are run; the other
-with the tasks that are this container's no more, before others can take them."""
+
+
+class Moved(NamedTuple):
+    """Two calls for the numbers of tasks that come and go, and how the tasks of the run are split."""
+
+    taken: Callable[[Ledger, Collection[int]], None]
+    """Called with the committed ledger and the tasks that are now this container's, before they are run."""
+    given: Callable[[Collection[int]], None]
+    """Called with the tasks that are this container's no more, before others can take them."""
+    split: Split = UNSPLIT
+
+
 SOON_MS, SELDOM_MS = 200.0, 15_000.0
 """The ms until the stores are looked at again of whose state this container has copies; doubled each time."""
 
@@ -63,8 +72,8 @@ class KafkaMembers(Membership):
         self._former: dict[int, str] = {}
         self._streams = streams
         self._app, self._run = app, said.run
-        self._host, self._tasks = said.host, said.tasks
-        self._took, self._gave = moved
+        self._host, self._tasks, self._split = said.host, said.tasks, moved.split
+        self._took, self._gave = moved.taken, moved.given
         self._standby = standby
         self._writers = writers
         self._kept: frozenset[int] = frozenset()
@@ -173,7 +182,7 @@ class KafkaMembers(Membership):
         if self._standby is None:
             return
         assert self._group is not None
-        coming = model.of(self.name) & {*self._standby.tasks}
+        coming = model.of(self.name) & {*map(self._split.number, self._standby.tasks)}
         tasks = (model.kept_by(self.name) | coming) - self.taken.keys()
         if tasks != self._kept:
             self._kept, self._look_at_ms, self._look_in_ms = tasks, 0.0, SOON_MS
@@ -182,15 +191,15 @@ class KafkaMembers(Membership):
             self._look_in_ms = min(2 * self._look_in_ms, SELDOM_MS)
             with suppress(EnvironmentFault):  # brokers that don't answer are asked again
                 ledger = self._call(look(self._table))
-                self._standby.keep(tasks, ledger)
+                self._standby.keep([*map(self._split.task, sorted(tasks))], ledger)
                 self._say_copied(ledger)
         self._standby.follow()
-        self._group.copies = self._standby.warm
+        self._group.copies = [*map(self._split.number, self._standby.warm)]
 
     def _say_copied(self, ledger: Ledger) -> None:
         """Say of what state there is a copy on this host."""
         assert self._standby is not None
-        known = {task: ledger.homes[task] for task in self._standby.warm if task in ledger.homes}
+        known = {task: ledger.homes_of(task) for task in self._standby.warm}
         homes = {
             task: one.copied(self._host)
             for task, one in known.items()
@@ -209,16 +218,14 @@ class KafkaMembers(Membership):
     async def _know(self, ledger: Ledger) -> None:
         """Know what to say of who has the state of which task, should tasks be shared out anew."""
         if self._group is not None:
-            homes = [ledger.homes[task].trusted() if task in ledger.homes else () for task in range(self._tasks)]
+            homes = [ledger.homes_of(self._split.task(number)).trusted() for number in range(self._tasks)]
             self._group.know(homes, await self._table.position())
 
     def _move_in(self, ledger: Ledger, tasks: Collection[int], before: Ledger) -> None:
         """Say that the state of tasks is here now, and what came of those who had them."""
         homes = {
-            task: ledger.homes.get(task, Homes()).taken(
-                self._host, ledger.progress(task), was_given=before.held(task) is None
-            )
-            for task in tasks
+            task: ledger.homes_of(task).taken(self._host, ledger.progress(task), was_given=before.held(number) is None)
+            for task, number in ((self._split.task(number), number) for number in tasks)
         }
         if homes:
             self._streams.write(ledger_of(self._app), said_of_homes(homes))

@@ -10,9 +10,11 @@ from contextlib import suppress
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from operators.core.base import Batch
+from planner.model.virtual_tasks import VirtualTask
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.errors import Damaged, EnvironmentFault, SamzaError
 from runtime.ports.commits import Commit, fenced_error
+from runtime.ports.state import StateWrites
 from runtime.systems.kafka.client.clients import STOP_S, Producer, ended
 from runtime.systems.kafka.client.topic_configs import TABLE_CONFIGS
 from runtime.systems.kafka.coordination.members import KafkaMembers
@@ -64,9 +66,9 @@ class Owner:
         """The generations of tasks where there is one container."""
         self.has_all = False
         """Whether the state of all tasks is here."""
-        self.wrote: set[int] = set()
+        self.wrote: set[VirtualTask] = set()
         """The tasks that have committed state here."""
-        self.moved: set[int] = set()
+        self.moved: set[VirtualTask] = set()
         """Tasks whose state is here now, which is not yet said."""
         self.consumed: dict[tuple[str, int], int] = {}
         self.commits = 0
@@ -172,16 +174,17 @@ def lost_checkpoints(app: str, lost: str) -> Damaged:
     )
 
 
-async def claim_all(streams: KafkaStreams, app: str, owner: Owner, tasks: Collection[int]) -> dict[int, int]:
+async def claim_all(streams: KafkaStreams, app: str, owner: Owner, tasks: frozenset[int]) -> dict[int, int]:
     """Let each task commit by itself, under a transactional id that the next owner will find, and fence.
 
     Returns the tasks' generations. Raises `Fenced` where the next owner is there already.
     """
     table = KafkaTable(streams.topic(ledger_of(app)))
     try:
-        owner.writers = Writers(streams, app, owner.generation, "")
+        if owner.writers is None:
+            owner.writers = Writers(streams, app, owner.generation, "")
         # Before the claims, as in every container: a claim names a producer that has begun.
-        await owner.writers.begin(tasks)
+        await owner.writers.begin(tasks - owner.taken.keys())
         ledger = owner.ledger
         while missing := tasks - owner.taken.keys():
             claims = [Claim(task, ledger.newest_of(task) + 1, "", owner.generation, 0, alone=True) for task in missing]
@@ -211,9 +214,10 @@ async def transact(
         ends = await send_all(producer, pending)
         if commit is not None:
             positions = [one for checkpoint in commit.checkpoints.values() for one in checkpoint.positions]
+            # Of virtual tasks that share a partition the one that is furthest behind counts: they come in that order.
             offsets = {
                 TopicPartition(one.stream, one.partition): OffsetAndMetadata(one.offset, "")
-                for one in positions
+                for one in sorted(positions, key=lambda one: one.offset, reverse=True)
                 if one.system == "log" and streams.is_known(one.stream)  # else brokers are asked for ever
             }
             if offsets:
@@ -239,7 +243,11 @@ async def write_alone(
 
 
 def records_of(
-    streams: KafkaStreams, commit: Commit, ledger: Ledger, kept: Mapping[int, Collection[str]]
+    streams: KafkaStreams,
+    commit: Commit,
+    ledger: Ledger,
+    kept: Mapping[VirtualTask, Collection[str]],
+    wrote: Collection[VirtualTask],
 ) -> dict[tuple[str, int], Batch]:
     """Return all that a commit writes: what it appends, to changelogs what has changed, and how far all was read."""
     pending = streams.records_of(commit.appends)
@@ -248,7 +256,8 @@ def records_of(
             pending.setdefault(place, Batch([], [])).extend(rows)
     said = said_of_checkpoints(commit.checkpoints)
     said.extend(said_of_stores(kept))
-    said.extend(said_of_reached({writes.task: ledger.reached.get(writes.task, {}) for writes in commit.state}))
+    said.extend(forgotten([name.encode() for name in commit.gone]))
+    said.extend(said_of_reached({task: ledger.reached.get(task, {}) for task in wrote}))
     if len(said):
         pending[ledger_of(commit.app), 0] = said
     return pending
@@ -342,11 +351,11 @@ async def all_of(streams: KafkaStreams, app: str) -> Ledger:
         await table.stop()
 
 
-def stores_of(commit: Commit, ledger: Ledger) -> dict[int, frozenset[str]]:
+def stores_of(state: Iterable[tuple[VirtualTask, StateWrites]], ledger: Ledger) -> dict[VirtualTask, frozenset[str]]:
     """Return the stores of those tasks that write to some for the first time."""
-    found: dict[int, frozenset[str]] = {}
-    for writes in commit.state:
-        known = found.get(writes.task, ledger.kept.get(writes.task, frozenset()))
+    found: dict[VirtualTask, frozenset[str]] = {}
+    for task, writes in state:
+        known = found.get(task, ledger.kept.get(task, frozenset()))
         if writes.store not in known:
-            found[writes.task] = known | {writes.store}
+            found[task] = known | {writes.store}
     return found

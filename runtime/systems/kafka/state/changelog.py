@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from operators.core.base import Batch
+from planner.model.virtual_tasks import UNSPLIT, Split, VirtualTask, kin
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import monotonic_ms, wall_clock_ms
 from runtime.model.errors import Damaged
@@ -70,7 +73,10 @@ class Changelog(msgspec.Struct, frozen=True, array_like=True):
 
 
 def entries_of(app: str, writes: StateWrites) -> dict[tuple[str, int], Batch]:
-    """Return changed entries as changelog records, by topic and partition."""
+    """Return changed entries as changelog records, by topic and partition.
+
+    They say the base task, however it is split: so a split or merge rewrites none of them.
+    """
     task = _TASK.pack(writes.task)
     # By the task's number, so that a task's entries of a store lie in one partition, in order.
     place = Changelog("").topic(app, writes.store), writes.task % PARTITIONS
@@ -78,23 +84,32 @@ def entries_of(app: str, writes: StateWrites) -> dict[tuple[str, int], Batch]:
 
 
 class TaskState:
-    """The state of one task here, and how far each changelog is in it.
+    """The state of one task here, and how far each changelog is in it: of a virtual one the entries of its own keys.
 
     Entries and positions are written in one transaction, so that a crash leaves neither ahead of the other. One thread
     at a time uses it.
     """
 
-    def __init__(self, local: LogEnvironment, app: str, task: int) -> None:
+    def __init__(self, local: LogEnvironment, app: str, task: VirtualTask, split: Split = UNSPLIT) -> None:
         self.local = local
         self.app = app
         self.task = task
+        self.split = split
         self.generation = local.own(app)
         self.positions: dict[str, int] = {}
 
     @property
     def partition(self) -> int:
         """The partition of each changelog that has its entries."""
-        return self.task % PARTITIONS
+        return self.task.base % PARTITIONS
+
+    def entries(self, store: str) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the entries of a store."""
+        return self.local.state_range(self.app, store, self.task.base)
+
+    def has(self, store: str, place: bytes) -> bool:
+        """Whether an entry of its base task is its own."""
+        return self.split.has(self.task, store, place)
 
     def write(self, state: list[StateWrites]) -> None:
         """Change entries, and note how far the changelogs are in them."""
@@ -123,15 +138,37 @@ class ChangelogEnd(NamedTuple):
     entries: int = -1
 
 
-class Committed(NamedTuple):
+@dataclass(frozen=True)
+class Committed:
     """The ledger's word on state: the changelog of each store, and of each task its stores and how far it wrote.
 
-    `reached` has this by task and place of a changelog.
+    What was said of tasks of another split counts for those that have keys in common with them.
     """
 
     changelogs: Mapping[str, Changelog]
-    kept: Mapping[int, Collection[str]]
-    reached: Mapping[int, Mapping[str, ChangelogEnd]]
+    kept: Mapping[VirtualTask, Collection[str]]
+    reached: Mapping[VirtualTask, Mapping[str, ChangelogEnd]]
+
+    def stores(self, task: VirtualTask) -> frozenset[str]:
+        """Return the stores that a task has ever written to, or those in whose place it is."""
+        return frozenset().union(*(self.kept.get(one, ()) for one in kin(task, self._factors)))
+
+    def ends(self, task: VirtualTask) -> dict[str, ChangelogEnd]:
+        """Return how much a task, or those in whose place it is, has committed, by place of a changelog.
+
+        Its entries are counted where nobody else has committed any since it was.
+        """
+        found = dict(self.reached.get(task, {}))
+        for one in kin(task, self._factors):
+            for place, end in self.reached.get(one, {}).items() if one != task else ():
+                if place not in found or found[place].end < end.end:
+                    found[place] = ChangelogEnd(end.end)
+        return found
+
+    @cached_property
+    def _factors(self) -> list[int]:
+        """The factors of all tasks of which anything is said, in order."""
+        return sorted({task.factor for task in (*self.kept, *self.reached)})
 
 
 def restore(
@@ -155,10 +192,10 @@ def begin_at(
     Raises `Damaged` as `restore` does.
     """
     for one in tasks:
-        dropped = {*one.local.stores(one.app)}.difference(committed.kept.get(one.task, ()))
+        dropped = {*one.local.stores(one.app)}.difference(committed.stores(one.task))
         if dropped:  # where this was not at hand
             one.local.forget(one.app, dropped)
-    stores = sorted({store for one in tasks for store in committed.kept.get(one.task, ())})
+    stores = sorted({store for one in tasks for store in committed.stores(one.task)})
     if not stores:
         return {}
     app = tasks[0].app
@@ -216,14 +253,14 @@ def _positions(one: TaskState, committed: Committed, held: Mapping[str, Begun]) 
     checkpoint = one.local.checkpoints(one.app).get(POSITIONS, Checkpoint(0))
     noted = dict(checkpoint.outputs)
     too_old = wall_clock_ms() - checkpoint.watermarks.get(_NOTED, 0) > TOO_OLD_MS
-    here, stores = one.local.stores(one.app), committed.kept.get(one.task, ())
+    here, stores, ends = one.local.stores(one.app), committed.stores(one.task), committed.ends(one.task)
     found, cut = {}, []
     for store in stores:
         changelog = committed.changelogs[store]
         place = changelog.place(store, one.partition)
         start, end = held[store].starts[one.partition], held[store].ends[one.partition]
         whole_from = changelog.start(one.partition)
-        known = committed.reached.get(one.task, {}).get(place, ChangelogEnd())
+        known = ends.get(place, ChangelogEnd())
         if place in noted and known.entries >= 0 and noted[place] >= known.end:  # it has committed nothing since
             noted[place] = max(noted[place], min(start, end))
         reached = max(noted.get(place, 0), known.end)
@@ -246,9 +283,9 @@ def _positions(one: TaskState, committed: Committed, held: Mapping[str, Begun]) 
         return None
     for store in cut:
         _log.warning(
-            "the topic %r was cut, as by a retention: the state of task %d of application %r lies whole in this data "
+            "the topic %r was cut, as by a retention: the state of task %s of application %r lies whole in this data "
             "directory, and nowhere else",
-            *(committed.changelogs[store].topic(one.app, store), one.task, one.app),
+            *(committed.changelogs[store].topic(one.app, store), one.task.name, one.app),
         )
     return found
 
@@ -256,14 +293,14 @@ def _positions(one: TaskState, committed: Committed, held: Mapping[str, Begun]) 
 def _first_positions(one: TaskState, committed: Committed, held: Mapping[str, Begun]) -> dict[str, int]:
     """Return from where each changelog is replayed for a task of which nothing is here; raises `Damaged`."""
     found = {}
-    for store in committed.kept.get(one.task, ()):
+    for store in committed.stores(one.task):
         changelog = committed.changelogs[store]
         start, whole_from = held[store].starts[one.partition], changelog.start(one.partition)
         if start > whole_from:
             what = (
                 f"begins at offset {start} of partition {one.partition}, and not at {whole_from}: what lay between was "
-                f"removed, as by a retention or with DeleteRecords, and the state of task {one.task} is not in this "
-                "data directory. Where another machine has it, run it there"
+                f"removed, as by a retention or with DeleteRecords, and the state of task {one.task.name} is not in "
+                "this data directory. Where another machine has it, run it there"
             )
             raise lost_error(one.app, changelog.topic(one.app, store), what)
         found[changelog.place(store, one.partition)] = max(start, whole_from)
@@ -302,11 +339,13 @@ async def sizes_in(topic: KafkaTopic) -> dict[int, tuple[int, int]]:
     return sizes
 
 
-def entries_in(rows: Batch, task: int, begun: int) -> Batch:
-    """Return what the records of a changelog have of a task from an offset on, under the keys of its entries."""
-    keys, mine = rows.keys or [], _TASK.pack(task)
+def entries_in(rows: Batch, store: str, one: TaskState, begun: int) -> Batch:
+    """Return what a changelog's records have of a task from an offset on, under the keys of its entries."""
+    keys, mine = rows.keys or [], _TASK.pack(one.task.base)
     first = bisect_left(rows.offsets or (), begun)
     places = [row for row in range(first, len(keys)) if keys[row].startswith(mine)]
+    if one.task.factor > 1:
+        places = [row for row in places if one.has(store, keys[row][_TASK.size :])]
     found = rows.take(places) if len(places) < len(keys) else rows
     return Batch(found.values, [key[_TASK.size :] for key in found.keys or ()], offsets=found.offsets)
 
@@ -314,14 +353,14 @@ def entries_in(rows: Batch, task: int, begun: int) -> Batch:
 def _replay(streams: KafkaStreams, store: str, committed: Committed, held: Begun, every: Sequence[TaskState]) -> int:
     """Write into the state of those tasks that have a store what its changelog has beyond it."""
     changelog = committed.changelogs[store]
-    tasks = [one for one in every if store in committed.kept.get(one.task, ())]
+    tasks = [one for one in every if store in committed.stores(one.task)]
     begun = {one.task: one.positions[changelog.place(store, one.partition)] for one in tasks}
     starts: dict[int, int] = {}
     for one in tasks:
         # Several tasks share a partition: it is read once, from where the first of them is.
         starts[one.partition] = min(begun[one.task], starts.get(one.partition, begun[one.task]))
-    newest: dict[int, dict[bytes, bytes | None]] = {}
-    last: dict[int, int] = {}
+    newest: dict[VirtualTask, dict[bytes, bytes | None]] = {}
+    last: dict[VirtualTask, int] = {}
     records = held_bytes = 0
 
     def write() -> None:
@@ -329,7 +368,8 @@ def _replay(streams: KafkaStreams, store: str, committed: Committed, held: Begun
         with collector_resting():
             for one in tasks:
                 if one.task in newest:
-                    one.write([StateWrites(store, one.task, sorted(newest[one.task].items(), key=itemgetter(0)))])
+                    items = sorted(newest[one.task].items(), key=itemgetter(0))
+                    one.write([StateWrites(store, one.task.base, items)])
         newest.clear()
         held_bytes = 0
 
@@ -342,7 +382,7 @@ def _replay(streams: KafkaStreams, store: str, committed: Committed, held: Begun
             replaying.came(len(scanned.rows))
             for one in tasks:
                 if one.partition == scanned.partition:
-                    found = entries_in(scanned.rows, one.task, begun[one.task])
+                    found = entries_in(scanned.rows, store, one, begun[one.task])
                     last[one.task] = max(found.offsets[-1] if found.offsets else 0, last.get(one.task, 0))
                     # Only the newest value of each key is written here, in the order of the keys: that is what LMDB
                     # takes fastest.
@@ -363,7 +403,7 @@ def _replay(streams: KafkaStreams, store: str, committed: Committed, held: Begun
             if one.positions[changelog.place(store, one.partition)] > begun[one.task]:
                 one.write([])  # what others have written there is then not read again
             place = changelog.place(store, one.partition)
-            known = committed.reached.get(one.task, {}).get(place, ChangelogEnd())
+            known = committed.ends(one.task).get(place, ChangelogEnd())
             made_anew = begun[one.task] == max(held.starts[one.partition], changelog.start(one.partition))
             # All of it was replayed, and its last owner has counted the entries: another number says that records are
             # missing.
@@ -374,11 +414,13 @@ def _replay(streams: KafkaStreams, store: str, committed: Committed, held: Begun
 
 def _check_entries(one: TaskState, topic: str, store: str, entries: int) -> None:
     """Raise `Damaged` where a store that was brought back has not as many entries as were committed."""
-    found, _ = one.local.state_stats(one.app).get((store, one.task), (0, 0))
+    found, _ = one.local.state_stats(one.app).get((store, one.task.base), (0, 0))
     if found != entries:
         one.reset()  # so that it is not gone on from
         raise lost_error(
-            one.app, topic, f"has {found:,} entries of store {store!r}, task {one.task}, and {entries:,} were committed"
+            one.app,
+            topic,
+            f"has {found:,} entries of store {store!r}, task {one.task.name}, and {entries:,} were committed",
         )
 
 

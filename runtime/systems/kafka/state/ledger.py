@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 import msgspec
 
 from operators.core.base import Batch
+from planner.model.virtual_tasks import VirtualTask
+from runtime.model.assignment import Scale
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import sleep_ms
 from runtime.model.host_affinity import Homes
@@ -20,6 +22,7 @@ TABLE = StreamConfig(compacted=True)
 """The configuration that its topic is made with."""
 GENERATION, CHANGELOG, KEPT, CLAIM, GIVEN = b"generation", b"changelog:", b"kept:", b"claim:", b"given:"
 HOMES, REACHED = b"homes:", b"reached:"
+SCALE = b"scale:"
 """The prefixes of keys that are no checkpoint's: all but the first contain what no checkpoint's name has."""
 WHOLE = b"whole:"
 """The key of the offset from which on the topic has all that was committed."""
@@ -76,15 +79,15 @@ class Ledger:
         self.generation: int = msgspec.msgpack.decode(entries[GENERATION], type=int) if GENERATION in entries else 0
         self.checkpoints: dict[str, Checkpoint] = {}
         self.changelogs: dict[str, Changelog] = {}
-        self.kept: dict[int, frozenset[str]] = {}
+        self.kept: dict[VirtualTask, frozenset[str]] = {}
         """By task, the stores that it has ever written to."""
-        self.reached: dict[int, dict[str, ChangelogEnd]] = {}
+        self.reached: dict[VirtualTask, dict[str, ChangelogEnd]] = {}
         """By task and place of a changelog, how much the task has committed there."""
         self.claims: dict[int, Claim] = {}
-        """By task, the claim that is in force."""
+        """By the number of a task, which each run gives to tasks as it splits them, the claim that is in force."""
         self.given: dict[int, int] = {}
-        """By task, the last generation of it that was given up."""
-        self.homes: dict[int, Homes] = {}
+        """By the number of a task, the last generation of it that was given up."""
+        self.homes: dict[VirtualTask, Homes] = {}
         """By task, the hosts that have its state."""
         self.run: bytes | None = entries.get(RUN)
         self.whole = msgspec.msgpack.decode(entries[WHOLE], type=Whole) if WHOLE in entries else None
@@ -97,20 +100,20 @@ class Ledger:
             self._take_in(key, said)
 
     def _take_in(self, key: bytes, said: bytes) -> None:
-        if key in (GENERATION, RUN, WHOLE):
+        if key in (GENERATION, RUN, WHOLE, SCALE):
             return
         if key.startswith(CHANGELOG):
             # The first one in the topic's order is the store's: several may have made one at once.
             self.changelogs.setdefault(store_of(key), msgspec.msgpack.decode(said, type=Changelog))
             self.changelog_keys.append(key)
         elif key.startswith(KEPT):
-            self.kept[int(key.removeprefix(KEPT))] = msgspec.msgpack.decode(said, type=frozenset[str])
+            self.kept[_task_of(key)] = msgspec.msgpack.decode(said, type=frozenset[str])
         elif key.startswith(GIVEN):
             self.given[int(key.removeprefix(GIVEN))] = msgspec.msgpack.decode(said, type=int)
         elif key.startswith(HOMES):
-            self.homes[int(key.removeprefix(HOMES))] = msgspec.msgpack.decode(said, type=Homes)
+            self.homes[_task_of(key)] = msgspec.msgpack.decode(said, type=Homes)
         elif key.startswith(REACHED):
-            self.reached[int(key.removeprefix(REACHED))] = msgspec.msgpack.decode(said, type=dict[str, ChangelogEnd])
+            self.reached[_task_of(key)] = msgspec.msgpack.decode(said, type=dict[str, ChangelogEnd])
         elif key.startswith(SAID):
             self.said[key.removeprefix(SAID).decode()] = said
         elif key.startswith(CLAIM):
@@ -142,16 +145,16 @@ class Ledger:
         for store in stores:
             self.changelogs.pop(store, None)
 
-    def take_over(self, later: Ledger, tasks: Collection[int]) -> None:
+    def take_over(self, later: Ledger, tasks: Collection[VirtualTask]) -> None:
         """Take over what a later look says of tasks."""
-        assert all(later.newest_of(task) >= self.newest_of(task) for task in tasks), "a later look knows later claims"
         for store, changelog in later.changelogs.items():
             self.changelogs.setdefault(store, changelog)
+        committed = later.committed
         for task in tasks:
-            self.kept[task] = later.kept.get(task, frozenset())
-            self.reached[task] = later.reached.get(task, {})
-            if str(task) in later.checkpoints:
-                self.checkpoints[str(task)] = later.checkpoints[str(task)]
+            self.kept[task] = committed.stores(task)
+            self.reached[task] = committed.ends(task)
+            if task.name in later.checkpoints:
+                self.checkpoints[task.name] = later.checkpoints[task.name]
 
     @property
     def committed(self) -> Committed:
@@ -167,9 +170,18 @@ class Ledger:
         """Return the newest generation of a task that anybody has claimed; 0 where nobody has."""
         return self.claims[task].generation if task in self.claims else 0
 
-    def progress(self, task: int) -> int:
+    def homes_of(self, task: VirtualTask) -> Homes:
+        """Return the hosts that have a task's state, or that of the smallest one that it is a part of."""
+        factors = [task.factor >> by for by in range(task.factor.bit_length())]
+        parents = (VirtualTask(task.base, task.bucket % factor, factor) for factor in factors)
+        known = next((one for one in parents if one in self.homes), task)
+        found = self.homes.get(known, Homes())
+        # How far others were who had more keys, or fewer, says nothing of how far this one is.
+        return found if known == task else Homes(found.hosts, progress=-1)
+
+    def progress(self, task: VirtualTask) -> int:
         """Return a number that grows as a task gets on, as far as that was committed."""
-        checkpoint = self.checkpoints.get(str(task))
+        checkpoint = self.checkpoints.get(task.name)
         return sum(position.offset for position in checkpoint.positions) if checkpoint is not None else 0
 
     def held(self, task: int) -> Claim | None:
@@ -198,6 +210,16 @@ def said_of_generation(generation: int) -> Batch:
     return Batch([_encode(generation)], [GENERATION])
 
 
+def said_of_scale(scale: Scale) -> Batch:
+    """Return the record of the size that is asked for."""
+    return Batch([_encode(scale)], [SCALE])
+
+
+def scale_in(entries: Mapping[bytes, bytes]) -> Scale:
+    """Return the size that was asked for last."""
+    return msgspec.msgpack.decode(entries[SCALE], type=Scale) if SCALE in entries else Scale()
+
+
 def said_of_whole(whole: Whole) -> Batch:
     """Return the record of from where on the ledger has all."""
     return Batch([_encode(whole)], [WHOLE])
@@ -217,15 +239,24 @@ def said_of_checkpoints(checkpoints: Mapping[str, Checkpoint]) -> Batch:
     return Batch([_encode(one) for one in checkpoints.values()], [name.encode() for name in checkpoints])
 
 
-def said_of_stores(kept: Mapping[int, Collection[str]]) -> Batch:
+def _task_of(key: bytes) -> VirtualTask:
+    return VirtualTask.of(key.partition(b":")[2].decode())
+
+
+def key_of(prefix: bytes, task: VirtualTask) -> bytes:
+    """Return the key under which something is said of a task."""
+    return prefix + task.name.encode()
+
+
+def said_of_stores(kept: Mapping[VirtualTask, Collection[str]]) -> Batch:
     """Return the records of which stores tasks have written to."""
-    return Batch([_encode(sorted(names)) for names in kept.values()], [KEPT + b"%d" % task for task in kept])
+    return Batch([_encode(sorted(names)) for names in kept.values()], [key_of(KEPT, task) for task in kept])
 
 
-def said_of_reached(reached: Mapping[int, Mapping[str, ChangelogEnd]]) -> Batch:
+def said_of_reached(reached: Mapping[VirtualTask, Mapping[str, ChangelogEnd]]) -> Batch:
     """Return the records of how much tasks have committed to changelogs, those that have anything."""
     said = {task: one for task, one in reached.items() if one}
-    return Batch([_encode(one) for one in said.values()], [REACHED + b"%d" % task for task in said])
+    return Batch([_encode(one) for one in said.values()], [key_of(REACHED, task) for task in said])
 
 
 def said_of_claims(claims: Collection[Claim]) -> Batch:
@@ -238,9 +269,9 @@ def said_of_given(generations: Mapping[int, int]) -> Batch:
     return Batch([_encode(one) for one in generations.values()], [GIVEN + b"%d" % task for task in generations])
 
 
-def said_of_homes(homes: Mapping[int, Homes]) -> Batch:
+def said_of_homes(homes: Mapping[VirtualTask, Homes]) -> Batch:
     """Return the records of which hosts have the state of tasks."""
-    return Batch([_encode(one) for one in homes.values()], [HOMES + b"%d" % task for task in homes])
+    return Batch([_encode(one) for one in homes.values()], [key_of(HOMES, task) for task in homes])
 
 
 def forgotten(keys: Collection[bytes]) -> Batch:

@@ -6,11 +6,13 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from shutil import rmtree
 
 import msgspec
 
+from planner.model.virtual_tasks import VirtualTask, is_task, kin
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.errors import Damaged, EnvironmentFault, Owned
 from runtime.ports.commits import Commit
@@ -31,9 +33,9 @@ class SharedTask(LogEnvironment):
     Whoever opens it has the directory open already, and its lock, or only reads.
     """
 
-    def __init__(self, path: Path, app: str, task: int) -> None:
+    def __init__(self, path: Path, app: str, task: VirtualTask) -> None:
         super().__init__(path, sync=False)
-        self._name = f"{app[:180]}.{task}"
+        self._name = f"{app[:180]}.{task.name}"
 
     def own(self, app: str) -> int:
         """Begin a new generation of the task, and return it."""
@@ -87,9 +89,18 @@ def shared_in(directory: Path) -> list[Path]:
     return sorted(path for path in directory.glob(f"{SHARED}*") if path.is_dir())
 
 
-def apart_in(directory: Path, task: int) -> list[Path]:
+def apart_in(directory: Path, task: VirtualTask) -> list[Path]:
     """Return the directories that one task alone has, or had beside one that somebody held."""
-    return [path for path in (directory / f"{task}", *directory.glob(f"{task}.*")) if path.is_dir()]
+    return [path for path in (directory / task.name, *directory.glob(f"{task.name}.*")) if path.is_dir()]
+
+
+def tasks_in(directory: Path) -> set[VirtualTask]:
+    """Return the tasks of which an application has state on this machine."""
+    names = [path.name.partition(".")[0] for path in directory.iterdir() if path.is_dir()]
+    for path in shared_in(directory):
+        with suppress(EnvironmentFault), closing(LogEnvironment(path, sync=False)) as whole:
+            names += [name.rpartition(".")[2] for name in whole.applications()]
+    return {VirtualTask.of(name) for name in names if is_task(name)}
 
 
 def move_in(directory: Path, fresh: Collection[TaskState]) -> None:
@@ -104,9 +115,57 @@ def move_in(directory: Path, fresh: Collection[TaskState]) -> None:
             _move_from(path, elsewhere)
             waiting = _waiting(waiting)
     for one in waiting:
-        path = directory / f"{one.task}"
+        path = directory / one.task.name
         if path.is_dir() and one.local.path != path:
             _move_from(path, [one])
+    for one in _waiting(waiting):
+        _gather(directory, one)
+
+
+def _gather(directory: Path, one: TaskState) -> None:
+    """Copy what lies in `directory` of a task under tasks of another split: of one that had all of its keys, or of all.
+
+    Changelogs have what comes behind each, so that of several such splits the furthest is taken.
+    """
+    found = []
+    for factor in sorted({task.factor for task in tasks_in(directory)} - {one.task.factor}):
+        parts = [[*_noted(directory, one, task)] for task in kin(one.task, [factor])]
+        if all(parts):
+            furthest = [max(some, key=lambda noted: noted[0]) for some in parts]
+            found.append((min(how_far for how_far, _, _ in furthest), furthest))
+    for _, parts_found in sorted(found, key=itemgetter(0), reverse=True):
+        if _copy_parts([(path, task) for _, path, task in parts_found], one):
+            return
+
+
+def _noted(directory: Path, one: TaskState, task: VirtualTask) -> Iterator[tuple[int, Path, VirtualTask]]:
+    """Yield where there is state of a task, and how far changelogs are in it."""
+    for path in (*apart_in(directory, task), *shared_in(directory)):
+        with suppress(EnvironmentFault), _opened(path, one.app, task) as source:
+            noted = source.checkpoints(one.app).get(POSITIONS)
+            if noted is not None:
+                yield sum(noted.outputs.values()), path, task
+
+
+def _copy_parts(parts: Sequence[tuple[Path, VirtualTask]], one: TaskState) -> bool:
+    """Copy the state of tasks that have all of a task's keys; return whether it is there, all of it sound."""
+    said: Checkpoint | None = None
+    for path, task in parts:
+        with _opened(path, one.app, task) as source:
+            found = _copy_entries(source, one)
+        if found is None:
+            one.reset()
+            return False
+        if said is not None:
+            # From where the last one is all is replayed, which comes to the same for those that are further.
+            both = said.outputs.keys() & found.outputs.keys()
+            outputs = {place: min(said.outputs[place], found.outputs[place]) for place in both}
+            watermarks = {name: min(at, found.watermarks[name]) for name, at in said.watermarks.items()}
+            found = msgspec.structs.replace(found, outputs=outputs, watermarks=watermarks)
+        said = found
+    assert said is not None, "a task has parts"
+    _note_copied(said, one)
+    return True
 
 
 def copies_in(directory: Path, one: TaskState) -> Iterator[Path]:
@@ -116,21 +175,21 @@ def copies_in(directory: Path, one: TaskState) -> Iterator[Path]:
     """
     found = []
     for path in {*shared_in(directory), *apart_in(directory, one.task)} - {one.local.path}:
-        with suppress(EnvironmentFault), _opened(path, one) as source:
+        with suppress(EnvironmentFault), _opened(path, one.app, one.task) as source:
             noted = source.checkpoints(one.app).get(POSITIONS)
             found += [(sum(noted.outputs.values()), path)] if noted is not None else []
     for _, path in sorted(found, reverse=True):
         one.reset()
-        with suppress(EnvironmentFault), _opened(path, one) as source:
+        with suppress(EnvironmentFault), _opened(path, one.app, one.task) as source:
             if _copy(source, one):
                 yield path
 
 
 @contextmanager
-def _opened(path: Path, one: TaskState) -> Iterator[LogEnvironment]:
+def _opened(path: Path, app: str, task: VirtualTask) -> Iterator[LogEnvironment]:
     """Read what a directory has of a task, whoever else has it open."""
     is_shared = path.name.startswith(SHARED)
-    with closing(SharedTask(path, one.app, one.task) if is_shared else LogEnvironment(path, sync=False)) as source:
+    with closing(SharedTask(path, app, task) if is_shared else LogEnvironment(path, sync=False)) as source:
         yield source
 
 
@@ -159,22 +218,36 @@ def _move_from(path: Path, tasks: Sequence[TaskState]) -> None:
 
 def _copy(source: LogEnvironment, one: TaskState) -> bool:
     """Copy the state of a task, and how far its changelogs are in it; return whether there is any, all of it sound."""
-    found = source.checkpoints(one.app).get(POSITIONS)
+    found = _copy_entries(source, one)
     if found is None:
         return False
+    _note_copied(found, one)
+    return True
+
+
+def _copy_entries(source: LogEnvironment, one: TaskState) -> Checkpoint | None:
+    """Copy the entries of a task; return how far changelogs are in them, None where they are not there and sound."""
+    found = source.checkpoints(one.app).get(POSITIONS)
+    if found is None:
+        return None
+    base = one.task.base
     try:
         for store in source.stores(one.app):
-            entries = source.state_range(one.app, store, one.task)
-            while some := list[tuple[bytes, bytes | None]](islice(entries, _ENTRIES_AT_ONCE)):
-                one.local.commit(Commit(one.app, one.generation, [], [StateWrites(store, one.task, some)], {}))
+            entries = source.state_range(one.app, store, base)
+            own = (item for item in entries if one.has(store, item[0])) if one.task.factor > 1 else entries
+            while some := list[tuple[bytes, bytes | None]](islice(own, _ENTRIES_AT_ONCE)):
+                one.local.commit(Commit(one.app, one.generation, [], [StateWrites(store, base, some)], {}))
         # Read without a lock, in many transactions: where its owner has written meanwhile the copy is a mixture, and
         # worth nothing.
         if source.checkpoints(one.app).get(POSITIONS) != found:
             raise Damaged("somebody writes to it")
     except EnvironmentFault:
         one.reset()
-        return False
+        return None
+    return found
+
+
+def _note_copied(found: Checkpoint, one: TaskState) -> None:
     said = msgspec.structs.replace(found, generation=one.generation)  # and as old as it was: deletions are kept so long
     # The positions last: a copy that a crash has cut off has none, and counts for nothing.
     one.local.commit(Commit(one.app, one.generation, [], [], {POSITIONS: said}))
-    return True

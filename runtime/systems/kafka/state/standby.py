@@ -9,6 +9,7 @@ from typing import NamedTuple
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
 
+from planner.model.virtual_tasks import VirtualTask
 from runtime.model.clock import monotonic_ms
 from runtime.model.errors import Damaged, EnvironmentFault
 from runtime.ports.state import StateWrites
@@ -36,7 +37,7 @@ class _Followed(NamedTuple):
     store: str
     place: str
     start: int
-    copies: dict[int, TaskState]
+    copies: dict[VirtualTask, TaskState]
 
 
 class Standby:
@@ -50,44 +51,45 @@ class Standby:
         self._streams = streams
         self._state = state
         self._app = app
-        self._stores: dict[int, frozenset[str]] = {}
+        self._stores: dict[VirtualTask, frozenset[str]] = {}
         """By task, the stores whose changelogs its copy follows."""
-        self._behind: dict[int, dict[str, int]] = {}
+        self._behind: dict[VirtualTask, dict[str, int]] = {}
         """By task, how far changelogs were when its copy was begun, as far as it is not there yet."""
         self._followed: dict[TopicPartition, _Followed] = {}
-        self._copied: frozenset[int] = frozenset()
+        self._copied: frozenset[VirtualTask] = frozenset()
         self._consumer: Consumer | None = None
         self._assigned: dict[TopicPartition, int] = {}
         self._look_at_ms, self._look_in_ms = 0.0, SOON_MS
         self._told = ""
 
     @property
-    def tasks(self) -> Collection[int]:
+    def tasks(self) -> Collection[VirtualTask]:
         """Return the tasks that there are copies of."""
         return self._state.copies(self._app).keys()
 
     @property
-    def warm(self) -> list[int]:
+    def warm(self) -> list[VirtualTask]:
         """Return the tasks whose copies have once been all that was committed."""
         return sorted(task for task in self._state.copies(self._app) if not self._behind.get(task, {"": 0}))
 
-    def keep(self, tasks: Collection[int], ledger: Ledger) -> None:
+    def keep(self, tasks: Collection[VirtualTask], ledger: Ledger) -> None:
         """Keep copies of these tasks from now on, and of no others; of one whose state somebody here has, later."""
         self._state.drop_copies(self._app, {*self._state.copies(self._app)} - {*tasks})
         for task in tasks:
             self._state.copy(self._app, task)
         copies = self._state.copies(self._app)
         self._stores = {task: stores for task, stores in self._stores.items() if task in copies}
-        begun = [one for task, one in copies.items() if ledger.kept.get(task, frozenset()) != self._stores.get(task)]
+        committed = ledger.committed
+        begun = [one for task, one in copies.items() if committed.stores(task) != self._stores.get(task)]
         if begun:
             try:
-                held = begin_at(self._streams, ledger.committed, begun)
+                held = begin_at(self._streams, committed, begun)
             except EnvironmentFault as error:  # it is tried again
                 if isinstance(error, Damaged):
                     self._forget(error)
                 return
             for one in begun:
-                stores = ledger.kept.get(one.task, frozenset())
+                stores = committed.stores(one.task)
                 self._stores[one.task] = stores
                 self._behind[one.task] = {
                     ledger.changelogs[store].place(store, one.partition): held[store].ends[one.partition]
@@ -132,9 +134,11 @@ class Standby:
             self._told = str(lost)
             _log.warning("no copies of state are kept here of application %r: %s", self._app, lost)
 
-    def _follow_these(self, copies: Mapping[int, TaskState], ledger: Ledger) -> None:
+    def _follow_these(self, copies: Mapping[VirtualTask, TaskState], ledger: Ledger) -> None:
         """Read from where the first of the copies is in each changelog."""
-        self._followed = {}
+        # Sought anew, also where it is followed from the same offset as once before: what has been read since was of
+        # other copies in the same partition, and a new one would lack it.
+        self._followed, self._assigned = {}, {}
         for task, one in sorted(copies.items()):
             for store in sorted(self._stores[task]):
                 changelog = ledger.changelogs[store]
@@ -166,17 +170,17 @@ class Standby:
     def _take_in(self, found: Mapping[TopicPartition, tuple[Sequence[Fetched], int]]) -> None:
         """Write into copies what is newer than they are."""
         here = self._state.copies(self._app)
-        changed: dict[int, list[StateWrites]] = {}
+        changed: dict[VirtualTask, list[StateWrites]] = {}
         for at, (records, position) in found.items():
             store, place, _, copies = self._followed[at]
             rows = rows_of(records)
             for task, one in copies.items():
                 if here.get(task) is one and position > one.positions[place]:
-                    found_here = entries_in(rows, task, one.positions[place])
+                    found_here = entries_in(rows, store, one, one.positions[place])
                     newest = dict(zip(found_here.keys or (), found_here.values, strict=True))
                     # Also where nothing of it was this task's: the next fetch goes on behind it.
                     one.positions[place] = position
-                    changed.setdefault(task, []).append(StateWrites(store, task, sorted(newest.items())))
+                    changed.setdefault(task, []).append(StateWrites(store, task.base, sorted(newest.items())))
         for task, writes in changed.items():
             here[task].write([one for one in writes if one.items])
             self._move_on(here[task])

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import closing, suppress
 from functools import partial
-from itertools import count
+from itertools import count, groupby
 from pathlib import Path
 from shutil import rmtree
 
+from planner.model.virtual_tasks import UNSPLIT, Split, VirtualTask, kin
 from runtime.model.errors import Damaged, EnvironmentFault, Owned
-from runtime.ports.state import StateWrites
+from runtime.ports.state import StateReader, StateWrites
 from runtime.systems.host.locks import owner_lock
 from runtime.systems.kafka.state.changelog import ChangelogEnd, TaskState, restore
 from runtime.systems.kafka.state.ledger import Ledger
 from runtime.systems.kafka.state.process_limits import Room
-from runtime.systems.kafka.state.shared_state import SHARED, SharedTask, apart_in, copies_in, move_in
+from runtime.systems.kafka.state.shared_state import SHARED, SharedTask, apart_in, copies_in, move_in, tasks_in
 from runtime.systems.kafka.streams.streams import KafkaStreams
 from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.log.recovery import AnotherFormat
@@ -41,18 +42,29 @@ class KafkaState:
     def __init__(self, streams: KafkaStreams, directory: Path) -> None:
         self._streams = streams
         self._directory = directory
-        self._tasks: dict[tuple[str, int], TaskState] = {}
+        self._tasks: dict[tuple[str, VirtualTask], TaskState] = {}
         self._room = Room()
-        self._copies: dict[tuple[str, int], TaskState] = {}
+        self._copies: dict[tuple[str, VirtualTask], TaskState] = {}
         """The copies of the state of tasks that others have."""
-        self._uncounted: set[tuple[str, int]] = set()
+        self._uncounted: set[tuple[str, VirtualTask]] = set()
         """The tasks here of which nobody has said how many entries they have, as of an owner that died."""
+        self._splits: dict[str, Split] = {}
+        """By application, how its tasks are split, where they are."""
         self._shared: dict[str, LogEnvironment] = {}
         """By application, the directory of many tasks that is this process's own."""
         self.replayed: dict[str, int] = {}
         """By application, the number of changelog records replayed so far."""
 
-    def bring(self, app: str, ledger: Ledger, tasks: Collection[int]) -> None:
+    def split_of(self, app: str) -> Split:
+        """Return how the tasks of an application are split."""
+        return self._splits.get(app, UNSPLIT)
+
+    def split(self, app: str, split: Split) -> None:
+        """Split the tasks of an application in another way from now on; what is here of those before is closed."""
+        self.drop(app, [task for task in self.tasks(app) if task.factor != split.factor])
+        self._splits[app] = split
+
+    def bring(self, app: str, ledger: Ledger, tasks: Collection[VirtualTask]) -> None:
         """Bring the state of tasks here as it was committed; nobody may write to it meanwhile."""
         directory = self._directory / "state" / app
         absent = [task for task in tasks if (app, task) not in self._tasks]
@@ -62,10 +74,11 @@ class KafkaState:
         # A warm copy becomes the state itself: only what it has not followed yet is left to replay.
         for task in copies.keys() & absent:
             del self._copies[app, task]
+        committed = ledger.committed
         try:
             # What another directory of this machine has is copied first, so that less has to come from the brokers.
             move_in(directory, fresh)
-            replayed = restore(self._streams, ledger.committed, opened, partial(copies_in, directory))
+            replayed = restore(self._streams, committed, opened, partial(copies_in, directory))
         except BaseException:
             for one in opened:
                 one.local.close()
@@ -74,12 +87,14 @@ class KafkaState:
         for one in fresh:
             if not isinstance(one.local, SharedTask):
                 # Only when all is here and up to date: until then another directory may be the better one.
-                self._collect(one)
+                _collect(apart_in(directory, one.task), one)
         assert not {(app, one.task) for one in opened} & (self._tasks.keys() | self._copies.keys()), (
             "a task is here once"
         )
         self._tasks |= {(app, one.task): one for one in opened}
-        self._uncounted |= {(app, one.task) for one in opened if not _is_counted(ledger, one.task)}
+        for one in fresh:
+            self._collect_split(directory, one)
+        self._uncounted |= {(app, one.task) for one in opened if not _is_counted(committed.ends(one.task))}
         ledger.reached |= {
             one.task: {place: ChangelogEnd(end) for place, end in one.positions.items()} for one in opened
         }
@@ -103,41 +118,44 @@ class KafkaState:
             self._room.want(app, opened, opened + 1)
         return together
 
-    def of(self, app: str, task: int) -> LogEnvironment | None:
+    def of(self, app: str, task: VirtualTask) -> LogEnvironment | None:
         """Return what has the state of a task; None where it is not here."""
         found = self._tasks.get((app, task))
         return found.local if found is not None else None
 
-    def tasks(self, app: str) -> list[int]:
+    def tasks(self, app: str) -> list[VirtualTask]:
         """Return the tasks of an application whose state is here."""
         return sorted(task for name, task in self._tasks if name == app)
 
-    def copy(self, app: str, task: int) -> None:
+    def copy(self, app: str, task: VirtualTask) -> None:
         """Open a copy of the state of a task that others have, unless somebody on this machine has what is here."""
         if (app, task) not in self._copies and (app, task) not in self._tasks:
             if self.want(app, 1):
                 (self._copies[app, task],) = self._opened(app, [task])
                 return
-            local = self._open_free(self._directory / "state" / app / f"{task}", app)
+            local = self._open_free(self._directory / "state" / app / task.name, app)
             if local is not None:
-                self._copies[app, task] = TaskState(local, app, task)
+                self._copies[app, task] = TaskState(local, app, task, self.split_of(app))
 
-    def copies(self, app: str) -> dict[int, TaskState]:
+    def copies(self, app: str) -> dict[VirtualTask, TaskState]:
         """Return the copies that are here of what others have, by task."""
         return {task: one for (name, task), one in self._copies.items() if name == app}
 
-    def drop_copies(self, app: str, tasks: Iterable[int]) -> None:
+    def drop_copies(self, app: str, tasks: Iterable[VirtualTask]) -> None:
         """Close copies of tasks; what lies on the disk stays."""
         for task in [*tasks]:
             self._copies.pop((app, task)).local.close()
 
     def write(
-        self, app: str, state: Iterable[StateWrites], positions: Mapping[tuple[str, int], Mapping[str, int]]
+        self,
+        app: str,
+        state: Iterable[tuple[VirtualTask, StateWrites]],
+        positions: Mapping[tuple[str, VirtualTask], Mapping[str, int]],
     ) -> None:
         """Change entries that are committed; `positions` has, by store and task, how far its changelog is."""
-        by_task: dict[int, list[StateWrites]] = {}
-        for writes in state:
-            by_task.setdefault(writes.task, []).append(writes)
+        by_task: dict[VirtualTask, list[StateWrites]] = {}
+        for task, writes in state:
+            by_task.setdefault(task, []).append(writes)
         for task, changed in by_task.items():
             one = self._tasks[app, task]
             for writes in changed:
@@ -145,11 +163,11 @@ class KafkaState:
                 one.positions.update(positions[writes.store, task])
             one.write(changed)
 
-    def uncounted(self, app: str) -> set[int]:
+    def uncounted(self, app: str) -> set[VirtualTask]:
         """Return the tasks here of which nobody has said yet how many entries they have."""
         return {task for of, task in self._uncounted if of == app}
 
-    def reached(self, app: str, tasks: Collection[int]) -> dict[int, dict[str, ChangelogEnd]]:
+    def reached(self, app: str, tasks: Collection[VirtualTask]) -> dict[VirtualTask, dict[str, ChangelogEnd]]:
         """Return how much is committed of the state of tasks, those that are here, as far as that is here."""
         found = {}
         for task in tasks:
@@ -163,13 +181,7 @@ class KafkaState:
                 }
         return found
 
-    def reset(self, app: str, ledger: Ledger, tasks: Collection[int]) -> None:
-        """Forget the state of tasks, and note where their changelogs begin now."""
-        for task in tasks:
-            self._tasks[app, task].reset()
-        restore(self._streams, ledger.committed, [self._tasks[app, task] for task in tasks])
-
-    def drop(self, app: str, tasks: Iterable[int] | None = None) -> None:
+    def drop(self, app: str, tasks: Iterable[VirtualTask] | None = None) -> None:
         """Close the state of tasks, or of all of an application; what lies on the disk stays."""
         if tasks is None:
             self.replayed.pop(app, None)
@@ -197,7 +209,7 @@ class KafkaState:
         for app in [*self._shared]:
             self._shared.pop(app).close()
 
-    def _opened(self, app: str, tasks: Collection[int]) -> list[TaskState]:
+    def _opened(self, app: str, tasks: Collection[VirtualTask]) -> list[TaskState]:
         """Open what has the state of tasks that are not here: each in its own directory, or together where many are."""
         together, opened = self.want(app, len(tasks)), list[TaskState]()
         if together and tasks and app not in self._shared:
@@ -207,8 +219,8 @@ class KafkaState:
                 if together:
                     local: LogEnvironment = SharedTask(self._shared[app].path, app, task)
                 else:
-                    local = self._open(app, f"{task}")
-                opened.append(TaskState(local, app, task))
+                    local = self._open(app, task.name)
+                opened.append(TaskState(local, app, task, self.split_of(app)))
         except BaseException:
             for one in opened:
                 one.local.close()
@@ -241,18 +253,71 @@ class KafkaState:
             return None
         return local
 
-    def _collect(self, one: TaskState) -> None:
-        """Remove the other directories of a task that is whole here, as far as nobody has them."""
-        for path in apart_in(one.local.path.parent, one.task):
-            if path != one.local.path:
-                with suppress(Owned):
-                    descriptor = owner_lock(path, one.app)
-                    try:
-                        rmtree(path)
-                    finally:
-                        os.close(descriptor)
+    def _collect_split(self, directory: Path, one: TaskState) -> None:
+        """Remove the directories of tasks that were split otherwise, all of whose keys are here by now."""
+
+        def is_here(task: VirtualTask) -> bool:
+            parts = kin(task, [one.task.factor])
+            is_other = task.factor != one.task.factor and task.meets(one.task)
+            return is_other and all((one.app, part) in self._tasks for part in parts)
+
+        for task in filter(is_here, tasks_in(directory)):
+            _collect(apart_in(directory, task), one)
+            if one.app in self._shared:
+                with closing(SharedTask(self._shared[one.app].path, one.app, task)) as left:
+                    left.reset(one.app)
 
 
-def _is_counted(ledger: Ledger, task: int) -> bool:
-    known = ledger.reached.get(task, {})
+def _collect(paths: Iterable[Path], one: TaskState) -> None:
+    """Remove directories whose state is whole in that of a task, as far as nobody has them."""
+    for path in paths:
+        if path != one.local.path:
+            with suppress(Owned):
+                descriptor = owner_lock(path, one.app)
+                try:
+                    rmtree(path)
+                finally:
+                    os.close(descriptor)
+
+
+def _is_counted(known: Mapping[str, ChangelogEnd]) -> bool:
     return bool(known) and all(one.entries >= 0 for one in known.values())
+
+
+def parted(split: Split, state: Iterable[StateWrites]) -> list[tuple[VirtualTask, StateWrites]]:
+    """Return changes of base tasks as those of the virtual ones that have the keys.
+
+    >>> split = Split(1, 2, lambda store, place: len(place))
+    >>> [(task.name, part.items) for task, part in parted(split, [StateWrites("st", 0, [(b"a", b"1"), (b"bb", None)])])]
+    [('0-0-2', [(b'bb', None)]), ('0-1-2', [(b'a', b'1')])]
+    """
+    if split.factor == 1:
+        return [(VirtualTask(writes.task), writes) for writes in state]
+    found = []
+    for store, base, items in state:
+        owned = [(split.owner(base, store, place), place, value) for place, value in items]
+        # Sorted by task alone, which keeps the order of keys within each.
+        for task, some in groupby(sorted(owned, key=lambda one: one[0]), key=lambda one: one[0]):
+            found.append((task, StateWrites(store, base, [(place, value) for _, place, value in some])))
+    return found
+
+
+class PartsReader(StateReader):
+    """Reads entries of a store in a base task, each where the task that has its key lies; one thread uses it."""
+
+    __slots__ = ("_open", "_owner", "_readers")
+
+    def __init__(self, owner: Callable[[bytes], VirtualTask], opened: Callable[[VirtualTask], StateReader]) -> None:
+        self._owner, self._open = owner, opened
+        self._readers: dict[VirtualTask, StateReader] = {}
+
+    def get(self, key: bytes) -> bytes | None:
+        task = self._owner(key)
+        # Only those that are asked: a task that has left with its container has let go of what it had.
+        if task not in self._readers:
+            self._readers[task] = self._open(task)
+        return self._readers[task].get(key)
+
+    def release(self) -> None:
+        for reader in self._readers.values():
+            reader.release()

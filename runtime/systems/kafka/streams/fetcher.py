@@ -551,6 +551,24 @@ class KafkaSource(KafkaFetcher):
 
     name = "kafka"
 
+    def __init__(self, topic: KafkaTopic) -> None:
+        self._readers: dict[int, KafkaSource] = {}
+        super().__init__(topic)
+
+    def reader(self, number: int) -> KafkaSource:
+        """Return what reads the topic for one of several tasks that share its partitions, each at its own pace."""
+        if number == 0:
+            return self
+        if number not in self._readers:
+            self._readers[number] = KafkaSource(self._topic)
+            self._readers[number].listen(lambda: self._tell())
+        return self._readers[number]
+
+    def close(self) -> None:
+        for reader in self._readers.values():
+            reader.close()
+        super().close()
+
     def serde(self, declared: Serde) -> Serde:
         """Return the declared serde: what the records of a topic are is between those who write and read it."""
         return declared

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -18,11 +18,14 @@ from aiokafka.errors import (
 )
 
 from operators.core.base import Batch
+from planner.model.virtual_tasks import VirtualTask
 from runtime.model.clock import sleep_ms
 from runtime.model.errors import Damaged
+from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.streams import (
     Append,
     Offsets,
+    Read,
     StreamConfig,
     absent_error,
     check_config,
@@ -92,7 +95,7 @@ class _Known(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KafkaStreams:
-    """Streams that are topics, each read by a fetcher of its own.
+    """Streams that are topics, each read by a fetcher of its own, or by one for each of several readers.
 
     What is said of a topic in the registry is said before it is made. What is known of ends only grows. A run's loop
     and the thread that commits both call it, and wait for Kafka's thread, on which all that is async runs; aiokafka's
@@ -103,7 +106,8 @@ class KafkaStreams:
         self._cluster = cluster
         self._thread = thread
         self._tell = tell
-        self._fetchers: dict[str, KafkaFetcher] = {}
+        self._fetchers: dict[tuple[str, int], KafkaFetcher] = {}
+        """By stream and the number of a reader."""
         self._known: dict[str, _Known] = {}
         self._looked_at: set[tuple[str, int]] = set()
         self._written: dict[tuple[str, int], int] = {}
@@ -236,12 +240,12 @@ class KafkaStreams:
         """Whether there was such a stream when it was last looked."""
         return name in self._known
 
-    def fetcher(self, name: str, partition: int) -> KafkaFetcher:
-        """Return what reads a stream, which has such a partition."""
-        fetcher = self._fetchers.get(name)
+    def fetcher(self, name: str, partition: int, reader: int = 0) -> KafkaFetcher:
+        """Return what reads a stream, which has such a partition, for one of its readers here."""
+        fetcher = self._fetchers.get((name, reader))
         if fetcher is None:
             self.config(name)
-            fetcher = self._fetchers[name] = KafkaFetcher(self.topic(name))
+            fetcher = self._fetchers[name, reader] = KafkaFetcher(self.topic(name))
             fetcher.listen(self._tell)
         if not 0 <= partition < fetcher.partitions:
             raise no_partition_error(name, StreamConfig(partitions=fetcher.partitions), partition)
@@ -251,9 +255,8 @@ class KafkaStreams:
         """Read a stream no more."""
         self._looked_at = {place for place in self._looked_at if place[0] != name}
         self._written = {place: end for place, end in self._written.items() if place[0] != name}
-        fetcher = self._fetchers.pop(name, None)
-        if fetcher is not None:
-            fetcher.close()
+        for place in [place for place in self._fetchers if place[0] == name]:
+            self._fetchers.pop(place).close()
 
     def records_of(self, appends: Iterable[Append]) -> dict[tuple[str, int], Batch]:
         """Return rows as records, by partition; raises `EnvironmentFault` for what a stream does not take."""
@@ -291,8 +294,11 @@ class KafkaStreams:
             self._written[place] = max(self._written.get(place, 0), end)
         ended = {(one.stream, one.partition) for one in appends if ends(one.control)}
         for (stream, partition), end in offsets.items():
-            if stream in self._fetchers:
-                self._fetchers[stream].wrote(partition, end, (stream, partition) in ended)
+            for fetcher in self._readers_of(stream):
+                fetcher.wrote(partition, end, (stream, partition) in ended)
+
+    def _readers_of(self, stream: str) -> list[KafkaFetcher]:
+        return [fetcher for (name, _), fetcher in [*self._fetchers.items()] if name == stream]
 
     def write(self, name: str, records: Batch) -> None:
         """Write records to a topic of one partition, in no transaction."""
@@ -308,7 +314,7 @@ class KafkaStreams:
 
     def is_caught_up(self) -> bool:
         """Whether all that was written between stages was read here, in the partitions that are read here."""
-        for name, fetcher in self._fetchers.items():
+        for (name, _), fetcher in self._fetchers.items():
             if self.config(name).intermediate:
                 positions = fetcher.positions()
                 begun = self.call(name, range_of(self.topic(name), fetcher.partitions, "read_uncommitted"))
@@ -316,11 +322,11 @@ class KafkaStreams:
                     return False
         return True
 
-    def drop(self, partitions: Iterable[int]) -> None:
-        """Fetch partitions of no stream between stages any more, until they are read again."""
-        for name, fetcher in self._fetchers.items():
+    def drop(self, tasks: Collection[VirtualTask]) -> None:
+        """Fetch nothing between stages any more for these tasks, until it is read again."""
+        for (name, reader), fetcher in self._fetchers.items():
             if self.config(name).intermediate:
-                fetcher.drop(partitions)
+                fetcher.drop(task.base for task in tasks if task.bucket == reader)
 
     async def producer(self, transactional_id: str, shared: bool = False) -> Producer:
         """Return a producer that has begun, in transactions of that id; `shared` spares connections of its own."""
@@ -345,7 +351,7 @@ class KafkaStreams:
     def close(self) -> None:
         """Read nothing more; what was written here can be read by everybody then, unless brokers do not answer."""
         stop(self._thread, self._until_seen())
-        for name in [*self._fetchers]:
+        for name in {name for name, _ in self._fetchers}:
             self.forget(name)
         self._thread.call(self._stop())
 
@@ -486,3 +492,55 @@ class KafkaStreams:
         for client in filter(None, (self._admin, self._registrar)):
             await ended(client)
         await self._registry.stop()
+
+
+class KafkaReading:
+    """One of several readers of the same partitions, with fetchers of its own: the first one by default.
+
+    Any thread may call it; it waits for Kafka's thread where it asks brokers.
+    """
+
+    def __init__(self, streams: KafkaStreams, reader: int = 0) -> None:
+        self._streams = streams
+        self._reader = reader
+
+    def offsets(self, stream: str, partition: int) -> Offsets:
+        """Return the readable range of a partition, in Kafka's offsets: not each of them has a record."""
+        return self._fetcher(stream, partition).refresh(partition)
+
+    def look(self, stream: str, partitions: Collection[int]) -> None:
+        """Ask for the ranges of partitions that are about to be read, so that they are `known`."""
+        self._fetcher(stream, max(partitions)).ask(partitions)
+
+    def known(self, stream: str, partition: int) -> Offsets:
+        """Return the last answer of `offsets`, and how far the partition is known to have come since; asks nobody."""
+        return self._fetcher(stream, partition).offsets(partition)
+
+    def expect(self, stream: str, offsets: Mapping[int, int]) -> None:
+        """Announce the offsets that partitions are about to be read from, so that none waits for another."""
+        self._fetcher(stream, max(offsets)).expect(offsets)
+
+    def read(self, stream: str, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
+        """Return rows from `offset` on, waiting for what is known to be there; None at the end.
+
+        Where only the marker of a transaction lies there, there are no rows, and `next_offset` is behind it.
+        """
+        return self._fetcher(stream, partition).read_known(partition, offset, max_records)
+
+    def fetched(self, stream: str, partition: int, offset: int) -> Read | None:
+        """Return rows from `offset` on that have come already; None where none have.
+
+        So nobody waits for what is known to be there and is late, as the transaction of another task may lie before it.
+        """
+        return self._fetcher(stream, partition).fetched(partition, offset)
+
+    def unheard_ms(self, stream: str, partition: int, offset: int) -> float:
+        """Return the ms for which it has been unknown whether something lies at or beyond an offset."""
+        return self._fetcher(stream, partition).unheard_ms(partition, offset)
+
+    def held(self, stream: str, partition: int) -> OpenTransaction | None:
+        """Return the open transaction that holds records back, as of the last fetch; None if none does."""
+        return self._fetcher(stream, partition).held(partition)
+
+    def _fetcher(self, stream: str, partition: int) -> KafkaFetcher:
+        return self._streams.fetcher(stream, partition, self._reader)
