@@ -97,6 +97,10 @@ TelemetryOption = Annotated[
     bool, typer.Option("--opentelemetry", help="Tell metrics and spans to OpenTelemetry's providers of the program.")
 ]
 UiOption = Annotated[bool, typer.Option("--ui", help="Serve a page that shows the run live as well, at :9464/.")]
+ActionsOption = Annotated[
+    bool,
+    typer.Option("--ui-allow-actions", help="Let who sees the page commit, stop, scale, and send dead letters again."),
+]
 TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the whole traceback of an error.")]
 
 
@@ -122,6 +126,7 @@ def run(
     ready_lag: ReadyLagOption = None,
     opentelemetry: TelemetryOption = False,
     ui: UiOption = False,
+    ui_allow_actions: ActionsOption = False,
     data: DataOption = DEFAULT,
     traceback: TracebackOption = False,
 ) -> None:
@@ -151,27 +156,40 @@ def run(
         options = options_in(kafka_options)
         bound = bindings_of(app, bind or [], options, on=on, writes_directories=checkpoint is not None)
         cluster = KafkaCluster(environment, options) if environment is not None else None
-        served_at = _metrics_said(metrics, metrics_token_file, ready_lag, opentelemetry, ui)
+        served_at = _metrics_said(metrics, metrics_token_file, ready_lag, opentelemetry, ui, ui_allow_actions)
         request = RunRequest(data, environment=cluster, bind=bound, until_now=until_now, live=True, metrics=served_at)
         if on is not None:
             served(app, replace(request, on=Spark(master=master, checkpoint=checkpoint, end=end)))
             return
-        if host_id is not None and cluster is None:
-            raise Mistake("--host-id tells machines apart that share a cluster: add --environment, or leave it out")
-        if placement != "sticky" and containers == 1:
-            raise Mistake("--placement is about tasks that containers share: add --containers, or leave it out")
-        if standby and (cluster is None or containers == 1):
-            raise Mistake(
-                "--standby is about machines that share tasks: add --environment and --containers, or leave it out"
-            )
+        _check_about_sharing(containers, cluster, host_id, placement, standby)
         kept = Forget(*forget) if forget else state
         request = replace(request, from_start=from_start, state=kept, containers=containers)
         served(app, replace(request, host_id=host_id, placement=placement, standby=standby))
 
 
+def _check_about_sharing(
+    containers: int, cluster: KafkaCluster | None, host_id: str | None, placement: str, standby: int
+) -> None:
+    if host_id is not None and cluster is None:
+        raise Mistake("--host-id tells machines apart that share a cluster: add --environment, or leave it out")
+    if placement != "sticky" and containers == 1:
+        raise Mistake("--placement is about tasks that containers share: add --containers, or leave it out")
+    if standby and (cluster is None or containers == 1):
+        raise Mistake(
+            "--standby is about machines that share tasks: add --environment and --containers, or leave it out"
+        )
+
+
 def _metrics_said(
-    address: str | None, token_file: Path | None, ready_lag: int | None, opentelemetry: bool, ui: bool
+    address: str | None,
+    token_file: Path | None,
+    ready_lag: int | None,
+    opentelemetry: bool,
+    ui: bool,
+    ui_allow_actions: bool,
 ) -> Metrics | None:
+    if ui_allow_actions and not ui:
+        raise Mistake("--ui-allow-actions is about the page: add --ui, or leave it out")
     address = ":9464" if ui and address is None else address
     said = [name for name, value in (("metrics-token-file", token_file), ("ready-lag", ready_lag)) if value is not None]
     if said and address is None:
@@ -182,7 +200,8 @@ def _metrics_said(
         address_of(address)
     except ValueError as error:
         raise Mistake(f"--metrics: {error}: write --metrics :9464, or --metrics 0.0.0.0:9464") from None
-    return Metrics(address=address, token_file=token_file, ready_lag=ready_lag, opentelemetry=opentelemetry, ui=ui)
+    found = Metrics(address=address, token_file=token_file, ready_lag=ready_lag, opentelemetry=opentelemetry, ui=ui)
+    return replace(found, ui_allow_actions=ui_allow_actions)
 
 
 def _check_about_spark(on: str | None, master: str | None, checkpoint: Path | None, end: bool) -> None:
