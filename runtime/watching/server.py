@@ -39,6 +39,7 @@ STATUS = {
     500: "Internal Server Error",
     503: "Service Unavailable",
 }
+CHALLENGES = ('WWW-Authenticate: Basic realm="samza-dsl"', "WWW-Authenticate: Bearer")
 LOCAL = "127.0.0.1"
 _END = b"\r\n\r\n"
 
@@ -183,8 +184,8 @@ class PageServer:
             f"Content-Security-Policy: {answer.policy}; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
             "Referrer-Policy: no-referrer",
             "Connection: close",
-            # With the second a browser asks its user for the token, as a password.
-            *(["WWW-Authenticate: Bearer, Basic realm=samza-dsl"] if answer.status == 401 else ()),
+            # For the first a browser asks its user for the token, as a password; Chromium reads one in a line.
+            *(CHALLENGES if answer.status == 401 else ()),
         ]
         writer.write("\r\n".join(lines).encode() + _END + (b"" if head.startswith(b"HEAD ") else body))
         await writer.drain()
