@@ -132,7 +132,10 @@ class Recorder:
             self._stores, self._stores_ms = metrics.stores, now_ms
         assert metrics.elapsed_ms >= self._looks[-1].elapsed_ms, "looks come in the order of their time"
         self._looks.append(metrics)
-        while len(self._looks) > 2 and self._looks[1].elapsed_ms <= metrics.elapsed_ms - OVER_MS:
+        # The time before the first record, in which containers start and state is brought back, counts for no share.
+        while len(self._looks) > 2 and (
+            self._looks[1].elapsed_ms <= metrics.elapsed_ms - OVER_MS or not self._looks[1].total("received")
+        ):
             self._looks.popleft()
         return look(run.plan, Interval(self._looks[0], metrics), state, self._stores, wall_clock_ms())
 

@@ -52,10 +52,10 @@ ORDERS = """
 
 @pytest.fixture(scope="module")
 def chromium():
-    """A headless Chromium, as scripts/browser installs one."""
+    """A headless Chromium of the system, whichever there is."""
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:
-        pytest.skip("there is no Chromium: scripts/browser installs one")
+        pytest.skip("there is no Chromium: scripts/system chromium-headless-shell=chromium-headless-shell installs one")
     with sync_playwright() as playwright:
         # As root, as in a container, it has no sandbox; it shows pages of this machine alone.
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
@@ -86,7 +86,7 @@ def fed(data):
     def feed():
         n = 0
         while not done.wait(0.1):
-            orders = [{"n": n + i, "amount": -5 if n + i == 70 else 5} for i in range(10)]
+            orders = [{"n": n + i, "amount": -5 if n + i == 70 else 5} for i in range(17)]
             produce("orders", orders, data=data, key=lambda order: str(order["n"]), partitions=4)
             n += len(orders)
 
@@ -110,6 +110,11 @@ def free_port():
         return free.getsockname()[1]
 
 
+def listens(port):
+    with socket.socket() as line:
+        return line.connect_ex(("127.0.0.1", port)) == 0
+
+
 def test_a_real_run_is_watched_and_acted_on(chromium, program, write, folder):
     write("orders.py", ORDERS)
     port, data = free_port(), folder / ".samza-dsl"
@@ -118,7 +123,7 @@ def test_a_real_run_is_watched_and_acted_on(chromium, program, write, folder):
         wait_until(lambda: (data / "data.mdb").exists())
         options = "--containers", "2", "--ui", "--ui-allow-actions", "--metrics", f":{port}"
         run = program("run", "orders.py", *options)
-        wait_until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0)
+        wait_until(lambda: listens(port))
         page = during.enter_context(opened(chromium, f"http://127.0.0.1:{port}/"))
 
         # The slow operator is named first, with its line, and the picture shows it.

@@ -2,7 +2,7 @@
 // anybody has named is put in as text, so that no name can be markup.
 "use strict";
 
-const LOOK_MS = 1000, SLOW_MS = 5000, DOWN_MS = 6000, HOUR_MS = 3600000;
+const LOOK_MS = 1000, SLOW_MS = 5000, DOWN_MS = 4000, HOUR_MS = 3600000;
 const known = { run: "", runs: [], session: { actions: false, proof: "" }, picture: "", samples: [], after: -1, deaths: {} };
 const byId = id => document.getElementById(id);
 
