@@ -88,7 +88,7 @@ _log = logging.getLogger("samza_dsl")
 class Container:
     """One process with a share of the tasks."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, line: Connection) -> None:
+    def __init__(self, name: str, process: asyncio.subprocess.Process, line: Connection, began_ms: float) -> None:
         self.name = name
         self.process = process
         self.line = line
@@ -96,8 +96,8 @@ class Container:
         self.tasks: tuple[int, ...] = ()
         self.report: Report | None = None
         self.metrics = RunMetrics()
-        self.heard_ms = 0.0
-        """When it has last said something; 0 where it never has."""
+        self.heard_ms = began_ms
+        """When it has last said something, or was started."""
         self.failed: Failed | None = None
         self.ended = False
 
@@ -270,7 +270,7 @@ class Containers:
 
     def _heard(self, slot: int, container: Container) -> RunMetrics:
         """Return the numbers of a container under that of its slot, and for how long it has said nothing."""
-        silent_ms = self._clock.elapsed_ms() - (container.heard_ms or self._started_ms)
+        silent_ms = self._clock.elapsed_ms() - container.heard_ms
         told = container.metrics.containers or (ContainerMetrics(container="", settled=False),)
         died = self._died.get(slot, [])
         of_slot = {"container": str(slot), "deaths": len(died), "died": died[-1] if died else ""}
@@ -430,7 +430,7 @@ class Containers:
                 # Ctrl-C is for this process alone, which then tells the containers.
                 process_group=0,
             )
-        container = Container(name, process, await Connection.over(mine))
+        container = Container(name, process, await Connection.over(mine), self._clock.elapsed_ms())
         share = msgspec.structs.replace(self._start.share, container=name)
         container.line.say(msgspec.structs.replace(self._start, share=share))
         return container

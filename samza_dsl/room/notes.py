@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -132,6 +133,15 @@ def applications(data: Path) -> list[str]:
     """Return the applications whose runs have noted something in a data directory."""
     folder = data / FOLDER
     return sorted(one.name for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else []
+
+
+def forget(data: Path, app: str) -> bool:
+    """Remove what the runs of an application have noted, unless one is there; return whether there was anything."""
+    notes = Notes(data, app)
+    if not notes.folder.is_dir() or notes.is_alive():
+        return False
+    shutil.rmtree(notes.folder)
+    return True
 
 
 def events_of(reader: RingReader) -> list[Event]:

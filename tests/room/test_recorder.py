@@ -6,8 +6,10 @@ import logging
 import os
 
 import pytest
+from typer.testing import CliRunner
 
 from samza_dsl import App, Metrics, SamzaError, dead_letter, produce
+from samza_dsl.cli.main import commands
 from samza_dsl.room import recorder as noting
 from samza_dsl.room.notes import Notes, Wish, applications, events_of
 from samza_dsl.room.recorder import recorded
@@ -144,3 +146,17 @@ def test_a_run_of_the_command_line_and_one_with_a_page_are_noted_and_others_are_
     assert applications(tmp_path) == []
     app.run(tmp_path, until_now=True, metrics=Metrics(address="127.0.0.1:0", ui=True))
     assert applications(tmp_path) == ["thirds"]
+
+
+def test_notes_are_removed_with_all_that_a_deleted_application_has_kept(tmp_path):
+    def call(*arguments):
+        result = CliRunner().invoke(commands, [*arguments, "--data", str(tmp_path)])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    run_noted(thirds(dead_letter("bad")), tmp_path, [1])
+    call("gc")
+    assert applications(tmp_path) == ["thirds"], "it is not deleted"
+    call("delete", "thirds", "--yes")
+    assert "removed what thirds had kept" in call("gc") and applications(tmp_path) == []
+    assert "nothing to remove" in call("gc")
