@@ -66,6 +66,7 @@ ORDER = (
     "samza_dsl.fluent",
     "samza_dsl.application",
     "samza_dsl.data",
+    "samza_dsl.room",
     "samza_dsl.testing",
     "samza_dsl.cli",
     "samza_dsl",
@@ -78,6 +79,7 @@ AGAINST_THE_ORDER = {
         "planner.picture",
     ): "a Plan shows itself: its methods import a picture when asked",
     ("operators", "operators.windows"): "a PartitionBy says the Window that it folds for, a type alone",
+    ("samza_dsl.application", "samza_dsl.room"): "a run notes itself, and shows itself when asked",
     ("samza_dsl.fluent", "samza_dsl.application"): "a MessageStream names the type of the App that it is part of",
 }
 """The imports that the order does not allow, each with the reason; at most five."""

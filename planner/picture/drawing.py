@@ -9,7 +9,7 @@ from planner.model.flow import stages, stream_node
 from planner.model.plan import Plan
 from planner.picture.arrangement import arrange
 from planner.picture.description import headline
-from planner.picture.layout import Box
+from planner.picture.layout import Box, Line
 from planner.picture.legend import legend
 from planner.picture.lettering import fitted
 from planner.picture.page import page
@@ -22,20 +22,21 @@ MARGIN, TITLE_HEIGHT, LEAST_WIDTH = 32, 92, 640
 def to_svg(plan: Plan, rates: Mapping[tuple[str, str], str] | None = None) -> str:
     """Return the plan as a picture, complete in itself, that suits light and dark surroundings.
 
-    With `rates`, lines have what is said of them, by the nodes that they go from and to.
+    With `rates`, lines have what is said of them, by the nodes that they go from and to; who shows the picture live
+    finds these, and cards, by their `data-id`.
 
     >>> to_svg(Plan(app="demo"))[:46]
     '<svg xmlns="http://www.w3.org/2000/svg" class='
     """
-    return _svg(plan, titled=True, rates=rates or {})
+    return _svg(plan, titled=True, rates=rates)
 
 
 def to_html(plan: Plan) -> str:
     """Return the plan as a page: the picture, its operators, and the Python source that they were fused into."""
-    return page(plan, _svg(plan, titled=False, rates={}))
+    return page(plan, _svg(plan, titled=False, rates=None))
 
 
-def _svg(plan: Plan, *, titled: bool, rates: Mapping[tuple[str, str], str]) -> str:
+def _svg(plan: Plan, *, titled: bool, rates: Mapping[tuple[str, str], str] | None) -> str:
     picture = arrange(plan)
     room = max(picture.width, LEAST_WIDTH)
     top = TITLE_HEIGHT if titled else MARGIN
@@ -45,13 +46,11 @@ def _svg(plan: Plan, *, titled: bool, rates: Mapping[tuple[str, str], str]) -> s
     title = [text("title", MARGIN, 46, fitted(name, room, 22, bold=True)), text("subtitle", MARGIN, 68, facts)]
     panels = [stage_panel(stage, picture.panels[stage.id]) for stage, held in stages(plan) if held]
     lines = [line(one, _look(plan, one.source, one.target)) for one in picture.lines]
-    # In the middle of its last part, where lines of one node have parted.
-    badges = [
-        badge((one.points[-2].x + one.points[-1].x) // 2, (one.points[-2].y + one.points[-1].y) // 2, rate)
-        for one in picture.lines
-        if (rate := rates.get((one.source, one.target)))
+    badges = [_rate(one, rate) for one in picture.lines if (rate := (rates or {}).get((one.source, one.target)))]
+    cards = [
+        card(plan, operator, picture.cards[operator.id], operator.id if rates is not None else "")
+        for operator in plan.operators
     ]
-    cards = [card(plan, operator, picture.cards[operator.id]) for operator in plan.operators]
     streams = [stream(one, picture.streams[one.name]) for one in plan.streams]
     origin = Box((room - picture.width) // 2 + MARGIN, top, 0, 0)
     return "\n".join(
@@ -67,6 +66,13 @@ def _svg(plan: Plan, *, titled: bool, rates: Mapping[tuple[str, str], str]) -> s
             "</svg>",
         ]
     )
+
+
+def _rate(line: Line, rate: str) -> str:
+    """Return what is said of a line, in the middle of its last part, where lines of one node have parted."""
+    before, last = line.points[-2:]
+    at = Box((before.x + last.x) // 2, (before.y + last.y) // 2, 0, 0)
+    return group("rate", at, [], [badge(0, 0, rate)], f"{line.source}>{line.target}")
 
 
 def _look(plan: Plan, source: str, target: str) -> str:

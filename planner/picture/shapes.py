@@ -27,15 +27,19 @@ def text(look: str, x: int, y: int, words: str) -> str:
     return f'<text class="{look}" x="{x}" y="{y}">{escape(plain(words))}</text>'
 
 
-def group(look: str, box: Box, tooltip: Iterable[str], parts: Iterable[str]) -> str:
-    """Return parts that belong together, drawn from the corner of `box`; the tooltip has a line per item."""
+def group(look: str, box: Box, tooltip: Iterable[str], parts: Iterable[str], name: str = "") -> str:
+    """Return parts that belong together, drawn from the corner of `box`; the tooltip has a line per item.
+
+    Who shows the picture live finds them by their `name`.
+    """
     title = "\n".join(escape(plain(line)) for line in tooltip if line)
     titled = f"<title>{title}</title>" if title else ""
-    return f'<g class="{look}" transform="translate({box.x} {box.y})">{titled}{"".join(parts)}</g>'
+    named = f' data-id="{escape(name)}"' if name else ""
+    return f'<g class="{look}"{named} transform="translate({box.x} {box.y})">{titled}{"".join(parts)}</g>'
 
 
-def card(plan: Plan, operator: OperatorPlan, box: Box) -> str:
-    """Return the card of an operator."""
+def card(plan: Plan, operator: OperatorPlan, box: Box, name: str = "") -> str:
+    """Return the card of an operator, to be found by a name."""
     look = family(operator)
     width, height = box.width, box.height
     parts = [f'<rect class="face" width="{width}" height="{height}" rx="10"/>']
@@ -61,7 +65,7 @@ def card(plan: Plan, operator: OperatorPlan, box: Box) -> str:
     order = f"by order of arrival: {operator.by_order}" if operator.by_order else ""
     policy = f"on error: {operator.on_error}"
     tooltip = [f"{operator.kind} {operator.id}", operator.label, place(operator.site), *kept, order, policy]
-    return group(f"card r-{look}", box, tooltip, parts)
+    return group(f"card r-{look}", box, tooltip, parts, name)
 
 
 def _footer(plan: Plan, operator: OperatorPlan, width: int, height: int) -> list[str]:

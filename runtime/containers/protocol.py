@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +58,10 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     metrics: bool = False
 
 
+class CommitNow(msgspec.Struct, frozen=True, tag=True):
+    """Commit as soon as you can."""
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """Complete what is in flight, commit and end."""
 
@@ -100,7 +105,7 @@ class EndedWell(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 Said = Joined | Finished | Holds | Report | Failed | EndedWell
-Told = Start | Go | Ask | Stop
+Told = Start | Go | Ask | CommitNow | Stop
 
 _encode = msgspec.json.Encoder().encode
 _said = msgspec.json.Decoder(Said)
@@ -218,6 +223,7 @@ def _by_name(containers: Iterable[ContainerMetrics]) -> tuple[ContainerMetrics, 
                 commit_ms=before.commit_ms + one.commit_ms,
                 rebalances=before.rebalances + one.rebalances,
                 restored=before.restored + one.restored,
+                busy_ms=dict(Counter(before.busy_ms) + Counter(one.busy_ms)),
                 histograms=added([*before.histograms, *one.histograms]),
             )
         found[one.container] = one

@@ -23,6 +23,7 @@ from runtime.assembly.history import History, beside, open_history
 from runtime.assembly.pattern_spread import check_spread
 from runtime.containers.protocol import (
     Ask,
+    CommitNow,
     Connection,
     EndedWell,
     Failed,
@@ -89,7 +90,7 @@ _log = logging.getLogger("samza_dsl")
 class Container:
     """One process with a share of the tasks."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, line: Connection) -> None:
+    def __init__(self, name: str, process: asyncio.subprocess.Process, line: Connection, began_ms: float) -> None:
         self.name = name
         self.process = process
         self.line = line
@@ -97,8 +98,8 @@ class Container:
         self.tasks: tuple[int, ...] = ()
         self.report: Report | None = None
         self.metrics = RunMetrics()
-        self.heard_ms = 0.0
-        """When it has last said something; 0 where it never has."""
+        self.heard_ms = began_ms
+        """When it has last said something, or was started."""
         self.failed: Failed | None = None
         self.ended = False
 
@@ -139,11 +140,12 @@ class Containers:
         pipeline = pipeline.of(graph)
         self._clock: Clock = settings.clock or SystemClock()
         self._started_ms, self._alone_at_ms = self._clock.elapsed_ms(), -ALONE_MS
-        self._command, self._number = crew.command, crew.number
+        self._command, self._number, self._restarts = crew.command, crew.number, 0
         self._containers: dict[int, Container] = {}
         self._former: list[RunMetrics] = []
         """The last numbers of containers that are gone; of one that has died, only those that add up."""
-        self._deaths = self._restarts = 0
+        self._died: dict[int, list[str]] = {}
+        """By slot, how those of its containers ended that ended before their time."""
         self._gone: set[str] = set()
         """The names of containers of ours that are gone."""
         self._alone: tuple[InputMetrics, ...] = ()
@@ -264,7 +266,7 @@ class Containers:
             found,
             inputs=(*found.inputs, *(one for one in self._alone if (one.stream, one.partition) not in owned)),
             elapsed_ms=self._clock.elapsed_ms() - self._started_ms,
-            deaths=self._deaths,
+            deaths=sum(map(len, self._died.values())),
             restarts=self._restarts,
         )
         # On a cluster each container has told of the stores that it has.
@@ -276,15 +278,22 @@ class Containers:
 
     def _heard(self, slot: int, container: Container) -> RunMetrics:
         """Return the numbers of a container under that of its slot, and for how long it has said nothing."""
-        silent_ms = self._clock.elapsed_ms() - (container.heard_ms or self._started_ms)
+        silent_ms = self._clock.elapsed_ms() - container.heard_ms
         told = container.metrics.containers or (ContainerMetrics(container="", settled=False),)
-        named = tuple(msgspec.structs.replace(one, container=str(slot), silent_ms=silent_ms) for one in told)
+        died = self._died.get(slot, [])
+        of_slot = {"container": str(slot), "deaths": len(died), "died": died[-1] if died else ""}
+        named = tuple(msgspec.structs.replace(one, silent_ms=silent_ms, **of_slot) for one in told)
         return msgspec.structs.replace(container.metrics, containers=named)
 
     def stop(self) -> None:
         """Ask all containers to complete what is in flight, commit and end; may be called from a signal handler."""
         self.stopping = True
         self._end_all()
+
+    def want_commit(self) -> None:
+        """Ask all containers to commit as soon as they can."""
+        for container in self._containers.values():
+            container.line.say(CommitNow())
 
     def _shared_history(self, span: HistorySpan, opened: Opened, number: int) -> History:
         """Return the history of a span as each container reads it, with its share of the rate."""
@@ -395,7 +404,7 @@ class Containers:
             incarnation, former = incarnation + 1, container.name
             failed = container.failed
             if not container.ended:
-                self._mourn(container)
+                self._mourn(slot, container)
             if failed is not None and not self._may_go_on(failed):
                 raise _error_of(failed)
             if container.ended and not self._ending:
@@ -440,7 +449,7 @@ class Containers:
                 # Ctrl-C is for this process alone, which then tells the containers.
                 process_group=0,
             )
-        container = Container(name, process, await Connection.over(mine))
+        container = Container(name, process, await Connection.over(mine), self._clock.elapsed_ms())
         share = msgspec.structs.replace(self._start.share, container=name)
         container.line.say(msgspec.structs.replace(self._start, share=share))
         return container
@@ -489,9 +498,9 @@ class Containers:
         told = msgspec.structs.replace(told, containers=left)
         self._former.append(told if gone.ended else _what_adds_up(told))
 
-    def _mourn(self, container: Container) -> None:
-        """Count a container that has ended before its time, and log it."""
-        self._deaths += 1
+    def _mourn(self, slot: int, container: Container) -> None:
+        """Note a container that has ended before its time, and log it."""
+        self._died.setdefault(slot, []).append(_how_it_ended(container))
         report = container.report
         _log.warning(
             "%s: container %s (process %s) %s; it had %s, after %s commits",

@@ -13,6 +13,7 @@ from planner.model.plan import Plan
 from runtime.assembly.history import beside
 from runtime.containers.protocol import (
     Ask,
+    CommitNow,
     Connection,
     EndedWell,
     Failed,
@@ -113,6 +114,8 @@ async def _heed(run: Run, line: Connection, began: asyncio.Future[bool]) -> None
                 answer = asyncio.create_task(_answer(run, line, told))
                 answers.add(answer)
                 answer.add_done_callback(answers.discard)
+            elif isinstance(told, CommitNow):
+                run.want_commit()
         run.stop()
         if not began.done():
             began.set_result(False)

@@ -31,7 +31,8 @@ class Metrics:
     With `token_file` only who sends its content as a bearer token may read the metrics. The run is ready while its
     inputs lag by no more than `ready_lag` records in all, whatever that is where it is None. With `opentelemetry` its
     metrics and spans go to the providers that the program has set; without an address nothing is served. With `ui` a
-    page at `/` shows the run live.
+    page at `/` shows the run live; with `ui_allow_actions` one can have it commit, stop and scale there, and send dead
+    letters again.
 
     >>> Metrics(address=":9464", ready_lag=100_000).address
     ':9464'
@@ -42,6 +43,7 @@ class Metrics:
     ready_lag: int | None = None
     opentelemetry: bool = False
     ui: bool = False
+    ui_allow_actions: bool = False
 
 
 class Durations:
@@ -235,7 +237,9 @@ class ContainerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """One container: the tasks that it has, its commits, and its durations.
 
     `rebalances` counts the times at which tasks came or went, and `restored` the records of changelogs from which state
-    was brought back. It is `settled` while it has all tasks that it shall have. It said all this `silent_ms` ago.
+    was brought back. It is `settled` while it has all tasks that it shall have. It said all this `silent_ms` ago. Of
+    those in its place before it, `deaths` have ended before their time, the last one as `died` says. By operator,
+    `busy_ms` is the time that samples have found it at work, taken while somebody looks again and again.
     """
 
     container: str
@@ -247,6 +251,9 @@ class ContainerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     rebalances: int = 0
     restored: int = 0
     silent_ms: float = 0.0
+    deaths: int = 0
+    died: str = ""
+    busy_ms: dict[str, float] = {}
     histograms: tuple[HistogramMetrics, ...] = ()
 
 

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from planner.model.plan import Plan
 from runtime.model.clock import sleep_ms
@@ -38,6 +38,14 @@ class Watched(Protocol):
 
     async def drive(self) -> None:
         """Run to the end."""
+
+
+@runtime_checkable
+class Committing(Protocol):
+    """A run that commits when somebody asks for it."""
+
+    def want_commit(self) -> None:
+        """Ask for a commit as soon as it can be made."""
 
 
 GROWN_MS = 500.0

@@ -52,8 +52,10 @@ from runtime.run.composition import Composition
 from runtime.run.driver import Watch, check_no_loop, run_whatever_fails
 from runtime.run.measurement import container_of, measure, snapshot_of
 from runtime.run.rebalance import HEARING_MS, Follower
+from runtime.run.sampling import Sampler
 from runtime.run.scaling import Scaler
 from runtime.run.settings import UNSAID, Cluster, RunSettings
+from runtime.stage.chain import Chain
 from runtime.systems.kafka.client.topic import cluster_of
 from runtime.systems.log.environment import LogEnvironment
 
@@ -95,6 +97,8 @@ class Run:
         self._functions: list[Functions] = []
         self._follower: Follower | None = None
         self._scaler: Scaler | None = None
+        # In virtual time nobody's seconds pass.
+        self._sampler = Sampler(self._chains) if settings.clock is None else None
         self._final: RunMetrics | None = None
         self._is_open = self._over = self._is_released = False
         self._opened = asyncio.Event()
@@ -178,7 +182,8 @@ class Run:
         return replaced(found, operators=operators, take_overs=take_overs, containers=(container,))
 
     def _container(self, name: str, former: Sequence[HistogramMetrics] = ()) -> ContainerMetrics:
-        return container_of(self._loop, self._clock, name, former)
+        busy_ms = self._sampler.heed() if self._sampler is not None else {}
+        return msgspec.structs.replace(container_of(self._loop, self._clock, name, former), busy_ms=busy_ms)
 
     @property
     def _restored(self) -> int:
@@ -199,6 +204,10 @@ class Run:
     def stop(self) -> None:
         """Ask the run to complete what is in flight, commit and end; may be called from a signal handler."""
         self._loop.stop()
+
+    def want_commit(self) -> None:
+        """Ask for a commit as soon as it can be made."""
+        self._loop.want_commit()
 
     def wake(self) -> None:
         """Let the run look at once whether its inputs have more, which it would do soon anyway."""
@@ -355,6 +364,9 @@ class Run:
     def _readers(self) -> Iterator[Reader]:
         return (reader for task in self._loop.tasks for lane in task.lanes for reader in lane.readers)
 
+    def _chains(self) -> Iterator[Chain]:
+        return (lane.chain for task in self._loop.tasks for lane in task.lanes)
+
     async def _heed_held(self) -> None:
         """Raise `HeldBack` once all that is left to read is held back by transactions that are open for long."""
         # Our own transactions, and those of others that live, end sooner.
@@ -493,6 +505,8 @@ class Run:
             closers.append(self._composition.release)
         if self._follower is not None:
             closers.append(self._follower.membership.leave)
+        if self._sampler is not None:
+            closers.append(self._sampler.close)
         if hasattr(self, "_bindings"):
             closers.append(self._bindings.close)
         if self._owned:

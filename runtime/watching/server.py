@@ -1,4 +1,4 @@
-"""A small HTTP server in a thread of its own, for pages that are only read, and not by pages of others."""
+"""A small HTTP server in a thread of its own, for pages and what they ask for, and not for pages of others."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ import ipaddress
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import NamedTuple
+from urllib.parse import parse_qsl
 
 from runtime.model.errors import SamzaError
 
 MOST_BYTES = 8_192
-"""The bytes that a request may have, all of its headers included; it has no body."""
+"""The bytes that a request may have, all of its headers included."""
+MOST_BODY_BYTES = 1 << 20
+"""The bytes that the body of a request may have which asks for something to be done; others have none."""
 MOST_AT_ONCE = 32
 """The connections that are served at once; others are closed, so that nobody can take all memory."""
 PATIENCE_S = 5.0
@@ -28,10 +32,14 @@ STATUS = {
     404: "Not Found",
     405: "Method Not Allowed",
     408: "Request Timeout",
+    409: "Conflict",
+    411: "Length Required",
+    413: "Content Too Large",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     503: "Service Unavailable",
 }
+CHALLENGES = ('WWW-Authenticate: Basic realm="samza-dsl"', "WWW-Authenticate: Bearer")
 LOCAL = "127.0.0.1"
 _END = b"\r\n\r\n"
 
@@ -46,11 +54,23 @@ class Answer(NamedTuple):
     """What a browser may load beside it: nothing; a page that has styles in it says so."""
 
 
-class Page(NamedTuple):
-    """A page: the function that makes its answer, and whether it is only for those who have the token, if any."""
+class Request(NamedTuple):
+    """A request: what stands behind "?" in its path, its body, and the proof that a page of this server makes it."""
 
-    answer: Callable[[], Awaitable[Answer]]
+    query: Mapping[str, str] = MappingProxyType({})
+    body: bytes = b""
+    proof: str = ""
+
+
+class Page(NamedTuple):
+    """A page: the function that makes its answer, whether only those see it who have the token, if any, and its method.
+
+    A page that `acts` is asked for by POST, with a body, and by no page of another server.
+    """
+
+    answer: Callable[[Request], Awaitable[Answer]]
     is_secret: bool = True
+    acts: bool = False
 
 
 def address_of(said: str) -> tuple[str, int]:
@@ -141,7 +161,10 @@ class PageServer:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 head = await reader.readuntil(_END)
-            answer = await self._answer_to(head)
+                found = self._asked(head)
+                # Who may not ask is not listened to any longer.
+                body = await reader.readexactly(found.length) if isinstance(found, _Admitted) else b""
+            answer = await found.page.answer(found.request(body)) if isinstance(found, _Admitted) else found
         except asyncio.IncompleteReadError:
             return
         except asyncio.LimitOverrunError:
@@ -161,13 +184,14 @@ class PageServer:
             f"Content-Security-Policy: {answer.policy}; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
             "Referrer-Policy: no-referrer",
             "Connection: close",
-            # With the second a browser asks its user for the token, as a password.
-            *(["WWW-Authenticate: Bearer, Basic realm=samza-dsl"] if answer.status == 401 else ()),
+            # For the first a browser asks its user for the token, as a password; Chromium reads one in a line.
+            *(CHALLENGES if answer.status == 401 else ()),
         ]
         writer.write("\r\n".join(lines).encode() + _END + (b"" if head.startswith(b"HEAD ") else body))
         await writer.drain()
 
-    async def _answer_to(self, head: bytes) -> Answer:
+    def _asked(self, head: bytes) -> _Admitted | Answer:
+        """Return what a request asks for, or the answer that refuses it."""
         first, *rest = head.removesuffix(_END).decode("latin-1").split("\r\n")
         words = first.split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
@@ -179,9 +203,7 @@ class PageServer:
             if not colon or name != name.strip() or (name.lower() in headers and name.lower() in _ONCE):
                 return Answer(400, "a header can't be read\n")
             headers[name.lower()] = value.strip()
-        method, path = words[0], words[1].partition("?")[0]
-        if method not in ("GET", "HEAD"):
-            return Answer(405, "pages are only read here\n")
+        method, (path, _, query) = words[0], words[1].partition("?")
         has_token = self._has_token(headers.get("authorization", ""))
         refused = self._refused(headers, has_token)
         if refused:
@@ -191,7 +213,17 @@ class PageServer:
             return Answer(404, f"there are {', '.join(sorted(self._pages))}\n")
         if page.is_secret and self._token is not None and not has_token:
             return Answer(401, "a token is asked for: Authorization: Bearer TOKEN, or as the password\n")
-        return await page.answer()
+        if method not in (("POST",) if page.acts else ("GET", "HEAD")):
+            return Answer(405, "pages are read by GET, and asked to act by POST\n")
+        length = 0
+        if page.acts:
+            said = headers.get("content-length", "")
+            if not (said.isascii() and said.isdecimal()) or "transfer-encoding" in headers:
+                return Answer(411, "the length of the body is to be said\n")
+            length = int(said)
+            if length > MOST_BODY_BYTES:
+                return Answer(413, f"a body has at most {MOST_BODY_BYTES:,} bytes\n")
+        return _Admitted(page, dict(parse_qsl(query, max_num_fields=16)), length, headers.get(PROOF.lower(), ""))
 
     def _has_token(self, said: str) -> bool:
         scheme, _, said = said.partition(" ")
@@ -210,7 +242,8 @@ class PageServer:
         """Return the reason for which a page of a browser may not ask, empty where nothing says that one does."""
         host = _host_of(headers.get("host", ""))
         origin = headers.get("origin")
-        if origin is not None and _host_of(origin.partition("://")[2]) != host:
+        # With its port: what another program serves on this machine is another page.
+        if origin is not None and origin.partition("://")[2] != headers.get("host"):
             return "another page may not ask\n"
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return "another page may not ask\n"
@@ -220,7 +253,21 @@ class PageServer:
         return ""
 
 
-_ONCE = {"host", "origin", "authorization", "sec-fetch-site", "content-length"}
+PROOF = "X-Samza-Dsl"
+"""The header by which a page of this server proves that it is one; a page of another server can't set it."""
+_ONCE = {"host", "origin", "authorization", "sec-fetch-site", "content-length", "transfer-encoding", PROOF.lower()}
+
+
+class _Admitted(NamedTuple):
+    """A request whose headers are read, and that may be made."""
+
+    page: Page
+    query: Mapping[str, str]
+    length: int
+    proof: str
+
+    def request(self, body: bytes) -> Request:
+        return Request(self.query, body, self.proof)
 
 
 def _host_of(authority: str) -> str:

@@ -12,7 +12,7 @@ from runtime.model.errors import SamzaError
 from runtime.model.metrics import Metrics, RunMetrics
 from runtime.run.driver import Watch, Watched
 from runtime.watching.exposition import prometheus_text
-from runtime.watching.server import Answer, Page, PageServer, address_of, is_local
+from runtime.watching.server import Answer, Page, PageServer, Request, address_of, is_local
 
 STAMP_MS = 1_000.0
 """The interval at which the event loop shows that it turns."""
@@ -78,7 +78,7 @@ class Watcher:
         # It may have ended between the two looks.
         return self._last if self._loop is None else None
 
-    async def _metrics(self) -> Answer:
+    async def _metrics(self, _: Request) -> Answer:
         found = await self._look()
         if found is None:
             return Answer(503, f"the event loop has not turned for {self._silent_ms / 1_000:.1f} s\n")
@@ -88,7 +88,7 @@ class Watcher:
     def _silent_ms(self) -> float:
         return monotonic_ms() - self._stamp_ms
 
-    async def _livez(self) -> Answer:
+    async def _livez(self, _: Request) -> Answer:
         """Tell whether the event loop turns, here and in each container; a run that begins or has ended is alive."""
         if self._loop is None:
             return Answer(200, "alive\n")
@@ -101,7 +101,7 @@ class Watcher:
             return Answer(503, "".join(told))
         return Answer(200, "alive\n")
 
-    async def _readyz(self) -> Answer:
+    async def _readyz(self, _: Request) -> Answer:
         reasons = [*self._not_ready(await self._look())]
         return Answer(503, "".join(f"{reason}\n" for reason in reasons)) if reasons else Answer(200, "ready\n")
 
@@ -144,7 +144,7 @@ def served(
     with ExitStack() as open_until_the_end:
         if said.address is not None:
             watcher = Watcher(said.ready_lag)
-            server = _server(said, said.address, {**watcher.pages, **(pages or {})})
+            server = page_server(said, said.address, {**watcher.pages, **(pages or {})})
             server.start()
             open_until_the_end.callback(server.close)
             watches.append(watcher.watch)
@@ -159,7 +159,8 @@ def served(
         yield all_of_them
 
 
-def _server(said: Metrics, address: str, pages: Mapping[str, Page]) -> PageServer:
+def page_server(said: Metrics, address: str, pages: Mapping[str, Page]) -> PageServer:
+    """Return a server of pages for those who may see them; raises SamzaError for a wrong address or token."""
     try:
         host, port = address_of(address)
     except ValueError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, TypeVar
@@ -112,22 +112,30 @@ def served(app: App, request: RunRequest) -> Run | Containers | BatchRun:
     request = request.viewed()
     if request.autosize is not None:
         request = _autosized(request, request.autosize)
-    if request.metrics is None:
+    if request.metrics is None and not request.live:
         return _run(app, request)
     from runtime.model.metrics import Metrics
+    from runtime.systems.kafka.client.topic import cluster_of
     from runtime.watching.watcher import served as served_over_http
+    from samza_dsl.room.pages import ControlRoom
+    from samza_dsl.room.recorder import recorded
+    from samza_dsl.room.runs import Place
 
-    said = request.metrics if isinstance(request.metrics, Metrics) else Metrics(address=request.metrics)
-    # Open before the run is: who waits for it to be ready asks while it begins.
-    watches = [request.watch] if request.watch is not None else []
-    pages = {}
-    if said.ui:
-        from samza_dsl.view.room import ControlRoom, shown
-
-        room = ControlRoom()
-        watches.append(room.watch)
-        pages["/"] = shown(room)
-    with served_over_http(said, app.name, watches, pages) as watch:
+    given = Metrics(address=None) if request.metrics is None else request.metrics
+    said = given if isinstance(given, Metrics) else Metrics(address=given)
+    cluster = cluster_of(request.environment)
+    place = Place(Path(request.data), cluster)
+    watches, pages = [request.watch] if request.watch is not None else [], {}
+    with ExitStack() as open_until_the_end:
+        if said.ui or (request.live and request.on is None):
+            where = str(request.data) if cluster is None else cluster.address
+            watches.append(open_until_the_end.enter_context(recorded(request.data, app.name, where)).watch)
+        if said.ui:
+            room = ControlRoom([place], allow_actions=said.ui_allow_actions)
+            open_until_the_end.callback(room.close)
+            pages = room.pages
+        # Open before the run is: who waits for it to be ready asks while it begins.
+        watch = open_until_the_end.enter_context(served_over_http(said, app.name, watches, pages))
         return _run(app, replace(request, watch=watch))
 
 

@@ -12,6 +12,7 @@ from samza_dsl.cli.checkpoint import AppArgument, agreed
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened
 from samza_dsl.cli.errors import told
 from samza_dsl.cli.output import say
+from samza_dsl.room.notes import forget
 
 
 def delete(
@@ -32,12 +33,14 @@ def delete(
 
 
 def gc(data: DataOption = DEFAULT, environment: EnvironmentOption = None, kafka_options: KafkaOption = None) -> None:
-    """Remove the positions and state of deleted applications, and what lies between their stages.
+    """Remove the positions and state of deleted applications, what lies between their stages, and notes of their runs.
 
     On a cluster it removes their changelogs, and of the state on machines what is in the data directory of this one.
     """
     with told(), opened(data, environment, kafka_options) as place:
-        collected = [app for app in deleted(place) if collect(place, app)]
+        # What is noted of runs is removed, too, be it that all else was gone already.
+        found = {app: (collect(place, app), forget(data, app)) for app in deleted(place)}
+        collected = [app for app, (had_kept, had_noted) in found.items() if had_kept or had_noted]
         for app in collected:
             say(f"removed what {app} had kept")
         if not collected:

@@ -1,8 +1,10 @@
-"""The commands on an application's job model: who runs which task where, and the size that it is to have."""
+"""The commands on applications that run: who runs which task where, their size, and the control room that shows all."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -14,13 +16,19 @@ from planner.model.flow import counted
 from runtime.job.job_model import Job, TaskOfJob, job_of
 from runtime.model.assignment import Scale
 from runtime.model.clock import monotonic_ms, sleep_ms
+from runtime.model.metrics import Metrics
 from runtime.opening.rescaling import Scaled, scalings
 from runtime.ports.environment import Environment
+from runtime.systems.kafka.client.topic import KafkaCluster
+from runtime.watching.server import address_of, is_local
+from runtime.watching.watcher import page_server
 from samza_dsl.cli.checkpoint import AppArgument, known, named
-from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened
+from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened, options_in
 from samza_dsl.cli.errors import Mistake, told
 from samza_dsl.cli.output import Column, print_rows, say
-from samza_dsl.cli.run import TracebackOption
+from samza_dsl.cli.run import ActionsOption, TracebackOption
+from samza_dsl.room.pages import ControlRoom
+from samza_dsl.room.runs import places_of
 
 LONGEST_MS, LOOK_MS = 60_000.0, 50.0
 """The time that a run has to take up its new size, and the interval between two looks."""
@@ -139,6 +147,71 @@ async def _await(place: Environment, app: str, wanted: Scale, changes: int) -> N
         f"{app} has not taken it up within {LONGEST_MS / 1_000:.0f} s; it holds from its next start on, unless its "
         "Options(elasticity=...) say something else"
     )
+
+
+def ui(
+    places: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PLACE]...", help="Data directories, and clusters as kafka://HOST:PORT; else --data."),
+    ] = None,
+    address: Annotated[
+        str, typer.Option(metavar="[HOST]:PORT", help="Where to serve it; this machine alone unless a host is given.")
+    ] = ":9465",
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Show it to who has the token in it, as the password.")
+    ] = None,
+    ui_allow_actions: ActionsOption = False,
+    data: DataOption = DEFAULT,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
+) -> None:
+    """Serve the control room: a page that shows all runs of some data directories and clusters live, until Ctrl-C.
+
+    A run notes how it goes in the data directory of its machine. Of an application that runs elsewhere on a cluster,
+    the page shows what the cluster knows: its job, checkpoints and dead letters.
+    """
+    with told():
+        found = [one for one in places or [] if not is_cluster(one)]
+        directories = [*map(Path, found)] or [data]
+        addresses = [one for one in places or [] if is_cluster(one)] or ([environment] if environment else [])
+        missing = [str(one) for one in directories if not one.is_dir()]
+        if found and missing:
+            raise Mistake(f"there is no data directory at {', '.join(missing)}: a run makes one")
+        options = options_in(kafka_options) if addresses else {}
+        room = ControlRoom(
+            [*places_of(directories, [KafkaCluster(one, options) for one in addresses])],
+            allow_actions=ui_allow_actions,
+        )
+        try:
+            server = page_server(Metrics(address=address, token_file=token_file, ui=True), address, room.pages)
+            server.start()
+            try:
+                host = address_of(address)[0]
+                say(f"the control room: http://{'localhost' if is_local(host) else host}:{server.port}/")
+                _wait_for_signal()
+            finally:
+                server.close()
+        finally:
+            room.close()
+
+
+def _wait_for_signal() -> None:
+    """Wait until the process is asked to end."""
+    done = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: done.set())
+    # In steps: a wait without an end hears no signal on some systems.
+    while not done.wait(1.0):
+        pass
+
+
+def is_cluster(place: str) -> bool:
+    """Whether a place is a cluster of brokers, and not a directory.
+
+    >>> is_cluster("kafka://localhost:9092"), is_cluster("data")
+    (True, False)
+    """
+    return place.startswith("kafka://")
 
 
 def told_of(one: Scaled) -> str:

@@ -40,6 +40,7 @@ COMMANDS = {
     "checkpoint": Command("checkpoint", "checkpoint", "Look at how far an application has come, and move it."),
     "state": Command("state", "state", "Look at the state of operators, and change it."),
     "scale": Command("job", "scale", "Split or merge an application's tasks while it runs."),
+    "ui": Command("job", "ui", "Serve a page that shows all runs live."),
     "job": Command("job", "job", "Look at how an application is run."),
     "kafka": Command("kafka", "kafka", "Run a real Kafka broker on this machine, to develop with."),
 }

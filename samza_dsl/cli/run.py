@@ -106,6 +106,10 @@ TelemetryOption = Annotated[
     bool, typer.Option("--opentelemetry", help="Tell metrics and spans to OpenTelemetry's providers of the program.")
 ]
 UiOption = Annotated[bool, typer.Option("--ui", help="Serve a page that shows the run live as well, at :9464/.")]
+ActionsOption = Annotated[
+    bool,
+    typer.Option("--ui-allow-actions", help="Let who sees the page commit, stop, scale, and send dead letters again."),
+]
 TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the whole traceback of an error.")]
 
 
@@ -132,6 +136,7 @@ def run(
     ready_lag: ReadyLagOption = None,
     opentelemetry: TelemetryOption = False,
     ui: UiOption = False,
+    ui_allow_actions: ActionsOption = False,
     data: DataOption = DEFAULT,
     traceback: TracebackOption = False,
 ) -> None:
@@ -158,22 +163,18 @@ def run(
             )
         # Options that would do nothing are refused: who says one takes it to hold.
         _check_about_spark(on, master, checkpoint, end)
+        sizing = _sizing_said(autosize, on is None and environment is None and not until_now)
         options = options_in(kafka_options)
         bound = bindings_of(app, bind or [], options, on=on, writes_directories=checkpoint is not None)
         cluster = KafkaCluster(environment, options) if environment is not None else None
-        served_at = _metrics_said(metrics, metrics_token_file, ready_lag, opentelemetry, ui)
+        served_at = _metrics_said(metrics, metrics_token_file, ready_lag, opentelemetry, ui, ui_allow_actions)
         request = RunRequest(data, environment=cluster, bind=bound, until_now=until_now, live=True, metrics=served_at)
         if on is not None:
             served(app, replace(request, on=Spark(master=master, checkpoint=checkpoint, end=end)))
             return
-        sizing = _sizing_said(autosize) if autosize is not None else None
         _check_about_containers(cluster is not None, host_id, placement, standby, containers > 1 or sizing is not None)
         kept = Forget(*forget) if forget else state
         request = replace(request, from_start=from_start, state=kept, containers=containers)
-        if sizing is not None and (cluster is not None or until_now):
-            raise Mistake(
-                "--autosize is for a run on the embedded log that goes on: give --containers, or leave it out"
-            )
         served(app, replace(request, host_id=host_id, placement=placement, standby=standby, autosize=sizing))
 
 
@@ -188,8 +189,12 @@ def _check_about_containers(on_brokers: bool, host_id: str | None, placement: st
         )
 
 
-def _sizing_said(said: str) -> ByLoad:
+def _sizing_said(said: str | None, can_be: bool) -> ByLoad | None:
     """Return how a run is to be sized: `min=1,max=8`, and `behind_s=` if it is not ten seconds."""
+    if said is None:
+        return None
+    if not can_be:
+        raise Mistake("--autosize is for a run on the embedded log that goes on: give --containers, or leave it out")
     pairs = [one.partition("=") for one in said.split(",")]
     try:
         return msgspec.convert({name.strip(): value.strip() for name, _, value in pairs}, ByLoad, strict=False)
@@ -198,8 +203,15 @@ def _sizing_said(said: str) -> ByLoad:
 
 
 def _metrics_said(
-    address: str | None, token_file: Path | None, ready_lag: int | None, opentelemetry: bool, ui: bool
+    address: str | None,
+    token_file: Path | None,
+    ready_lag: int | None,
+    opentelemetry: bool,
+    ui: bool,
+    ui_allow_actions: bool,
 ) -> Metrics | None:
+    if ui_allow_actions and not ui:
+        raise Mistake("--ui-allow-actions is about the page: add --ui, or leave it out")
     address = ":9464" if ui and address is None else address
     said = [name for name, value in (("metrics-token-file", token_file), ("ready-lag", ready_lag)) if value is not None]
     if said and address is None:
@@ -210,7 +222,8 @@ def _metrics_said(
         address_of(address)
     except ValueError as error:
         raise Mistake(f"--metrics: {error}: write --metrics :9464, or --metrics 0.0.0.0:9464") from None
-    return Metrics(address=address, token_file=token_file, ready_lag=ready_lag, opentelemetry=opentelemetry, ui=ui)
+    found = Metrics(address=address, token_file=token_file, ready_lag=ready_lag, opentelemetry=opentelemetry, ui=ui)
+    return replace(found, ui_allow_actions=ui_allow_actions)
 
 
 def _check_about_spark(on: str | None, master: str | None, checkpoint: Path | None, end: bool) -> None:

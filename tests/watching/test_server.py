@@ -8,24 +8,33 @@ from contextlib import closing
 import pytest
 
 from runtime.model.errors import SamzaError
-from runtime.watching.server import MOST_BYTES, Answer, Page, PageServer
+from runtime.watching.server import MOST_BODY_BYTES, MOST_BYTES, Answer, Page, PageServer
 
 TOKEN = "0123456789abcdef"
 
 
-async def open_page():
+async def open_page(_):
     return Answer(200, "open\n")
 
 
-async def secret_page():
+async def secret_page(_):
     return Answer(200, "what is secret\n")
 
 
-async def broken_page():
+async def broken_page(_):
     raise ValueError("secret reason")
 
 
-PAGES = {"/open": Page(open_page, is_secret=False), "/secret": Page(secret_page), "/broken": Page(broken_page)}
+async def acting_page(request):
+    return Answer(200, f"{request.query} {request.body} {request.proof}\n")
+
+
+PAGES = {
+    "/act": Page(acting_page, is_secret=False, acts=True),
+    "/open": Page(open_page, is_secret=False),
+    "/secret": Page(secret_page),
+    "/broken": Page(broken_page),
+}
 
 
 @pytest.fixture
@@ -73,7 +82,7 @@ def test_pages_are_shown_and_others_are_named(serve):
     assert asked(server) == (200, "open\n")
     assert asked(server, "/open?x=1") == (200, "open\n")
     assert asked(server, method="HEAD") == (200, "")
-    assert asked(server, "/none") == (404, "there are /broken, /open, /secret\n")
+    assert asked(server, "/none") == (404, "there are /act, /broken, /open, /secret\n")
     assert asked(server, method="POST")[0] == 405
 
 
@@ -99,12 +108,50 @@ def test_a_name_that_was_let_lead_here_is_refused_but_with_the_token(serve, host
     [
         ("http://evil.example", 403),
         ("null", 403),
-        ("http://127.0.0.1:9464", 200),
+        ("http://127.0.0.1:9464", 403),
+        ("http://127.0.0.1:PORT", 200),
         ("http://127.0.0.1.evil.example", 403),
     ],
 )
 def test_the_pages_of_others_may_not_ask(serve, origin, status):
-    assert asked(serve(), Origin=origin)[0] == status
+    server = serve()
+    assert asked(server, Origin=origin.replace("PORT", str(server.port)))[0] == status
+
+
+def posted(server, body, path="/act?a=1&b=%20", length=None, **headers):
+    said = {"Host": f"127.0.0.1:{server.port}", "Content-Length": len(body) if length is None else length}
+    said |= {name.replace("_", "-"): value for name, value in headers.items()}
+    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in said.items() if value != "")]
+    answer = sent(server, "\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+    head, _, text = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]) if head else 0, text.decode()
+
+
+def test_a_page_that_acts_is_told_what_is_behind_the_question_mark_the_body_and_the_proof(serve):
+    server = serve()
+    assert posted(server, b"x\r\n\r\ny", X_Samza_Dsl="p") == (200, "{'a': '1', 'b': ' '} b'x\\r\\n\\r\\ny' p\n")
+    assert asked(server, "/act")[0] == 405 and posted(server, b"", path="/open")[0] == 405
+
+
+@pytest.mark.parametrize(
+    ("length", "headers", "status"),
+    [
+        ("", {}, 411),
+        ("x", {}, 411),
+        ("-1", {}, 411),
+        (MOST_BODY_BYTES + 1, {}, 413),
+        (3, {"Transfer_Encoding": "chunked"}, 411),
+        (3, {"Origin": "http://evil.example"}, 403),
+        (3, {"Origin": "null"}, 403),
+        (3, {"Sec_Fetch_Site": "cross-site"}, 403),
+        (3, {"Host": "evil.example"}, 403),
+        (4, {}, 0),
+    ],
+)
+def test_a_body_that_has_no_length_or_comes_from_elsewhere_is_not_taken(serve, length, headers, status):
+    server = serve()
+    assert posted(server, b"abc", length=length, **headers)[0] == status
+    assert posted(server, b"abc")[0] == 200
 
 
 def test_a_browser_that_says_that_another_site_asks_is_refused(serve):

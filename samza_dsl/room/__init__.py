@@ -1,0 +1,1 @@
+"""The control room: runs note their numbers in files, and a page in the browser shows them live."""

@@ -1,0 +1,181 @@
+"""Dead letters as a person reads them, and their way back: a value is mended, and sent to an input again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal
+
+import msgspec
+
+from operators.core.base import Batch
+from planner.model.plan import Plan
+from runtime.model.errors import SamzaError
+from runtime.ports.environment import Environment
+from runtime.ports.streams import Append
+from samza_dsl.data.json_lines import partition_for
+from samza_dsl.data.records import StoredRecord, last_records, rows_of
+from samza_dsl.view.readable import text_of, time_of
+
+Form = Literal["text", "hex", "none"]
+MOST_LETTERS = 100
+"""The newest letters of a stream that are shown."""
+MOST_SHOWN = 64 << 10
+"""The characters of a value that can be mended on a page; what is longer can be sent again as it is."""
+SENT_AGAIN = "redriven-from"
+"""The header of a record that was sent again, which says where its dead letter lies."""
+
+
+class Letter(msgspec.Struct, frozen=True, kw_only=True):
+    """A dead letter: where it lies, its value as it can be mended, and what was wrong with it.
+
+    The value is text, bytes in hex where it is none, or nothing. `read` shows it as a reader of such bytes sees it.
+    """
+
+    stream: str
+    partition: int
+    offset: int
+    at: str
+    key: str
+    value: str
+    form: Form
+    read: str
+    is_whole: bool
+    operator: str
+    error: str
+    origin: str
+    to: str
+    sent: str = ""
+
+    @property
+    def place(self) -> str:
+        """The letter's place."""
+        return place_of(self.stream, self.partition, self.offset)
+
+
+class Redrive(msgspec.Struct, frozen=True, kw_only=True):
+    """The wish to send a dead letter to an input again, with another value where that was mended."""
+
+    stream: str
+    partition: int
+    offset: int
+    to: str
+    value: str | None = None
+    form: Form = "text"
+
+
+def place_of(stream: str, partition: int, offset: int) -> str:
+    """Return the place of a record.
+
+    >>> place_of("bad", 0, 7)
+    'bad/0/7'
+    """
+    return f"{stream}/{partition}/{offset}"
+
+
+def inputs_of(plan: Plan) -> list[str]:
+    """Return the streams to which a letter can be sent again."""
+    return [stream.name for stream in plan.streams if stream.role in ("input", "table")]
+
+
+def letters(environment: Environment, plan: Plan, sent: dict[str, str]) -> list[Letter]:
+    """Return the newest dead letters of an application, the newest first; `sent` tells which were sent again, when."""
+    known = environment.streams()
+    found: list[Letter] = []
+    for stream in plan.streams:
+        if stream.role == "dead_letter" and stream.name in known:
+            partitions = range(known[stream.name].partitions)
+            records = last_records(environment, stream.name, partitions, MOST_LETTERS)
+            found += (_letter(stream.name, one, inputs_of(plan), sent) for one in records)
+    return sorted(found, key=lambda one: one.at, reverse=True)
+
+
+def _letter(stream: str, record: StoredRecord, inputs: Collection[str], sent: dict[str, str]) -> Letter:
+    said = {name: value.decode("utf-8", "replace") for name, value in record.headers.items()}
+    value, form = _shown(record.value)
+    origin = " ".join(
+        words
+        for words in (
+            f"{said['stream']}/{said['partition']}" if "partition" in said else said.get("stream", ""),
+            f"at {said['offset']}" if "offset" in said else "",
+        )
+        if words
+    )
+    return Letter(
+        stream=stream,
+        partition=record.partition,
+        offset=record.offset,
+        at=time_of(record.timestamp),
+        key=text_of(record.key),
+        value=value[:MOST_SHOWN],
+        form=form,
+        read=text_of(record.value)[:MOST_SHOWN],
+        is_whole=len(value) <= MOST_SHOWN,
+        operator=said.get("operator", ""),
+        error=said.get("error", ""),
+        origin=origin,
+        # Behind a repartition, or an operator that emits, a record is no longer one of an input.
+        to=said["stream"] if said.get("stream") in inputs else "",
+        sent=sent.get(place_of(stream, record.partition, record.offset), ""),
+    )
+
+
+def _shown(value: bytes | None) -> tuple[str, Form]:
+    if value is None:
+        return "", "none"
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return value.hex(), "hex"
+    return (text, "text") if text.replace("\n", "").replace("\t", "").isprintable() else (value.hex(), "hex")
+
+
+def send_again(environment: Environment, plan: Plan, redrive: Redrive) -> str:
+    """Send a dead letter to an input again; return in words what was done. Raises SamzaError where it can't be sent."""
+    role = {stream.name: stream.role for stream in plan.streams}
+    config = environment.streams().get(redrive.to)
+    if role.get(redrive.stream) != "dead_letter":
+        raise SamzaError(f"{redrive.stream!r} has no dead letters of {plan.app}")
+    if redrive.to not in inputs_of(plan) or config is None:
+        known = ", ".join(name for name in inputs_of(plan) if name in environment.streams()) or "none"
+        raise SamzaError(f"{redrive.to!r} is no input of {plan.app} in {environment}, to which it can be sent: {known}")
+    record = _record(environment, redrive)
+    value = record.value if redrive.value is None else _bytes_of(redrive.value, redrive.form)
+    origin = {name: record.headers.get(name, b"").decode("utf-8", "replace") for name in ("stream", "partition")}
+    if origin["stream"] == redrive.to and origin["partition"].isdecimal():
+        # Where it was: its key is as the writer of the input wrote it, and others of it lie there.
+        partition = min(int(origin["partition"]), config.partitions - 1)
+    else:
+        partition = partition_for(record.key, record.offset, config.partitions)
+    headers = {SENT_AGAIN: place_of(redrive.stream, redrive.partition, redrive.offset).encode()}
+    timestamps = None if record.timestamp is None else [record.timestamp]
+    environment.append(
+        [Append(redrive.to, partition, Batch([value], [record.key], timestamps, headers=[headers]))],
+    )
+    mended = "sent again as it was" if redrive.value is None else "mended and sent again"
+    return f"{redrive.stream}/{redrive.partition} at {redrive.offset} was {mended}, to {redrive.to}/{partition}"
+
+
+def _record(environment: Environment, redrive: Redrive) -> StoredRecord:
+    config = environment.streams().get(redrive.stream)
+    gone = SamzaError(f"{redrive.stream}/{redrive.partition} has no record at {redrive.offset} any more")
+    if config is None or not 0 <= redrive.partition < config.partitions:
+        raise gone
+    start, end, _ = environment.offsets(redrive.stream, redrive.partition)
+    if not start <= redrive.offset < end:
+        raise gone
+    found = environment.read(redrive.stream, redrive.partition, redrive.offset, 1)
+    for one in () if found is None else rows_of(redrive.partition, found):
+        if one.offset == redrive.offset:
+            return one
+    raise gone
+
+
+def _bytes_of(value: str, form: Form) -> bytes | None:
+    if form == "none":
+        return None
+    if form == "text":
+        return value.encode()
+    try:
+        return bytes.fromhex(value)
+    except ValueError:
+        raise SamzaError("the value is not text, and to be mended in hex: two digits of 0-9a-f for each byte") from None

@@ -1,0 +1,244 @@
+"""The pages of the control room: dead letters are mended and sent again, and nobody else may ask, whatever he sends."""
+
+import json
+import random
+import socket
+import threading
+import urllib.error
+import urllib.request
+from contextlib import closing
+
+import pytest
+
+from runtime.watching.server import PageServer
+from samza_dsl import App, dead_letter, list_streams, produce
+from samza_dsl.room.pages import ASSETS, ControlRoom
+from samza_dsl.room.recorder import recorded
+from samza_dsl.room.runs import Place
+from tests.scale import scale
+
+TOKEN = "0123456789abcdef"
+
+
+def third(order):
+    return {"third": 3 // order["n"]}
+
+
+def thirds():
+    app = App("thirds")
+    orders = app.input("orders", value=dict, key=lambda order: order["who"])
+    orders.map(third, op_id="third", on_error=dead_letter("bad")).send_to(app.output("out", value=dict))
+    return app
+
+
+def run_noted(data):
+    app = thirds()
+    with recorded(data, app.name, "here") as recorder:
+        return app.run(data, watch=recorder.watch, until_now=True)
+
+
+@pytest.fixture
+def data(tmp_path):
+    orders = [{"n": 1, "who": "a"}, {"n": 0, "who": "b"}, {"n": 3, "who": "c"}]
+    produce("orders", orders, data=tmp_path, key=lambda order: order["who"], partitions=3)
+    run_noted(tmp_path)
+    return tmp_path
+
+
+class Site:
+    """A control room that is served, and a browser's way to ask it."""
+
+    def __init__(self, data, token=None, **options):
+        self.room = ControlRoom([Place(data)], **options)
+        self.token = token
+        self.server = PageServer("127.0.0.1", 0, self.room.pages, token)
+        self.server.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.server.close()
+        assert not self.server._thread.is_alive()
+        self.room.close()
+
+    def ask(self, path, body=None, **headers):
+        said = {name.replace("_", "-"): value for name, value in headers.items()}
+        if self.token is not None:
+            said.setdefault("Authorization", f"Bearer {self.token}")
+        asked = urllib.request.Request(f"http://127.0.0.1:{self.server.port}{path}", body, said)
+        try:
+            with urllib.request.urlopen(asked, timeout=20) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def told(self, path):
+        status, text = self.ask(path)
+        assert status == 200, text
+        return json.loads(text)
+
+    def act(self, what, proof=None, **said):
+        proof = self.told("/api/session")["proof"] if proof is None else proof
+        body = json.dumps({"run": "0/thirds", "what": what, **said}).encode()
+        status, text = self.ask("/api/act", body, X_Samza_Dsl=proof)
+        return status, json.loads(text)
+
+
+def test_the_page_and_all_that_it_asks_for(data):
+    with Site(data) as site:
+        for path in ASSETS:
+            assert site.ask(path)[0] == 200
+        (run,) = site.told("/api/runs")
+        assert (run["id"], run["state"], run["app"]) == ("0/thirds", "has ended", "thirds")
+        assert site.told("/api/run?run=0/thirds")["look"]["lag"] == 0
+        assert site.ask("/api/picture?run=0/thirds")[1].startswith("<svg")
+        ((number, sample),) = site.told("/api/history?run=0/thirds")
+        assert sample["lag"] == 0 and site.told(f"/api/history?run=0/thirds&after={number}") == []
+        assert [one["what"] for one in site.told("/api/events?run=0/thirds")] == ["began", "ended", "warning"]
+        job = site.told("/api/job?run=0/thirds")
+        assert job["generation"] == 1 and {one["stream"] for one in job["positions"]} == {"orders"}
+        assert site.ask("/api/run?run=0/other")[0] == 409 and site.ask("/api/job")[0] == 409
+
+
+def test_a_dead_letter_is_mended_and_sent_again_once(data):
+    with Site(data, allow_actions=True) as site:
+        (letter,) = (found := site.told("/api/letters?run=0/thirds"))["letters"]
+        assert found["inputs"] == ["orders"] and letter["operator"] == "third" and letter["to"] == "orders"
+        assert "ZeroDivisionError" in letter["error"] and json.loads(letter["value"]) == {"n": 0, "who": "b"}
+        place = {name: letter[name] for name in ("stream", "partition", "offset")}
+        mended = {"value": '{"n": 2, "who": "b"}', "to": "orders"}
+        status, told = site.act("redrive", **place, **mended)
+        assert status == 200 and "mended and sent again" in told["done"]
+        assert site.act("redrive", **place, **mended)[0] == 409, "nobody wants it twice"
+        (letter,) = site.told("/api/letters?run=0/thirds")["letters"]
+        assert letter["sent"] and site.told("/api/events?run=0/thirds")[-1]["what"] == "sent again"
+    assert sorted(run_noted(data).received("out"), key=str) == [{"third": 1}] * 2 + [{"third": 3}]
+    with Site(data) as site:
+        assert site.told("/api/letters?run=0/thirds")["letters"][0]["sent"], "who begins anew knows it, too"
+
+
+@pytest.mark.parametrize(
+    ("changed", "wrong"),
+    [
+        ({"to": "out"}, "'out' is no input of thirds"),
+        ({"to": ""}, "to which it can be sent: orders"),
+        ({"stream": "orders"}, "has no dead letters"),
+        ({"offset": 7}, "no record at 7 any more"),
+        ({"partition": 7}, "no record at 0 any more"),
+        ({"value": "0g", "form": "hex"}, "two digits of 0-9a-f"),
+        ({"offset": "x"}, "Expected `int`"),
+        ({"form": "any"}, "Invalid enum value"),
+    ],
+)
+def test_what_can_not_be_sent_again_is_told_and_nothing_is_written(data, changed, wrong):
+    with Site(data, allow_actions=True) as site:
+        letter = {"stream": "bad", "partition": 0, "offset": 0, "to": "orders", **changed}
+        status, told = site.act("redrive", **letter)
+        assert status == 409 and wrong in told["error"]
+    assert {one.name: one.records for one in list_streams(data)}["orders"] == 3
+
+
+def test_who_is_not_allowed_to_act_is_told_so(data):
+    with Site(data) as site:
+        assert site.told("/api/session") == {"actions": False, "proof": ""}
+        assert site.act("stop", proof="")[0] == 403
+    with Site(data, token=TOKEN, allow_actions=True) as site:
+        proof = site.told("/api/session")["proof"]
+        assert site.act("stop", proof=proof)[0] == 409, "nobody runs"
+        assert [site.act("stop", proof=wrong)[0] for wrong in ("", "x", f"{proof}x", "\xff")] == [403] * 4
+        body = json.dumps({"run": "0/thirds", "what": "stop"}).encode()
+        for headers, status in (
+            ({"Origin": "http://evil.example"}, 403),
+            ({"Origin": f"http://127.0.0.1:{site.server.port + 1}"}, 403),
+            ({"Sec_Fetch_Site": "same-site"}, 403),
+            ({"Authorization": "Bearer 0123456789abcdeF"}, 401),
+            ({"Authorization": "Basic bWU6eA=="}, 401),
+            ({"Origin": f"http://127.0.0.1:{site.server.port}"}, 409),
+        ):
+            assert site.ask("/api/act", body, X_Samza_Dsl=proof, **headers)[0] == status
+        assert site.ask("/api/runs", Authorization="Bearer wrong")[0] == 401
+        assert site.ask("/", Authorization="Bearer wrong")[0] == 401, "the page as well"
+        assert site.ask("/api/act", b"[]", X_Samza_Dsl=proof)[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [({}, "a size is to be said"), ({"factor": 3}, "no power of two"), ({"containers": 0}, "at least one container")],
+)
+def test_an_application_is_asked_for_another_size(data, said, wrong):
+    with Site(data, allow_actions=True) as site:
+        status, told = site.act("scale", **said)
+        assert status == 409 and wrong in told["error"]
+        assert site.act("scale", factor=2)[0] == 200
+        assert site.act("dance")[0] == 409
+
+
+PATHS = [*ASSETS, "/api/run", "/api/runs", "/api/history", "/api/events", "/api/letters", "/api/job", "/api/picture"]
+
+
+def wild(chance, site, proof):
+    """Return a request that is nearly a good one, or a good one for something odd."""
+    values = [
+        "0/thirds",
+        "1/thirds",
+        "../x",
+        "0/../..",
+        "",
+        "\x00",
+        "-1",
+        "9" * 400,
+        "bad",
+        "orders",
+        None,
+        7,
+        -1,
+        {},
+        [],
+    ]
+    names = ["run", "what", "stream", "partition", "offset", "to", "value", "form", "factor", "containers", "after"]
+    said = {chance.choice(names): chance.choice(values) for _ in range(chance.randrange(8))}
+    said |= {"what": chance.choice(["redrive", "scale", "commit", "stop", "x"])} if chance.random() < 0.6 else {}
+    said |= {"run": "0/thirds"} if chance.random() < 0.6 else {}
+    body = json.dumps(said).encode() if chance.random() < 0.8 else chance.randbytes(chance.randrange(200))
+    query = "&".join(f"{name}={chance.choice(['0/thirds', '0', '%00', '%', '', 'é' * 9])}" for name in said)
+    is_act = chance.random() < 0.5
+    path = "/api/act" if is_act else f"{chance.choice(PATHS)}?{query}"
+    head = f"{'POST' if is_act else 'GET'} {path} HTTP/1.1\r\nHost: 127.0.0.1:{site.server.port}\r\n"
+    head += f"X-Samza-Dsl: {proof}\r\n" if chance.random() < 0.8 else ""
+    head += f"Content-Length: {len(body) if chance.random() < 0.9 else chance.randrange(400)}\r\n" if is_act else ""
+    data = bytearray(head.encode() + b"\r\n" + (body if is_act else b""))
+    if chance.random() < 0.3:
+        at = chance.randrange(len(data))
+        data[at : at + chance.randrange(4)] = chance.randbytes(chance.randrange(6))
+    return bytes(data)
+
+
+def test_no_request_ends_the_room(data):
+    answered = []
+    with Site(data, allow_actions=True) as site:
+        proof = site.told("/api/session")["proof"]
+
+        def ask(seed):
+            chance = random.Random(seed)
+            for _ in range(scale(100, 1_250, 12_500)):
+                with closing(socket.create_connection(("127.0.0.1", site.server.port), timeout=30)) as line:
+                    request, found = wild(chance, site, proof), b""
+                    try:
+                        line.sendall(request)
+                        line.shutdown(socket.SHUT_WR)
+                        while part := line.recv(65_536):
+                            found += part
+                    except ConnectionError:
+                        pass
+                    answered.append(int(found.split(b" ")[1]) if found else 0)
+
+        threads = [threading.Thread(target=ask, args=[seed]) for seed in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(answered) == 8 * scale(100, 1_250, 12_500)
+        assert {200, 400, 409} <= {*answered} and 500 not in answered
+        assert site.told("/api/runs")[0]["app"] == "thirds"

@@ -1,0 +1,162 @@
+"""What a run notes of itself: how it goes, what has happened, and what becomes of it when it can't."""
+
+import errno
+import json
+import logging
+import os
+
+import pytest
+from typer.testing import CliRunner
+
+from samza_dsl import App, Metrics, SamzaError, dead_letter, produce
+from samza_dsl.cli.main import commands
+from samza_dsl.room import recorder as noting
+from samza_dsl.room.notes import Notes, Wish, applications, events_of
+from samza_dsl.room.recorder import recorded
+from samza_dsl.room.ring import RingReader, RingWriter
+from samza_dsl.room.runs import NotedRun, Place
+from samza_dsl.settings import logs
+
+
+def third(n):
+    return 3 // n
+
+
+def thirds(on_error=None):
+    app = App("thirds")
+    policy = {} if on_error is None else {"on_error": on_error}
+    app.input("numbers", value=int).map(third, op_id="third", **policy).send_to(app.output("out", value=int))
+    return app
+
+
+def run_noted(app, data, numbers, **options):
+    produce("numbers", numbers, value=int, data=data)
+    with recorded(data, app.name, "here") as recorder:
+        return app.run(data, watch=recorder.watch, until_now=True, **options)
+
+
+def noted(data, app="thirds"):
+    return NotedRun(f"0/{app}", Place(data), app)
+
+
+def happened(run):
+    return [one.what for one in run.happened()]
+
+
+def test_a_run_that_has_ended_leaves_its_numbers_and_what_has_happened(tmp_path):
+    run_noted(thirds(dead_letter("bad")), tmp_path, [1, 0, 3])
+    run = noted(tmp_path)
+    told = run.look()
+    assert applications(tmp_path) == ["thirds"] and told["state"] == "has ended"
+    assert {one["id"]: one["received"] for one in told["look"]["operators"]}["third"] == 2
+    # What the log tells at the end is one of the things that have happened.
+    assert happened(run) == ["began", "ended", "warning"]
+    assert run.plan().app == "thirds" and "data-id" in run.picture()
+    assert len(json.loads(run.samples(-1))) >= 1
+
+
+def test_a_run_that_has_failed_leaves_the_error_and_the_users_line(tmp_path):
+    with pytest.raises(SamzaError):
+        run_noted(thirds(), tmp_path, [1, 0])
+    run = noted(tmp_path)
+    assert run.look()["state"] == "has failed" and happened(run)[-1] == "failed"
+    failed = run.happened()[-1]
+    assert "ZeroDivisionError" in failed.text and "test_recorder.py" in "\n".join(failed.lines)
+
+
+def test_the_next_run_goes_on_with_the_history_of_the_one_before(tmp_path):
+    for _ in range(2):
+        run_noted(thirds(dead_letter("bad")), tmp_path, [1])
+    run = noted(tmp_path)
+    assert happened(run) == ["began", "ended"] * 2 and len(json.loads(run.samples(-1))) >= 2
+
+
+def test_a_look_without_a_writer_tells_that_the_run_was_killed(tmp_path, monkeypatch):
+    run_noted(thirds(dead_letter("bad")), tmp_path, [1])
+    notes = Notes(tmp_path, "thirds")
+    said = json.loads(notes.get("look"))
+    said["look"]["state"] = "runs"
+    notes.put("look", json.dumps(said).encode())
+    assert noted(tmp_path).look()["state"] == "was killed"
+    rings = notes.writes()
+    monkeypatch.setattr("samza_dsl.room.runs.wall_clock_ms", lambda: said["at_ms"] + 1_000)
+    assert noted(tmp_path).look()["state"] == "runs"
+    monkeypatch.setattr("samza_dsl.room.runs.wall_clock_ms", lambda: said["at_ms"] + 60_000)
+    assert noted(tmp_path).look()["state"] == "is silent"
+    for ring in rings:
+        ring.close()
+
+
+def test_warnings_are_noted_without_the_secrets_that_are_known(tmp_path):
+    logs.hide("hunter2-hunter2")
+    with recorded(tmp_path, "thirds", "here") as recorder:
+        assert recorder._open()
+        logging.getLogger("samza_dsl").warning("the password is %s", "hunter2-hunter2")
+        recorder.note("warning", "x" * 10_000_000, ("y" * 10_000,) * 1_000)
+    first, second = events_of(RingReader(Notes(tmp_path, "thirds").events))
+    assert first.text == "the password is ***" and len(second.text) < 10_000 and len(second.lines) == 32
+
+
+def test_nothing_is_made_before_a_run_is_there(tmp_path):
+    with pytest.raises(ValueError, match="a mistake"), recorded(tmp_path, "thirds", "here"):
+        raise ValueError("a mistake")
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_takes_nothing_ends_no_run_and_is_told_once(tmp_path, monkeypatch, caplog, fault):
+    produce("numbers", [1, 2], value=int, data=tmp_path)
+
+    def full(*_):
+        raise OSError(fault, os.strerror(fault))
+
+    monkeypatch.setattr(RingWriter, "append", full)
+    monkeypatch.setattr(Notes, "put", full)
+    with recorded(tmp_path, "thirds", "here") as recorder:
+        run = thirds().run(tmp_path, watch=recorder.watch, until_now=True)
+    assert run.received("out") == [3, 1]
+    assert len([one for one in caplog.messages if "can't note" in one]) == 1
+
+
+def test_one_process_notes_the_runs_of_an_application(tmp_path):
+    with recorded(tmp_path, "thirds", "here") as first, recorded(tmp_path, "thirds", "there") as second:
+        assert first._open() and not second._open()
+    assert not Notes(tmp_path, "thirds").is_alive()
+
+
+@pytest.mark.parametrize(("what", "ended"), [("stop", "was stopped"), ("other", "has ended")])
+def test_a_run_does_what_it_is_asked_and_forgets_what_was_asked_long_ago(tmp_path, what, ended):
+    app = App("thirds")
+    app.input("numbers", value=int).send_to(app.output("out", value=int))
+    notes = Notes(tmp_path, "thirds")
+    produce("numbers", [1], value=int, data=tmp_path, end=what != "stop")
+    notes.folder.mkdir(parents=True)
+    notes.ask(Wish(what=what, at_ms=noting.wall_clock_ms()))
+    with recorded(tmp_path, "thirds", "here") as recorder:
+        app.run(tmp_path, watch=recorder.watch)
+    assert noted(tmp_path).look()["state"] == ended and notes.get("asked") is None
+    notes.ask(Wish(what="stop", at_ms=0))
+    assert notes.heed(60_000) is None and notes.heed(0) is None
+
+
+def test_a_run_of_the_command_line_and_one_with_a_page_are_noted_and_others_are_not(tmp_path):
+    app = thirds()
+    produce("numbers", [1], value=int, data=tmp_path)
+    app.run(tmp_path, until_now=True)
+    assert applications(tmp_path) == []
+    app.run(tmp_path, until_now=True, metrics=Metrics(address="127.0.0.1:0", ui=True))
+    assert applications(tmp_path) == ["thirds"]
+
+
+def test_notes_are_removed_with_all_that_a_deleted_application_has_kept(tmp_path):
+    def call(*arguments):
+        result = CliRunner().invoke(commands, [*arguments, "--data", str(tmp_path)])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    run_noted(thirds(dead_letter("bad")), tmp_path, [1])
+    call("gc")
+    assert applications(tmp_path) == ["thirds"], "it is not deleted"
+    call("delete", "thirds", "--yes")
+    assert "removed what thirds had kept" in call("gc") and applications(tmp_path) == []
+    assert "nothing to remove" in call("gc")
