@@ -159,6 +159,30 @@ def test_rows_of_an_earlier_life_are_not_doubled(database: Database) -> None:
     sink.close()
 
 
+def test_a_table_that_is_gone_is_not_made_anew_in_silence(database: Database) -> None:
+    table = database.table()
+    sink = database.sink(table)
+    sink.claim(owner(output=table))
+    sink.write(owner(output=table), [SinkRow(Order(1))], 0, 1)
+    sink.close()
+    database.change(f"DROP TABLE {table}")
+    with pytest.raises(SamzaError, match="is gone, and had rows up to 1"):
+        sink.claim(owner(2, output=table))
+
+
+def test_of_two_copies_of_a_data_directory_one_writes(database: Database) -> None:
+    table = database.table()
+    first, second = database.sink(table), database.sink(table)
+    mine = owner(output=table)
+    assert first.claim(mine) == second.claim(mine) == 0
+    second.write(mine, [SinkRow(Order(2))], 0, 1)
+    with pytest.raises(Fenced, match="another run"):
+        first.write(mine, [SinkRow(Order(1))], 0, 1)
+    first.close()
+    second.close()
+    assert database.rows(f"SELECT id FROM {table}") == [(2,)]
+
+
 def test_the_answer_to_a_write_may_be_lost(database: Database) -> None:
     table = database.table()
     sink = database.sink(table)

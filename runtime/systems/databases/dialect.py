@@ -88,14 +88,14 @@ class Dialect:
         return f"{statement} ON CONFLICT ({self.listed(target.key)}) DO {does}"
 
     def create(self, target: Target) -> str:
-        """Return the statement that makes the table."""
+        """Return the statement that makes the table where it is absent."""
         columns = [
             f"{self.listed([one.name])} {self.types[one.kind]}"
             + ("" if one.nullable and one.name not in target.key else " NOT NULL")
             for one in target.columns
         ]
         key = [f"PRIMARY KEY ({self.listed(target.key)})"] if target.key else []
-        return f"CREATE TABLE {target.table} ({', '.join([*columns, *key])})"
+        return f"CREATE TABLE IF NOT EXISTS {target.table} ({', '.join([*columns, *key])})"
 
 
 def put_each(connection: Any, dialect: Dialect, target: Target, rows: Sequence[tuple[object, ...]]) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from runtime.model.errors import SamzaError
 from runtime.ports.connectors import PositionedSink
-from runtime.systems.databases.dialect import Dialect, SqlConnection, Target
+from runtime.systems.databases.dialect import POSITIONS, Dialect, SqlConnection, Target
 from runtime.systems.databases.table_columns import ColumnKind
 from runtime.systems.databases.table_sink import table_sink
 
@@ -45,12 +45,19 @@ def postgres(url: str, table: str, key: str | Sequence[str] = ()) -> PositionedS
         connection.execute(f"SET idle_in_transaction_session_timeout = '{STALLED}'")
         return connection  # type: ignore[no-any-return]  # psycopg's, whose statements are literals to type checkers
 
+    def passes(error: Exception) -> bool:
+        # Two runs that make a table at once, or claim a place for the first time: the second try finds it there.
+        meets = isinstance(error, psycopg.errors.UniqueViolation) and (error.diag.constraint_name or "").startswith(
+            ("pg_", POSITIONS)
+        )
+        return meets or isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+
     dialect = Dialect(
         name="postgres",
         connect=connect,
         types=_TYPES,
         errors=(psycopg.Error, UnicodeEncodeError, OverflowError),
-        passes=lambda error: isinstance(error, psycopg.OperationalError | psycopg.InterfaceError),
+        passes=passes,
         put=_copy,
         mark="%s",
         lock=" FOR UPDATE",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -18,8 +19,8 @@ _log = logging.getLogger("samza_dsl")
 class TableSink:
     """The table of an output in a database.
 
-    Invariants: rows and position change in one transaction, which compares identity, generation and position with what
-    the database has; so a row takes effect once, and of an older run none does. Where a statement fails, the
+    Invariants: rows and position change in one transaction, which compares claim and position with what the database
+    has; so a row takes effect once, and of an older run none does. Where a statement fails, the
     connection is dropped, and with it whatever was not committed. One thread at a time calls it.
     """
 
@@ -31,6 +32,8 @@ class TableSink:
         self._key = tuple(key)
         self._connection: SqlConnection | None = None
         self._target = Target(self._table, ())
+        self._tokens: dict[tuple[str, str, int], int] = {}
+        """The claims of this process, by what a position is kept for."""
         self._row_of: Callable[[Any], tuple[object, ...]] = lambda value: ()
         self._key_of: Callable[[Any], tuple[object, ...]] = lambda key: ()
 
@@ -42,20 +45,31 @@ class TableSink:
         is_there = self._is_there()
         with self._transaction() as connection:
             found = self._found(connection, owner)
-            identity, generation, position = found or (owner.identity, 0, 0)
+            identity, generation, _, position = found or (owner.identity, 0, 0, 0)
             if identity == owner.identity and generation > owner.generation:
                 raise self._fenced(owner)
-            if not is_there:
-                connection.execute(self._dialect.create(self._target))
+            if not is_there and position:
+                raise SamzaError(
+                    f"{self._where} is gone, and had rows up to {position:,} of {owner.output!r}: restore it, together "
+                    f"with {POSITIONS}, or let the application begin anew (samza-dsl reset {owner.app})"
+                )
+            connection.execute(self._dialect.create(self._target))
             if identity != owner.identity:
                 self._check_begun_anew(connection, owner, position)
                 position = 0
+            # By the token alone a second copy of one data directory is told apart, which has the same generation.
+            token = self._tokens[owner.place] = secrets.randbits(62)
+            row = (owner.identity, owner.generation, token, position, self._name)
+            mark = self._dialect.mark
             if found is None:
-                row = (*owner.place, owner.identity, owner.generation, 0, self._name, int(not is_there))
-                marks = ", ".join([self._dialect.mark] * len(row))
-                connection.execute(f"INSERT INTO {POSITIONS} VALUES ({marks})", row)
+                marks = ", ".join([mark] * 9)
+                row_of_it = (*owner.place, *row, int(not is_there))
+                connection.execute(f"INSERT INTO {POSITIONS} VALUES ({marks})", row_of_it)
             else:
-                self._set(connection, owner, position)
+                names = ", ".join(
+                    f"{name} = {mark}" for name in ("identity", "generation", "token", "position", "name")
+                )
+                connection.execute(f"UPDATE {POSITIONS} SET {names} WHERE {self._at}", (*row, *self._place(owner)))
             self._check(connection)
             return position
 
@@ -64,8 +78,9 @@ class TableSink:
         put, gone = self._changes(rows)
         with self._transaction() as connection:
             found = self._found(connection, owner)
-            if found != (owner.identity, owner.generation, position):
-                if found is not None and found[:2] == (owner.identity, owner.generation) and found[2] == following:
+            mine = owner.identity, owner.generation, self._tokens.get(owner.place)
+            if found != (*mine, position):
+                if found == (*mine, following):
                     return  # the transaction of an earlier try, whose answer was lost
                 raise self._fenced(owner)
             if gone:
@@ -145,19 +160,12 @@ class TableSink:
         put = [row for row in newest.values() if row is not None]
         return put, [key for key, row in newest.items() if row is None]
 
-    def _found(self, connection: SqlConnection, owner: SinkOwner) -> tuple[int, int, int] | None:
+    def _found(self, connection: SqlConnection, owner: SinkOwner) -> tuple[int, int, int, int] | None:
         found = connection.execute(
-            f"SELECT identity, generation, position FROM {POSITIONS} WHERE {self._at}{self._dialect.lock}",
+            f"SELECT identity, generation, token, position FROM {POSITIONS} WHERE {self._at}{self._dialect.lock}",
             self._place(owner),
         ).fetchall()
         return tuple(found[0]) if found else None
-
-    def _set(self, connection: SqlConnection, owner: SinkOwner, position: int) -> None:
-        mark = self._dialect.mark
-        connection.execute(
-            f"UPDATE {POSITIONS} SET identity = {mark}, generation = {mark}, position = {mark} WHERE {self._at}",
-            (owner.identity, owner.generation, position, *self._place(owner)),
-        )
 
     @property
     def _at(self) -> str:
@@ -240,6 +248,7 @@ def table_sink(dialect: Dialect, where: str, table: str, key: str | Sequence[str
 
 _POSITIONS_TABLE = (
     f"CREATE TABLE IF NOT EXISTS {POSITIONS} (app VARCHAR(255) NOT NULL, output VARCHAR(255) NOT NULL, "
-    "part INTEGER NOT NULL, identity BIGINT NOT NULL, generation BIGINT NOT NULL, position BIGINT NOT NULL, "
-    "name VARCHAR(255) NOT NULL, made INTEGER NOT NULL, PRIMARY KEY (app, output, part, name))"
+    "part INTEGER NOT NULL, identity BIGINT NOT NULL, generation BIGINT NOT NULL, token BIGINT NOT NULL, "
+    "position BIGINT NOT NULL, name VARCHAR(255) NOT NULL, made INTEGER NOT NULL, "
+    "PRIMARY KEY (app, output, part, name))"
 )
