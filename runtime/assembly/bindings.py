@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import replace
@@ -16,11 +17,22 @@ from planner.model.graph import Graph, intermediate
 from planner.model.plan import Plan, StreamPlan
 from planner.passes import streams_of
 from runtime.model.errors import SamzaError
+from runtime.ports.connectors import ConnectedSink, ConnectedSource, TransactionalSink
 from runtime.ports.environment import Environment, LiveEnvironment, typed
 from runtime.ports.sink import Limit, LimitedSink, Sink
-from runtime.ports.source import FetchedSource, LiveSource, Source, StampingSource, TransactionalSource, UncountedSource
+from runtime.ports.source import (
+    FetchedSource,
+    LiveSource,
+    NamedPartitions,
+    Source,
+    StampingSource,
+    TransactionalSource,
+    UncountedSource,
+)
 from runtime.ports.streams import Offsets, StreamConfig, check_name, contradicted
 from runtime.reading.reader import Origin, Reader
+from runtime.systems.connectors.outbox import CutBackSink, Outbox
+from runtime.systems.connectors.schemes import connected_sink, connected_source
 from runtime.systems.files.tables import check_read_anywhere, check_written_anywhere, into_table
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.systems.memory.lists import ListSink
@@ -41,6 +53,9 @@ class Bindings:
         self.sinks: dict[str, Sink] = {}
         self.places: dict[str, str] = {}
         """What names a bound output in checkpoints: its stream, and the file that it is bound to."""
+        self.outboxes: dict[str, Outbox] = {}
+        """By output, what delivers it to a sink behind each commit."""
+        self._app = graph.app
         self._others: dict[str, str] = {}
         self._limits: dict[str, Limit] | None = None
         self._occupied: set[str] = set()
@@ -73,10 +88,11 @@ class Bindings:
             self.close()
             raise
 
-    def recover_outputs(self, positions: Mapping[str, int]) -> dict[str, int]:
+    def recover_outputs(self, positions: Mapping[str, int], generation: int) -> dict[str, int]:
         """Take bound outputs back to what was committed, and return all positions; raises SamzaError.
 
-        A file that has something in it and is not of this application's making is left alone.
+        A file that has something in it and is not of this application's making is left alone. Sinks that rows are
+        delivered to are claimed for a generation, and are given what they have not yet.
         """
         for stream, place in self.places.items():
             if place not in positions and stream in self._occupied:
@@ -86,7 +102,34 @@ class Bindings:
                 )
         for stream, sink in self.sinks.items():
             sink.recover(positions.get(self.places[stream], 0))
-        return {**positions, **{place: positions.get(place, 0) for place in self.places.values()}}
+        found = {**positions, **{place: positions.get(place, 0) for place in self.places.values()}}
+        for outbox in self.outboxes.values():
+            # Drawn anew where the application has never written there, or begins anew: a sink tells by that whether
+            # it knows of the same rows under the same offsets.
+            identity = found.setdefault(place_of_sink(outbox), secrets.randbits(62))
+            outbox.open(generation, identity, _recorded(outbox, positions))
+        return found | self.delivered()
+
+    def delivered(self) -> dict[str, int]:
+        """Return how far sinks have what was committed, as checkpoints note it."""
+        return {
+            f"{place_of_sink(outbox)}#{partition}": position
+            for outbox in self.outboxes.values()
+            for partition, position in outbox.positions.items()
+        }
+
+    def taken_out(self) -> dict[tuple[str, int], int]:
+        """Return the offsets below which nobody needs what waited for sinks, by stream and partition."""
+        return {
+            (outbox.stream, partition): position
+            for outbox in self.outboxes.values()
+            for partition, position in outbox.positions.items()
+        }
+
+    def deliver(self) -> None:
+        """Hand sinks what was committed; raises `Unavailable` where one fails for long, and `Fenced`."""
+        for outbox in self.outboxes.values():
+            outbox.deliver()
 
     def empty_outputs(self, positions: Mapping[str, int]) -> None:
         """Empty the bound outputs that this application has written."""
@@ -94,6 +137,10 @@ class Bindings:
             if place in positions:
                 self.sinks[stream].recover(0)
                 self._occupied.discard(stream)
+        generation = self.environment.generation(self._app)
+        for outbox in self.outboxes.values():
+            if (place := place_of_sink(outbox)) in positions:
+                outbox.empty(_recorded(outbox, positions), generation, positions[place])
 
     def streams_of(self, spec: Input) -> list[str]:
         """Return the streams that an input stands for: one, or all that match its pattern now and are not our own."""
@@ -134,7 +181,7 @@ class Bindings:
             bound = stream.name in self.sources or stream.name in self.sinks
             if bound or "*" in stream.name or "?" in stream.name:
                 continue
-            between = stream.role == "intermediate"
+            between = stream.role == "intermediate" or stream.name in self.outboxes
             wanted = config_of(stream, compacted=stream.name in compacted, intermediate=between)
             found = self.environment.create_stream(self.place_of(stream.name), wanted)
             if between and not found.intermediate:
@@ -142,7 +189,8 @@ class Bindings:
                     f"the stream {stream.name!r} exists, and {plan.app!r} would use it between its stages and remove "
                     "what it has consumed: give the partition_by or broadcast that writes it another op_id="
                 )
-            if between and found.partitions != wanted.partitions:
+            # An outbox keeps the partitions that it was made with: nobody finds state by them.
+            if between and found.partitions != wanted.partitions and stream.name not in self.outboxes:
                 raise SamzaError(
                     f"the intermediate stream {stream.name!r} has {found.partitions} partitions and the plan wants "
                     f"{wanted.partitions}: keys would move away from their state. Say partitions={found.partitions} "
@@ -166,6 +214,10 @@ class Bindings:
 
     def values_of(self, stream: str) -> list[Any]:
         """Return the values of a bound output; raises SamzaError where it keeps none at hand."""
+        if stream in self.outboxes:
+            raise SamzaError(
+                f"received({stream!r}): the output is bound to {self.outboxes[stream].where}; read it there"
+            )
         sink = self.sinks[stream]
         if isinstance(sink, ListSink):
             return sink.values
@@ -228,6 +280,8 @@ class Bindings:
                 version, unheard_ms = partial(bound.version, partition), partial(bound.unheard_ms, partition)
                 stream_id = getattr(bound, "stream_id", origin.stream_id)
                 origin = replace(origin, version=version, unheard_ms=unheard_ms, stream_id=stream_id)
+            if isinstance(bound, NamedPartitions):
+                origin = replace(origin, stream_id=partial(bound.partition_id, partition))
             if isinstance(bound, TransactionalSource):
                 origin = replace(origin, held=partial(bound.held, partition))
             if isinstance(bound, UncountedSource):
@@ -325,6 +379,12 @@ class Bindings:
             self.places[stream] = f"{stream}={topic.address}"
             _check_partitions(output.site, output.partitions, topic.address, self.sinks[stream].partitions)
             return
+        connected = what if isinstance(what, ConnectedSink) else None
+        if isinstance(what, str):
+            connected = connected_sink(what)
+        if connected is not None:
+            self._connect(output, connected)
+            return
         self.sinks[stream], self.places[stream] = _sink(stream, what), stream
         into = into_table(what)
         if into is not None or isinstance(what, str | Path):
@@ -332,6 +392,16 @@ class Bindings:
             self.places[stream] = f"{stream}={path.absolute()}"
             if path.exists() and (any(path.iterdir()) if path.is_dir() else path.stat().st_size):
                 self._occupied.add(stream)
+
+    def _connect(self, output: Output, sink: ConnectedSink) -> None:
+        if isinstance(sink, TransactionalSink):
+            self.sinks[output.stream] = CutBackSink(sink, output)
+            self.places[output.stream] = f"{output.stream}={sink.name}"
+            return
+        outbox = Outbox(self.environment, self._app, output, sink)
+        self.outboxes[output.stream] = outbox
+        self._others[output.stream] = outbox.stream
+        check_name("stream", outbox.stream)
 
     def _bind_to_another(self, stream: str, what: str) -> None:
         self._others[stream] = what.removeprefix(ANOTHER)
@@ -343,6 +413,19 @@ class Bindings:
             source.close()
         for sink in self.sinks.values():
             sink.close()
+        for outbox in self.outboxes.values():
+            outbox.close()
+
+
+def place_of_sink(outbox: Outbox) -> str:
+    """Return what names a sink that rows are delivered to in checkpoints: the output, and the place."""
+    return f"{outbox.name}>{outbox.where}"
+
+
+def _recorded(outbox: Outbox, positions: Mapping[str, int]) -> dict[int, int]:
+    """Return the positions of a sink in a checkpoint, by partition."""
+    start = f"{place_of_sink(outbox)}#"
+    return {int(name.removeprefix(start)): at for name, at in positions.items() if name.startswith(start)}
 
 
 def is_another(what: object) -> TypeGuard[str]:
@@ -392,6 +475,13 @@ def _source(stream: str, what: object) -> Source:
         from runtime.systems.kafka.streams.fetcher import KafkaSource
 
         return KafkaSource(topic)
+    connected = what if isinstance(what, ConnectedSource) else None
+    if isinstance(what, str):
+        connected = connected_source(what)
+    if connected is not None:
+        from runtime.systems.connectors.reading import PolledSource
+
+        return PolledSource(connected)
     check_read_anywhere(what)
     if isinstance(what, str | Path):
         from runtime.systems.files.files import open_source

@@ -133,6 +133,7 @@ class Committer:
         taken = {task.number: self.taken[task.number] for task in tasks if task.touched and task.number in self.taken}
         if self._siblings is not None:
             state, consumed = _together(state), self._consumed_by_all(tasks, together, consumed)
+        consumed |= self._bindings.taken_out()
         return Commit(self.app, self.generation, appends, state, checkpoints, consumed, taken)
 
     def _consumed_by_all(
@@ -166,7 +167,7 @@ class Committer:
         """Make it durable: bound outputs first, which a restart takes back to the positions that the commit holds."""
         # Bound outputs are written and durable before the commit, which records how long they are. A crash in between
         # leaves rows behind the recorded length, which a restart cuts off; the other way round rows would be missing.
-        positions = dict(self._positions)
+        positions = {**self._positions, **self._bindings.delivered()}
         for stream, sink in self._bindings.sinks.items():
             places = [(task.outputs.pending, (stream, number)) for task in tasks for number in range(sink.partitions)]
             found = [(place[1], pending[place]) for pending, place in places if place in pending]
@@ -182,6 +183,22 @@ class Committer:
         self._bindings.environment.commit(commit)
         # Only now: where the commit fails, these lengths count for nobody.
         self._positions = positions
+        self._deliver()
+
+    def _deliver(self) -> None:
+        """Hand sinks what is committed now, and note it where a sink does not know by itself how far it has come.
+
+        Behind the commit, so that no sink shows what is not committed; a crash in between is made good at the next
+        opening.
+        """
+        self._bindings.deliver()
+        if any(outbox.is_noted for outbox in self._bindings.outboxes.values()):
+            positions = {**self._positions, **self._bindings.delivered()}
+            if positions != self._positions:
+                noted = {SHARED: Checkpoint(self.generation, outputs=positions)}
+                taken_out = self._bindings.taken_out()
+                self._bindings.environment.commit(Commit(self.app, self.generation, [], [], noted, taken_out))
+                self._positions = positions
 
     def done(self, commit: Commit, tasks: Iterable[Task]) -> list[Task]:
         """After a commit: what was pending is no more, what was written is clean.

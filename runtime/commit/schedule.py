@@ -262,15 +262,15 @@ def commits_by_task(plan: Plan, bindings: Bindings, graph: Graph) -> bool:
     asked = plan.options.commit_by
     if asked == "task":
         check_spread(plan, bindings, graph, 'leave commit_by="task" out')
-        if bindings.sinks:
+        if outside := [*bindings.sinks, *bindings.outboxes]:
             raise SamzaError(
-                f'commit_by="task": {", ".join(map(repr, bindings.sinks))} is written outside of the environment, by '
+                f'commit_by="task": {", ".join(map(repr, outside))} is written outside of the environment, by '
                 'all tasks together: leave commit_by out, or say commit_by="container"'
             )
     if asked is not None:
         return asked == "task"
-    # A bound file has one length, which one commit records for all tasks.
-    if bindings.sinks or not isinstance(bindings.environment, LiveEnvironment):
+    # A bound file has one length, which one commit records for all tasks; and sinks are handed all of a commit.
+    if bindings.sinks or bindings.outboxes or not isinstance(bindings.environment, LiveEnvironment):
         return False
     return plan.tasks <= MOST_ALONE and next(followers(plan, bindings, graph), None) is None
 

@@ -88,3 +88,11 @@ class LiveSource(Source, Protocol):
 
     def listen(self, tell: Callable[[], None]) -> None:
         """Call `tell`, from any thread, whenever there may be more to read."""
+
+
+@runtime_checkable
+class NamedPartitions(Protocol):
+    """A bound input whose partitions have names: the number of one is no going on with another in its place."""
+
+    def partition_id(self, partition: int) -> int:
+        """Return what tells a partition from others that may have had its number."""

@@ -274,7 +274,7 @@ class Run:
         that is bound to a file, and for a record that is not of the output's type.
         """
         self._check()
-        if stream in self._bindings.sinks:
+        if stream in self._bindings.sinks or stream in self._bindings.outboxes:
             return self._bindings.values_of(stream)
         written = {output.stream: output for spec in self._graph.specs.values() for output in spec.outputs}
         serde = written[stream].value if stream in written else None

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from msgspec.structs import replace
 
 from planner.codegen import explanation
 from planner.columnar.lowering import to_text
 from planner.model.plan import Plan
 from runtime.assembly.bindings import Bindings
 from runtime.ports.environment import Environment
+from runtime.systems.connectors.schemes import promise_of
 from runtime.systems.files.rows import type_of_rows
 from samza_dsl.application.app import App
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, exists, opened
 from samza_dsl.cli.errors import Mistake, told
-from samza_dsl.cli.run import AppArgument, TracebackOption
+from samza_dsl.cli.run import AppArgument, BindOption, TracebackOption, bindings_of
 from samza_dsl.cli.settings import loaded
 
 
@@ -34,6 +37,7 @@ def plan(
         Literal["live", "spark"] | None,
         typer.Option(help="Tell what of it is compiled in a live run, or native on Spark, and why the rest is not."),
     ] = None,
+    bind: BindOption = None,
     data: DataOption = DEFAULT,
     environment: EnvironmentOption = None,
     kafka_options: KafkaOption = None,
@@ -41,7 +45,8 @@ def plan(
 ) -> None:
     """Show how an application will run: its stages, operators, streams and stores, as text or in another form.
 
-    Streams that exist in the data directory, or on the cluster, have the partitions that they have there.
+    Streams that exist in the data directory, or on the cluster, have the partitions that they have there. With --bind
+    it says what each place promises.
     """
     with told(whole=traceback, loading=True):
         app = loaded(target)
@@ -56,6 +61,7 @@ def plan(
         else:
             with opened(data, environment, kafka_options) as place:
                 planned = plan_of(app, place)
+        planned = with_places(planned, bindings_of(app, bind or [], {}))
         for file, draw in ((html, planned.to_html), (svg, planned.to_svg)):
             if file is not None:
                 _write(file, draw())
@@ -69,6 +75,15 @@ def plan_of(app: App, environment: Environment) -> Plan:
     """Plan an application for the streams that exist in an environment."""
     graph = app.graph()
     return app.plan(Bindings(environment, graph, {}).partition_counts(graph))
+
+
+def with_places(planned: Plan, bound: Mapping[str, object]) -> Plan:
+    """Return a plan whose streams say what they are bound to, and what that promises."""
+    streams = tuple(
+        replace(one, bound=promise_of(bound[one.name], bool(one.written_by))) if one.name in bound else one
+        for one in planned.streams
+    )
+    return replace(planned, streams=streams)
 
 
 def live(planned: Plan, app: App) -> str:

@@ -16,6 +16,7 @@ from runtime.model.metrics import Metrics
 from runtime.model.sizing import ByLoad
 from runtime.model.state_choice import Forget
 from runtime.spark.session import Spark
+from runtime.systems.connectors.schemes import connected_sink, connected_source, is_connected, shown_url
 from runtime.systems.files.files import open_sink, open_source
 from runtime.systems.files.places.locations import is_remote
 from runtime.systems.files.tables import check_written_anywhere, into_table, only_on_spark
@@ -44,8 +45,9 @@ BindOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=PATH",
-        help="Read or write a file (.jsonl, .csv, .parquet), or a Kafka topic (kafka://HOST:PORT/TOPIC), instead; read "
-        "a folder, a glob or a URL, and on Spark a table (table:NAME, delta:PATH, iceberg:NAME).",
+        help="Read or write a file (.jsonl, .csv, .parquet), a Kafka topic (kafka://HOST:PORT/TOPIC), or what a "
+        "connector has (sqlite:///FILE?table=NAME, postgres://, duckdb://), instead; read a folder, a glob or a URL, "
+        "and on Spark a table (table:NAME, delta:PATH, iceberg:NAME).",
     ),
 ]
 ContainersOption = Annotated[
@@ -266,6 +268,9 @@ def bindings_of(
             if topic is not None:
                 bound[name] = replace(topic, options=options)
                 continue
+            if on is None and is_connected(path):
+                bound[name] = connected_source(path) if name in read else connected_sink(path)
+                continue
             if name in read and on is not None and (is_remote(path) or only_on_spark(path)):
                 bound[name] = path  # which the session opens
                 continue
@@ -281,6 +286,6 @@ def bindings_of(
             elif not writes_directories:
                 open_sink(Path(path)).close()
         except SamzaError as error:
-            raise Mistake(f"--bind {binding}: {error}") from error
+            raise Mistake(f"--bind {name}={shown_url(path)}: {error}") from error
         bound[name] = path if name in read else Path(path)
     return bound

@@ -1,8 +1,9 @@
 """The library with one of its safeguards off, to see that what the safeguard is for would be noticed."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,10 @@ from runtime.model.clock import SystemClock
 from runtime.model.errors import EnvironmentFault
 from runtime.opening import stored_state
 from runtime.ports.commits import Commit
+from runtime.ports.connectors import PositionedSink, SinkOwner, SinkRow
 from runtime.reading import reader as inputs
+from runtime.systems.connectors.outbox import Outbox
+from runtime.systems.databases.table_sink import TableSink
 from runtime.systems.host import locks as log_locks
 from runtime.systems.log import (
     batch as log_batch,
@@ -132,11 +136,37 @@ def _no_intent() -> None:
     stored_state.finish = finish
 
 
+def _no_positions_in_the_sink() -> None:
+    whole_open, whole_write = Outbox.open, TableSink.write
+
+    def open(self: Outbox, generation: int, identity: int, recorded: dict[int, int]) -> None:
+        assert isinstance(self.sink, PositionedSink)
+        claim = self.sink.claim
+
+        def claimed(owner: SinkOwner) -> int:
+            claim(owner)
+            return recorded.get(owner.partition, 0)
+
+        self.sink = replace(self.sink, claim=claimed)
+        whole_open(self, generation, identity, recorded)
+
+    def write(self: TableSink, owner: SinkOwner, rows: Sequence[SinkRow], position: int, following: int) -> None:
+        with self._transaction() as connection:
+            found = self._found(connection, owner)
+        assert found is not None
+        self._tokens[owner.place] = found[2]
+        whole_write(self, owner._replace(generation=found[1]), rows, found[3], max(following, found[3] + 1))
+
+    Outbox.open = open  # type: ignore[method-assign]
+    TableSink.write = write  # type: ignore[method-assign]
+
+
 SAFEGUARDS: dict[str, Callable[[], None]] = {
     "fsync at every commit": _no_fsync,
     "one transaction per commit": _no_atomic_commit,
     "errors of a commit are raised": _no_errors,
     "checksums": _no_checksums,
+    "positions in the transaction of the rows": _no_positions_in_the_sink,
     "pages are checked": _no_page_check,
     "a change of state is noted before it is made": _no_intent,
     "one owner per application": _no_owner_lock,

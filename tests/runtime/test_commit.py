@@ -96,6 +96,10 @@ class World:
             environment=self,
             sinks={"bound": self.sink},
             places={"bound": "bound=file"},
+            outboxes={},
+            delivered=dict,
+            taken_out=dict,
+            deliver=lambda: self.log.append("deliver"),
             place_of=lambda stream: stream,
             partitions=lambda stream: {BETWEEN: 2}[stream],
         )
@@ -252,13 +256,13 @@ def test_rows_that_all_have_a_time_or_none_keep_it_so(world):
     assert [(batch.timestamps, batch.stamps) for _, _, batch, _ in world.gather().appends] == [([3], [2]), (None, None)]
 
 
-def test_bound_outputs_are_flushed_before_the_commit_that_has_their_positions(world):
+def test_bound_outputs_are_flushed_before_the_commit_and_sinks_are_given_rows_behind_it(world):
     for task, rows in zip(world.tasks, ([b"a", b"b"], [b"c"]), strict=True):
         task.outputs.append(("bound", 0), Batch(rows))
     commit = world.gather()
     world.log.clear()
     world.committer.write(commit, world.tasks)
-    assert world.log == ["write", "write", "flush", "commit"]
+    assert world.log == ["write", "write", "flush", "commit", "deliver"]
     assert world.sink.rows == [b"a", b"b", b"c"]
     assert world.commits[0].checkpoints[SHARED] == Checkpoint(7, outputs={"bound=file": 3})
 

@@ -1,0 +1,237 @@
+"""The values by which users connect systems of their own: a source, and sinks of four kinds, made of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NamedTuple
+
+from runtime.model.errors import SamzaError
+from runtime.ports.streams import Offsets
+
+FetchedRecords = Callable[[str, int, int], Sequence["SourceRecord"]]
+"""Reads from a partition, from an offset on, at most so many records."""
+
+
+class SourceRecord(NamedTuple):
+    """A record as a source has it: `SourceRecord(7, {"id": 1}, timestamp_ms=1_700_000_000_000)`.
+
+    Offsets rise in each partition, with or without gaps. A value that is bytes is read by the input's `value=`; any
+    other is made to be of that type. Without a value it is a tombstone.
+
+    >>> SourceRecord(7, b'{"id":1}').key is None
+    True
+    """
+
+    offset: int
+    value: Any
+    key: bytes | None = None
+    timestamp_ms: int | None = None
+    headers: Mapping[str, bytes] | None = None
+
+
+class SinkRow(NamedTuple):
+    """A row for a sink: the value and key as the pipeline has them, and its event time; no value means a deletion.
+
+    Without `key=` of the output a key is the bytes that it is stored as.
+
+    >>> SinkRow({"id": 1}, key="a").timestamp_ms is None
+    True
+    """
+
+    value: Any
+    key: Any = None
+    timestamp_ms: int | None = None
+
+
+class SinkOwner(NamedTuple):
+    """The run that writes to a sink with positions: one partition of one output of one application.
+
+    Of two owners with one `identity` the one of the higher `generation` counts. Another identity is an application
+    that began anew, or has another data directory, and knows of no position. Its values are of the `value_type`.
+
+    >>> SinkOwner("shop", "orders", 0, generation=3, identity=9).place
+    ('shop', 'orders', 0)
+    """
+
+    app: str
+    output: str
+    partition: int
+    generation: int
+    identity: int
+    value_type: Any = Any
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """The place that a sink keeps a position for."""
+        return self.app, self.output, self.partition
+
+
+def _nothing() -> None:
+    """Do nothing at the end."""
+
+
+@dataclass(frozen=True)
+class ConnectedSource:
+    """A partitioned source that can be read again from any offset: `bind={"orders": ConnectedSource(...)}`.
+
+    `partitions` returns their names, one behind the other: new ones come at the end, which the run looks for every
+    `poll_ms`. `offsets` returns the range of a partition that can be read now, and whether it has ended for good.
+    `read` returns records from an offset on, at most so many, and none where there are none. All functions are called
+    in one thread of the source's own, so that they may wait, and need no locks.
+
+    >>> lines = ["a", "b", "c"]
+    >>> source = ConnectedSource(
+    ...     name="lines",
+    ...     partitions=lambda: ("all",),
+    ...     offsets=lambda partition: Offsets(0, len(lines), ended=True),
+    ...     read=lambda partition, offset, most: [
+    ...         SourceRecord(n, line) for n, line in enumerate(lines[offset : offset + most], offset)
+    ...     ],
+    ... )
+    >>> source.read("all", 1, 10)[0].value
+    'b'
+    """
+
+    name: str
+    partitions: Callable[[], Sequence[str]]
+    offsets: Callable[[str], Offsets]
+    read: FetchedRecords
+    close: Callable[[], None] = _nothing
+    poll_ms: int = 500
+
+    promise: ClassVar[str] = "read again from any offset, so that each record takes effect once"
+
+    def __post_init__(self) -> None:
+        check_functions(self, "partitions", "offsets", "read", "close")
+        if isinstance(self.poll_ms, bool) or not isinstance(self.poll_ms, int) or self.poll_ms < 1:
+            raise SamzaError(f"ConnectedSource(poll_ms={self.poll_ms!r}): write a whole number of ms: poll_ms=500")
+
+
+@dataclass(frozen=True)
+class TransactionalSink:
+    """A sink that can be cut back to a position, which our commit records: each row is there exactly once.
+
+    `write` takes rows, `flush` makes them durable and returns the position behind them, and `recover` drops all that
+    lies behind a position, as after a crash; 0 empties the sink. They are called by one thread at a time.
+
+    >>> rows = []
+    >>> sink = TransactionalSink("rows", lambda at: rows.__delitem__(slice(at, None)), rows.extend, lambda: len(rows))
+    >>> sink.write([SinkRow(1), SinkRow(2)])
+    >>> sink.recover(sink.flush() - 1)
+    >>> [row.value for row in rows]
+    [1]
+    """
+
+    name: str
+    recover: Callable[[int], None]
+    write: Callable[[Sequence[SinkRow]], None]
+    flush: Callable[[], int]
+    close: Callable[[], None] = _nothing
+
+    promise: ClassVar[str] = "exactly once: cut back to the last commit after a crash"
+
+    def __post_init__(self) -> None:
+        check_functions(self, "recover", "write", "flush", "close")
+
+
+@dataclass(frozen=True)
+class PositionedSink:
+    """A sink that keeps our positions beside the rows, in one transaction with them: each row takes effect once.
+
+    `claim` makes a run the owner of a partition of its output, and returns the position that the sink has of it, 0 at
+    first; it raises `Fenced` where a later generation has it. `write` takes rows, and the position behind them, in one
+    transaction that is refused with `Fenced` where the owner or the position before is another one. `empty` drops what
+    the owner has written, as the application begins anew. Rows come after the commit that has made them. What raises
+    `Unavailable` or OSError is called again after a pause; whatever else is raised ends the run.
+
+    >>> from samza_dsl import connectors
+    >>> connectors.sqlite("shop.db", "orders", key="id").promise
+    'exactly once: its positions are in the transaction of the rows'
+    """
+
+    name: str
+    claim: Callable[[SinkOwner], int]
+    write: Callable[[SinkOwner, Sequence[SinkRow], int, int], None]
+    empty: Callable[[SinkOwner], None]
+    close: Callable[[], None] = _nothing
+
+    promise: ClassVar[str] = "exactly once: its positions are in the transaction of the rows"
+
+    def __post_init__(self) -> None:
+        check_functions(self, "claim", "write", "empty", "close")
+
+
+@dataclass(frozen=True)
+class IdempotentSink:
+    """A sink in which a row replaces that of the same key: after a crash rows come again, and change nothing.
+
+    `write` makes rows durable before it returns. Rows come after the commit that has made them, in order. Where it
+    raises `Unavailable` or OSError it is called again after a pause; whatever else is raised ends the run.
+
+    >>> kept = {}
+    >>> sink = IdempotentSink("kept", lambda rows: kept.update((row.key, row.value) for row in rows))
+    >>> sink.write([SinkRow(1, "a"), SinkRow(2, "a")])
+    >>> kept
+    {'a': 2}
+    """
+
+    name: str
+    write: Callable[[Sequence[SinkRow]], None]
+    close: Callable[[], None] = _nothing
+
+    promise: ClassVar[str] = "the newest row of each key: some rows are written again after a crash"
+
+    def __post_init__(self) -> None:
+        check_functions(self, "write", "close")
+
+
+@dataclass(frozen=True)
+class AtLeastOnceSink:
+    """A sink that keeps all that it is given: after a crash some rows are there twice.
+
+    `write` makes rows durable before it returns. Rows come after the commit that has made them, in order. Where it
+    raises `Unavailable` or OSError it is called again after a pause; whatever else is raised ends the run.
+
+    >>> AtLeastOnceSink("mail", print).promise
+    'at least once: some rows are there twice after a crash'
+    """
+
+    name: str
+    write: Callable[[Sequence[SinkRow]], None]
+    close: Callable[[], None] = _nothing
+
+    promise: ClassVar[str] = "at least once: some rows are there twice after a crash"
+
+    def __post_init__(self) -> None:
+        check_functions(self, "write", "close")
+
+
+DeliveredSink = PositionedSink | IdempotentSink | AtLeastOnceSink
+"""The sinks that rows are delivered to behind the commit that has made them."""
+ConnectedSink = TransactionalSink | DeliveredSink
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """The connectors behind the URLs of one scheme, which a package names as entry point `samza_dsl.connectors`.
+
+    Each function makes a connector of a whole URL, as of `--bind orders=redis://host/orders`.
+
+    >>> Scheme(sink=lambda url: AtLeastOnceSink(url, print)).source is None
+    True
+    """
+
+    source: Callable[[str], ConnectedSource] | None = None
+    sink: Callable[[str], ConnectedSink] | None = None
+
+
+def check_functions(connector: Any, *names: str) -> None:
+    """Raise SamzaError where a connector has no name, or something else in the place of a function."""
+    kind = type(connector).__name__
+    if not isinstance(connector.name, str) or not connector.name:
+        raise SamzaError(f'{kind}(name={connector.name!r}): name the place as people know it: name="redis://host/0"')
+    said = {field.name: value for field in fields(connector) if callable(value := getattr(connector, field.name))}
+    for name in names:
+        if name not in said:
+            raise SamzaError(f"{kind}({name}={getattr(connector, name)!r}): write a function: {name}=my_{name}")

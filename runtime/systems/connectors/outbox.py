@@ -1,0 +1,193 @@
+"""Sinks of users as outputs: those that are cut back, and the outbox, in which rows lie until a sink has them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from operators.core.base import Batch, Output, Serde
+from runtime.encoding.serdes import decoded
+from runtime.model.errors import Damaged, SamzaError, Unavailable
+from runtime.ports.connectors import DeliveredSink, PositionedSink, SinkOwner, SinkRow, TransactionalSink
+from runtime.ports.environment import Environment
+from runtime.ports.sink import Sink
+from runtime.systems.files.rows import type_of_values
+
+MOST_ROWS = 50_000
+"""The rows that are handed to a sink at a time, about: it has them in one transaction."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+TRIES = 8
+"""How often rows are handed to a sink that fails, in about twenty seconds, before the run ends with that."""
+_log = logging.getLogger("samza_dsl")
+
+
+class Outbox:
+    """Delivers what commits have put into a stream of the application's own to a sink, in order.
+
+    Invariants: only what is committed is delivered, and the next commit removes it; the position of a partition never
+    goes back while this is open. A sink with positions says where it goes on, so that no row comes twice; for others
+    our checkpoint says it, which is behind by what was delivered last. `open` and `deliver` are called by one thread
+    at a time.
+    """
+
+    def __init__(self, environment: Environment, app: str, output: Output, sink: DeliveredSink) -> None:
+        self.stream = outbox_of(app, output.stream, sink.name)
+        self.name = output.stream
+        self.sink = sink
+        self.positions: dict[int, int] = {}
+        """By partition, the offset behind what the sink has."""
+        self._environment = environment
+        self._app = app
+        self._output = output
+        self._owners: dict[int, SinkOwner] = {}
+        self._closing = threading.Event()
+
+    @property
+    def where(self) -> str:
+        """The place, as a person knows it."""
+        return self.sink.name
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether our checkpoint has to say how far the sink has come, which does not know it."""
+        return not isinstance(self.sink, PositionedSink)
+
+    def open(self, generation: int, identity: int, recorded: dict[int, int]) -> None:
+        """Claim the sink for a generation, and deliver what an earlier run has left.
+
+        `recorded` has the positions of our checkpoint. Raises `Fenced` where a later generation has the sink, and
+        `Damaged` where the sink has rows that are not known here, or lacks rows that are here no more.
+        """
+        kind = type_of_values(self._output.value)
+        for partition in range(self._environment.streams()[self.stream].partitions):
+            owner = SinkOwner(self._app, self.name, partition, generation, identity, kind)
+            position = recorded.get(partition, 0)
+            if isinstance(self.sink, PositionedSink):
+                position = self._tried(self.sink.claim, owner)
+            start, end, _ = self._environment.offsets(self.stream, partition)
+            if not start <= position <= end:
+                raise Damaged(
+                    f"{self.where} has rows of {self.name!r} up to {position:,}, and this environment has those from "
+                    f"{start:,} to {end:,}: one of the two was restored from a copy of another time. Restore both "
+                    f"from the same time, or let the application begin anew (samza-dsl reset {self._app})"
+                )
+            self._owners[partition], self.positions[partition] = owner, position
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Hand the sink all that is committed and that it has not; raises `Unavailable` where it fails for long."""
+        for partition, owner in self._owners.items():
+            for rows, following in self._rows(partition):
+                position = self.positions[partition]
+                assert following > position, "a delivery leads on"
+                if isinstance(self.sink, PositionedSink):
+                    self._tried(self.sink.write, owner, rows, position, following)
+                elif rows:
+                    self._tried(self.sink.write, rows)
+                self.positions[partition] = following
+
+    def empty(self, positions: dict[int, int], generation: int, identity: int) -> None:
+        """Drop what the sink has of an application that begins anew, where it can, and what waits for it."""
+        if isinstance(self.sink, PositionedSink):
+            for partition in positions:
+                self._tried(self.sink.empty, SinkOwner(self._app, self.name, partition, generation, identity))
+        else:
+            _log.warning("%s keeps what application %r has written there, which begins anew", self.where, self._app)
+        self._environment.delete_stream(self.stream)
+
+    def close(self) -> None:
+        """Close the sink; a second call does nothing."""
+        if not self._closing.is_set():
+            self._closing.set()
+            self.sink.close()
+
+    def _rows(self, partition: int) -> Iterator[tuple[list[SinkRow], int]]:
+        """Yield rows of a partition from its position on, and the offset behind them."""
+        rows: list[SinkRow] = []
+        offset = self.positions[partition]
+        while (read := self._environment.read(self.stream, partition, offset)) is not None:
+            rows += rows_of_batch(read.batch, self._output)
+            offset = read.next_offset
+            if len(rows) >= MOST_ROWS:
+                yield rows, offset
+                rows = []
+        if offset > self.positions[partition]:
+            yield rows, offset
+
+    def _tried(self, function: Any, *arguments: object) -> Any:
+        """Call a sink, again after a pause where that may help; anything else that it raises ends the run."""
+        pause_s = FIRST_PAUSE_S
+        for number in range(1, TRIES + 1):
+            try:
+                return function(*arguments)
+            except (Unavailable, OSError) as error:
+                failure = error
+            except SamzaError:
+                raise
+            except Exception as error:
+                raise SamzaError(f"{self.where} failed as it took rows of {self.name!r}: {error!r}") from error
+            _log.warning("%s failed, try %d of %d: %s", self.where, number, TRIES, failure)
+            if number == TRIES or self._closing.wait(pause_s):
+                break
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        raise Unavailable(
+            f"{self.where} can't be written: {failure}. Rows of {self.name!r} wait in the stream {self.stream!r}, and "
+            "are written when the application is run again"
+        ) from failure
+
+
+class CutBackSink(Sink):
+    """An output that is written before each commit, which records its position, and cut back to that after a crash."""
+
+    columns = frozenset({"keys", "timestamps"})
+    partitions = 1
+
+    def __init__(self, sink: TransactionalSink, output: Output) -> None:
+        self._sink = sink
+        self._output = output
+        self._is_closed = False
+        self.name = sink.name
+
+    def serde(self, declared: Serde) -> Serde:
+        """Return the declared serde: rows are handed over as the pipeline has them."""
+        return declared
+
+    def recover(self, position: int) -> None:
+        self._sink.recover(position)
+
+    def write(self, batch: Batch) -> None:
+        self._sink.write(rows_of_batch(batch, self._output))
+
+    def flush(self) -> int:
+        return self._sink.flush()
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._sink.close()
+
+
+def outbox_of(app: str, output: str, where: str) -> str:
+    """Return the stream in which rows of an output wait for a sink: another place has another one.
+
+    >>> outbox_of("shop", "orders", "shop.db")
+    'shop.outbox.orders.44e81dc2'
+    """
+    return f"{app}.outbox.{output}.{zlib.crc32(where.encode()):08x}"
+
+
+def rows_of_batch(batch: Batch, output: Output) -> list[SinkRow]:
+    """Return stored rows as a sink takes them: values and keys as the pipeline had them."""
+    none: Sequence[None] = [None] * len(batch)
+    values = _all_decoded(output.value, batch.values)
+    keys = _all_decoded(output.key, batch.keys) if output.key is not None and batch.keys is not None else none
+    return list(map(SinkRow, values, keys, batch.timestamps or none))
+
+
+def _all_decoded(serde: Serde, column: Sequence[Any]) -> Sequence[Any]:
+    if None in column:
+        return [None if value is None else serde.decode(value) for value in column]
+    return decoded(serde, column)

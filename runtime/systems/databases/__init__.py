@@ -1,0 +1,1 @@
+"""Databases as sinks that keep our positions in their own transactions."""

@@ -1,0 +1,104 @@
+"""The words of SQL in which databases differ, and the statements that a sink of rows makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from runtime.systems.databases.table_columns import ColumnKind, Made, TableColumn
+
+POSITIONS = "samza_dsl_positions"
+"""The table in which a sink keeps how far it has come, in the same database as the rows."""
+
+PARAMETER = "\0"
+"""Stands for a parameter in a statement."""
+
+
+class SqlConnection(Protocol):
+    """A connection that begins and ends transactions only by the statements that say so."""
+
+    def execute(self, statement: str, parameters: Sequence[object] = ..., /) -> Any:
+        """Run a statement, and return what its rows can be fetched from."""
+
+    def cursor(self) -> Any:
+        """Return what runs a statement for each of several rows."""
+
+    def close(self) -> None:
+        """Close it; a transaction that is open is rolled back."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table that is written: its name as SQL has it, columns, and what becomes of a row whose key is there."""
+
+    table: str
+    columns: tuple[TableColumn, ...]
+    key: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A kind of database: how it is connected to, and the words in which it differs from others.
+
+    `types` has the type of a column by what it holds, and `adapt` what makes a plain Python value of another that the
+    driver takes. `put` inserts many rows at once, or replaces those of their keys. `errors` are the driver's, and those
+    for which `passes` says so go away by themselves.
+    """
+
+    name: str
+    connect: Callable[[], SqlConnection]
+    types: Mapping[ColumnKind, str]
+    errors: tuple[type[Exception], ...]
+    passes: Callable[[Exception], bool]
+    put: Callable[[Any, Dialect, Target, Sequence[tuple[object, ...]]], None]
+    adapt: Mapping[ColumnKind, Made] = field(default_factory=dict)
+    begin: str = "BEGIN"
+    mark: str = "?"
+    lock: str = ""
+
+    def quoted(self, name: str) -> str:
+        """Return a name, and that of its schema where it has one, as SQL has it."""
+        return ".".join(map(self.word, name.split(".")))
+
+    def listed(self, names: Sequence[str]) -> str:
+        """Return names as SQL lists them."""
+        return ", ".join(map(self.word, names))
+
+    def word(self, name: str) -> str:
+        """Return one name as SQL has it, whatever is in it."""
+        doubled = name.replace('"', '""')
+        return f'"{doubled}"'
+
+    def with_parameters(self, statement: str) -> str:
+        r"""Return a statement whose parameters are NULs, which no name has, as the driver takes it."""
+        # Where a parameter is %s, a per cent of a name is doubled.
+        escaped = statement.replace("%", "%%") if self.mark == "%s" else statement
+        return escaped.replace(PARAMETER, self.mark)
+
+    def insert(self, target: Target, rows: str) -> str:
+        """Return the statement that inserts rows, which `rows` says, or replaces those of their keys."""
+        names = [column.name for column in target.columns]
+        statement = f"INSERT INTO {target.table} ({self.listed(names)}) {rows}"
+        if not target.key:
+            return statement
+        others = [name for name in names if name not in target.key]
+        set_to = ", ".join(f"{self.listed([name])} = excluded.{self.listed([name])}" for name in others)
+        does = f"UPDATE SET {set_to}" if others else "NOTHING"
+        return f"{statement} ON CONFLICT ({self.listed(target.key)}) DO {does}"
+
+    def create(self, target: Target) -> str:
+        """Return the statement that makes the table where it is absent."""
+        columns = [
+            f"{self.listed([one.name])} {self.types[one.kind]}"
+            + ("" if one.nullable and one.name not in target.key else " NOT NULL")
+            for one in target.columns
+        ]
+        key = [f"PRIMARY KEY ({self.listed(target.key)})"] if target.key else []
+        return f"CREATE TABLE IF NOT EXISTS {target.table} ({', '.join([*columns, *key])})"
+
+
+def put_each(connection: Any, dialect: Dialect, target: Target, rows: Sequence[tuple[object, ...]]) -> None:
+    """Insert rows by one statement for each, which any driver has."""
+    statement = dialect.insert(target, f"VALUES ({', '.join([PARAMETER] * len(target.columns))})")
+    connection.cursor().executemany(dialect.with_parameters(statement), rows)

@@ -1,0 +1,133 @@
+"""DuckDB as a sink of rows, by Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from runtime.model.errors import SamzaError
+from runtime.ports.connectors import PositionedSink
+from runtime.systems.databases.dialect import Dialect, SqlConnection, Target
+from runtime.systems.databases.table_columns import ColumnKind
+from runtime.systems.databases.table_sink import table_sink
+
+
+def duckdb(path: str | Path, table: str, key: str | Sequence[str] = ()) -> PositionedSink:
+    """Put rows into a table of a DuckDB file, exactly once: `bind={"orders": connectors.duckdb(path, "orders")}`.
+
+    With a `key`, the names of columns, a row replaces that of the same key, and a record without a value deletes it;
+    else rows are appended. The table is made of the output's type where it is absent. Decimals are text, and what is
+    nested is JSON. No other process opens the file while it is written. Raises SamzaError where duckdb is absent.
+
+    >>> from samza_dsl import connectors
+    >>> connectors.duckdb("shop.duckdb", "orders", key="id").name.rpartition("/")[2]
+    'shop.duckdb#orders'
+    """
+    try:
+        import duckdb as library
+        import pyarrow as pa
+    except ImportError as error:
+        raise SamzaError("DuckDB needs duckdb and pyarrow: pip install 'samza-dsl[duckdb]'") from error
+
+    def put(connection: Any, dialect: Dialect, target: Target, rows: Sequence[tuple[object, ...]]) -> None:
+        kinds = _arrow_types(pa)
+        columns = {
+            column.name: pa.array(values, kinds[column.kind])
+            for column, values in zip(target.columns, zip(*rows, strict=True), strict=True)
+        }
+        names = dialect.listed([column.name for column in target.columns])
+        connection.insert(dialect.insert(target, f"SELECT {names} FROM samza_dsl_rows"), pa.table(columns))
+
+    def connect() -> SqlConnection:
+        return _DuckDbConnection(library.connect(str(path)))
+
+    dialect = Dialect(
+        name="duckdb",
+        connect=connect,
+        types=_TYPES,
+        errors=(library.Error, pa.ArrowException, OverflowError, UnicodeEncodeError),
+        passes=lambda error: isinstance(error, library.IOException | library.TransactionException),
+        put=put,
+        adapt={"decimal": str, "uuid": str},
+    )
+    return table_sink(dialect, f"duckdb:{Path(path).absolute()}", table, key)
+
+
+class _FetchedResult(NamedTuple):
+    """All that a statement has returned: DuckDB does nothing else on a connection before that was fetched."""
+
+    rows: list[tuple[object, ...]]
+    description: Any
+
+    def fetchall(self) -> list[tuple[object, ...]]:
+        """Return the rows."""
+        return self.rows
+
+
+class _DuckDbConnection:
+    """A connection to DuckDB that fetches all that a statement returns."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def execute(self, statement: str, parameters: Sequence[object] = ()) -> _FetchedResult:
+        """Run a statement."""
+        found = self._connection.execute(statement, parameters)
+        return _FetchedResult(found.fetchall(), found.description)
+
+    def executemany(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
+        """Run a statement for each of several rows."""
+        for row in rows:
+            self.execute(statement, row)
+
+    def insert(self, statement: str, rows: Any) -> None:
+        """Run a statement that reads `samza_dsl_rows`, an Arrow table."""
+        self._connection.register("samza_dsl_rows", rows)
+        try:
+            self.execute(statement)
+        finally:
+            self._connection.unregister("samza_dsl_rows")
+
+    def cursor(self) -> Self:
+        """Return itself."""
+        return self
+
+    def close(self) -> None:
+        """Close it."""
+        self._connection.close()
+
+
+def _arrow_types(pa: Any) -> dict[ColumnKind, Any]:
+    return {
+        "bool": pa.bool_(),
+        "int": pa.int64(),
+        "float": pa.float64(),
+        "text": pa.string(),
+        "bytes": pa.binary(),
+        "instant": pa.timestamp("us", "UTC"),
+        "local": pa.timestamp("us"),
+        "date": pa.date32(),
+        "time": pa.time64("us"),
+        "duration": pa.duration("us"),
+        "decimal": pa.string(),
+        "uuid": pa.string(),
+        "json": pa.string(),
+    }
+
+
+_TYPES: dict[ColumnKind, str] = {
+    "bool": "BOOLEAN",
+    "int": "BIGINT",
+    "float": "DOUBLE",
+    "text": "VARCHAR",
+    "bytes": "BLOB",
+    "instant": "TIMESTAMPTZ",
+    "local": "TIMESTAMP",
+    "date": "DATE",
+    "time": "TIME",
+    "duration": "INTERVAL",
+    "decimal": "VARCHAR",
+    "uuid": "UUID",
+    "json": "JSON",
+}

@@ -1,0 +1,198 @@
+"""The columns of a table that an output's type has, and rows of these from its values."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, Literal
+
+from msgspec import inspect
+
+from runtime.encoding.record_types import is_pydantic
+from runtime.encoding.serdes import to_json
+from runtime.model.errors import SamzaError, SerdeError
+from runtime.systems.files.rows import VALUE, alternatives, has_columns, row_of
+
+ColumnKind = Literal[
+    "bool", "int", "float", "text", "bytes", "instant", "local", "date", "time", "duration", "decimal", "uuid", "json"
+]
+Made = Callable[[Any], Any]
+_KINDS: tuple[tuple[type[inspect.Type], ColumnKind], ...] = (
+    (inspect.BoolType, "bool"),
+    (inspect.IntType, "int"),
+    (inspect.FloatType, "float"),
+    (inspect.StrType, "text"),
+    (inspect.BytesType, "bytes"),
+    (inspect.DateType, "date"),
+    (inspect.TimeDeltaType, "duration"),
+    (inspect.DecimalType, "decimal"),
+    (inspect.UUIDType, "uuid"),
+)
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """A column of a table: what it holds, and whether it may be NULL.
+
+    Records have it as their `attribute`; `make` makes its plain value of theirs, where that is another.
+    """
+
+    name: str
+    kind: ColumnKind
+    nullable: bool = False
+    attribute: str = ""
+    make: Made | None = field(default=None, compare=False, repr=False)
+
+
+def columns_for(kind: Any, where: str) -> tuple[TableColumn, ...]:
+    """Return the columns of values of a type; raises SamzaError where these are not said.
+
+    >>> columns_for(int | None, "shop.db")
+    (TableColumn(name='value', kind='int', nullable=False, attribute=''),)
+    """
+    if kind is not None and isinstance(kind, type) and is_pydantic(kind):
+        fields: Mapping[str, Any] = kind.model_fields
+        return tuple(
+            _column(one.serialization_alias or one.alias or name, inspect.type_info(one.annotation))
+            for name, one in fields.items()
+        )
+    if kind is not None and not has_columns(kind):
+        # Never NULL: a record without a value is a deletion.
+        plain = _column(VALUE, inspect.type_info(kind))
+        return (TableColumn(VALUE, plain.kind, make=plain.make),)
+    found = [] if kind is None else [one for one in alternatives(inspect.type_info(kind)) if not _is_none(one)]
+    if len(found) != 1 or not hasattr(found[0], "fields"):
+        raise SamzaError(
+            f"{where} holds rows of named columns, which the output's type does not say: declare its value as a "
+            "msgspec Struct or a dataclass: app.output(..., value=Order)"
+        )
+    of: Any = found[0]
+    tag = [TableColumn(str(of.tag_field), "text")] if getattr(of, "tag", None) is not None else []
+    return (*tag, *(_column(one.encode_name, one.type, one.name) for one in of.fields))
+
+
+def row_maker(columns: Sequence[TableColumn], adapted: Callable[[ColumnKind], Made | None]) -> Made:
+    """Return what makes a row of a value: a tuple in the order of the columns, of what a database takes.
+
+    >>> make = row_maker([TableColumn("id", "int", attribute="id"), TableColumn("note", "text")], lambda kind: None)
+    >>> make({"id": 1, "note": "a"})
+    (1, 'a')
+    """
+    makers = [(place, _composed(column.make, adapted(column.kind))) for place, column in enumerate(columns)]
+    needed = [(place, make) for place, make in makers if make is not None]
+    get = _getter(columns)
+    if not needed:
+        return get
+
+    def made(value: Any) -> tuple[object, ...]:
+        row = [*get(value)]
+        for place, make in needed:
+            if row[place] is not None:
+                row[place] = make(row[place])
+        return tuple(row)
+
+    return made
+
+
+def key_maker(columns: Sequence[TableColumn], adapted: Callable[[ColumnKind], Made | None], where: str) -> Made:
+    """Return what makes the values of key columns of a record's key: of one, or of several in their order."""
+    makers = [_composed(column.make, adapted(column.kind)) for column in columns]
+    names = ", ".join(column.name for column in columns)
+
+    def made(key: Any) -> tuple[object, ...]:
+        if hasattr(key, "__struct_fields__") or isinstance(key, dict):
+            found = row_of(key)
+            values = tuple(found.get(column.name) for column in columns)
+        else:
+            values = tuple(key) if isinstance(key, tuple | list) else (key,)
+        # Bytes are a key that nobody has said how to read, and would name no row.
+        unread = any(
+            isinstance(value, bytes) and one.kind != "bytes" for value, one in zip(values, columns, strict=False)
+        )
+        if len(values) != len(columns) or None in values or unread:
+            raise SerdeError(
+                f"{where}: a record without a value deletes the row of its key, and {key!r} is no key of ({names}): "
+                "declare key= of the output, and let its records have these columns as their key"
+            )
+        return tuple(value if make is None else make(value) for value, make in zip(values, makers, strict=True))
+
+    return made
+
+
+def _getter(columns: Sequence[TableColumn]) -> Made:
+    if [column.name for column in columns] == [VALUE] and not columns[0].attribute:
+        return lambda value: (value,)
+    if len(columns) > 1 and all(column.attribute for column in columns):
+        # In C, for all fields at once.
+        fast = attrgetter(*(column.attribute for column in columns))
+        return lambda value: _by_name(columns, value) if isinstance(value, dict) else fast(value)
+    return lambda value: _by_name(columns, value)
+
+
+def _by_name(columns: Sequence[TableColumn], value: Any) -> tuple[object, ...]:
+    row = row_of(value)
+    return tuple(row.get(column.name) for column in columns)
+
+
+def _column(name: str, info: inspect.Type, attribute: str = "") -> TableColumn:
+    found = alternatives(info)
+    kinds = [one for one in found if not _is_none(one)]
+    kind, make = _kind_of(kinds[0]) if len(kinds) == 1 else JSON
+    nullable = len(kinds) < len(found) or any(isinstance(one, inspect.AnyType) for one in kinds)
+    return TableColumn(name, kind, nullable, attribute, make)
+
+
+def _kind_of(info: inspect.Type) -> tuple[ColumnKind, Made | None]:
+    if isinstance(info, inspect.DateTimeType):
+        return ("local", None) if info.tz is False else ("instant", _as_instant)
+    if isinstance(info, inspect.TimeType):
+        return ("time", None) if info.tz is False else ("text", dt.time.isoformat)
+    if isinstance(info, inspect.EnumType):
+        values = [member.value for member in info.cls]
+        return _kind_of_values(values) if all(type(one) in (int, str) for one in values) else JSON
+    if isinstance(info, inspect.LiteralType):
+        return _kind_of_values(info.values)
+    found = next((kind for of, kind in _KINDS if isinstance(info, of)), None)
+    return (found, None) if found is not None else JSON
+
+
+def _kind_of_values(values: Sequence[object]) -> tuple[ColumnKind, Made]:
+    kinds = {type(value) for value in values}
+    if kinds == {str}:
+        return "text", _plain_member
+    return ("int", _plain_member) if kinds == {int} else JSON
+
+
+def _is_none(info: inspect.Type) -> bool:
+    return isinstance(info, inspect.NoneType)
+
+
+def _composed(first: Made | None, then: Made | None) -> Made | None:
+    if first is None or then is None:
+        return first or then
+    return lambda value: then(first(value))
+
+
+def _plain_member(value: Any) -> object:
+    """Return the value of a member of an enumeration, or what is written so already."""
+    return getattr(value, "value", value)
+
+
+def _as_instant(value: Any) -> dt.datetime:
+    if value.tzinfo is None:
+        raise SerdeError(
+            f"{value!r} has no time zone, and its column keeps instants: give it one (tzinfo=UTC), or declare "
+            "Annotated[datetime, Meta(tz=False)]"
+        )
+    instant: dt.datetime = value.astimezone(dt.UTC)
+    return instant
+
+
+def _as_json(value: Any) -> str:
+    return to_json(value).decode()
+
+
+JSON: tuple[ColumnKind, Made] = ("json", _as_json)
+"""What holds whatever has no column of its own."""

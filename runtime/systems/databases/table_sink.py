@@ -1,0 +1,254 @@
+"""A table as a sink: rows, our positions and the generation that owns them change in one transaction."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from runtime.model.errors import Fenced, SamzaError, SerdeError, Unavailable
+from runtime.ports.connectors import PositionedSink, SinkOwner, SinkRow
+from runtime.systems.databases.dialect import PARAMETER, POSITIONS, Dialect, SqlConnection, Target
+from runtime.systems.databases.table_columns import columns_for, key_maker, row_maker
+
+_log = logging.getLogger("samza_dsl")
+
+
+class TableSink:
+    """The table of an output in a database.
+
+    Invariants: rows and position change in one transaction, which compares claim and position with what the database
+    has; so a row takes effect once, and of an older run none does. Where a statement fails, the
+    connection is dropped, and with it whatever was not committed. One thread at a time calls it.
+    """
+
+    def __init__(self, dialect: Dialect, where: str, table: str, key: Sequence[str]) -> None:
+        self._dialect = dialect
+        self._where = f"{where}, table {table}"
+        self._name = table
+        self._table = dialect.quoted(table)
+        self._key = tuple(key)
+        self._connection: SqlConnection | None = None
+        self._target = Target(self._table, ())
+        self._tokens: dict[tuple[str, str, int], int] = {}
+        """The claims of this process, by what a position is kept for."""
+        self._row_of: Callable[[Any], tuple[object, ...]] = lambda value: ()
+        self._key_of: Callable[[Any], tuple[object, ...]] = lambda key: ()
+
+    def claim(self, owner: SinkOwner) -> int:
+        """Own the table for a generation of an application, making it where it is absent; return the position."""
+        self._prepare(owner.value_type)
+        with self._transaction() as connection:
+            connection.execute(_POSITIONS_TABLE)
+        is_there = self._is_there()
+        with self._transaction() as connection:
+            found = self._found(connection, owner)
+            identity, generation, _, position = found or (owner.identity, 0, 0, 0)
+            if identity == owner.identity and generation > owner.generation:
+                raise self._fenced(owner)
+            if not is_there and position:
+                raise SamzaError(
+                    f"{self._where} is gone, and had rows up to {position:,} of {owner.output!r}: restore it, together "
+                    f"with {POSITIONS}, or let the application begin anew (samza-dsl reset {owner.app})"
+                )
+            connection.execute(self._dialect.create(self._target))
+            if identity != owner.identity:
+                self._check_begun_anew(connection, owner, position)
+                position = 0
+            # By the token alone a second copy of one data directory is told apart, which has the same generation.
+            token = self._tokens[owner.place] = secrets.randbits(62)
+            row = (owner.identity, owner.generation, token, position, self._name)
+            mark = self._dialect.mark
+            if found is None:
+                marks = ", ".join([mark] * 9)
+                row_of_it = (*owner.place, *row, int(not is_there))
+                connection.execute(f"INSERT INTO {POSITIONS} VALUES ({marks})", row_of_it)
+            else:
+                names = ", ".join(
+                    f"{name} = {mark}" for name in ("identity", "generation", "token", "position", "name")
+                )
+                connection.execute(f"UPDATE {POSITIONS} SET {names} WHERE {self._at}", (*row, *self._place(owner)))
+            self._check(connection)
+            return position
+
+    def write(self, owner: SinkOwner, rows: Sequence[SinkRow], position: int, following: int) -> None:
+        """Take rows and the position behind them; raises `Fenced` where the table has another owner, or position."""
+        put, gone = self._changes(rows)
+        with self._transaction() as connection:
+            found = self._found(connection, owner)
+            mine = owner.identity, owner.generation, self._tokens.get(owner.place)
+            if found != (*mine, position):
+                if found == (*mine, following):
+                    return  # the transaction of an earlier try, whose answer was lost
+                raise self._fenced(owner)
+            if gone:
+                equal = " AND ".join(f"{self._dialect.word(name)} = {PARAMETER}" for name in self._key)
+                statement = self._dialect.with_parameters(f"DELETE FROM {self._table} WHERE {equal}")
+                connection.cursor().executemany(statement, gone)
+            if put:
+                self._dialect.put(connection, self._dialect, self._target, put)
+            connection.execute(
+                f"UPDATE {POSITIONS} SET position = {self._dialect.mark} WHERE {self._at}",
+                (following, *self._place(owner)),
+            )
+
+    def empty(self, owner: SinkOwner) -> None:
+        """Drop the rows of an application that begins anew, and its positions; raises SamzaError where others write.
+
+        A table that was there before, or that others write to as well, keeps its rows where these are replaced by key.
+        """
+        mark = self._dialect.mark
+        with self._transaction() as connection:
+            connection.execute(_POSITIONS_TABLE)
+            found = connection.execute(
+                f"SELECT app, output, made FROM {POSITIONS} WHERE name = {mark}", (self._name,)
+            ).fetchall()
+            own = [one for one in found if tuple(one[:2]) == owner.place[:2]]
+            if not own:
+                return
+            if any(one[2] for one in own) and len(own) == len(found):
+                connection.execute(f"DELETE FROM {self._table}")
+            elif not self._key:
+                raise SamzaError(
+                    f"{self._where} has rows that application {owner.app!r} has appended, among those of others: "
+                    f"delete these rows, and the row of {owner.output!r} in {POSITIONS}, and reset the application "
+                    "again; or name the key of a row, by which it is replaced: key="
+                )
+            else:
+                _log.warning("%s keeps its rows, which are replaced as they are computed anew", self._where)
+            connection.execute(f"DELETE FROM {POSITIONS} WHERE {self._at}", self._place(owner))
+
+    def close(self) -> None:
+        """Close the connection; the next call opens another."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            with suppress(*self._dialect.errors):
+                connection.close()
+
+    def _prepare(self, kind: Any) -> None:
+        columns = columns_for(kind, self._where)
+        names = [column.name for column in columns]
+        for name in self._key:
+            if name not in names:
+                raise SamzaError(f"{self._where}: key={name!r} is no column of {names}: name columns of the value")
+        self._target = Target(self._table, columns, self._key)
+        self._row_of = row_maker(columns, self._dialect.adapt.get)
+        of_key = [next(column for column in columns if column.name == name) for name in self._key]
+        self._key_of = key_maker(of_key, self._dialect.adapt.get, self._where)
+
+    def _changes(self, rows: Sequence[SinkRow]) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
+        """Return the rows that are put, and the keys that are gone: by key only the last of each counts."""
+        make = self._row_of
+        if not self._key:
+            if any(row.value is None for row in rows):
+                raise SerdeError(
+                    f"{self._where}: a record without a value deletes the row of its key, and rows are appended here: "
+                    'name the key: key="id", or filter such records out'
+                )
+            return [make(row.value) for row in rows], []
+        names = [column.name for column in self._target.columns]
+        places = [names.index(name) for name in self._key]
+        newest: dict[tuple[object, ...], tuple[object, ...] | None] = {}
+        for row in rows:
+            if row.value is None:
+                newest[self._key_of(row.key)] = None
+            else:
+                made = make(row.value)
+                newest[tuple(made[place] for place in places)] = made
+        put = [row for row in newest.values() if row is not None]
+        return put, [key for key, row in newest.items() if row is None]
+
+    def _found(self, connection: SqlConnection, owner: SinkOwner) -> tuple[int, int, int, int] | None:
+        found = connection.execute(
+            f"SELECT identity, generation, token, position FROM {POSITIONS} WHERE {self._at}{self._dialect.lock}",
+            self._place(owner),
+        ).fetchall()
+        return tuple(found[0]) if found else None
+
+    @property
+    def _at(self) -> str:
+        """The condition by which the position of a partition of an output in this table is found."""
+        return " AND ".join(f"{name} = {self._dialect.mark}" for name in ("app", "output", "part", "name"))
+
+    def _place(self, owner: SinkOwner) -> tuple[object, ...]:
+        return (*owner.place, self._name)
+
+    def _is_there(self) -> bool:
+        # In a transaction of its own: where a statement fails, some databases fail all of it.
+        try:
+            with self._transaction() as connection:
+                connection.execute(f"SELECT 1 FROM {self._table} LIMIT 0")
+        except Unavailable:
+            raise
+        except SamzaError:
+            return False
+        return True
+
+    def _check(self, connection: SqlConnection) -> None:
+        """Raise SamzaError where the table lacks columns, or has no key as rows are told apart by."""
+        names = [column.name for column in self._target.columns]
+        found = connection.execute(f"SELECT * FROM {self._table} LIMIT 0").description
+        there = [one[0] for one in found]
+        if missing := [name for name in names if name not in there]:
+            raise SamzaError(
+                f"{self._where} has the columns {', '.join(there)}, and the output's values have {', '.join(missing)} "
+                "as well: add these (ALTER TABLE), or bind another table"
+            )
+        if self._key:
+            # Planned and of no effect: it fails where ON CONFLICT has no index to go by.
+            connection.execute(
+                self._dialect.insert(self._target, f"SELECT {self._dialect.listed(names)} FROM {self._table} WHERE 1=0")
+            )
+
+    def _check_begun_anew(self, connection: SqlConnection, owner: SinkOwner, position: int) -> None:
+        """Raise SamzaError where rows of another data directory's run would be there beside those of this one."""
+        if position and not self._key and connection.execute(f"SELECT 1 FROM {self._table} LIMIT 1").fetchall():
+            raise SamzaError(
+                f"{self._where} has rows that application {owner.app!r} has appended in an earlier life, with another "
+                f"data directory or before it began anew: delete these rows, and the row of {owner.output!r} in "
+                f"{POSITIONS}; or bind another table"
+            )
+
+    def _fenced(self, owner: SinkOwner) -> Fenced:
+        return Fenced(
+            f"{self._where} is written by another run of application {owner.app!r} than this one, of generation "
+            f"{owner.generation}: that has taken over, or has begun anew. Nothing more is written by this one."
+        )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[SqlConnection]:
+        """Begin, and commit at the end; raises `Unavailable` for what passes, and SamzaError for what does not."""
+        try:
+            if self._connection is None:
+                self._connection = self._dialect.connect()
+            self._connection.execute(self._dialect.begin)
+            yield self._connection
+            self._connection.execute("COMMIT")
+        except BaseException as error:
+            self.close()
+            if isinstance(error, self._dialect.errors):
+                if self._dialect.passes(error):
+                    raise Unavailable(f"{self._where}: {error}") from error
+                raise SamzaError(f"{self._where}: {error}") from error
+            raise
+
+
+def table_sink(dialect: Dialect, where: str, table: str, key: str | Sequence[str] = ()) -> PositionedSink:
+    """Return a sink that puts rows into a table; raises SamzaError for names that can't be meant."""
+    names = (key,) if isinstance(key, str) else tuple(key)
+    if not isinstance(table, str) or not all(table.split(".")):
+        raise SamzaError(f'{where}: table={table!r} names no table: write table="orders"')
+    if not all(isinstance(name, str) and name for name in names):
+        raise SamzaError(f'{where}: key={key!r} names no columns: write key="id", or key=("shop", "id")')
+    sink = TableSink(dialect, where, table, names)
+    return PositionedSink(f"{where}#{table}", sink.claim, sink.write, sink.empty, sink.close)
+
+
+_POSITIONS_TABLE = (
+    f"CREATE TABLE IF NOT EXISTS {POSITIONS} (app VARCHAR(255) NOT NULL, output VARCHAR(255) NOT NULL, "
+    "part INTEGER NOT NULL, identity BIGINT NOT NULL, generation BIGINT NOT NULL, token BIGINT NOT NULL, "
+    "position BIGINT NOT NULL, name VARCHAR(255) NOT NULL, made INTEGER NOT NULL, "
+    "PRIMARY KEY (app, output, part, name))"
+)

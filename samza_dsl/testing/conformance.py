@@ -1,0 +1,285 @@
+"""Suites that a connector of the user's own has to pass: reads from anywhere, and the promise of a sink."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from runtime.model.errors import Fenced
+from runtime.ports.connectors import (
+    AtLeastOnceSink,
+    ConnectedSink,
+    ConnectedSource,
+    IdempotentSink,
+    PositionedSink,
+    SinkOwner,
+    SinkRow,
+    SourceRecord,
+    TransactionalSink,
+)
+
+Content = Callable[[], Sequence[object]]
+"""Returns the values that somebody else finds in a sink now, in any order."""
+MOST_AT_ONCE = 7
+
+
+class PlayedDeath(Exception):
+    """The death of a run in the middle of what it does, as a suite plays it."""
+
+
+class _DyingRows(Sequence[SinkRow]):
+    """Rows of which one can't be had, as where the process dies while it writes."""
+
+    def __init__(self, rows: Sequence[SinkRow], alive: int) -> None:
+        self._rows, self._alive = rows, alive
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return _DyingRows(self._rows[place], max(self._alive - (place.start or 0), 0))
+        if place >= self._alive:
+            raise PlayedDeath
+        return self._rows[place]
+
+    def __iter__(self) -> Iterator[SinkRow]:
+        yield from self._rows[: self._alive]
+        raise PlayedDeath
+
+
+def check_source(make: Callable[[], ConnectedSource], *, times: int = 100, seed: int = 0) -> None:
+    """Check that a source of one's own can be read again from anywhere, also when it is opened anew.
+
+    `make` opens the source, whose content must not change meanwhile. Raises AssertionError for what a run would lose,
+    double or mix up by.
+
+    >>> from samza_dsl.connectors import ConnectedSource, Offsets, SourceRecord
+    >>> def numbers() -> ConnectedSource:
+    ...     def read(partition: str, offset: int, most: int) -> list[SourceRecord]:
+    ...         return [SourceRecord(n, n * n) for n in range(offset, min(offset + most, 50))]
+    ...
+    ...     return ConnectedSource("squares", lambda: ["all"], lambda partition: Offsets(0, 50, True), read)
+    >>> check_source(numbers)
+    """
+    chance, source = random.Random(seed), make()
+    names = [*source.partitions()]
+    assert names and len({*names}) == len(names), f"partitions() returns names, each once, and returned {names}"
+    whole = {name: _whole(source, name) for name in names}
+    for _ in range(times):
+        if chance.random() < 0.2:
+            source.close()
+            source = make()
+            found = [*source.partitions()]
+            assert found[: len(names)] == names, f"opened anew, partitions() returned {found} after {names}"
+        name = chance.choice(names)
+        start, end, _ = source.offsets(name)
+        assert (start, end) == _range_of(source, name), f"offsets({name!r}) is another one at a second look"
+        if end == start:
+            continue
+        offset, most = chance.randrange(start, end), chance.randint(1, MOST_AT_ONCE)
+        found_records = source.read(name, offset, most)
+        expected = [record for record in whole[name] if record.offset >= offset][: len(found_records)]
+        assert 1 <= len(found_records) <= most, (
+            f"read({name!r}, {offset}, {most}) returned {len(found_records)} records"
+        )
+        assert [*found_records] == expected, (
+            f"read({name!r}, {offset}, {most}) returned {found_records}, and the partition has {expected} there"
+        )
+    source.close()
+
+
+def _range_of(source: ConnectedSource, name: str) -> tuple[int, int]:
+    start, end, _ = source.offsets(name)
+    return start, end
+
+
+def _whole(source: ConnectedSource, name: str) -> list[SourceRecord]:
+    """Return all records of a partition, read one piece after the other."""
+    start, end, _ = source.offsets(name)
+    assert 0 <= start <= end, f"offsets({name!r}) returned {start} to {end}"
+    found: list[SourceRecord] = []
+    offset = start
+    while offset < end:
+        records = source.read(name, offset, MOST_AT_ONCE)
+        assert records, f"read({name!r}, {offset}) returned nothing, and offsets() says that there are records to {end}"
+        for record in records:
+            assert isinstance(record, SourceRecord), f"read() returned a {type(record).__name__}, and no SourceRecord"
+            assert offset <= record.offset < end, f"offset {record.offset} came where {offset} to {end} may come"
+            assert record.key is None or isinstance(record.key, bytes), f"a key is bytes, and {record.key!r} came"
+            offset = record.offset + 1
+        found += records
+    return found
+
+
+def check_sink(
+    make: Callable[[], ConnectedSink],
+    content: Content,
+    rows: Sequence[SinkRow],
+    *,
+    by_key: bool = False,
+    times: int = 100,
+    seed: int = 0,
+) -> None:
+    """Check that a sink of one's own keeps what its kind promises, through crashes at any point.
+
+    `make` opens the sink, which is empty at first, `content` returns the values that are in it, and `rows` are written
+    again and again. Where a row replaces that of its key, say `by_key`. Raises AssertionError for what is lost, double,
+    or not fenced.
+
+    >>> from samza_dsl.connectors import IdempotentSink, SinkRow
+    >>> kept: dict[str, int] = {}
+    >>> def sink() -> IdempotentSink:
+    ...     return IdempotentSink("kept", lambda rows: kept.update((row.key, row.value) for row in rows))
+    >>> check_sink(sink, lambda: [*kept.values()], [SinkRow(n, key=f"key {n % 5}") for n in range(20)])
+    """
+    assert len(rows) > 1, "give some rows, so that one of them can be lost"
+    trial = _SinkTrial(make, content, rows, random.Random(seed), by_key)
+    sink = make()
+    if isinstance(sink, TransactionalSink):
+        trial.cut_back(sink, times)
+    elif isinstance(sink, PositionedSink):
+        trial.positioned(sink, times)
+    else:
+        assert isinstance(sink, IdempotentSink | AtLeastOnceSink), f"{sink!r} is no sink of samza_dsl.connectors"
+        trial.delivered(sink, times)
+
+
+class _SinkTrial:
+    """Writes rows to a sink, dies now and then, and knows what has to be there."""
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        content: Content,
+        rows: Sequence[SinkRow],
+        chance: random.Random,
+        by_key: bool,
+    ) -> None:
+        self._make, self._content, self._rows, self._chance, self._by_key = make, content, rows, chance, by_key
+        self._given: list[SinkRow] = []
+        """All rows that have to be there."""
+
+    def cut_back(self, sink: TransactionalSink, times: int) -> None:
+        """Try a sink that is cut back to positions."""
+        sink.recover(0)
+        marks = [(0, 0)]
+        for _ in range(times):
+            rows = self._some()
+            dies, closed = self._chance.random() < 0.3, self._chance.random() < 0.5
+            if dies:
+                self._dies(partial(sink.write, self._dying(rows)))
+            else:
+                sink.write(rows)
+                self._given += rows
+                position = sink.flush()
+                assert position >= marks[-1][0], f"flush() returned {position} after {marks[-1][0]}"
+                marks.append((position, len(self._given)))
+            if dies or self._chance.random() < 0.3:
+                if closed:
+                    sink.close()
+                sink = self._make()
+                del marks[max(1, len(marks) - self._chance.randrange(3)) :]
+                position, number = marks[-1]
+                del self._given[number:]
+                sink.recover(position)
+            self._compare("exactly once")
+        sink.close()
+
+    def positioned(self, sink: PositionedSink, times: int) -> None:
+        """Try a sink with positions: crashes, answers that are lost, owners of the past."""
+        owner = SinkOwner("check", "rows", 0, 1, self._chance.getrandbits(60), type(self._rows[0].value))
+        position, past = sink.claim(owner), list[tuple[PositionedSink, SinkOwner]]()
+        assert position == 0, f"a sink that nobody has written to has position 0, and claim() returned {position}"
+        for _ in range(times):
+            rows, following = self._some(), position + self._chance.randint(1, 9)
+            end = self._chance.choice(("answered", "answered", "lost", "dies"))
+            if end == "dies":
+                self._dies(partial(sink.write, owner, self._dying(rows), position, following))
+            else:
+                sink.write(owner, rows, position, following)
+                self._given += rows
+                position = following
+            self._compare("exactly once")
+            if end != "answered":
+                past.append((sink, owner))
+                sink, owner = self._make(), owner._replace(generation=owner.generation + 1)
+                found = sink.claim(owner)
+                assert found == position, f"claim() returned {found} where the rows are there up to {position}"
+                self._check_fenced(*past.pop(self._chance.randrange(len(past))), position)
+        for zombie, _ in past:
+            zombie.close()
+        self._begin_anew(sink, owner, position)
+
+    def _check_fenced(self, sink: PositionedSink, owner: SinkOwner, position: int) -> None:
+        """Let an owner of the past write, which must be refused."""
+        for function in (lambda: sink.write(owner, self._some(), position, position + 1), lambda: sink.claim(owner)):
+            try:
+                function()
+            except Fenced:
+                pass
+            else:
+                raise AssertionError(f"generation {owner.generation} has written after a later one: raise Fenced")
+        sink.close()
+        self._compare("exactly once")
+
+    def _begin_anew(self, sink: PositionedSink, owner: SinkOwner, position: int) -> None:
+        sink.empty(owner)
+        sink.close()
+        anew = owner._replace(identity=owner.identity + 1, generation=1)
+        sink = self._make()
+        found = sink.claim(anew)
+        assert found == 0, f"claim() returned {found} for an application that has begun anew, and {position} before"
+        self._given = []
+        rows = self._some()
+        sink.write(anew, rows, 0, 1)
+        self._given += rows
+        self._compare("exactly once")
+        sink.close()
+
+    def delivered(self, sink: IdempotentSink | AtLeastOnceSink, times: int) -> None:
+        """Try a sink that is given rows again after a crash."""
+        self._by_key = self._by_key or isinstance(sink, IdempotentSink)
+        for _ in range(times):
+            rows = self._some()
+            if self._chance.random() < 0.3:
+                self._dies(partial(sink.write, self._dying(rows)))
+                sink.close()
+                sink = self._make()
+            sink.write(rows)
+            self._given += rows
+            self._compare("the newest of each key" if self._by_key else "at least once")
+        sink.close()
+
+    def _some(self) -> list[SinkRow]:
+        return [self._chance.choice(self._rows) for _ in range(self._chance.randint(1, MOST_AT_ONCE))]
+
+    def _dying(self, rows: Sequence[SinkRow]) -> Sequence[SinkRow]:
+        return _DyingRows(rows, self._chance.randrange(len(rows)))
+
+    @staticmethod
+    def _dies(write: Callable[[], object]) -> None:
+        try:
+            write()
+        except PlayedDeath:
+            return
+        except Exception as error:
+            if not isinstance(error.__cause__ or error.__context__, PlayedDeath):
+                raise
+            return
+        raise AssertionError("write() has not read all rows, or has not let an error of theirs through")
+
+    def _compare(self, promise: str) -> None:
+        given = self._given
+        if self._by_key:
+            newest = {repr(row.key): row.value for row in given}
+            given = [SinkRow(value) for value in newest.values() if value is not None]
+        wanted = Counter(repr(row.value) for row in given)
+        found = Counter(map(repr, self._content()))
+        lost, more = wanted - found, found - wanted
+        assert not lost, f"promised is {promise}, and the sink lacks {[*lost.elements()][:5]}"
+        if promise != "at least once":
+            assert not more, f"promised is {promise}, and the sink has {[*more.elements()][:5]} beside"

@@ -1,0 +1,250 @@
+"""Tables as sinks: what they promise, through crashes, and every type that a column has."""
+
+import datetime as dt
+import enum
+import uuid
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runtime.ports.connectors import SinkOwner
+from samza_dsl import SamzaError
+from samza_dsl.connectors import Fenced, SinkRow
+from samza_dsl.testing import check_sink
+from tests.databases.conftest import Database
+from tests.scale import examples
+
+
+class Order(msgspec.Struct, frozen=True):
+    id: int
+    note: str | None = None
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Part(msgspec.Struct, frozen=True):
+    n: int
+
+
+class Everything(msgspec.Struct, frozen=True):
+    id: int
+    flag: bool
+    ratio: float
+    text: str
+    raw: bytes
+    at: Annotated[dt.datetime, msgspec.Meta(tz=True)]
+    local: Annotated[dt.datetime, msgspec.Meta(tz=False)]
+    day: dt.date
+    clock: Annotated[dt.time, msgspec.Meta(tz=False)]
+    took: dt.timedelta
+    price: Decimal
+    known: uuid.UUID
+    colour: Colour
+    size: Literal["s", "m"]
+    maybe: int | None
+    either: int | str
+    parts: list[Part]
+    counts: dict[str, int]
+
+
+TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=12)
+YEARS = {"min_value": dt.datetime(1900, 1, 1), "max_value": dt.datetime(2200, 1, 1)}
+EVERYTHING = st.builds(
+    Everything,
+    id=st.integers(-(2**63), 2**63 - 1),
+    ratio=st.floats(allow_nan=False),
+    text=TEXT,
+    at=st.datetimes(**YEARS, timezones=st.sampled_from([dt.UTC, dt.timezone(dt.timedelta(hours=5))])),
+    local=st.datetimes(**YEARS),
+    day=st.dates(dt.date(1, 1, 1), dt.date(5000, 1, 1)),
+    clock=st.times(),
+    took=st.timedeltas(dt.timedelta(days=-9999), dt.timedelta(days=9999)),
+    price=st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-(10**9), max_value=10**9),
+    known=st.uuids(),
+    maybe=st.none() | st.integers(-5, 5),
+    either=st.integers(-5, 5) | TEXT,
+    parts=st.lists(st.builds(Part, n=st.integers(-(2**53), 2**53)), max_size=3),
+    counts=st.dictionaries(TEXT, st.integers(-9, 9), max_size=3),
+)
+
+
+def owner(generation: int = 1, kind: Any = Order, **said: Any) -> SinkOwner:
+    return SinkOwner("shop", "orders", 0, generation, 5, kind)._replace(**said)
+
+
+@pytest.mark.parametrize("key", [(), "id"], ids=["append", "by key"])
+def test_a_table_keeps_each_row_once_through_crashes(database: Database, key: Any) -> None:
+    table = database.table()
+    rows = [SinkRow(Order(n % 8, f"note {n}"), key=n % 8) for n in range(40)]
+    rows += [SinkRow(None, key=n) for n in range(8)] if key else []
+
+    def content() -> list[Order]:
+        return [Order(*row) for row in database.rows(f"SELECT id, note FROM {table}")]
+
+    check_sink(lambda: database.sink(table, key), content, rows, by_key=bool(key), times=40)
+
+
+@given(values=st.lists(EVERYTHING, min_size=1, max_size=8, unique_by=lambda one: one.id))
+@settings(
+    deadline=None,
+    max_examples=examples(10, 200),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_values_of_every_type_are_read_back(database: Database, values: list[Everything]) -> None:
+    table = database.table()
+    sink = database.sink(table, "id")
+    sink.claim(owner(kind=Everything, output=table))
+    sink.write(owner(kind=Everything, output=table), [SinkRow(value) for value in values], 0, 1)
+    sink.close()
+    names = ", ".join(f'"{name}"' for name in Everything.__struct_fields__)
+    found = [read_back(database.kind, row) for row in database.rows(f"SELECT {names} FROM {table}")]
+    assert sorted(found, key=lambda one: one.id) == sorted(values, key=lambda one: one.id)
+
+
+def read_back(kind: str, row: tuple[Any, ...]) -> Everything:
+    """Return the value of a row, as drivers give it."""
+    fields = dict(zip(Everything.__struct_fields__, row, strict=True))
+    for name in ("either", "parts", "counts"):
+        if kind != "postgres":
+            fields[name] = msgspec.json.decode(fields[name])
+    if kind == "sqlite":
+        fields["took"] = dt.timedelta(microseconds=fields["took"])
+        fields["flag"] = bool(fields["flag"])
+    return msgspec.convert(fields, Everything)
+
+
+def test_a_table_that_is_there_is_checked(database: Database) -> None:
+    table = database.table()
+    database.change(f"CREATE TABLE {table} (id BIGINT)")
+    with pytest.raises(SamzaError, match="has the columns id, and the output's values have note"):
+        database.sink(table).claim(owner(output=table))
+    other = database.table()
+    database.change(f"CREATE TABLE {other} (id BIGINT, note TEXT, more TEXT)")
+    with pytest.raises(SamzaError, match=other):
+        database.sink(other, "id").claim(owner(output=other))  # no index to go by
+    sink = database.sink(other)
+    assert sink.claim(owner(output=other)) == 0
+    sink.write(owner(output=other), [SinkRow(Order(1))], 0, 1)
+    sink.close()
+    assert database.rows(f"SELECT * FROM {other}") == [(1, None, None)]
+
+
+def test_a_table_of_others_is_never_emptied(database: Database) -> None:
+    table = database.table()
+    database.change(f"CREATE TABLE {table} (id BIGINT, note TEXT)")
+    database.change(f"INSERT INTO {table} VALUES (7, 'theirs')")
+    sink = database.sink(table)
+    sink.claim(owner(output=table))
+    sink.write(owner(output=table), [SinkRow(Order(1))], 0, 1)
+    with pytest.raises(SamzaError, match="among those of others"):
+        sink.empty(owner(output=table))
+    sink.close()
+    assert len(database.rows(f"SELECT * FROM {table}")) == 2
+
+
+def test_rows_of_an_earlier_life_are_not_doubled(database: Database) -> None:
+    table = database.table()
+    sink = database.sink(table)
+    sink.claim(owner(9, output=table))
+    sink.write(owner(9, output=table), [SinkRow(Order(1))], 0, 1)
+    with pytest.raises(SamzaError, match="earlier life"):
+        sink.claim(owner(1, identity=6, output=table))
+    sink.close()
+
+
+def test_a_table_that_is_gone_is_not_made_anew_in_silence(database: Database) -> None:
+    table = database.table()
+    sink = database.sink(table)
+    sink.claim(owner(output=table))
+    sink.write(owner(output=table), [SinkRow(Order(1))], 0, 1)
+    sink.close()
+    database.change(f"DROP TABLE {table}")
+    with pytest.raises(SamzaError, match="is gone, and had rows up to 1"):
+        sink.claim(owner(2, output=table))
+
+
+def test_of_two_copies_of_a_data_directory_one_writes(database: Database) -> None:
+    table = database.table()
+    first, second = database.sink(table), database.sink(table)
+    mine = owner(output=table)
+    assert first.claim(mine) == second.claim(mine) == 0
+    second.write(mine, [SinkRow(Order(2))], 0, 1)
+    with pytest.raises(Fenced, match="another run"):
+        first.write(mine, [SinkRow(Order(1))], 0, 1)
+    first.close()
+    second.close()
+    assert database.rows(f"SELECT id FROM {table}") == [(2,)]
+
+
+def test_the_answer_to_a_write_may_be_lost(database: Database) -> None:
+    table = database.table()
+    sink = database.sink(table)
+    mine = owner(output=table)
+    sink.claim(mine)
+    for _ in range(2):
+        sink.write(mine, [SinkRow(Order(1))], 0, 1)
+    with pytest.raises(Fenced, match="another run"):
+        sink.write(mine, [SinkRow(Order(1))], 0, 5)
+    sink.close()
+    assert len(database.rows(f"SELECT * FROM {table}")) == 1
+
+
+def test_what_a_table_cannot_keep_is_told(database: Database) -> None:
+    table = database.table()
+    with pytest.raises(SamzaError, match="declare its value as a msgspec Struct"):
+        database.sink(table).claim(owner(kind=dict[str, int], output=table))
+    with pytest.raises(SamzaError, match="is no column of"):
+        database.sink(table, "no").claim(owner(output=table))
+    sink = database.sink(table)
+    sink.claim(owner(output=table))
+    with pytest.raises(SamzaError, match="deletes the row of its key"):
+        sink.write(owner(output=table), [SinkRow(None, key=1)], 0, 1)
+    with pytest.raises(SamzaError):
+        sink.write(owner(output=table), [SinkRow(Order(2**63))], 0, 1)
+    sink.write(owner(output=table), [SinkRow(Order(2**63 - 1))], 0, 1)
+    sink.close()
+
+
+def test_names_are_taken_as_they_are(database: Database) -> None:
+    class Odd(msgspec.Struct, rename={"a": "a b %s", "b": "select"}):
+        a: int
+        b: int
+
+    table = 'odd "table" %d ' + database.kind
+    sink = database.sink(table, "a b %s")
+    mine = owner(kind=Odd, output=database.kind)
+    sink.claim(mine)
+    sink.write(mine, [SinkRow(Odd(1, 2)), SinkRow(Odd(1, 3)), SinkRow(Odd(4, 4))], 0, 1)
+    sink.write(mine, [SinkRow(None, key=4)], 1, 2)
+    sink.close()
+    quoted = table.replace('"', '""')
+    assert database.rows(f'SELECT * FROM "{quoted}"') == [(1, 3)]
+
+
+def test_plain_values_have_one_column(database: Database) -> None:
+    table = database.table()
+    sink = database.sink(table)
+    sink.claim(owner(kind=str, output=table))
+    sink.write(owner(kind=str, output=table), [SinkRow("a"), SinkRow("")], 0, 1)
+    sink.close()
+    assert database.rows(f"SELECT value FROM {table}") == [("a",), ("",)]
+
+
+def test_no_password_is_told() -> None:
+    from samza_dsl import connectors
+
+    sink = connectors.postgres("postgres://me:secret@nowhere:1/shop", "orders")
+    assert "secret" not in repr(sink)
+    with pytest.raises(SamzaError) as caught:
+        sink.claim(owner())
+    assert "secret" not in str(caught.value)
+    with pytest.raises(SamzaError) as caught:
+        connectors.postgres("postgres://me:secret@[nowhere", "orders")
+    assert "secret" not in str(caught.value)

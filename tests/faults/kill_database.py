@@ -1,0 +1,205 @@
+"""Kills a run that writes to a database, or lets another take it over while it is stopped, and counts the rows."""
+
+import random
+import shutil
+import signal
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import duckdb
+import msgspec
+import psycopg
+
+from operators.core.base import Batch
+from runtime.model.errors import Fenced
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.log.environment import LogEnvironment
+from samza_dsl import App, Options, SamzaError, connectors
+from tests.databases import postgres
+from tests.faults import broken
+from tests.faults.processes import Child, child
+from tests.faults.trials import Missed, Order, Verdict, one_by_one
+
+SAFEGUARD = "positions in the transaction of the rows"
+NUMBERS, ACCOUNTS = 1_500, 7
+WAIT_S = 1.5
+"""How long who takes over is waited for, until the one that was stopped goes on: it may hold a lock."""
+PATIENCE_S = 120.0
+
+
+MakePlace = Callable[[int, Path], "Place"]
+
+
+class Booking(msgspec.Struct):
+    """A number, and how many its account has had with it."""
+
+    account: int
+    count: int
+    number: int
+
+
+class Place(NamedTuple):
+    """A database to write to: its kind, where it is, a table for rows that are appended, one by key."""
+
+    kind: str
+    where: str
+    suffix: str
+
+    def sinks(self) -> dict[str, object]:
+        make = getattr(connectors, self.kind)
+        by_key = make(self.where, f"newest_{self.suffix}", key="account")
+        return {"bookings": make(self.where, f"bookings_{self.suffix}"), "newest": by_key}
+
+    def rows(self, table: str) -> list[tuple[int, ...]]:
+        connect: dict[str, Callable[[str], Any]] = {
+            "sqlite": sqlite3.connect,
+            "duckdb": duckdb.connect,
+            "postgres": psycopg.connect,
+        }
+        with closing(connect[self.kind](self.where)) as connection:
+            return connection.execute(f"SELECT account, count, number FROM {table}_{self.suffix}").fetchall()
+
+
+def bookings() -> App:
+    app = App("bookings", Options(batch_records=20, max_uncommitted=25))
+
+    def booked(number, context):
+        context.state = (context.state or 0) + 1
+        return [Booking(context.key, context.state, number)]
+
+    numbers = app.input("numbers", value=int)
+    booked_ = numbers.partition_by(lambda n: n % ACCOUNTS, partitions=2, op_id="by").process(booked, op_id="book")
+    booked_.send_to(app.output("bookings", value=Booking))
+    booked_.send_to(app.output("newest", value=Booking, partitions=2))
+    return app
+
+
+def fill(data: Path) -> None:
+    with closing(LogEnvironment(data, sync=False)) as log:
+        log.create_stream("numbers", StreamConfig())
+        log.append([Append("numbers", 0, Batch([b"%d" % number for number in range(NUMBERS)]))])
+        log.end_stream("numbers")
+
+
+def run(data: Path, place: Place, without: str | None = None) -> str:
+    """Run to the end; return how it ended."""
+    broken.switch_off(without)
+    try:
+        bookings().run(data, bind=place.sinks())
+    except Fenced:
+        return "fenced"
+    except SamzaError as error:
+        # Copied before the first commit, both of them have never written there, as far as they know.
+        if "earlier life" not in str(error):
+            raise
+        return "refused"
+    return "ended"
+
+
+def wrong_in(place: Place) -> list[str]:
+    """Return what is wrong with the rows at the end: each number there once, and the newest of each account."""
+    found = Counter(number for _, _, number in place.rows("bookings"))
+    lost = [number for number in range(NUMBERS) if not found[number]]
+    doubled = [number for number, times in found.items() if times > 1]
+    wrong = [f"{len(lost)} rows are lost, as {lost[0]}"] if lost else []
+    wrong += [f"{len(doubled)} rows are there twice, as {doubled[0]}"] if doubled else []
+    numbers = {account: [n for n in range(NUMBERS) if n % ACCOUNTS == account] for account in range(ACCOUNTS)}
+    newest = {account: (account, len(of), of[-1]) for account, of in numbers.items()}
+    if (rows := sorted(place.rows("newest"))) != sorted(newest.values()):
+        wrong.append(f"by key there is {rows}")
+    return wrong
+
+
+def wait(process: Child, seconds: float) -> bool:
+    """Wait for the end of a process at most so long; return whether it has ended."""
+    until = time.monotonic() + seconds
+    while process.poll() is None:
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def trial(
+    places: Iterator[MakePlace], typical_s: dict[str, float], without: str | None, seed: int, work: Path
+) -> dict[str, int]:
+    """Kill a run twice, or stop it and have a copy of its data directory taken over; then run to the end."""
+    chance, place, data = random.Random(seed), next(places)(seed, work), work / "data"
+    fill(data)
+    if place.kind not in typical_s:
+        typical_s[place.kind] = undisturbed_s(data, place._replace(suffix=f"{place.suffix}_undisturbed"))
+    counts: Counter[str] = Counter()
+    for _ in range(2):
+        # Nobody else opens a file of DuckDB while the one that was stopped has it.
+        is_zombie = place.kind != "duckdb" and chance.random() < 0.4
+        with child(run, data, place, without) as process:
+            if wait(process, chance.uniform(0, 0.8 * typical_s[place.kind])):
+                process.result()
+                break
+            if is_zombie:
+                data = taken_over(process, data, place, without, counts, chance)
+            else:
+                process.kill()
+                counts[f"killed on {place.kind}"] += 1
+    with child(run, data, place, without) as process:
+        assert wait(process, PATIENCE_S), "the last run does not end"
+        assert process.result() == "ended"
+    if not counts:
+        raise Missed("a run was over before it was killed")
+    wrong = wrong_in(place)
+    assert not wrong, f"{place.kind}, {dict(counts)}: {'; '.join(wrong)}"
+    return dict(counts)
+
+
+def undisturbed_s(data: Path, place: Place) -> float:
+    """Return how long a run takes that nobody kills."""
+    copy, began = data.with_name("undisturbed"), time.monotonic()
+    shutil.copytree(data, copy)
+    with child(run, copy, place) as process:
+        assert process.result() == "ended" and not wrong_in(place)
+    return time.monotonic() - began
+
+
+def taken_over(
+    zombie: Child, data: Path, place: Place, without: str | None, counts: Counter[str], chance: random.Random
+) -> Path:
+    """Stop a run, take it over from a copy of its data directory, and let it go on; return the copy."""
+    zombie.send(signal.SIGSTOP)
+    copy = data.with_name(f"copy-{counts.total()}")
+    shutil.copytree(data, copy)
+    with child(run, copy, place, without) as heir:
+        wait(heir, chance.uniform(0, WAIT_S))
+        zombie.send(signal.SIGCONT)
+        if chance.random() < 0.5:
+            heir.kill()
+        assert wait(heir, PATIENCE_S) and wait(zombie, PATIENCE_S), "a run hangs that was taken over, or its heir"
+    # It is fenced, unless its heir died before it could claim the place, or found all done: then its own data goes on.
+    end = zombie.result()
+    counts[f"zombie on {place.kind} {end}"] += 1
+    return data if end == "ended" else copy
+
+
+@contextmanager
+def databases() -> Iterator[Iterator[MakePlace]]:
+    """Yield what makes places, of one kind after the other."""
+
+    def file(kind: str, seed: int, work: Path) -> Place:
+        return Place(kind, str(work / f"rows.{kind}"), "1")
+
+    with postgres.running() as url:
+        yield cycle(
+            [partial(file, "sqlite"), lambda seed, work: Place("postgres", url, str(seed)), partial(file, "duckdb")]
+        )
+
+
+def campaign(order: Order) -> Verdict:
+    """Make trials on all kinds of databases in turn."""
+    with databases() as places:
+        return one_by_one(order, partial(trial, places, {}, SAFEGUARD if order.broken else None))

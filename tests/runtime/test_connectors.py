@@ -1,0 +1,323 @@
+"""Connectors of a user's own in runs: sources that are polled, and each kind of sink, through failures."""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.containers.protocol import places
+from runtime.model.errors import Damaged, Fenced, Unavailable
+from runtime.systems.connectors import outbox
+from runtime.systems.memory.environment import MemoryEnvironment
+from samza_dsl import App, SamzaError
+from samza_dsl.connectors import (
+    AtLeastOnceSink,
+    ConnectedSource,
+    IdempotentSink,
+    Offsets,
+    PositionedSink,
+    SinkOwner,
+    SinkRow,
+    SourceRecord,
+    TransactionalSink,
+)
+from tests.scale import examples
+
+
+class Shelf:
+    """A place with partitions by name, that can grow; it notes the threads by which it is read."""
+
+    def __init__(self, partitions: dict[str, list[Any]], ended: bool = True) -> None:
+        self.partitions, self.ended = partitions, ended
+        self.threads: set[int] = set()
+        self.closed = 0
+
+    def source(self, **said: Any) -> ConnectedSource:
+        functions = {"partitions": self.names, "offsets": self.offsets, "read": self.read, "close": self.close}
+        return ConnectedSource("shelf", **{**functions, "poll_ms": 1, **said})
+
+    def names(self) -> Sequence[str]:
+        self.threads.add(threading.get_ident())
+        return [*self.partitions]
+
+    def offsets(self, name: str) -> Offsets:
+        self.threads.add(threading.get_ident())
+        return Offsets(0, len(self.partitions[name]), self.ended)
+
+    def read(self, name: str, offset: int, most: int) -> Sequence[SourceRecord]:
+        self.threads.add(threading.get_ident())
+        found = self.partitions[name][offset : offset + most]
+        return [SourceRecord(n, value, b"key", n) for n, value in enumerate(found, offset)]
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Place:
+    """A place that rows are written to, which fails where it is told to."""
+
+    def __init__(self) -> None:
+        self.rows: list[SinkRow] = []
+        self.owners: dict[int, SinkOwner] = {}
+        self.positions: dict[int, int] = {}
+        self.failures: list[Exception | None] = []
+        self.emptied = 0
+        self.has_three = threading.Event()
+
+    def _may_fail(self) -> None:
+        if self.failures and (failure := self.failures.pop(0)) is not None:
+            raise failure
+
+    def claim(self, owner: SinkOwner) -> int:
+        before = self.owners.get(owner.partition)
+        if before is None or owner.identity != before.identity:
+            self.positions[owner.partition] = 0
+        elif owner.generation < before.generation:
+            raise Fenced("another run has the place")
+        self.owners[owner.partition] = owner
+        return self.positions[owner.partition]
+
+    def write(self, owner: SinkOwner, rows: Sequence[SinkRow], position: int, following: int) -> None:
+        assert position == self.positions[owner.partition] and owner == self.owners[owner.partition]
+        self._may_fail()
+        self.rows += rows
+        self.positions[owner.partition] = following
+        if len(self.rows) >= 3:
+            self.has_three.set()
+
+    def take(self, rows: Sequence[SinkRow]) -> None:
+        self._may_fail()
+        self.rows += rows
+
+    def empty(self, owner: SinkOwner) -> None:
+        self.emptied += 1
+        self.rows, self.positions[owner.partition] = [], 0
+
+    def recover(self, position: int) -> None:
+        del self.rows[position:]
+
+    def flush(self) -> int:
+        self._may_fail()
+        return len(self.rows)
+
+    def positioned(self) -> PositionedSink:
+        return PositionedSink("place", self.claim, self.write, self.empty)
+
+    def transactional(self) -> TransactionalSink:
+        return TransactionalSink("place", self.recover, self.rows.extend, self.flush)
+
+    def idempotent(self) -> IdempotentSink:
+        return IdempotentSink("place", self.take)
+
+    def at_least_once(self) -> AtLeastOnceSink:
+        return AtLeastOnceSink("place", self.take)
+
+
+KINDS: list[Callable[[Place], Any]] = [Place.positioned, Place.transactional, Place.idempotent, Place.at_least_once]
+
+
+class Doubled(msgspec.Struct):
+    n: int
+
+
+def doubling(partitions: int | None = None) -> App:
+    app = App("doubling")
+    numbers = app.input("numbers", value=int, key=lambda n: 2 * n % 3)
+    doubled = app.output("doubled", value=Doubled, key=int, partitions=partitions)
+    numbers.map(lambda n: Doubled(2 * n)).send_to(doubled)
+    return app
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "FIRST_PAUSE_S", 0.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_reach_a_sink_of_each_kind_once_where_nothing_fails(tmp_path: Path, kind: Callable[[Place], Any]) -> None:
+    place, shelf = Place(), Shelf({"a": [1, 2, 3], "b": [b"4", 5]})
+    for numbers in ([], [6], [7, 8]):
+        shelf.partitions["b"] += numbers
+        doubling().run(tmp_path, bind={"numbers": shelf.source(), "doubled": kind(place)})
+    assert sorted(row.value.n for row in place.rows) == [2, 4, 6, 8, 10, 12, 14, 16]
+    assert all(row.key == row.value.n % 3 for row in place.rows)
+    assert shelf.closed == 3
+
+
+@given(
+    numbers=st.lists(st.integers(0, 99), max_size=30),
+    failures=st.lists(st.booleans(), max_size=6),
+    kind=st.sampled_from([Place.positioned, Place.idempotent, Place.at_least_once]),
+    partitions=st.integers(1, 3),
+)
+@settings(deadline=None, max_examples=examples(20, 400))
+def test_what_fails_comes_again_in_a_later_run(
+    numbers: list[int], failures: list[bool], kind: Callable[[Place], Any], partitions: int
+) -> None:
+    place, environment = Place(), MemoryEnvironment()
+    place.failures = [Fenced("for good") if fails else None for fails in failures]
+    shelf = Shelf({"a": numbers})
+    for _ in range(len(failures) + 1):
+        try:
+            doubling(partitions).run(environment, bind={"numbers": shelf.source(), "doubled": kind(place)})
+        except Fenced:
+            continue
+        break
+    assert [row.value.n for row in place.rows if partitions == 1] == [2 * n for n in numbers if partitions == 1]
+    found, wanted = Counter(row.value.n for row in place.rows), Counter(2 * n for n in numbers)
+    # What one partition was given before another one failed is written again, where the place does not know of it.
+    assert found == wanted if kind is Place.positioned else found >= wanted and found.keys() == wanted.keys()
+
+
+def test_a_failure_that_passes_is_waited_for(tmp_path: Path) -> None:
+    place = Place()
+    place.failures = [OSError("down"), Unavailable("still down")]
+    doubling().run(tmp_path, bind={"numbers": Shelf({"a": [1]}).source(), "doubled": place.positioned()})
+    assert [row.value.n for row in place.rows] == [2]
+
+
+def test_rows_wait_for_a_sink_that_fails_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "TRIES", 2)
+    place = Place()
+    place.failures = [OSError("down")] * 2
+    bind = {"numbers": Shelf({"a": [1]}).source(), "doubled": place.at_least_once()}
+    # The run itself goes on from its checkpoint: what waited for the sink is delivered first.
+    doubling().run(tmp_path, bind=bind)
+    assert [row.value.n for row in place.rows] == [2]
+
+
+def test_an_application_that_begins_anew_empties_what_it_wrote(tmp_path: Path) -> None:
+    place, shelf = Place(), Shelf({"a": [1, 2]})
+    bind = {"numbers": shelf.source(), "doubled": place.positioned()}
+    doubling().run(tmp_path, bind=bind)
+    first = place.owners[0]
+    doubling().run(tmp_path, bind=bind, from_start=True, state="reset")
+    assert [row.value.n for row in place.rows] == [2, 4]
+    assert place.emptied == 1
+    assert place.owners[0].identity != first.identity and first.value_type is Doubled
+
+
+def test_a_sink_of_another_time_is_refused(tmp_path: Path) -> None:
+    place, shelf = Place(), Shelf({"a": [1, 2]})
+    bind = {"numbers": shelf.source(), "doubled": place.positioned()}
+    doubling().run(tmp_path, bind=bind)
+    shelf.partitions["a"] += [3]
+    doubling().run(tmp_path, bind=bind)
+    for position in (0, 99):
+        place.positions[0] = position
+        with pytest.raises(Damaged, match="restored from a copy of another time"):
+            doubling().run(tmp_path, bind=bind)
+
+
+def test_another_place_begins_with_what_is_new(tmp_path: Path) -> None:
+    first, second, shelf = Place(), Place(), Shelf({"a": [1, 2]})
+    doubling().run(tmp_path, bind={"numbers": shelf.source(), "doubled": first.positioned()})
+    shelf.partitions["a"] += [3]
+    other = PositionedSink("elsewhere", second.claim, second.write, second.empty)
+    doubling().run(tmp_path, bind={"numbers": shelf.source(), "doubled": other})
+    assert [row.value.n for row in second.rows] == [6]
+
+
+def test_what_was_bound_to_a_sink_is_read_there(tmp_path: Path) -> None:
+    bind = {"numbers": Shelf({"a": [1]}).source(), "doubled": Place().positioned()}
+    run = doubling().run(tmp_path, bind=bind)
+    with pytest.raises(SamzaError, match="is bound to place; read it there"):
+        run.received("doubled")
+
+
+def test_a_source_is_called_in_one_thread_of_its_own(tmp_path: Path) -> None:
+    shelf = Shelf({"a": [*range(30_000)], "b": [1]})
+    place = Place()
+    doubling().run(tmp_path, bind={"numbers": shelf.source(), "doubled": place.positioned()})
+    assert len(place.rows) == 30_001
+    assert len(shelf.threads) == 1 and threading.get_ident() not in shelf.threads
+
+
+def test_a_source_that_grows_is_followed(tmp_path: Path) -> None:
+    place, shelf = Place(), Shelf({"a": [1]}, ended=False)
+
+    async def main() -> None:
+        app = doubling()
+        async with app.running(tmp_path, bind={"numbers": shelf.source(), "doubled": place.positioned()}) as run:
+            await run.settled()
+            shelf.partitions["a"] += [2, 3]
+            await asyncio.get_running_loop().run_in_executor(None, place.has_three.wait)
+            shelf.ended = True
+            await run.ended()
+
+    asyncio.run(main())
+    assert [row.value.n for row in place.rows] == [2, 4, 6]
+
+
+def test_a_partition_that_comes_is_found(tmp_path: Path) -> None:
+    place, shelf = Place(), Shelf({"a": [1]}, ended=False)
+    source = shelf.source()
+
+    def taken(rows: Sequence[SinkRow]) -> None:
+        place.rows.extend(rows)
+        shelf.partitions["b"] = [2]
+        shelf.ended = len(place.rows) == 2
+
+    doubling().run(tmp_path, bind={"numbers": source, "doubled": AtLeastOnceSink("place", taken)})
+    assert [row.value.n for row in place.rows] == [2, 4]
+
+
+def other_names(shelf: Shelf) -> None:
+    shelf.partitions = {"z": [1, 2]}
+
+
+def shorter(shelf: Shelf) -> None:
+    shelf.partitions["a"].clear()
+
+
+@pytest.mark.parametrize(("change", "error"), [(other_names, "made anew"), (shorter, "another source than then")])
+def test_another_source_in_its_place_is_noticed(tmp_path: Path, change: Any, error: str) -> None:
+    shelf = Shelf({"a": [1, 2]})
+    doubling().run(tmp_path, bind={"numbers": shelf.source()})
+    change(shelf)
+    with pytest.raises(Damaged, match=error):
+        doubling().run(tmp_path, bind={"numbers": shelf.source()})
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ({"partitions": list}, "returns names, each once"),
+        ({"partitions": lambda: ["a", "a"]}, "returns names, each once"),
+        ({"offsets": lambda name: Offsets(2, 1, True)}, "0 <= start <= end"),
+        ({"read": lambda name, offset, most: []}, "returned nothing"),
+        ({"read": lambda name, offset, most: [SourceRecord(0, 1), SourceRecord(0, 1)]}, "offsets rise"),
+        ({"read": lambda name, offset, most: 1 / 0}, r"read\(\) of the source failed: ZeroDivisionError"),
+        ({"read": 3}, "write a function: read=my_read"),
+        ({"poll_ms": 0}, "whole number of ms"),
+    ],
+)
+def test_what_is_wrong_with_a_source_is_told(tmp_path: Path, said: dict[str, Any], error: str) -> None:
+    with pytest.raises(SamzaError, match=error):
+        doubling().run(tmp_path, bind={"numbers": Shelf({"a": [1, 2]}).source(**said)})
+
+
+def test_a_value_of_another_type_is_a_malformed_record(tmp_path: Path) -> None:
+    with pytest.raises(SamzaError, match="Expected `int`, got `str`"):
+        doubling().run(tmp_path, bind={"numbers": Shelf({"a": ["x"]}).source()})
+
+
+def test_tasks_do_not_commit_alone_to_a_sink(tmp_path: Path) -> None:
+    from samza_dsl import Options
+
+    app = App("alone", Options(commit_by="task"))
+    app.input("numbers", value=int).send_to(app.output("doubled", value=int))
+    with pytest.raises(SamzaError, match="by all tasks together"):
+        app.run(tmp_path, bind={"doubled": Place().positioned()})
+
+
+def test_several_containers_share_no_sink() -> None:
+    with pytest.raises(SamzaError, match="one process writes a bound output"):
+        places(doubling().graph(), {"doubled": Place().positioned()})

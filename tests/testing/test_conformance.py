@@ -1,0 +1,153 @@
+"""The suites for connectors notice each kind of mistake that they are there for."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from samza_dsl.connectors import (
+    AtLeastOnceSink,
+    ConnectedSource,
+    Fenced,
+    IdempotentSink,
+    Offsets,
+    PositionedSink,
+    SinkOwner,
+    SinkRow,
+    SourceRecord,
+    TransactionalSink,
+)
+from samza_dsl.testing import check_sink, check_source
+
+ROWS = [SinkRow(n, key=f"key {n % 5}") for n in range(20)]
+
+
+class Kept:
+    """A sink in memory, without a mistake unless it is told to make one."""
+
+    def __init__(self, mistake: str = "") -> None:
+        self.mistake = mistake
+        self.values: list[Any] = []
+        self.by_key: dict[Any, Any] = {}
+        self.owner: SinkOwner | None = None
+        self.position = 0
+
+    def content(self) -> list[Any]:
+        return [*self.values, *self.by_key.values()]
+
+    def claim(self, owner: SinkOwner) -> int:
+        if self.owner is not None and owner.identity == self.owner.identity:
+            if owner.generation < self.owner.generation and self.mistake != "claims again":
+                raise Fenced("there is a later one")
+        else:
+            self.position = 0
+        self.owner = owner
+        return self.position + (self.mistake == "another position" and self.position > 5)
+
+    def write(self, owner: SinkOwner, rows: Sequence[SinkRow], position: int, following: int) -> None:
+        if (owner, position) != (self.owner, self.position) and self.mistake != "zombies write":
+            raise Fenced("there is another one")
+        self.values += self.taken(rows)
+        self.position = following
+
+    def taken(self, rows: Sequence[SinkRow]) -> list[Any]:
+        if self.mistake == "half of it":
+            for row in rows:
+                self.values.append(row.value)
+            return []
+        found = [row.value for row in rows]
+        if self.mistake == "loses one" and len(self.values) > 20:
+            found.pop()
+        return found * (2 if self.mistake == "doubles" else 1)
+
+    def empty(self, owner: SinkOwner) -> None:
+        if self.mistake != "keeps":
+            self.values = []
+
+    def positioned(self) -> PositionedSink:
+        return PositionedSink("kept", self.claim, self.write, self.empty)
+
+    def transactional(self) -> TransactionalSink:
+        def recover(position: int) -> None:
+            if self.mistake != "never cut back":
+                del self.values[position:]
+
+        return TransactionalSink("kept", recover, lambda rows: self.values.extend(self.taken(rows)), self.length)
+
+    def length(self) -> int:
+        return len(self.values)
+
+    def idempotent(self) -> IdempotentSink:
+        def write(rows: Sequence[SinkRow]) -> None:
+            for row in rows:
+                if self.mistake == "never replaced":
+                    self.by_key.setdefault(row.key, row.value)
+                else:
+                    self.by_key[row.key] = row.value
+
+        return IdempotentSink("kept", write)
+
+    def at_least_once(self) -> AtLeastOnceSink:
+        return AtLeastOnceSink("kept", lambda rows: self.values.extend(self.taken(rows)))
+
+
+KINDS: list[Callable[[Kept], Any]] = [Kept.positioned, Kept.transactional, Kept.idempotent, Kept.at_least_once]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_sink_that_keeps_its_promise_passes(kind: Callable[[Kept], Any], seed: int) -> None:
+    kept = Kept()
+    check_sink(lambda: kind(kept), kept.content, ROWS, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mistake", "said"),
+    [
+        (Kept.positioned, "loses one", "lacks"),
+        (Kept.positioned, "doubles", "beside"),
+        (Kept.positioned, "half of it", "beside"),
+        (Kept.positioned, "zombies write", "raise Fenced"),
+        (Kept.positioned, "claims again", "raise Fenced"),
+        (Kept.positioned, "another position", "claim"),
+        (Kept.positioned, "keeps", "beside"),
+        (Kept.transactional, "never cut back", "beside"),
+        (Kept.transactional, "loses one", "lacks"),
+        (Kept.idempotent, "never replaced", "lacks"),
+        (Kept.at_least_once, "loses one", "lacks"),
+    ],
+)
+def test_a_mistake_of_a_sink_is_noticed(kind: Callable[[Kept], Any], mistake: str, said: str) -> None:
+    kept = Kept(mistake)
+    with pytest.raises(AssertionError, match=said):
+        check_sink(lambda: kind(kept), kept.content, ROWS)
+
+
+def reading(read: Callable[[int, int], list[int]], names: Sequence[str] = ("all",)) -> ConnectedSource:
+    return ConnectedSource(
+        "numbers",
+        lambda: names,
+        lambda name: Offsets(0, 30, True),
+        lambda name, offset, most: [SourceRecord(n, n * n) for n in read(offset, most)],
+    )
+
+
+@pytest.mark.parametrize(
+    ("read", "said"),
+    [
+        (lambda offset, most: range(offset, min(offset + most, 29)), "returned nothing"),
+        (lambda offset, most: range(offset, offset + most), "may come"),
+        (lambda offset, most: range(max(offset - 1, 0), min(offset + most, 30)), "may come"),
+        (lambda offset, most: range(offset, min(offset + 9, 30)), "returned 9 records"),
+        (lambda offset, most: range(offset + (offset % 7 == 3), min(offset + most, 30)), "has"),
+    ],
+)
+def test_a_mistake_of_a_source_is_noticed(read: Callable[[int, int], list[int]], said: str) -> None:
+    with pytest.raises(AssertionError, match=said):
+        check_source(lambda: reading(read))
+
+
+def test_names_that_change_are_noticed() -> None:
+    names = iter([["a", "b"], ["b", "a"]] * 99)
+    with pytest.raises(AssertionError, match="opened anew"):
+        check_source(lambda: reading(lambda offset, most: [*range(offset, min(offset + most, 30))], next(names)))
