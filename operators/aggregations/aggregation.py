@@ -30,8 +30,9 @@ class Code(NamedTuple):
     """The expressions that are written where an aggregation would be called, "" where it is called after all.
 
     All are of `{state}`, the accumulator, and may fall back on the `{call}`. `add` adds any values, `ints` those that
-    are ints alone, and `numbers` ints alone, or floats alone without NaN. What was read is the list `{read}`, which is
-    not empty; `{total}`, `{most}` and `{least}` are the sum of its numbers, the largest and the smallest.
+    are ints alone, and `numbers` ints alone, or floats alone without NaN. What was read is the list `{read}`, which has
+    a `{first}` and a `{last}`, `{number}` in all; `{total}`, `{most}` and `{least}` are the sum of numbers, the largest
+    and the smallest.
     """
 
     add: str = ""
@@ -120,7 +121,7 @@ def count() -> Aggregation[Any, int]:
         counts=True,
         remove=lambda total, values: total - len(values),
         combines=True,
-        code=Code(add="{state} + len({read})"),
+        code=Code(add="{state} + {number}"),
     )
 
 
@@ -157,7 +158,7 @@ def mean(of: Callable[[V], N | None]) -> Aggregation[V, N | None]:
         add_read=add_read,
         # Without floats the mean is that of the sum of ints, which is the first number of a sum.
         code=Code(
-            ints="({state}[0] + len({read}), {state}[1] + {total}, *{state}[2:])",
+            ints="({state}[0] + {number}, {state}[1] + {total}, *{state}[2:])",
             finish="{state}[1] / {state}[0] if {state}[0] and {state}[2:] == (0, 0, 0, 0) else {call}",
         ),
     )
@@ -262,7 +263,7 @@ def first(of: Callable[[V], Any] | None = None) -> Aggregation[V, Any]:
     ('b', 'a')
     """
     remake = lambda ready, of: first(ready(of)) if of else first()  # noqa: E731
-    return _by_arrival("first", of, 0, lambda a, b: a or b, remake, "{state} or ({read}[0],)")
+    return _by_arrival("first", of, 0, lambda a, b: a or b, remake, "{state} or ({first},)")
 
 
 @overload
@@ -278,7 +279,7 @@ def last(of: Callable[[V], Any] | None = None) -> Aggregation[V, Any]:
     ('c', 'b')
     """
     remake = lambda ready, of: last(ready(of)) if of else last()  # noqa: E731
-    return _by_arrival("last", of, -1, lambda a, b: b or a, remake, "({read}[-1],)")
+    return _by_arrival("last", of, -1, lambda a, b: b or a, remake, "({last},)")
 
 
 def top_k(k: int, by: Callable[[V], Any], then: Callable[[V], Any] | None = None) -> Aggregation[V, list[V]]:

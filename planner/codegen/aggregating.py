@@ -28,11 +28,14 @@ class WrittenPart(NamedTuple):
     part: Aggregation[Any, Any]
     read: str
 
-    def add(self, text: str) -> str:
-        """Return the line that adds by an expression, or by a call where there is none."""
-        state, call = f"state{self.number}", f"add{self.number}(state{self.number}, {self.read})"
-        names = {name: f"{name}_{self.read}" for name in SHARED}
-        return f"{state} = {text.format(state=state, read=self.read, call=call, **names) if text else call}"
+    def add(self, text: str, one: str = "") -> str:
+        """Return the line that adds by an expression, or by a call where there is none: all, or the `one` there is."""
+        state, read = f"state{self.number}", f"[{one}]" if one else self.read
+        names = {"state": state, "read": read, "call": f"add{self.number}({state}, {read})"}
+        names |= {"number": "1" if one else f"len({read})"}
+        names |= {"first": one or f"{read}[0]", "last": one or f"{read}[-1]"}
+        names |= {name: one or f"{name}_{read}" for name in SHARED}
+        return f"{state} = {(text or '{call}').format(**names)}"
 
     def finish(self) -> str:
         """Return the expression for the result."""
@@ -49,32 +52,36 @@ def written(aggregation: Aggregation[V, R]) -> str:
     What several aggregations side by side read by the same expression is read once, and written in the place of a call.
     So are their sums and the like of numbers; what is no number, or NaN, is for the aggregation's own functions.
 
-    >>> from operators.aggregations.aggregation import aggregate, count, maximum, mean
-    >>> print(written(aggregate(dict, n=count(), mean=mean(lambda v: v[0]), most=maximum(lambda pair: pair[0]))))
+    One value by itself is added without a list, as most come where there are many keys.
+
+    >>> from operators.aggregations.aggregation import aggregate, count, total
+    >>> print(written(aggregate(dict, n=count(), sum=total(lambda pair: pair[0]))))
     def add(state, values):
-        state0, state1, state2, = state
+        state0, state1, = state
         try:
-            state0 = state0 + len(values)
-            read1 = [read for value in values if (read := value[0]) is not None]
-            if read1:
-                kinds = {*map(type, read1)}
-                if kinds == INTS:
-                    total_read1 = sum(read1)
-                    most_read1 = max(read1)
-                    state1 = (state1[0] + len(read1), state1[1] + total_read1, *state1[2:])
-                    state2 = (state2 if state2 is not None and state2 > most_read1 else most_read1) \
-if type(state2) in NUMBERS else add2(state2, read1)
-                elif kinds == FLOATS and (total_read1 := sum(read1)) == total_read1:
-                    most_read1 = max(read1)
-                    state1 = add1(state1, read1)
-                    state2 = (state2 if state2 is not None and state2 > most_read1 else most_read1) \
-if type(state2) in NUMBERS else add2(state2, read1)
-                else:
-                    state1 = add1(state1, read1)
-                    state2 = add2(state2, read1)
+            if len(values) == 1:
+                value, = values
+                state0 = state0 + 1
+                one1 = value[0]
+                if one1 is not None:
+                    kind = type(one1)
+                    if kind is int:
+                        state1 = (state1[0] + one1, *state1[1:])
+                    else:
+                        state1 = add1(state1, [one1])
+            else:
+                state0 = state0 + len(values)
+                read1 = [read for value in values if (read := value[0]) is not None]
+                if read1:
+                    kinds = {*map(type, read1)}
+                    if kinds == INTS:
+                        total_read1 = sum(read1)
+                        state1 = (state1[0] + total_read1, *state1[1:])
+                    else:
+                        state1 = add1(state1, read1)
         except Exception:
             return called(state, values)
-        return state0, state1, state2,
+        return state0, state1,
     """
     slots, reads = _slots(aggregation)
     return _adding(aggregation, slots, reads)
@@ -93,14 +100,18 @@ def _slots(aggregation: Aggregation[V, R]) -> tuple[list[WrittenPart], dict[str,
 def _adding(aggregation: Aggregation[V, R], slots: list[WrittenPart], reads: dict[str, str]) -> str:
     if all(slot.read == "values" and not slot.part.code.add for slot in slots) or not (reads or aggregation.parts):
         return ""
+    one = [*(slot.add(slot.part.code.add, "value") for slot in slots if slot.read == "values")]
     body = [line for slot in slots if slot.read == "values" for line in _added_any(slot)]
     for text, read in reads.items():
-        body.append(f"{read} = [read for value in values if (read := {text}) is not None]")
         of_it = [slot for slot in slots if slot.read == read]
+        found = read.replace("read", "one")
+        one += [f"{found} = {text}", f"if {found} is not None:", *_indented(_added(of_it, read, found))]
+        body.append(f"{read} = [read for value in values if (read := {text}) is not None]")
         if any(any(slot.part.code[:3]) for slot in of_it):
             body += [f"if {read}:", *_indented(_added(of_it, read))]
         else:
             body += [slot.add("") for slot in of_it]
+    body = ["if len(values) == 1:", *_indented(["value, = values", *one]), "else:", *_indented(body)]
     states, state = _unpacked(aggregation, slots)
     return "\n".join(
         [
@@ -129,28 +140,28 @@ def _added_any(slot: WrittenPart) -> list[str]:
     return [line] if slot.part.counts or not slot.part.code.add else ["if values:", *_indented([line])]
 
 
-def _added(slots: list[WrittenPart], read: str) -> Iterator[str]:
-    """Yield the lines that add what was read, of which there is some."""
-    yield from (slot.add(slot.part.code.add) for slot in slots if slot.part.code.add)
+def _added(slots: list[WrittenPart], read: str, one: str = "") -> Iterator[str]:
+    """Yield the lines that add what was read, of which there is some; or the `one` that was."""
+    yield from (slot.add(slot.part.code.add, one) for slot in slots if slot.part.code.add)
     others = [slot for slot in slots if not slot.part.code.add]
-    if not others:
-        return
-    if not any(slot.part.code.ints or slot.part.code.numbers for slot in others):
-        yield from (slot.add("") for slot in others)
-        return
-    yield f"kinds = {{*map(type, {read})}}"
-    yield "if kinds == INTS:"
+    numbers = {slot.number: slot.part.code.numbers for slot in others}
     ints = {slot.number: slot.part.code.ints or slot.part.code.numbers for slot in others}
-    yield from _indented(_shared(ints.values(), read))
-    yield from _indented(slot.add(ints[slot.number]) for slot in others)
-    if any(slot.part.code.numbers for slot in others):
+    if not any(ints.values()):
+        yield from (slot.add("", one) for slot in others)
+        return
+    yield f"kind = type({one})" if one else f"kinds = {{*map(type, {read})}}"
+    yield "if kind is int:" if one else "if kinds == INTS:"
+    yield from _indented(() if one else _shared(ints.values(), read))
+    yield from _indented(slot.add(ints[slot.number], one) for slot in others)
+    if any(numbers.values()):
         # Only where all are numbers, and no NaN among them, is their sum a number.
-        yield f"elif kinds == FLOATS and (total_{read} := sum({read})) == total_{read}:"
-        numbers = [slot.part.code.numbers for slot in others]
-        yield from _indented(line for line in _shared(numbers, read) if not line.startswith("total"))
-        yield from _indented(map(WrittenPart.add, others, numbers))
+        total = f"(total_{read} := sum({read})) == total_{read}"
+        yield f"elif kind is float and {one} == {one}:" if one else f"elif kinds == FLOATS and {total}:"
+        shared = () if one else (line for line in _shared(numbers.values(), read) if not line.startswith("total"))
+        yield from _indented(shared)
+        yield from _indented(slot.add(numbers[slot.number], one) for slot in others)
     yield "else:"
-    yield from _indented(slot.add("") for slot in others)
+    yield from _indented(slot.add("", one) for slot in others)
 
 
 def _shared(texts: Collection[str], read: str) -> list[str]:

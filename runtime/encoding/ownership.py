@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import is_dataclass
 from functools import lru_cache
 from itertools import chain, islice
@@ -65,14 +65,16 @@ class OwnValues:
             return decoded(serde, some)
         return [None if one is None else serde.decode(one) for one in data]
 
-    def own_groups(self, group: dict[Key, list[object]]) -> None:
-        """Make the values of each key of a group the next stage's own, as `own` does."""
-        values = [*chain.from_iterable(group.values())]
+    def own_groups(self, groups: Collection[dict[Key, list[object]]]) -> None:
+        """Make the values of each key of groups the next stage's own, as `own` does."""
+        # Of all groups at once, of which there may be as many as values.
+        values = [*chain.from_iterable(chain.from_iterable(map(dict.values, groups)))]
         owned = self.own(values)
         if owned is not values:
             parts = iter(owned)
-            for key, found in group.items():
-                group[key] = [*islice(parts, len(found))]
+            for group in groups:
+                for key, found in group.items():
+                    group[key] = [*islice(parts, len(found))]
 
 
 def are_as_declared(values: list[Any]) -> bool:

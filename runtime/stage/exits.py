@@ -157,10 +157,15 @@ class PartitionByExit:
         else:
             decode, encode = self._keys.decode, self._keys.encode
             places = [to.by.partition(decode(key), encode(key), to.partitions) for key in group]
-        shares: list[dict[Key, list[Any]]] = [{} for _ in range(to.partitions)]
+        # Few keys of a window come to few of many partitions: nothing is made for the others.
+        shares: dict[int, dict[Key, list[Any]]] = {}
         for (key, values), partition in zip(group.items(), places, strict=True):
-            shares[partition][key] = values
-        return [(partition, share) for partition, share in enumerate(shares) if share]
+            share = shares.get(partition)
+            if share is None:
+                shares[partition] = {key: values}
+            else:
+                share[key] = values
+        return shares.items()
 
 
 class BroadcastExit:

@@ -180,8 +180,7 @@ class Outputs:
         if place not in self.relays:
             self.append(place, encoded(grouped.rows(), values.serde, keys))
             return
-        for group in grouped.by_slots.values():
-            values.own_groups(group)
+        values.own_groups(grouped.by_slots.values())
         self.handed.setdefault(place, []).append(grouped)
 
     def hand_on(self) -> None:

@@ -18,6 +18,7 @@ MESSAGES = 200_000
 HEAD = """
 import heapq
 from collections import deque
+from math import fsum
 
 from msgspec import Struct
 from msgspec.structs import replace

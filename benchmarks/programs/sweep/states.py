@@ -196,7 +196,9 @@ def _again(text: Text, number: int, panes: str, kind: str, value: str, period: i
             panes,
         )
         text.says(".map(lambda pane: (pane.key, pane.value))", panes)
-        text.fires.append(f'    self.out["{output}"].append((end, sum(one[1]{value} for one in found)))')
+        # Means are floats, whose sum of ours is the nearest to the exact one.
+        add = "fsum" if value == ".mean" else "sum"
+        text.fires.append(f'    self.out["{output}"].append((end, {add}(one[1]{value} for one in found)))')
 
 
 def scan(text: Text, number: int) -> None:
