@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from msgspec import inspect
 
 from operators.aggregations.aggregation import Aggregation
+from operators.core.base import Spec
+from operators.core.policies import Fail
 from operators.io import Input
 from operators.partition_by import PartitionBy
 from operators.stateless import Filter
@@ -52,6 +54,55 @@ class Lowered(NamedTuple):
         terms = [self.timestamp, self.key, *(term for _, term in self.filters)]
         terms += [one.of for one in self.measures if one.of is not None]
         return sorted({name for term in terms for name in names_in(term)})
+
+
+class ColumnStart(NamedTuple):
+    """The way of an input as far as columns go: its event time, and filters by id; what is left becomes records."""
+
+    entry: str
+    timestamp: Term | None
+    filters: tuple[tuple[str, Term], ...]
+    columns: tuple[Term, ...]
+    """The columns of all fields of a record."""
+
+    @property
+    def needed(self) -> list[str]:
+        """The names of all columns: records are made of them."""
+        return sorted(str(one.parts[0]) for one in self.columns)
+
+
+def prepared(graph: Graph, entry: str, kind: object) -> ColumnStart:
+    """Return what comes first behind an input as operations on columns of a `kind` of records; raises NotColumnar.
+
+    Whatever comes then is run on the records that are left.
+    """
+    source = graph.inputs[entry]
+    if source.tombstones:
+        raise NotColumnar("its records are rows of a table")
+    if source.watermark_of is not None:
+        raise NotColumnar("it has a watermark= of its own, which is called for each record")
+    if source.max_ahead_ms is not None or source.unit not in (None, "ms"):
+        raise NotColumnar("it has a max_ahead_ms= or unit=, for which each record's time is looked at")
+    columns = columns_of(kind)
+    at = None if source.timestamp_of is None else term_of(source.timestamp_of, columns, ("int",))
+    filters: list[tuple[str, Term]] = []
+    id = entry
+    while len(children := graph.children(id)) == 1 and graph.streams_into(children[0]) == [id]:
+        (id,) = children
+        found = graph.of(Filter).get(id)
+        if found is None or not _fails(found):
+            break
+        try:
+            filters.append((id, condition_of(found.function, columns)))
+        except NotColumnar:
+            break
+    if at is None and not filters:
+        raise NotColumnar("it has no timestamp=, and no filter comes first")
+    return ColumnStart(entry, at, tuple(filters), tuple(columns.values()))
+
+
+def _fails(spec: Spec) -> bool:
+    return spec.on_error is None or isinstance(spec.on_error, Fail)
 
 
 def lowered(graph: Graph, entry: str, kind: object) -> Lowered:

@@ -44,6 +44,40 @@ class Columns(Sequence[bytes]):
 class SureColumns(Columns):
     """Columns that are sure to hold what is declared, whatever the rows: they are computed on as they are."""
 
+    is_whole = False
+    """Whether a record may be made of them, and not of its stored row alone."""
+
+    def others(self) -> Columns | list[bytes]:
+        """Return them as whoever computes nothing on columns reads them."""
+        return Columns(self.table, self._first, self._rows) if self.is_whole else self.rows()
+
+
+class WholeColumns(SureColumns):
+    """The same, with all that a record has."""
+
+    is_whole = True
+
+
+class ChosenColumns(Columns):
+    """Some rows of columns, of which only the stored ones are ever asked for."""
+
+    def __init__(self, columns: Columns, places: Sequence[int]) -> None:
+        super().__init__(columns.table, 0, self._chosen)
+        self._of, self._places = columns, places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, place: int | slice) -> bytes | Columns:  # type: ignore[override]
+        if isinstance(place, int):
+            return self.rows()[place]
+        return ChosenColumns(self._of, self._places[place])
+
+    def _chosen(self, first: int, number: int) -> list[bytes]:
+        assert (first, number) == (0, len(self)), "they are cut by their places"
+        rows = self._of.rows()
+        return [rows[place] for place in self._places]
+
 
 @runtime_checkable
 class TableSerde(Protocol):

@@ -550,7 +550,7 @@ class Loop:
         self._discover_ms = self._clock.elapsed_ms() + LOOK_MS
         for task, lane, reader in found:
             lane.readers = [*lane.readers, reader]
-            self._chooser.add(reader.priority, Choice(task, lane, reader))
+            self._read_from(Choice(task, lane, reader))
         return bool(found)
 
     def _look_after_threads(self) -> None:
@@ -627,13 +627,22 @@ class Loop:
                 if lane.patterns:
                     self._growing.append((task, lane))
                 for reader in lane.readers:
-                    self._chooser.add(reader.priority, Choice(task, lane, reader))
+                    self._read_from(Choice(task, lane, reader))
                     if reader.relay is not None:
                         self._relayed.append((reader.relay, Choice(task, lane, reader)))
                         self._hand_on_to(lane, reader, reader.relay, task)
         self._aligned = any(reader.max_drift_ms is not None for reader in self._sources(self.tasks))
         # Later stages first: they make room for what the earlier ones write.
         self._relayed.sort(key=lambda one: -one[1].lane.depth)
+
+    def _read_from(self, choice: Choice) -> None:
+        """Ask a reader for what it has, and fire behind its end also where a look alone has found that."""
+        choice.reader.on_end = partial(self._end, choice.task)
+        self._chooser.add(choice.reader.priority, choice)
+
+    def _end(self, task: Task) -> None:
+        self._told[task] = None
+        self._awake.set()
 
     def _hand_on_to(self, lane: Lane, reader: Reader, relay: Relay, task: Task) -> None:
         """Hand on to a reader from the next commit: what was written before lies in the log, and is read first."""

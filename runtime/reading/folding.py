@@ -28,6 +28,20 @@ class Folded(NamedTuple):
     counted: Sequence[int]
 
 
+class PreparedRows(NamedTuple):
+    """The records that were made of a batch in columns, with their times and stamps where there is event time.
+
+    Where filters have dropped some, `places` are the rows of the others, and `dropped` has how many, by filter.
+    """
+
+    values: list[Any]
+    timestamps: list[int] | None
+    stamps: list[int] | None
+    watermark: int
+    places: list[int] | None
+    dropped: Mapping[str, int]
+
+
 class FoldingSegment:
     """Runs a generated loop, which changes nothing: its result takes effect later, or never."""
 

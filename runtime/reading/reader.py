@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Serde
 from operators.windows.window_groups import Grouped
 from planner.model.errors import PlanError
-from runtime.encoding.columns import Columns, SureColumns
+from runtime.encoding.columns import ChosenColumns, Columns, SureColumns
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.lines import ObjectLines
 from runtime.encoding.serdes import decoded
@@ -23,7 +23,7 @@ from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.streams import OUTSIDE, Control, Offsets, Read, ends, made_anew_error
 from runtime.reading.completion import Entry, InFlight, RowsInFlight
 from runtime.reading.event_times import EventTimes
-from runtime.reading.folding import Folded, FoldingSegment
+from runtime.reading.folding import Folded, FoldingSegment, PreparedRows
 from runtime.reading.key_places import SAMPLE
 from runtime.reading.relay import Relay
 from runtime.reading.shared_reads import SharedReads
@@ -62,10 +62,10 @@ class Origin:
 
 
 class Columnar(Protocol):
-    """A function that folds rows that lie in columns."""
+    """A function that folds rows that lie in columns, or makes records of them."""
 
-    def run(self, table: Any, watermark: int, disorder_ms: int, /) -> Folded | None:
-        """Return what they come to; None where they are to be read one by one."""
+    def run(self, table: Any, watermark: int, disorder_ms: int, /) -> Folded | PreparedRows | None:
+        """Return what they come to, or the records that they are; None where they are to be read one by one."""
 
 
 @dataclass
@@ -126,6 +126,8 @@ class Taken:
     watermark: int
     control: Control | None = None
     folded: Folded | None = None
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """How many rows filters have dropped already, by filter."""
 
 
 @dataclass(frozen=True)
@@ -234,6 +236,8 @@ class Reader:
             self.idle = self._producers.is_idle
         self._before = self._mark
         self.in_flight = InFlight(self.next_offset, self._mark)
+        self.on_end: Callable[[], None] = lambda: None
+        """Called where a look for more finds the end, by which event time goes on."""
         self._held: Read | None = None
         self._taken = 0
         self.appended: list[tuple[int, int]] = []
@@ -439,6 +443,8 @@ class Reader:
             if not self.awaits:  # else it is asked again, as that may not come at all
                 self._seen_version = version
             self.refresh()
+            if self._ended:
+                self.on_end()  # found by a look, and not by a piece of work, behind which what is due fires
             return False
         self._know(self._held.stream_id)
         return True
@@ -506,7 +512,7 @@ class Reader:
         """Return rows with their values, keys and times, which are the same for whoever reads them."""
         columns: object = held.batch.values
         if isinstance(columns, SureColumns):
-            held.batch.values = columns.rows()
+            held.batch.values = cast("list[Any]", columns.others())
         return self._read_columns(self._read_values(held.batch, held.next_offset, held.control))
 
     def _take_relayed(self, relay: Relay, limit: int) -> Taken:
@@ -565,17 +571,32 @@ class Reader:
         rest = batch.slice(rows, len(batch)), raw.slice(rows, len(raw))
         # The rest keeps the control: a producer's word holds behind the last of its rows only.
         self._offered = Taken(*rest, after, taken.next_offset, taken.watermark, taken.control)
-        return Taken(batch.slice(0, rows), raw.slice(0, rows), before, following, watermark)
+        # Rows that were dropped are counted with the first part.
+        return Taken(batch.slice(0, rows), raw.slice(0, rows), before, following, watermark, dropped=taken.dropped)
 
     def _decode(self, raw: Batch, following: int, control: Control | None) -> Taken:
         columns: object = raw.values
         if isinstance(columns, SureColumns):
             assert self._columnar is not None, "nobody else asks for columns that are sure"
-            folded = self._columnar.run(columns.table, self._source.value, self._pacing.max_disorder_ms)
-            if folded is not None and self._is_usual(folded, []):
-                return Taken(raw, raw, [], following, self._at_least(folded.watermark, control), control, folded)
-            raw.values = columns.rows()
+            found = self._columnar.run(columns.table, self._source.value, self._pacing.max_disorder_ms)
+            if found is not None and self._is_usual(found, []):
+                taken = Taken(raw, raw, [], following, self._at_least(found.watermark, control), control)
+                return replace(taken, folded=found) if isinstance(found, Folded) else self._prepared(taken, found)
+            raw.values = cast("list[Any]", columns.others())
         return self._decode_rows(raw, following, control)
+
+    def _prepared(self, taken: Taken, found: PreparedRows) -> Taken:
+        """Return what was taken as the records that were made of columns, with their keys."""
+        raw, offsets = taken.raw, taken.raw.offsets or ()
+        if found.places is not None:
+            offsets = [offsets[place] for place in found.places]
+            raw = Batch(cast("list[Any]", ChosenColumns(raw.values, found.places)), offsets=offsets)
+        batch = Batch(found.values, timestamps=found.timestamps, offsets=offsets)
+        batch.stamps = found.stamps if self._decoding.stamped else None
+        self._locate(batch)
+        watermark = taken.watermark if self._decoding.stamped else self._source.value
+        taken = replace(taken, batch=batch, raw=raw, watermark=watermark, dropped=found.dropped)
+        return _after(taken, "key", self._read_keys)
 
     def _decode_rows(self, raw: Batch, following: int, control: Control | None) -> Taken:
         sieve = self._sieve
@@ -621,7 +642,7 @@ class Reader:
             return self._take_relayed(self.relay, len(taken.raw))
         columns: object = taken.batch.values
         if isinstance(columns, SureColumns):
-            taken.raw.values = columns.rows()
+            taken.raw.values = cast("list[Any]", columns.others())
             return self.unfold(self._decode_rows(taken.raw, taken.next_offset, taken.control))
         if not self._decoding.trusted:
             taken = self._read_columns(taken)
@@ -744,7 +765,7 @@ class Reader:
     def _find_ahead(self, batch: Batch) -> dict[int, Exception]:
         return {} if self.times is None else self.times.too_far(batch.timestamps or [])
 
-    def _is_usual(self, folded: Folded, values: Sequence[Any]) -> bool:
+    def _is_usual(self, folded: Folded | PreparedRows, values: Sequence[Any]) -> bool:
         """Whether no time of what was folded need be looked at by itself."""
         if self.times is None:
             return True

@@ -18,6 +18,7 @@ from operators.core.base import (
     Operator,
 )
 from operators.state.key_cache import KeyStates
+from planner.codegen.counters import teller
 from planner.codegen.folding import windows_at
 from planner.codegen.fusion import LONGEST_RUN, Segment, compile_segment, fuse
 from planner.model.errors import PlanError
@@ -293,6 +294,18 @@ class Chain:
                 raise
             except Exception as error:
                 raise Failure(self.first_operator[exit], error) from error
+
+    def count_dropped(self, entry: str, dropped: Mapping[str, int]) -> None:
+        """Count what the filters that come first have dropped before the rows of a batch became records."""
+        left = sum(dropped.values())
+        if left:
+            self.counts.entered[entry] = self.counts.entered.get(entry, 0) + left
+        for id, number in dropped.items():
+            left -= number
+            # Where something below tells what got through, the function counts what did not; else what did, to which
+            # belongs what those behind it have dropped.
+            missed = left if teller(self.graph, id) is None else number
+            self.counts.counted[id] = self.counts.counted.get(id, 0) + missed
 
     def emit(self, id: str, emitted: Batch, hand_on: Callable[[str, Batch], None] | None = None) -> None:
         """Send what a stateful operator emits on: as messages of their own where something below awaits."""

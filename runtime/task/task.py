@@ -239,6 +239,7 @@ class Task:
         # Malformed records meet the input's policy first: where that ends the run, nothing of the batch has
         # happened.
         self._refuse(lane.guard, reader, taken.malformed)
+        lane.chain.count_dropped(reader.entry, taken.dropped)
         if not len(taken.batch) or taken.folded is not None:
             reader.track().release()
         elif lane.units is None:
@@ -257,7 +258,7 @@ class Task:
         elapsed_ms = self._clock.elapsed_ms() - started
         self.process_ms += elapsed_ms
         self.steps.add(elapsed_ms)
-        rows = len(taken.batch) if taken.folded is None else taken.folded.number
+        rows = len(taken.batch) + sum(taken.dropped.values()) if taken.folded is None else taken.folded.number
         lane.pace.took(rows, elapsed_ms)
         self.fire()
         return rows + len(taken.malformed)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from operators.core.policies import skip
 from operators.partition_by import PartitionBy
-from planner.columnar.lowering import Lowered
+from planner.columnar.lowering import ColumnStart, Lowered
 from planner.columnar.projection import Reshaped
 from planner.model.graph import Graph
 from planner.model.plan import Plan, StagePlan
@@ -26,7 +26,7 @@ from runtime.units.heartbeats import Address
 from runtime.units.micro_batch import MicroBatch
 from runtime.units.shuffle_rows import PartialsSerde
 
-Native = Lowered | Reshaped
+Native = Lowered | Reshaped | ColumnStart
 """The computation on columns of what an input feeds."""
 
 

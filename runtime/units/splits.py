@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from operators.core.base import MAX_TIMESTAMP, Serde
-from planner.columnar.lowering import Lowered
+from planner.columnar.lowering import ColumnStart, Lowered
 from planner.columnar.projection import Reshaped
 from runtime.ports.source import Source, UncountedSource
 from runtime.ports.streams import Offsets, Read
@@ -37,7 +37,7 @@ class Splits:
         self._opened = opened
         self._sources: dict[int, Source] = {}
         self._ranges = dict(ranges)
-        self._lowered: Lowered | Reshaped | None = None
+        self._lowered: Lowered | Reshaped | ColumnStart | None = None
         self._declared: Serde | None = None
 
     @classmethod
@@ -51,7 +51,7 @@ class Splits:
         splits.close()
         return splits
 
-    def in_columns(self, lowered: Lowered | Reshaped) -> Splits:
+    def in_columns(self, lowered: Lowered | Reshaped | ColumnStart) -> Splits:
         """Return the same of Parquet, whose rows come in the columns that are looked at."""
         splits = Splits(self._files, self._ranges)
         splits._lowered = lowered
@@ -63,6 +63,11 @@ class Splits:
             self._ranges[partition] = self._source(partition).offsets(0)
         self.close()
         return self
+
+    @property
+    def columnar(self) -> bool:
+        """Whether rows come in the columns that are looked at."""
+        return self._lowered is not None
 
     @property
     def name(self) -> str:
@@ -116,4 +121,5 @@ class Splits:
             return self._opened([file])
         from runtime.systems.files.parquet_columns import ColumnsOfParquet
 
-        return ColumnsOfParquet([file], self._lowered.columns, self._lowered.needed)
+        is_whole = isinstance(self._lowered, ColumnStart)
+        return ColumnsOfParquet([file], self._lowered.columns, self._lowered.needed, is_whole)

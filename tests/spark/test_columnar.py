@@ -17,7 +17,8 @@ from planner.columnar.lowering import lowered, reasons
 from planner.columnar.terms import NotColumnar, columns_of, condition_of, term_of
 from runtime.ports.stream_values import values_of
 from runtime.systems.files.parquet_columns import holds
-from runtime.units.worker.columnar import ColumnarFolding, column
+from runtime.units.worker import columnar
+from runtime.units.worker.columnar import ColumnarFolding, ColumnarPreparing, column
 from runtime.units.worker.columnar_states import Unusual
 from samza_dsl import (
     App,
@@ -27,10 +28,12 @@ from samza_dsl import (
     collect,
     count,
     daily,
+    dead_letter,
     hopping,
     maximum,
     mean,
     minimum,
+    session,
     top_k,
     total,
     tumbling,
@@ -223,6 +226,79 @@ def test_inputs_that_are_folded_as_columns_come_to_what_a_live_run_comes_to(one,
     assert sorted(values_of(other, "panes", None)) == sorted(values_of(live, "panes", None))
     assert numbers_of(units) == numbers_of(expected)
     assert bool(seen) == any(one.parts)
+
+
+FILTERS = {
+    "not-one": lambda seen: seen.number != 1,
+    "late": lambda seen: seen.at >= 20,
+    "some-key": lambda seen: seen.key != "a",
+    "called": lambda seen: len(seen.key) < 20,
+}
+
+
+def by_key(seen):
+    """Fail for some."""
+    return {"b": 1}[seen.key] if seen.number == 0 else seen.key
+
+
+def panes_of(keyed, windows):
+    return keyed.window(windows, count()).map(repr)
+
+
+GROUPED = "grouped as it is read"
+"""A loop reads times and groups values at once, which is not begun on columns."""
+SHAPES = {
+    "written": lambda seen: [seen.map(repr)],
+    "in two ways": lambda seen: [
+        panes_of(seen.partition_by(lambda one: one.key, partitions=2, op_id="by-key"), SECONDS),
+        seen.filter(lambda one: one.at % 2 == 0).map(repr),
+    ],
+    "sessions": lambda seen: [
+        panes_of(seen.partition_by(lambda one: one.key, partitions=2, op_id="by-key"), session(milliseconds=20))
+    ],
+    "taken apart": lambda seen: [seen.flat_map(lambda one: [one.key, str(one.at)])],
+    GROUPED: lambda seen: [panes_of(seen.filter(lambda one: one.at > 0), tumbling(milliseconds=25))],
+}
+
+
+@given(
+    choices(),
+    st.sampled_from([*SHAPES]),
+    st.lists(st.sampled_from([*FILTERS]), max_size=3, unique=True),
+    st.integers(1, 9),
+    st.integers(0, 999),
+)
+@settings(max_examples=examples(60, 30_000))
+def test_inputs_that_are_begun_on_columns_come_to_what_a_live_run_comes_to(one, shape, filters, at_once, seed):
+    """Times and filters, then records: what is malformed, late and counted is the same, whatever comes behind."""
+    app, live, other = App("begun"), memory(), memory()
+    found = app.input(
+        "seen",
+        value=Found,
+        key=by_key,
+        timestamp=lambda seen: seen.at,
+        max_disorder_ms=one.disorder_ms,
+        on_error=dead_letter("bad"),
+    )
+    for name in filters:
+        found = found.filter(FILTERS[name], op_id=name)
+    for number, way in enumerate(SHAPES[shape](found)):
+        way.send_to(app.output(f"out-{number}", value=str))
+    app.options = Options(batch_records=at_once, max_uncommitted=seed % 7 + 1)
+    seen = []
+    with tempfile.TemporaryDirectory() as scratch:
+        write(Path(scratch), one.parts)
+        run = ColumnarPreparing.run
+        with (
+            patch.object(columnar, "FEW", 1 + seed % 3),
+            patch.object(ColumnarPreparing, "run", lambda *given: seen.append(run(*given)) or seen[-1]),
+        ):
+            units = run_here(app, other, {"seen": Path(scratch)}, seed)
+        expected = run_once(app, live, bind={"seen": Path(scratch)})
+    for name in expected.plan.results:
+        assert sorted(values_of(other, name.name, None)) == sorted(values_of(live, name.name, None)), name.name
+    assert numbers_of(units) == numbers_of(expected)
+    assert bool(seen) == (any(one.parts) and shape != GROUPED)
 
 
 def app_with(

@@ -1,6 +1,7 @@
 """What units of a plan come to when rows are shuffled between them as Spark does, for pipelines that are drawn."""
 
 import asyncio
+import gzip
 import random
 import sys
 import threading
@@ -8,23 +9,25 @@ from collections import Counter
 from contextlib import closing
 from unittest.mock import patch
 
+import msgspec
 import pytest
 import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.model.clock import SystemClock
+from runtime.ports.stream_values import values_of
 from runtime.systems.memory.lists import ListSink
 from runtime.units.driver.application import Application
 from runtime.units.driver.engine import finish
 from runtime.units.program import Program
 from runtime.units.shuffle_rows import beginnings
 from runtime.units.worker.worker import new_event_loop, run_units
-from samza_dsl import App, Options, count, dead_letter, tumbling
+from samza_dsl import App, Options, count, dead_letter, session, tumbling, whole
 from tests.building import build
 from tests.runtime.test_laws import worlds
 from tests.scale import examples
-from tests.simulation.crash import memory
+from tests.simulation.crash import memory, run_once
 from tests.spark.shuffling import run_here, shuffled
 from tests.strategies import SEVERAL_STAGES
 
@@ -133,3 +136,27 @@ def test_units_are_run_on_uvloop_where_it_is_installed_and_else_on_pythons_own_e
     monkeypatch.setitem(sys.modules, "uvloop", None)
     with closing(new_event_loop()) as loop:
         assert isinstance(loop, asyncio.BaseEventLoop)
+
+
+@pytest.mark.parametrize("windows", [tumbling(milliseconds=25), session(milliseconds=5), whole()], ids=str)
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "csv"])
+def test_windows_of_the_stage_that_reads_fire_at_the_end_of_a_file(tmp_path, windows, kind):
+    """How long a file is only its end tells, and behind that nothing comes by which something would fire."""
+    rows = [("a", 1), ("a", 100), ("b", 130)]
+    text = "".join(f"{key},{at}\n" if kind == "csv" else f'{{"key": "{key}", "at": {at}}}\n' for key, at in rows)
+    text = f"key,at\n{text}" if kind == "csv" else text
+    file = tmp_path / f"ticks.{kind}"
+    file.write_bytes(gzip.compress(text.encode()) if kind.endswith("gz") else text.encode())
+    found = []
+    for run in (run_here, lambda app, environment, bind: run_once(app, environment, bind=bind)):
+        app, environment = App("alone"), memory()
+        ticks = app.input("ticks", value=Keyed, key=lambda tick: tick.key, timestamp=lambda tick: tick.at)
+        ticks.window(windows, count()).map(repr).send_to(app.output("out", value=str))
+        run(app, environment, bind={"ticks": file})
+        found.append(sorted(values_of(environment, "out", None)))
+    assert found[0] == found[1] != []
+
+
+class Keyed(msgspec.Struct):
+    key: str
+    at: int

@@ -13,7 +13,7 @@ from msgspec import inspect
 
 from operators.core.base import Batch
 from planner.columnar.terms import Term
-from runtime.encoding.columns import SureColumns
+from runtime.encoding.columns import SureColumns, WholeColumns
 from runtime.ports.streams import Read
 from runtime.systems.files.folders import typed
 from runtime.systems.files.parquet import ParquetSource, RowFile, open_parquet
@@ -26,11 +26,15 @@ ROWS_AT_ONCE = 1 << 16
 class ColumnsOfParquet(ParquetSource):
     """A bounded input of Parquet whose rows come as some columns, where all `fields` are sure to be read.
 
-    `needed` are the names of these columns. Rows of other files come as rows.
+    `needed` are the names of these columns, which are `whole` where a record may be made of them. Rows of other files
+    come as rows.
     """
 
-    def __init__(self, files: Sequence[DataFile], fields: Sequence[Term], needed: Sequence[str]) -> None:
+    def __init__(
+        self, files: Sequence[DataFile], fields: Sequence[Term], needed: Sequence[str], whole: bool = False
+    ) -> None:
         super().__init__(files)
+        self._kind_of_columns = WholeColumns if whole else SureColumns
         self._columns = [self._file(file, number, fields, needed) for number, file in enumerate(files)]
 
     def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
@@ -40,7 +44,7 @@ class ColumnsOfParquet(ParquetSource):
         if not len(table):
             return super().read(partition, offset, max_records)
         end = offset + len(table)
-        values = cast("list[object]", SureColumns(table, offset, partial(self._rows, partition)))
+        values = cast("list[object]", self._kind_of_columns(table, offset, partial(self._rows, partition)))
         return Read(Batch(values, offsets=range(offset, end)), None, end)
 
     def close(self) -> None:

@@ -11,12 +11,12 @@ from typing import TypeGuard, cast
 
 from operators.core.base import Output, Serde
 from planner.columnar.combining import combined
-from planner.columnar.lowering import lowered
+from planner.columnar.lowering import lowered, prepared
 from planner.columnar.projection import reshaped
 from planner.columnar.terms import NotColumnar
 from planner.model.errors import refuse
 from planner.model.graph import Graph
-from planner.model.plan import Options, StreamPlan, whole
+from planner.model.plan import Options, Plan, StreamPlan, whole
 from planner.passes import plan as make_plan
 from planner.passes import streams_of
 from runtime.assembly.bindings import Bindings, check_source, config_of, is_another
@@ -107,6 +107,7 @@ class Application:
             self._place_of = bindings.place_of
             counts = bindings.partition_counts(graph)
             self.plan = make_plan(graph, whole(options), counts, wrapped=bool(around))
+            lowered |= prepared_inputs(graph, self.plan, sources) if not around else {}
             self._outputs = {stream.name: self._config(stream) for stream in self.plan.results}
             self._place = intent_of(graph, bind, data)
             # Before anything is checked or made: what an earlier run has left is published first, and its outputs are
@@ -423,6 +424,23 @@ def lowered_inputs(graph: Graph, sources: dict[str, Source], in_parquet: Contain
         if isinstance(source, Splits) and source.name == "parquet":
             with suppress(NotColumnar):
                 found[id] = _native(graph, id, type_of_rows(spec.value), in_parquet)
+                sources[spec.stream] = source.in_columns(found[id])
+    return found
+
+
+def prepared_inputs(graph: Graph, plan: Plan, sources: dict[str, Source]) -> dict[str, Native]:
+    """Return how inputs that lie in columns are read there as far as that goes, and have their sources hand these out.
+
+    Where a loop reads them and groups what it makes of them at once, it does that sooner.
+    """
+    found: dict[str, Native] = {}
+    once = {segment.entry for stage in plan.stages for segment in stage.segments if not segment.folding}
+    for id, spec in graph.inputs.items():
+        source = sources.get(spec.stream)
+        is_alone = [one.stream for one in graph.inputs.values()].count(spec.stream) == 1
+        if id in once and is_alone and isinstance(source, Splits) and source.name == "parquet" and not source.columnar:
+            with suppress(NotColumnar):
+                found[id] = prepared(graph, id, type_of_rows(spec.value))
                 sources[spec.stream] = source.in_columns(found[id])
     return found
 

@@ -14,16 +14,19 @@ from operators.partition_by import Partitioner
 from operators.windows.partials import Fold, Folds, Partials, spread
 from operators.windows.window_groups import Groups, Slot
 from operators.windows.window_types import Hopping, Tumbling
-from planner.columnar.lowering import Lowered, parts_of
+from planner.columnar.lowering import ColumnStart, Lowered, parts_of
 from planner.columnar.projection import Reshaped
 from planner.columnar.terms import Term
 from runtime.encoding.keys import KeySerde
 from runtime.reading.event_times import looks_like_seconds
-from runtime.reading.folding import Folded
+from runtime.reading.folding import Folded, PreparedRows
 from runtime.stage.outputs import routed
+from runtime.systems.files.plain_columns import values_in
 from runtime.units.worker.columnar_states import WHERE_NONE, Unusual, listed, states_of
 
 TYPES = {"int": pa.int64(), "float": pa.float64(), "str": pa.string(), "bool": pa.bool_()}
+FEW = 256
+"""The rows from which on Arrow's own costs are less than what it saves."""
 CHECKED = {"add": "add_checked", "subtract": "subtract_checked", "multiply": "multiply_checked"}
 
 
@@ -46,13 +49,7 @@ class ColumnarFolding:
 
     def _run(self, table: pa.RecordBatch, watermark: int, disorder_ms: int) -> Folded:
         lowered, number = self._lowered, len(table)
-        at = column(lowered.timestamp, table)
-        lowest, highest = pc.min_max(at).values()
-        if lowest.as_py() < EARLIEST_MS or highest.as_py() > LATEST_MS:
-            raise Unusual
-        reached = pc.cumulative_max(at, start=watermark + disorder_ms)
-        stamps = pa.concat_arrays([pa.array([watermark + disorder_ms], pa.int64()), reached[:-1]])
-        stamps = pc.subtract(stamps, disorder_ms)
+        at, stamps, reached = stamped(lowered.timestamp, table, watermark, disorder_ms)
         dropped = {}
         for id, condition in lowered.filters:
             kept = column(condition, table)
@@ -61,7 +58,7 @@ class ColumnarFolding:
                 table, at, stamps = (one.filter(kept) for one in (table, at, stamps))
         folds, late = self._folded(table, at, stamps)
         counted = [dropped[id] for id in self._counted]
-        return Folded(number, [(lowered.exit, folds, late)], reached[-1].as_py() - disorder_ms, counted)
+        return Folded(number, [(lowered.exit, folds, late)], reached, counted)
 
     def _folded(self, table: pa.RecordBatch, at: pa.Array, stamps: pa.Array) -> tuple[Folds, Batch]:
         lowered = self._lowered
@@ -145,6 +142,52 @@ class ColumnarFolding:
             values = [value for value in column if value is not None]
             states.append(number if part.add_read is None else part.add_read(part.init(), values))
         return tuple(states) if self._lowered.window.aggregation.parts else states[0]
+
+
+def stamped(term: Term, table: pa.RecordBatch, watermark: int, disorder_ms: int) -> tuple[pa.Array, pa.Array, int]:
+    """Return the event times of rows, how far event time was at each of them, and how far it is behind them."""
+    at = column(term, table)
+    lowest, highest = pc.min_max(at).values()
+    if lowest.as_py() < EARLIEST_MS or highest.as_py() > LATEST_MS:
+        raise Unusual
+    reached = pc.cumulative_max(at, start=watermark + disorder_ms)
+    stamps = pa.concat_arrays([pa.array([watermark + disorder_ms], pa.int64()), reached[:-1]])
+    return at, pc.subtract(stamps, disorder_ms), reached[-1].as_py() - disorder_ms
+
+
+class ColumnarPreparing:
+    """Reads event times off columns and filters rows, and makes records of the others; changes nothing itself."""
+
+    def __init__(self, how: ColumnStart, kind: object) -> None:
+        self._how, self._kind = how, kind
+
+    def run(self, table: pa.RecordBatch, watermark: int, disorder_ms: int) -> PreparedRows | None:
+        """Return the records; None where anything is not as in most batches, or where they are few."""
+        if len(table) < FEW:
+            return None
+        try:
+            return self._run(table, watermark, disorder_ms)
+        except (pa.ArrowException, Unusual):
+            return None
+
+    def _run(self, table: pa.RecordBatch, watermark: int, disorder_ms: int) -> PreparedRows:
+        at = stamps = places = None
+        reached = watermark
+        if self._how.timestamp is not None:
+            at, stamps, reached = stamped(self._how.timestamp, table, watermark, disorder_ms)
+        dropped = {}
+        for id, condition in self._how.filters:
+            kept = column(condition, table)
+            dropped[id] = len(table) - (pc.sum(kept).as_py() or 0)
+            if dropped[id]:
+                places = pa.array(range(len(table))) if places is None else places
+                table, places = table.filter(kept), places.filter(kept)
+                at, stamps = (None if one is None else one.filter(kept) for one in (at, stamps))
+        values = values_in(table, self._kind)
+        if values is None:
+            raise Unusual
+        columns = [None if one is None else one.to_pylist() for one in (at, stamps, places)]
+        return PreparedRows(values, columns[0], columns[1], reached, columns[2], dropped)
 
 
 def column(term: Term, table: pa.RecordBatch) -> pa.Array:

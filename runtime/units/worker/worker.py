@@ -18,6 +18,7 @@ import pyarrow as pa
 from operators.core.base import NEVER
 from operators.partition_by import PartitionBy
 from operators.task import Effects
+from planner.columnar.lowering import ColumnStart
 from planner.columnar.projection import Reshaped
 from planner.model.levers import Levers
 from planner.model.plan import Options, StagePlan
@@ -39,6 +40,7 @@ from runtime.reading.reader import Columnar
 from runtime.run.composition import Composition
 from runtime.run.measurement import measure
 from runtime.systems.files.files import open_sink
+from runtime.systems.files.rows import type_of_rows
 from runtime.systems.host.durable import make_durable
 from runtime.units.carried_error import carried
 from runtime.units.heartbeats import Said, Saying
@@ -49,7 +51,7 @@ from runtime.units.shuffle_rows import AttemptReport, BlockRun, beginnings, runs
 from runtime.units.staging import attempted
 from runtime.units.topic_rows import SUFFIX as ROWS
 from runtime.units.topic_rows import RowsFile
-from runtime.units.worker.columnar import ColumnarFolding, ColumnarReshaping
+from runtime.units.worker.columnar import ColumnarFolding, ColumnarPreparing, ColumnarReshaping
 from runtime.units.worker.environment import MERGED, TaskEnvironment
 from runtime.units.worker.micro_batch_environment import KeptEnvironment
 
@@ -242,7 +244,8 @@ class UnitRun:
         columnar = _columnar(job, stage)
         specs = [self._graph.specs[id] for id in stage.operators]
         does_more = any(spec.stateful or spec.repartitions or spec.asynchronous for spec in specs)
-        options = _options(job.plan.options, bool(columnar), writes_only=bool(self._files) and not does_more)
+        in_columns = any(not isinstance(one, ColumnarPreparing) for one in columnar.values())
+        options = _options(job.plan.options, in_columns, writes_only=bool(self._files) and not does_more)
         plan = msgspec.structs.replace(job.plan, options=options)
         assembly = Assembly(
             plan,
@@ -382,6 +385,9 @@ def _columnar(job: ShippedJob, stage: StagePlan) -> dict[str, Columnar]:
             continue
         if isinstance(one, Reshaped):
             found[entry] = ColumnarReshaping(one, counted[entry])
+            continue
+        if isinstance(one, ColumnStart):
+            found[entry] = ColumnarPreparing(one, type_of_rows(job.graph.inputs[entry].value))
             continue
         spec = cast(PartitionBy, job.graph.specs[one.exit])
         partitions = job.streams[intermediate_of(job.graph, spec)].partitions
