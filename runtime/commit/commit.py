@@ -85,9 +85,10 @@ class Committer:
     def share(self, plan: Plan) -> None:
         """Commit for tasks as they are split in a plan."""
         self._siblings = plan.siblings if plan.options.factor > 1 else None
-        # A task of the same name may have read further before a merge than it has after the next split, and may have
-        # told more of event time than its readers know of it now: the end above all.
+        # One of the same name may have told of event time before a merge: this one is heard to be as far as the last
+        # of those in whose place it is, and has to say itself how far it has come.
         self._told = {}
+        # A task of the same name may have read further before a merge than it has after the next split.
         found = self._bindings.environment.checkpoints(self.app) if self._siblings is not None else {}
         self.reached = {}
         for name in filter(is_task, found):

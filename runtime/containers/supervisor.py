@@ -65,6 +65,7 @@ from runtime.run.driver import Watch, check_no_loop, run_whatever_begins
 from runtime.run.measurement import left_alone
 from runtime.run.rebalance import tasks_told
 from runtime.run.run import open_environment
+from runtime.run.scaling import FAR_LOOK_MS
 from runtime.run.settings import UNSAID, CrewSettings, RunSettings
 from runtime.systems.kafka.client.topic import cluster_of
 from runtime.systems.log.environment import LogEnvironment
@@ -192,7 +193,7 @@ class Containers:
 
     def _scales(self, may_scale: bool, pipeline: Pipeline, bound: Mapping[str, object], levers: Levers) -> None:
         """Know the size that was asked for until now, of which another one differs, and how it is opened anew."""
-        self._may_scale = may_scale and self._cluster is None
+        self._may_scale = may_scale
         self._opens = partial(open_application, self._environment, pipeline, bound, levers=levers)
         self._asked, self._wanted = self._environment.asked_scale(self._graph.app), Scale()
         self._wanted_at_ms = 0.0
@@ -344,8 +345,13 @@ class Containers:
         """Let the containers end, and others begin, where the application is asked to have another size."""
         app = self._graph.app
         while self._may_scale and not self._ending:
-            await sleep_ms(LOOK_MS)
-            asked = await asyncio.to_thread(self._environment.asked_scale, app)
+            await sleep_ms(LOOK_MS if self._cluster is None else FAR_LOOK_MS)
+            try:
+                asked = await asyncio.to_thread(self._environment.asked_scale, app)
+            except EnvironmentFault:
+                if self._cluster is None:
+                    raise
+                continue  # brokers that do not answer are asked again
             if asked == self._asked:
                 continue
             self._asked = asked

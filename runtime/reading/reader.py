@@ -394,7 +394,7 @@ class Reader:
     @property
     def is_up_to_date(self) -> bool:
         """Whether it has read all that is stored, and nothing that was handed on waits for it."""
-        return self.relay is not None and not self.relay and not self.is_stored()
+        return self.relay is not None and not self.relay and not self.is_stored() and not self.awaits
 
     def hear(self, told: Iterable[Control]) -> None:
         """Hear in memory, behind all that was read, how far event time is at who writes the stream."""

@@ -138,9 +138,10 @@ class Follower:
         self.take_overs += sum(map(len, lost.values()))
         app, name = self._assembly.plan.app, self.membership.name
         for container, tasks in lost.items():
+            names = [self._assembly.plan.virtual(task).name for task in tasks]
             _log.warning(
                 "%s: container %s takes %s over from %s, which is gone; %s",
-                *(app, name, tasks_told(tasks), container, going_on(tasks, checkpoints)),
+                *(app, name, tasks_told(tasks), container, going_on(names, checkpoints)),
             )
 
     async def _apart(self, work: Callable[[], T]) -> T:
@@ -161,16 +162,16 @@ def tasks_told(tasks: Collection[int]) -> str:
     return f"task{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:MOST_TOLD]))}{more}"
 
 
-def going_on(tasks: Collection[int], checkpoints: Mapping[str, Checkpoint]) -> str:
-    """Return from where tasks are processed on, as their last commits say.
+def going_on(tasks: Collection[str], checkpoints: Mapping[str, Checkpoint]) -> str:
+    """Return from where tasks of these names are processed on, as their last commits say.
 
     >>> from runtime.model.checkpoint import Position
-    >>> going_on([0, 1], {"0": Checkpoint(1, (Position("log", "words", 0, 17),))})
+    >>> going_on(["0", "1"], {"0": Checkpoint(1, (Position("log", "words", 0, 17),))})
     'the last commit goes to words:0 offset 17'
-    >>> going_on([1], {})
+    >>> going_on(["1"], {})
     'nothing was committed of it'
     """
-    positions = [one for task in sorted(tasks) if str(task) in checkpoints for one in checkpoints[str(task)].positions]
+    positions = [one for name in tasks if name in checkpoints for one in checkpoints[name].positions]
     if not positions:
         return "nothing was committed of it"
     places = [f"{one.stream}:{one.partition} offset {one.offset:,}" for one in positions[:MOST_TOLD]]

@@ -448,7 +448,7 @@ class Run:
             self._environment.announce(self.plan.app, opened.generation)
         if share is not None:
             self._follower = self._follow(share, assembly, composition.tables)
-        elif span is None and not self.keeps_state:
+        elif span is None:
             how = self._loop, self._writer, self._functions, self._replan
             self._scaler = Scaler(assembly, opened.counts, composition.tables, *how)
 
@@ -465,7 +465,8 @@ class Run:
         """Let tasks commit by themselves, and several at once where the environment can tell them apart."""
         if isinstance(self._environment, LiveEnvironment):
             committer.taken |= self._environment.commit_by_task(self.plan.app, tasks)
-            self._writer = ThreadPoolExecutor(min(self.plan.tasks, MOST_WRITERS), WRITER)
+            # Threads begin as they are needed: tasks may be split into more while it runs.
+            self._writer = ThreadPoolExecutor(MOST_WRITERS, WRITER)
 
     def _follow(self, share: Share, assembly: Assembly, broadcast: Mapping[str, TableContents]) -> Follower:
         """Join the containers that share the tasks; return what follows their job model."""

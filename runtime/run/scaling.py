@@ -23,12 +23,14 @@ from runtime.loop.loop import Loop
 from runtime.model.assignment import Scale
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import sleep_ms
+from runtime.model.errors import EnvironmentFault
 from runtime.model.metrics import OperatorMetrics
-from runtime.opening.rescaling import rescale
+from runtime.opening.rescaling import rescale, tell_split
+from runtime.ports.environment import LiveEnvironment
 from runtime.run.measurement import passed
 
-LOOK_MS = 200.0
-"""The interval between two looks at what was asked for."""
+LOOK_MS, FAR_LOOK_MS = 200.0, 3_000.0
+"""The interval between two looks at what was asked for, and where brokers have to be asked."""
 
 T = TypeVar("T")
 _log = logging.getLogger("samza_dsl")
@@ -58,13 +60,22 @@ class Scaler:
 
     async def follow(self) -> None:
         """Follow what is asked for until cancelled."""
-        environment, app = self.assembly.bindings.environment, self.assembly.plan.app
+        is_far = isinstance(self.assembly.bindings.environment, LiveEnvironment)
         while True:
-            await sleep_ms(LOOK_MS)
-            asked = await self._apart(partial(environment.asked_scale, app))
+            await sleep_ms(FAR_LOOK_MS if is_far else LOOK_MS)
+            asked = await self._apart(self._look)
             if asked.factor is not None and asked.factor != self._asked:
                 self._asked = asked.factor
                 await self.scale(asked.factor, asked.why)
+
+    def _look(self) -> Scale:
+        environment, app = self.assembly.bindings.environment, self.assembly.plan.app
+        try:
+            return environment.asked_scale(app)
+        except EnvironmentFault:
+            if not isinstance(environment, LiveEnvironment):
+                raise
+            return Scale(self._asked)  # brokers that do not answer are asked again
 
     async def scale(self, factor: int, why: str) -> bool:
         """Split or merge the tasks by a factor; return whether it could be, of which the log tells else."""
@@ -100,6 +111,9 @@ class Scaler:
         job = msgspec.structs.replace(job, meanings={**job.meanings, **configuration(plan, self.counts)})
         where = environment, plan, self.assembly.graph, committer.generation
         await self._apart(partial(rescale, *where, why, clock.elapsed_ms() - began, {JOB: job}))
+        await self._apart(partial(tell_split, environment, plan, self.assembly.graph))
+        if committer.taken and isinstance(environment, LiveEnvironment):  # each task commits by itself
+            committer.taken |= await self._apart(partial(environment.commit_by_task, plan.app, range(plan.tasks)))
         self.assembly = replace(self.assembly, plan=plan, checkpoints=environment.checkpoints(plan.app))
         await self._apart(partial(self.assembly.look, range(plan.tasks)))
         committer.share(plan)

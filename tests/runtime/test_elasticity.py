@@ -27,6 +27,7 @@ from runtime.model.clock import SystemClock, sleep_ms
 from runtime.opening.rescaling import rescaled, scalings
 from runtime.ports.commits import Commit
 from runtime.ports.store import StorePlace
+from runtime.ports.streams import Append, Control
 from runtime.reading.reader import Taken
 from runtime.reading.sieve import KeyShare, Sieve
 from runtime.reading.watermarks import ProducerWatermarks
@@ -204,6 +205,17 @@ def test_where_a_task_is_after_a_split_is_what_its_checkpoint_says_and_not_what_
         environment.commit(Commit(APP, generation, [], [], checkpoints))
         committer.share(plan)
     assert committer.reached == ({("0-1-4", "clicks", 0): 10} if position.bucket == "all" else {})
+
+
+def test_a_task_says_again_how_far_event_time_is_where_one_of_its_name_has_said_so_before_a_merge():
+    app, environment = App(APP, Options(elasticity=4)), memory()
+    app.input("clicks", value=int).send_to(app.output("out"))
+    generation = environment.own(APP)
+    committer = Committer(APP, generation, SimpleNamespace(environment=environment), SystemClock(), {}, {})
+    said = Append("between", 0, Batch([]), Control("0-1-4", 99, generation))
+    committer.done(Commit(APP, generation, [said], [], {}), [])
+    committer.share(app.plan({"clicks": 1}))
+    assert not committer._told
 
 
 PLACES = st.integers(0, 9).map(lambda number: b"%d" % number)

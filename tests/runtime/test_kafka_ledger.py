@@ -4,12 +4,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.model.virtual_tasks import VirtualTask
 from runtime.commit.commit import SHARED, STATE
 from runtime.job.job_model import JOB
 from runtime.model.assignment import JobModel
-from runtime.model.checkpoint import Checkpoint
+from runtime.model.checkpoint import Checkpoint, Position
 from runtime.systems.kafka.coordination.group import Joining, shared_out
-from runtime.systems.kafka.state.ledger import Claim, Ledger, said_of_checkpoints, said_of_claims, said_of_given
+from runtime.systems.kafka.state.changelog import ChangelogEnd
+from runtime.systems.kafka.state.ledger import (
+    Claim,
+    Ledger,
+    said_of_checkpoints,
+    said_of_claims,
+    said_of_given,
+    said_of_reached,
+    said_of_stores,
+)
 
 claims = st.builds(
     Claim,
@@ -53,7 +63,7 @@ def test_a_task_that_was_given_up_is_nobodys_until_it_is_claimed_again():
     assert Ledger({**records, **entries([second])}).held(0) == second
 
 
-@pytest.mark.parametrize("name", ["run", "live", "recomputed", "claim", SHARED, STATE, JOB])
+@pytest.mark.parametrize("name", ["run", "live", "recomputed", "claim", "scale", "0-1-2", SHARED, STATE, JOB])
 def test_no_checkpoint_is_taken_for_something_else(name):
     checkpoint = Checkpoint(3, meanings={"recomputed": "so"})
     said = said_of_checkpoints({name: checkpoint})
@@ -84,3 +94,44 @@ def test_who_is_of_an_older_run_has_no_task():
 
 def test_a_model_is_newer_than_those_of_containers_that_are_gone():
     assert shared_out([Joining("a", 1, 1, JobModel())], 1_000).generation == 1_000
+
+
+TASKS = st.sampled_from([VirtualTask(0, bucket, factor) for factor in (1, 2, 4) for bucket in range(factor)])
+WROTE = st.lists(st.tuples(TASKS, st.booleans()), max_size=12)
+
+
+@given(WROTE, TASKS)
+def test_what_a_task_has_is_what_all_have_written_who_had_keys_of_it(wrote, task):
+    kept, reached, counted_by = {}, {}, None
+    for end, (one, is_counted) in enumerate(wrote, 1):
+        kept[one] = kept.get(one, frozenset()) | {f"store {one.factor}"}
+        reached[one] = {"place": ChangelogEnd(end, 7 if is_counted else -1)}
+        if one.meets(task):
+            counted_by = one if is_counted else None
+    said = said_of_stores(kept)
+    said.extend(said_of_reached(reached))
+    found = Ledger(dict(zip(said.keys, said.values, strict=True))).committed
+    ends = [at["place"].end for one, at in reached.items() if one.meets(task)]
+    entries = 7 if counted_by == task else -1
+    assert found.ends(task) == ({"place": ChangelogEnd(max(ends), entries)} if ends else {})
+    assert found.stores(task) == {f"store {one.factor}" for one in kept if one.meets(task)}
+
+
+READ = st.lists(st.integers(0, 3), min_size=2, max_size=2)
+
+
+@given(st.lists(READ, min_size=2, max_size=6))
+def test_who_looks_again_never_takes_an_older_checkpoint_for_a_newer_one(looks):
+    def ledger(offsets):
+        positions = tuple(Position("log", "words", partition, at) for partition, at in enumerate(offsets))
+        found = Ledger({})
+        found.checkpoints["0-1-2"] = Checkpoint(1, positions)
+        return found
+
+    known = ledger(looks[0])
+    for offsets in looks[1:]:
+        before = [one.offset for one in known.checkpoints["0-1-2"].positions]
+        known.follow(ledger(offsets))
+        is_further = all(now >= at for now, at in zip(offsets, before, strict=True))
+        expected = offsets if is_further else before
+        assert [one.offset for one in known.checkpoints["0-1-2"].positions] == expected

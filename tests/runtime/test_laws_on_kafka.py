@@ -122,14 +122,14 @@ def test_so_can_what_was_published(seed, tmp_path):
         reader.close()
 
 
-def run_on_kafka(world, folder, troubles, crashes, check):
+def run_on_kafka(world, folder, troubles, crashes, check, on_commit=None):
     """Run a world's application until it is through, on either of two machines, then `check` what it has come to."""
     chance, cluster = random.Random(world.seed), Cluster(world.seed)
     with simulated(cluster):
         filled(world, folder)
         cluster.changes, cluster.troubles = 0, list(troubles)
         for attempt, crash in enumerate([*crashes, *[None] * (len(troubles) + 1)]):
-            if lived(world, cluster, folder / chance.choice(HOSTS), crash, world.seed + attempt):
+            if lived(world, cluster, folder / chance.choice(HOSTS), crash, world.seed + attempt, on_commit):
                 break
         else:
             raise AssertionError("it does not come to its end")
@@ -147,7 +147,7 @@ def filled(world, folder):
     environment.close()
 
 
-def lived(world, cluster, directory, crash, seed):
+def lived(world, cluster, directory, crash, seed, on_commit=None):
     """Whether a process has run an application to its end."""
 
     def see(place, event):
@@ -156,7 +156,7 @@ def lived(world, cluster, directory, crash, seed):
     environment = None
     try:
         environment = opened(directory)
-        watched = Watched(environment, crash)
+        watched = Watched(environment, crash, None if on_commit is None else lambda commit: on_commit(environment))
         run_once(build(world.pipeline, world.options, world.seed, on_sink=see), watched, seed)
         environment.close()
     except (Crash, Died, SamzaError) as error:

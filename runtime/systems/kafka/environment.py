@@ -111,8 +111,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment):
         self._locks: dict[str, int] = {}
         self._by_task: set[str] = set()
         """The applications that are about to be joined, and whose tasks commit by themselves."""
-        self._asked: dict[str, KafkaTable] = {}
-        """By application, its ledger as it was looked at for what size was asked for."""
+        self._tables: dict[str, KafkaTable] = {}
+        """By application, its ledger, as it is looked at again and again."""
         self._committing, self._appending = threading.Lock(), threading.Lock()
         self._announced: list[Announced] = []
         self._thread: KafkaThread | None = KafkaThread.acquire()
@@ -243,9 +243,15 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment):
             self._streams.reached(ends, commit.appends)
             consumed = self._consumed(owner, commit)
         # Behind the commit: an offset that is not committed must stay readable.
-        if consumed:
+        if consumed is not None:
             with suppress(EnvironmentFault):  # which the next time makes good
-                self._call(commit.app, self._streams.purge(consumed))
+                if consumed:
+                    self._call(commit.app, self._streams.purge(consumed))
+                # What others have read of the partitions that they share with tasks here may go once they have it.
+                if split.factor > 1 and owner.members is not None:
+                    later = Ledger(self._entries(commit.app))
+                    with self._committing:
+                        owner.ledger.follow(later)
         self._changed()
 
     def own(self, app: str) -> int:
@@ -380,18 +386,20 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment):
 
     def split(self, app: str, split: Split) -> None:
         with self._committing:
+            was_here = bool(self._state.tasks(app))
             self._state.split(app, split)
+            self._streams.drop_readers(split.factor)
             if (owner := self._owners.get(app)) is not None:
                 owner.has_all, owner.moved = False, set()
+            # Brought at once, and not where the first entry is read, which would be in the loop.
+            if was_here or split.factor > 1:
+                self._here(app)
 
     def ask_scale(self, app: str, scale: Scale) -> None:
         self._streams.write(ledger_of(app), said_of_scale(scale))
 
     def asked_scale(self, app: str) -> Scale:
-        if ledger_of(app) not in self._streams.all(own=True):
-            return Scale()
-        table = self._asked.setdefault(app, KafkaTable(self._streams.topic(ledger_of(app))))
-        return scale_in(self._call(app, table.now()))
+        return scale_in(self._entries(app)) if ledger_of(app) in self._streams.all(own=True) else Scale()
 
     def job_model(self, app: str) -> JobModel:
         runs = self.runs(app)
@@ -543,7 +551,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment):
         try:
             for app, owner in self._owners.items():
                 stop(thread, let_go(self._streams, app, owner, self._counted(app, owner)))
-            for table in self._asked.values():
+            for table in self._tables.values():
                 stop(thread, table.stop())
             if self._outside is not None:
                 stop(thread, ended(self._outside))
@@ -593,6 +601,11 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment):
     def _known(self, app: str) -> Ledger:
         owner = self._owners.get(app)
         return owner.ledger if owner is not None and owner.failure is None else self._ledger(app)
+
+    def _entries(self, app: str) -> dict[bytes, bytes]:
+        """Return what the ledger says now, for who looks at it again and again."""
+        table = self._tables.setdefault(app, KafkaTable(self._streams.topic(ledger_of(app))))
+        return self._call(app, table.now())
 
     def _ledger(self, app: str) -> Ledger:
         if ledger_of(app) not in self._streams.all(own=True):
@@ -683,15 +696,15 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment):
             owner.wrote.add(task)
         self._state.write(app, state, positions)
 
-    def _consumed(self, owner: Owner, commit: Commit) -> dict[tuple[str, int], int]:
-        """Return, now and then, below which offsets nobody will read again."""
+    def _consumed(self, owner: Owner, commit: Commit) -> dict[tuple[str, int], int] | None:
+        """Return, now and then, below which offsets nobody will read again; else None."""
         for place, offset in commit.consumed.items():
             if self._streams.config(place[0]).intermediate:
                 owner.consumed[place] = offset
         owner.commits += 1
         # A request of its own to the brokers each time: seldom is enough, as what stays is only consumed records.
         if owner.commits % PURGE_EVERY:
-            return {}
+            return None
         below, owner.consumed = owner.consumed, {}
         return below
 

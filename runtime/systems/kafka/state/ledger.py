@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 import msgspec
 
 from operators.core.base import Batch
-from planner.model.virtual_tasks import VirtualTask
+from planner.model.virtual_tasks import WHOLE as TASKS_OWN
+from planner.model.virtual_tasks import VirtualTask, is_task
 from runtime.model.assignment import Scale
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import sleep_ms
@@ -156,6 +157,13 @@ class Ledger:
             if task.name in later.checkpoints:
                 self.checkpoints[task.name] = later.checkpoints[task.name]
 
+    def follow(self, later: Ledger) -> None:
+        """Take over what another look says of tasks that have come further since; it may be the older one of others."""
+        for name, one in later.checkpoints.items():
+            known = self.checkpoints.get(name)
+            if is_task(name) and (known is None or _is_further(one, known)):
+                self.checkpoints[name] = one
+
     @property
     def committed(self) -> Committed:
         """The ledger's word on state."""
@@ -188,6 +196,13 @@ class Ledger:
         """Return the claim of who has a task, and has not given it up."""
         claim = self.claims.get(task)
         return claim if claim is not None and self.given.get(task) != claim.generation else None
+
+
+def _is_further(one: Checkpoint, known: Checkpoint) -> bool:
+    """Whether a checkpoint is a newer one of the same task; where no offset has grown, nobody can tell."""
+    offsets = {(at.stream, at.partition): at.offset for at in one.positions if at.bucket == TASKS_OWN}
+    before = {(at.stream, at.partition): at.offset for at in known.positions if at.bucket == TASKS_OWN}
+    return all(offsets.get(place, -1) >= at for place, at in before.items()) and offsets != before
 
 
 def store_of(key: bytes) -> str:

@@ -247,6 +247,9 @@ class KafkaStreams:
             self.config(name)
             fetcher = self._fetchers[name, reader] = KafkaFetcher(self.topic(name))
             fetcher.listen(self._tell)
+            for (stream, number), end in self._written.items():
+                if stream == name:  # which brokers need not have marked as committed yet when they were asked
+                    fetcher.wrote(number, end)
         if not 0 <= partition < fetcher.partitions:
             raise no_partition_error(name, StreamConfig(partitions=fetcher.partitions), partition)
         return fetcher
@@ -327,6 +330,11 @@ class KafkaStreams:
         for (name, reader), fetcher in self._fetchers.items():
             if self.config(name).intermediate:
                 fetcher.drop(task.base for task in tasks if task.bucket == reader)
+
+    def drop_readers(self, number: int) -> None:
+        """Let go of what reads for more than so many readers."""
+        for place in [place for place in self._fetchers if place[1] >= number]:
+            self._fetchers.pop(place).close()
 
     async def producer(self, transactional_id: str, shared: bool = False) -> Producer:
         """Return a producer that has begun, in transactions of that id; `shared` spares connections of its own."""

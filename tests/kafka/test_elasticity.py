@@ -1,0 +1,104 @@
+"""Tasks that are split and merged on a real broker while they run: each word counts once, with the state of before."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from operators.core.base import Batch
+from planner.model.virtual_tasks import is_task
+from runtime.job.job_model import job_of
+from runtime.model.assignment import Scale
+from runtime.model.clock import sleep_ms
+from runtime.opening.rescaling import scalings
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.kafka.environment import KafkaEnvironment
+from samza_dsl import App, Json, KafkaCluster, Options, String
+from tests.faults.processes import wait_until
+from tests.kafka.test_containers import PROGRAM, check_counts, containers_of, ended
+
+WORDS = [b"w%d" % (number % 50) for number in range(2_000)]
+
+
+@pytest.fixture
+def environment(broker, topics, tmp_path):
+    """An environment beside that of the run, whose input has one partition."""
+    with closing(KafkaEnvironment(KafkaCluster(f"kafka://{broker.bootstrap}"), tmp_path / "beside")) as environment:
+        environment.create_stream(f"{topics}-words", StreamConfig())
+        yield environment
+
+
+def write(environment: KafkaEnvironment, name: str, words: list[bytes]) -> None:
+    environment.append([Append(f"{name}-words", 0, Batch(words))])
+
+
+def counting(name: str, options: Options) -> App:
+    app = App(name, options)
+    words = app.input(f"{name}-words", value=String()).map(str.lower)
+    counts = words.partition_by(lambda word: word, partitions=1, op_id="by-word").scan(
+        lambda total, word: (total or 0) + 1, emit=lambda word, total: [word, total], op_id="count"
+    )
+    counts.send_to(app.output(f"{name}-counts", value=Json(list)))
+    return app
+
+
+def test_each_word_counts_once_whatever_the_factor_of_a_run_becomes(broker, topics, environment, tmp_path, monkeypatch):
+    monkeypatch.setattr("runtime.run.scaling.FAR_LOOK_MS", 100.0)
+    cluster = KafkaCluster(f"kafka://{broker.bootstrap}")
+    app = counting(topics, Options(commit_interval_ms=100))
+
+    async def main():
+        async with app.running(data=tmp_path / "here", environment=cluster) as run:
+            for start, factor in ((0, 4), (500, 2), (1_000, 8)):
+                write(environment, topics, WORDS[start : start + 500])
+                environment.ask_scale(topics, Scale(factor))
+                while run.plan.options.factor != factor:
+                    await sleep_ms(20)
+            write(environment, topics, WORDS[1_500:])
+            while environment.stream_stats(f"{topics}-counts")[0] < len(WORDS):
+                await sleep_ms(50)
+            assert len(run.tasks) == 8
+
+    asyncio.run(main())
+    check_counts(broker, topics, WORDS)
+    assert [(one.before, one.now) for one in scalings(environment.checkpoints(topics))] == [(1, 4), (4, 2), (2, 8)]
+    here = {path.name for path in (tmp_path / "here" / "state" / topics).iterdir()}
+    assert here == {f"0-{bucket}-8" for bucket in range(8)}, "what was split is where its parts are"
+    # Elsewhere, as one task again: all state comes from the changelogs.
+    environment.ask_scale(topics, Scale(1))
+    write(environment, topics, WORDS)
+    app.run(tmp_path / "there", environment=cluster, until_now=True)
+    check_counts(broker, topics, WORDS * 2)
+    assert {name for name in environment.checkpoints(topics) if is_task(name)} == {"0"}
+
+
+def test_containers_give_way_to_others_where_the_command_says_so(broker, topics, environment, tmp_path):
+    (tmp_path / "app.py").write_text(PROGRAM.format(name=topics).replace("partitions=4", "partitions=1"))
+    program, where = Path(sys.executable).with_name("samza-dsl"), ["--environment", f"kafka://{broker.bootstrap}"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": tmp_path}
+
+    def scaled(*how: str) -> str:
+        done = subprocess.run([program, "scale", topics, *where, *how], capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    write(environment, topics, WORDS[:1_000])
+    run = subprocess.Popen([program, "run", "app.py", *where, "--data", "here", "--containers", "2"], **pipes)
+    try:
+        wait_until(lambda: environment.checkpoints(topics).keys() >= {"0"})
+        assert "4 tasks in 3 containers" in scaled("--factor", "4", "--containers", "3")
+        assert len({one.container for one in job_of(environment, topics).tasks}) == 3
+        with suppress(ProcessLookupError):
+            os.kill(containers_of(run)[0], signal.SIGKILL)
+        write(environment, topics, WORDS[1_000:])
+        assert "1 tasks in 1 container" in scaled("--factor", "1", "--containers", "1")
+        wait_until(lambda: environment.stream_stats(f"{topics}-counts")[0] >= len(WORDS))
+    finally:
+        run.send_signal(signal.SIGTERM)
+    ended(run)
+    check_counts(broker, topics, WORDS)
