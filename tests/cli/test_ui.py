@@ -31,7 +31,7 @@ def test_a_run_says_what_its_page_may_do_only_where_it_has_one(call, shouting):
 
 
 @pytest.mark.ci
-def test_runs_that_have_ended_are_shown_until_it_is_told_to_end(program, call, shouting, folder):
+def test_runs_that_run_have_ended_or_were_killed_are_shown_until_it_is_told_to_end(program, call, shouting, folder):
     produce("words", ["a", "b"], value=str, data=folder / "one", end=True)
     assert call("run", "shouting.py", "--data", "one").exit_code == 0
     (folder / "two").mkdir()
@@ -40,13 +40,15 @@ def test_runs_that_have_ended_are_shown_until_it_is_told_to_end(program, call, s
     with urllib.request.urlopen(f"{url}api/runs", timeout=20) as answer:
         (run,) = json.loads(answer.read())
     assert (run["id"], run["state"], run["lag"]) == ("0/shouting", "has ended", 0)
-    produce("words", ["c"], value=str, data=folder / "two", end=True)
-    assert call("run", "shouting.py", "--data", "two").exit_code == 0
+    produce("words", ["c"], value=str, data=folder / "two")
 
-    def ids():
+    def states():
         with urllib.request.urlopen(f"{url}api/runs", timeout=20) as answer:
-            return [one["id"] for one in json.loads(answer.read())]
+            return {one["id"]: one["state"] for one in json.loads(answer.read())}
 
-    wait_until(lambda: ids() == ["0/shouting", "1/shouting"])
+    running = program("run", "shouting.py", "--data", "two")
+    wait_until(lambda: states() == {"0/shouting": "has ended", "1/shouting": "runs"})
+    running.kill()
+    wait_until(lambda: states()["1/shouting"] == "was killed")
     serving.send_signal(signal.SIGTERM)
     assert serving.wait(20) == 0
