@@ -49,7 +49,7 @@ HOMES = {
     "opentelemetry": ("runtime/watching/telemetry.py",),
     "typer": ("samza_dsl/cli/",),
     "hypothesis": ("samza_dsl/laws",),
-    "IPython": ("samza_dsl/view/live.py",),
+    "IPython": ("samza_dsl/view/live.py", "samza_dsl/room/notebook.py"),
 }
 """Where a library that is heavy or optional may be imported."""
 

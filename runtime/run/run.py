@@ -92,7 +92,7 @@ class Run:
         self._data = data
         self._owned = isinstance(data, str | Path)
         self._where = data, settings.environment, settings.host_id
-        self._placement = settings.placement
+        self._placement, self._view = settings.placement, settings.view
         self._environment = open_environment(*self._where)
         self._functions: list[Functions] = []
         self._follower: Follower | None = None
@@ -197,9 +197,22 @@ class Run:
         return self._error is not None
 
     @property
+    def over(self) -> bool:
+        """Whether the run has come to its end, be it before its time."""
+        return self._ended.is_set()
+
+    @property
     def stopping(self) -> bool:
         """Whether a stop was asked for."""
         return self._loop.stopping
+
+    def show(self) -> None:
+        """Show the run in the output of a notebook's cell: its plan with rates, and what is slow, live until it ends.
+
+        Raises SamzaError outside of a notebook.
+        """
+        assert self._view is not None, "an application gives its runs a view"
+        self._view(self)
 
     def stop(self) -> None:
         """Ask the run to complete what is in flight, commit and end; may be called from a signal handler."""

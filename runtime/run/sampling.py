@@ -14,8 +14,8 @@ from runtime.functions.calls import Calls
 from runtime.model.clock import monotonic_ms
 from runtime.stage.chain import Chain
 
-EVERY_MS = 25.0
-"""The time between two samples: each costs some 20 us, so that a watched run pays a thousandth."""
+EVERY_MS = 50.0
+"""The time between two samples: each costs some 20 us, so that a watched run pays less than a thousandth."""
 LONGEST_MS = 250.0
 """The most that one sample stands for: a machine that slept has not worked meanwhile."""
 UNHEEDED_MS = 5_000.0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from planner.model.levers import ALL, Levers
 from runtime.loop.loop import POLL_MS
@@ -14,6 +15,9 @@ from runtime.model.history import HistorySpan
 from runtime.model.state_choice import State
 from runtime.opening.opening import Share
 from runtime.systems.kafka.client.topic import KafkaCluster
+
+if TYPE_CHECKING:
+    from runtime.run.run import Run
 
 Cluster = str | KafkaCluster | None
 """The Kafka cluster that is a run's environment; None for the embedded log."""
@@ -26,8 +30,8 @@ class RunSettings:
     `bind` has a place for each stream that lies elsewhere. A run goes on from the checkpoint, unless it is told
     `from_start`, and what becomes of `state` then. With `until_now` it ends with what is there now. A `span` is the
     part of history that it runs over. On Spark it may `collect` outputs. In one container of several it has a
-    `share` of another run. The `clock`, the `levers` and `poll_ms`, after which it looks for news that nobody told,
-    are for tests and benchmarks.
+    `share` of another run. The `view` shows a run in a notebook. The `clock`, the `levers` and `poll_ms`, after which
+    it looks for news that nobody told, are for tests and benchmarks.
     """
 
     bind: Mapping[str, object] | None = None
@@ -40,6 +44,7 @@ class RunSettings:
     host_id: str | None = None
     placement: Placement = sticky
     share: Share | None = None
+    view: Callable[[Run], None] | None = None
     clock: Clock | None = None
     poll_ms: float = POLL_MS
     levers: Levers = ALL

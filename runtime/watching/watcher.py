@@ -168,7 +168,7 @@ def page_server(said: Metrics, address: str, pages: Mapping[str, Page]) -> PageS
     if said.ui and said.token_file is None and not is_local(host):
         raise SamzaError(
             f"metrics: the page of a run is for who has a token, where others than this machine can ask: give "
-            f"token_file= (--metrics-token-file) with {said.address!r}"
+            f"token_file= (--metrics-token-file; --token-file of samza-dsl ui) with {said.address!r}"
         )
     return PageServer(host, port, pages, _token(said.token_file))
 

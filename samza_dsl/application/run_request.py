@@ -199,7 +199,14 @@ def settings_of(request: RunRequest) -> RunSettings:
         environment=request.environment,
         collect=request.collect,
         host_id=request.host_id,
+        view=_show,
     )
+
+
+def _show(run: Run) -> None:
+    from samza_dsl.room.notebook import show
+
+    show(run)
 
 
 def _run_on_spark(app: App, on: Spark, request: RunRequest) -> BatchRun:

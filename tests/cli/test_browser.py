@@ -70,6 +70,8 @@ def opened(chromium, url, **how):
     page, asked, wrong = context.new_page(), [], []
     page.on("request", lambda request: asked.append(request.url))
     page.on("pageerror", lambda error: wrong.append(str(error)))
+    # What the policy of the page refuses is told there.
+    page.on("console", lambda said: wrong.append(said.text) if "Security Policy" in said.text else None)
     page.set_default_timeout(PATIENCE_MS)
     expect.set_options(timeout=PATIENCE_MS)
     page.goto(url)

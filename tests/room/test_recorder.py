@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import os
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -137,6 +138,18 @@ def test_a_run_does_what_it_is_asked_and_forgets_what_was_asked_long_ago(tmp_pat
     assert noted(tmp_path).look()["state"] == ended and notes.get("asked") is None
     notes.ask(Wish(what="stop", at_ms=0))
     assert notes.heed(60_000) is None and notes.heed(0) is None
+
+
+@pytest.mark.parametrize("has_commits", [True, False])
+def test_a_run_is_asked_to_commit_where_it_can(tmp_path, has_commits):
+    asked = []
+    run = SimpleNamespace(**({"want_commit": lambda: asked.append("commit")} if has_commits else {}))
+    recorder = noting.Recorder(Notes(tmp_path, "thirds"), "here")
+    recorder._notes.folder.mkdir(parents=True)
+    recorder._notes.ask(Wish(what="commit", at_ms=noting.wall_clock_ms()))
+    for _ in range(2):
+        recorder._heed(run)
+    assert asked == ["commit"] * has_commits
 
 
 def test_a_run_of_the_command_line_and_one_with_a_page_are_noted_and_others_are_not(tmp_path):
