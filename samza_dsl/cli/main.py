@@ -26,6 +26,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "run": Command("run", "run", "Run an application until its inputs end, or Ctrl-C."),
+    "drain": Command("run", "drain", "Empty what lies between an application's stages."),
     "reprocess": Command("reprocess", "reprocess", "Compute the results of history anew."),
     "take-over": Command("reprocess", "take_over", "Let an application go on from a handover."),
     "config": Command("settings", "config", "Show each setting of a run, and where it is said."),

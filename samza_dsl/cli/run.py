@@ -30,6 +30,9 @@ AppArgument = Annotated[
 ]
 StartOption = Annotated[bool, typer.Option("--from-start", help="Read all inputs from their start again.")]
 NowOption = Annotated[bool, typer.Option("--until-now", help="Stop at what the inputs hold now.")]
+DrainOption = Annotated[
+    bool, typer.Option("--drain", help="Read no more of the inputs, empty what lies between stages, and end.")
+]
 StateOption = Annotated[
     Literal["reset", "keep"] | None,
     typer.Option(help="With --from-start: drop the state; or keep it, so that records may be late."),
@@ -104,6 +107,7 @@ def run(
     target: AppArgument,
     from_start: StartOption = False,
     until_now: NowOption = False,
+    drain: DrainOption = False,
     state: StateOption = None,
     forget: ForgetOption = None,
     bind: BindOption = None,
@@ -152,7 +156,11 @@ def run(
         bound = bindings_of(app, bind or [], options, on=on, writes_directories=checkpoint is not None)
         cluster = KafkaCluster(environment, options) if environment is not None else None
         served_at = _metrics_said(metrics, metrics_token_file, ready_lag, opentelemetry, ui)
-        request = RunRequest(data, environment=cluster, bind=bound, until_now=until_now, live=True, metrics=served_at)
+        if drain and (from_start or on is not None):
+            raise Mistake("--drain goes on where a run here was, and reads nothing: leave --from-start and --on out")
+        is_short = until_now or drain
+        request = RunRequest(data, environment=cluster, bind=bound, until_now=is_short, live=True, metrics=served_at)
+        request = replace(request, drains=drain)
         if on is not None:
             served(app, replace(request, on=Spark(master=master, checkpoint=checkpoint, end=end)))
             return
@@ -167,6 +175,30 @@ def run(
         kept = Forget(*forget) if forget else state
         request = replace(request, from_start=from_start, state=kept, containers=containers)
         served(app, replace(request, host_id=host_id, placement=placement, standby=standby))
+
+
+def drain(
+    target: AppArgument,
+    containers: ContainersOption = 1,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
+    data: DataOption = DEFAULT,
+    traceback: TracebackOption = False,
+) -> None:
+    """Read no more of an application's inputs, process all that lies between its stages, and end.
+
+    It is the program that has run: end its run first. No record is between stages then, so that the next version may
+    hand on what it likes there. State, timers and windows stay as they are, and inputs go on where they were.
+    """
+    run(
+        target,
+        drain=True,
+        containers=containers,
+        environment=environment,
+        kafka_options=kafka_options,
+        data=data,
+        traceback=traceback,
+    )
 
 
 def _metrics_said(
