@@ -139,12 +139,7 @@ def run(
     with told(whole=traceback, loading=True):
         app = loaded(target)
     with told(whole=traceback):
-        if state is not None and not from_start:
-            raise Mistake("--state says what becomes of the state in a rewind: add --from-start, or leave it out")
-        if forget and from_start:
-            raise Mistake("--forget is about a run that goes on where it was: leave --from-start or --forget out")
-        if on is not None and forget:
-            raise Mistake("--forget is about state here, and Spark's lies in its checkpoint: leave it out")
+        _check_where_it_begins(on, from_start, drain, state, forget)
         if on is not None and (from_start or (until_now and not checkpoint) or containers > 1):
             raise Mistake(
                 "--on spark reads what the inputs hold from their start, and shares tasks by itself: leave "
@@ -156,8 +151,6 @@ def run(
         bound = bindings_of(app, bind or [], options, on=on, writes_directories=checkpoint is not None)
         cluster = KafkaCluster(environment, options) if environment is not None else None
         served_at = _metrics_said(metrics, metrics_token_file, ready_lag, opentelemetry, ui)
-        if drain and (from_start or on is not None):
-            raise Mistake("--drain goes on where a run here was, and reads nothing: leave --from-start and --on out")
         is_short = until_now or drain
         request = RunRequest(data, environment=cluster, bind=bound, until_now=is_short, live=True, metrics=served_at)
         request = replace(request, drains=drain)
@@ -185,7 +178,7 @@ def drain(
     data: DataOption = DEFAULT,
     traceback: TracebackOption = False,
 ) -> None:
-    """Read no more of an application's inputs, process all that lies between its stages, and end.
+    """Empty what lies between an application's stages: process it, read no more of its inputs, and end.
 
     It is the program that has run: end its run first. No record is between stages then, so that the next version may
     hand on what it likes there. State, timers and windows stay as they are, and inputs go on where they were.
@@ -199,6 +192,19 @@ def drain(
         data=data,
         traceback=traceback,
     )
+
+
+def _check_where_it_begins(
+    on: str | None, from_start: bool, drain: bool, state: str | None, forget: list[str] | None
+) -> None:
+    if state is not None and not from_start:
+        raise Mistake("--state says what becomes of the state in a rewind: add --from-start, or leave it out")
+    if forget and from_start:
+        raise Mistake("--forget is about a run that goes on where it was: leave --from-start or --forget out")
+    if on is not None and forget:
+        raise Mistake("--forget is about state here, and Spark's lies in its checkpoint: leave it out")
+    if drain and (from_start or on is not None):
+        raise Mistake("--drain goes on where a run here was, and reads nothing: leave --from-start and --on out")
 
 
 def _metrics_said(
