@@ -171,7 +171,7 @@ class Containers:
                     self._environment, pipeline, bound, levers=levers, from_start=from_start, state=state
                 )
                 self._bindings, self.plan = opened.bindings, opened.plan
-                share = self._begin_run(opened, levers, until_now, settings.span)
+                share = self._begin_run(opened, levers, until_now, settings.span, settings.drains)
         except BaseException:
             self._release()
             raise
@@ -228,11 +228,13 @@ class Containers:
             asyncio.run(sleep_ms(LOOK_MS))
         return alive
 
-    def _begin_run(self, opened: Opened, levers: Levers, until_now: bool, span: HistorySpan | None) -> Share:
+    def _begin_run(
+        self, opened: Opened, levers: Levers, until_now: bool, span: HistorySpan | None, drains: bool = False
+    ) -> Share:
         """Return the share of all containers of a new run, and note it where others may start some as well."""
         check_spread(opened.plan, opened.bindings, self._graph, "run containers=1")
         self._recovered = recover(self._environment, opened, self._graph, wall_clock_ms())
-        ends = ends_of(self._environment, opened, self._graph) if until_now else {}
+        ends = ends_of(self._environment, opened, self._graph, drains) if until_now else {}
         share = Share(
             levers=levers,
             container="",

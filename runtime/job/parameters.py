@@ -95,7 +95,7 @@ def renamed(noted: str, moves: Mapping[str, str]) -> str:
 def changes_of(graph: Graph, checkpoints: Mapping[str, Checkpoint]) -> tuple[ChangeMetrics, ...]:
     """Return the changes since something was read last, as they are noted now."""
     return tuple(
-        ChangeMetrics(operator=id, what=tuple(_differences(one.former, one.now)), is_new=not one.former)
+        ChangeMetrics(operator=id, what=tuple(differences(one.former, one.now)), is_new=not one.former)
         for id, one in (noted_parameters(checkpoints) or {}).items()
         if one.former is not None and id in graph.specs
     )
@@ -110,7 +110,7 @@ def changed_now(
     """
     before, reads = noted_parameters(checkpoints) or {}, offsets_read(checkpoints)
     for id, one in msgspec.json.decode(noted, type=dict[str, Noted]).items():
-        what = (*_differences(before[id].now, one.now),) if id in before else ()
+        what = (*differences(before[id].now, one.now),) if id in before else ()
         if what and (id in kept or _read(graph, id, reads)):
             yield ChangeMetrics(operator=id, what=what)
 
@@ -130,11 +130,11 @@ def _followed(before: Noted, now: dict[str, str], read: int) -> Noted:
     # Who changes a program twice before it reads anything has changed it once, against what read last.
     has_read = before.former is None or before.read != read
     former = before.now if has_read else before.former or {}
-    is_as_then = former and not [*_differences(former, now)]
+    is_as_then = former and not [*differences(former, now)]
     return Noted(now) if is_as_then else Noted(now, former, read)
 
 
-def _differences(former: Mapping[str, str] | None, now: Mapping[str, str]) -> Iterator[str]:
+def differences(former: Mapping[str, str] | None, now: Mapping[str, str]) -> Iterator[str]:
     """Yield in words the differences of parameters that both versions of the library know."""
     for name in now:
         # A parameter that only one version of the library knows is no change of the user's.

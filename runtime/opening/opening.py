@@ -234,10 +234,11 @@ def with_changes(metrics: RunMetrics, recovered: Recovered) -> RunMetrics:
     return replace(metrics, changes=recovered.changes, where=recovered.where)
 
 
-def ends_of(environment: Environment, opened: Opened, graph: Graph) -> dict[tuple[str, int], int]:
+def ends_of(environment: Environment, opened: Opened, graph: Graph, drains: bool = False) -> dict[tuple[str, int], int]:
     """Return the end offsets of the inputs, but for tables; raises `Damaged` where more was read of one than there is.
 
-    They lie behind what open transactions have written: a run waits for these, and for those of tables here.
+    They lie behind what open transactions have written: a run waits for these, and for those of tables here. Where it
+    `drains`, they are where the application has come to, so that nothing more is read but what lies between stages.
     """
     bindings = opened.bindings
     for table in graph.tables.values():
@@ -251,11 +252,15 @@ def ends_of(environment: Environment, opened: Opened, graph: Graph) -> dict[tupl
         written = bindings.written(stream)
         for partition, readable in bindings.ranges(stream, range(bindings.partitions(stream))).items():
             ranges[stream, partition] = readable._replace(end=max(readable.end, written[partition]))
+    reached = {place: found.start for place, found in ranges.items()}
     for checkpoint in environment.checkpoints(opened.plan.app).values():
         for position in checkpoint.positions:
             place = position.stream, position.partition
+            # Of virtual tasks that share a partition the others come to where the first of them is.
+            if place in ranges:
+                reached[place] = max(reached[place], position.offset)
             if place in ranges and position.offset > ranges[place].end:
                 # The source may tell of it in its own words.
                 bindings.origin(*place).read(position.offset)
                 raise gone_error(*place, position.offset, ranges[place].start, ranges[place].end)
-    return {place: found.end for place, found in ranges.items()}
+    return reached if drains else {place: found.end for place, found in ranges.items()}

@@ -37,7 +37,8 @@ UNFINISHED = ""
 class Complaint(NamedTuple):
     """The reason why a run can't go on with the state of an operator, and the advice `instead` that keeps it.
 
-    `spec` is the operator that would read it; None where there is none. `convert` is the advice that changes it.
+    `spec` is the operator that would read it; None where there is none. `convert` is the advice that changes it, and
+    the `heirs` are the operators that it could be given to.
     """
 
     operator: str
@@ -45,6 +46,7 @@ class Complaint(NamedTuple):
     wrong: str
     instead: str
     convert: str = ""
+    heirs: tuple[str, ...] = ()
 
 
 def check_state(
@@ -147,6 +149,7 @@ def _orphan(
         wrong,
         f"where it is the {spec.kind} {alike[0]!r} at {spec.site} now, move it: {command}; or name that one as before "
         f"(op_id={store!r})",
+        heirs=tuple(alike),
     )
 
 

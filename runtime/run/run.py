@@ -415,7 +415,7 @@ class Run:
             ends = {(stream, partition): end for stream, partition, end in share.ends}
         else:
             self._recovered = recover(self._environment, opened, self._graph, self._clock.now_ms())
-            ends = ends_of(self._environment, opened, self._graph) if until_now else {}
+            ends = ends_of(self._environment, opened, self._graph, settings.drains) if until_now else {}
             if span is not None:
                 history = open_history(
                     span, self._environment, self._bindings, self._graph, self.plan, opened.generation

@@ -28,16 +28,18 @@ class RunSettings:
     """The settings of a live run; the defaults are those of `App.run`.
 
     `bind` has a place for each stream that lies elsewhere. A run goes on from the checkpoint, unless it is told
-    `from_start`, and what becomes of `state` then. With `until_now` it ends with what is there now. A `span` is the
-    part of history that it runs over. On Spark it may `collect` outputs. In one container of several it has a
-    `share` of another run. The `view` shows a run in a notebook. The `clock`, the `levers` and `poll_ms`, after which
-    it looks for news that nobody told, are for tests and benchmarks.
+    `from_start`, and what becomes of `state` then. With `until_now` it ends with what is there now, and where it
+    `drains` as well, with what lies between stages. A `span` is the part of history that it runs over. On Spark it may
+    `collect` outputs. In one container of several it has a `share` of another run. The `view` shows a run in a
+    notebook. The `clock`, the `levers` and `poll_ms`, after which it looks for news that nobody told, are for tests and
+    benchmarks.
     """
 
     bind: Mapping[str, object] | None = None
     from_start: bool = False
     state: State = None
     until_now: bool = False
+    drains: bool = False
     span: HistorySpan | None = None
     environment: Cluster = None
     collect: bool | str | Sequence[str] = False

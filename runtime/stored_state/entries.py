@@ -13,10 +13,10 @@ from operators.core.base import Serde, Spec
 from operators.core.entry_keys import KEY, EntryKind, EntryKinds, StateEntry, kind_at
 from operators.io import TableInput
 from operators.partition_by import PartitionBy, hash_
-from operators.state.keyed_state import dumped, loaded
+from operators.state.keyed_state import Encoded, dumped, loaded
 from planner.model.graph import Graph
 from planner.model.plan import Plan
-from runtime.encoding.serdes import LAST_TAG, Evolving, Tagged, kept
+from runtime.encoding.serdes import LAST_TAG, Declared, Evolving, Tagged, kept
 from runtime.encoding.storable import form_of
 from runtime.encoding.stored_json import OF, WORD, bytes_of, escaped, packed, plain_of, unpacked
 from runtime.model.errors import SamzaError, SerdeError
@@ -25,8 +25,8 @@ from runtime.ports.state import StateSnapshot
 
 OPERATOR, TASK, KIND, VALUE, PLACE = "operator", "task", "kind", "value", "place"
 """The names in a row beside those of the parts of its place."""
-ENCODED = "encoded"
-"""The word for bytes that only the user's serde can read."""
+ENCODED, BY_SERDE = "encoded", "serde"
+"""The words for bytes that only a serde of the user's can read, and for what one has read."""
 _evolving = Evolving()
 Row = dict[str, Any]
 """An entry as plain values by name."""
@@ -64,17 +64,16 @@ class StoredEntries:
         row: Row = {OPERATOR: one.operator, TASK: one.task}
         if self._spec is None:
             row[PLACE] = escaped("bytes", b64encode(one.place).decode())
-        else:
-            kind, parts = self._parts(one.place)
-            row[KIND] = kind.word
-            for name, part in parts.items():
-                if isinstance(part, bytes) and name in self._serdes:
-                    row[name] = _plain_by(self._serdes[name], part)
-                else:
-                    row[name] = packed(part)
-        row[VALUE] = _plain_by(self._value, one.value)
-        if self._spec is not None and kind.in_tuple:
-            (row[VALUE],) = row[VALUE][OF]
+            row[VALUE] = _plain_by(self._value, one.value)
+            return row
+        kind, parts = self._parts(one.place)
+        row[KIND] = kind.word
+        for name, part in parts.items():
+            if isinstance(part, bytes) and name in self._serdes:
+                row[name] = _plain_by(self._serdes[name], part)
+            else:
+                row[name] = packed(part)
+        row[VALUE] = self._plain_value(kind, parts, one.value)
         return row
 
     def stored(self, row: Row) -> Stored:
@@ -92,8 +91,7 @@ class StoredEntries:
             for name, part in row.items()
             if name not in (OPERATOR, TASK, KIND, VALUE)
         }
-        value = escaped("tuple", [row[VALUE]]) if kind.in_tuple else row[VALUE]
-        return self._placed(first, kind, parts, row.get(TASK), _bytes_by(self._value, value))
+        return self._placed(first, kind, parts, row.get(TASK), self._value_bytes(kind, parts, row[VALUE]))
 
     def entry(self, one: Stored) -> StateEntry:
         """Return an entry with its values; raises SerdeError for one that is not of this operator."""
@@ -158,6 +156,27 @@ class StoredEntries:
             return kind, kind.parts_of(place, start)
         except ValueError as error:
             raise SerdeError(f"the state of {self.operator!r} is of another operator: {error}") from error
+
+    def _by_serde(self, parts: Mapping[str, object]) -> Serde | None:
+        """Return the serde of the user's that the value of an entry is kept by, if there is one."""
+        declared = None if self._spec is None else self._spec.declared_of(parts)
+        return None if isinstance(declared, Declared) else declared
+
+    def _plain_value(self, kind: EntryKind, parts: Mapping[str, object], data: bytes) -> object:
+        if (serde := self._by_serde(parts)) is not None:
+            stored = self._value.decode(data)
+            stored = stored[0] if kind.in_tuple else stored
+            if type(stored) is Encoded:
+                return escaped(BY_SERDE, _plain_by(serde, stored.data))
+        plain: Any = _plain_by(self._value, data)
+        return plain[OF][0] if kind.in_tuple else plain
+
+    def _value_bytes(self, kind: EntryKind, parts: Mapping[str, object], plain: Any) -> bytes:
+        serde = self._by_serde(parts)
+        if serde is not None and isinstance(plain, dict) and plain.get(WORD) == BY_SERDE:
+            stored = Encoded(_bytes_by(serde, plain.get(OF)))
+            return self._value.encode((stored,) if kind.in_tuple else stored)
+        return _bytes_by(self._value, escaped("tuple", [plain]) if kind.in_tuple else plain)
 
     def _placed(self, first: bytes, kind: EntryKind, parts: Mapping[str, object], task: object, value: bytes) -> Stored:
         try:

@@ -91,6 +91,8 @@ class RunRequest:
     autosize: Sizing | None = None
     on: Spark | None = None
     collect: bool | str | Sequence[str] = False
+    drains: bool = False
+    """Whether a run `until_now` reads no more of its inputs, and ends with what lies between its stages."""
     span: HistorySpan | None = None
     """The part of history that it reads; None for all that is there and will come."""
     beside: str = ""
@@ -195,6 +197,7 @@ def settings_of(request: RunRequest) -> RunSettings:
         from_start=request.from_start,
         state=request.state,
         until_now=request.until_now,
+        drains=request.drains,
         span=request.span,
         environment=request.environment,
         collect=request.collect,

@@ -26,8 +26,10 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "run": Command("run", "run", "Run an application until its inputs end, or Ctrl-C."),
+    "drain": Command("run", "drain", "Empty what lies between an application's stages."),
     "reprocess": Command("reprocess", "reprocess", "Compute the results of history anew."),
     "take-over": Command("reprocess", "take_over", "Let an application go on from a handover."),
+    "evolve": Command("state", "evolve", "Compare a program with what has run, and change its state."),
     "config": Command("settings", "config", "Show each setting of a run, and where it is said."),
     "plan": Command("plan", "plan", "Show how an application will run."),
     "reset": Command("checkpoint", "reset", "Drop an application's positions and state."),

@@ -33,6 +33,9 @@ AppArgument = Annotated[
 ]
 StartOption = Annotated[bool, typer.Option("--from-start", help="Read all inputs from their start again.")]
 NowOption = Annotated[bool, typer.Option("--until-now", help="Stop at what the inputs hold now.")]
+DrainOption = Annotated[
+    bool, typer.Option("--drain", help="Read no more of the inputs, empty what lies between stages, and end.")
+]
 StateOption = Annotated[
     Literal["reset", "keep"] | None,
     typer.Option(help="With --from-start: drop the state; or keep it, so that records may be late."),
@@ -119,6 +122,7 @@ def run(
     target: AppArgument,
     from_start: StartOption = False,
     until_now: NowOption = False,
+    drain: DrainOption = False,
     state: StateOption = None,
     forget: ForgetOption = None,
     bind: BindOption = None,
@@ -152,12 +156,7 @@ def run(
     with told(whole=traceback, loading=True):
         app = loaded(target)
     with told(whole=traceback):
-        if state is not None and not from_start:
-            raise Mistake("--state says what becomes of the state in a rewind: add --from-start, or leave it out")
-        if forget and from_start:
-            raise Mistake("--forget is about a run that goes on where it was: leave --from-start or --forget out")
-        if on is not None and forget:
-            raise Mistake("--forget is about state here, and Spark's lies in its checkpoint: leave it out")
+        _check_where_it_begins(on, from_start, drain, state, forget)
         if on is not None and (from_start or (until_now and not checkpoint) or containers > 1):
             raise Mistake(
                 "--on spark reads what the inputs hold from their start, and shares tasks by itself: leave "
@@ -165,12 +164,14 @@ def run(
             )
         # Options that would do nothing are refused: who says one takes it to hold.
         _check_about_spark(on, master, checkpoint, end)
-        sizing = _sizing_said(autosize, on is None and environment is None and not until_now)
+        sizing = _sizing_said(autosize, on is None and environment is None and not (until_now or drain))
         options = options_in(kafka_options)
         bound = bindings_of(app, bind or [], options, on=on, writes_directories=checkpoint is not None)
         cluster = KafkaCluster(environment, options) if environment is not None else None
         served_at = _metrics_said(metrics, metrics_token_file, ready_lag, opentelemetry, ui, ui_allow_actions)
-        request = RunRequest(data, environment=cluster, bind=bound, until_now=until_now, live=True, metrics=served_at)
+        is_short = until_now or drain
+        request = RunRequest(data, environment=cluster, bind=bound, until_now=is_short, live=True, metrics=served_at)
+        request = replace(request, drains=drain)
         if on is not None:
             served(app, replace(request, on=Spark(master=master, checkpoint=checkpoint, end=end)))
             return
@@ -202,6 +203,43 @@ def _sizing_said(said: str | None, can_be: bool) -> ByLoad | None:
         return msgspec.convert({name.strip(): value.strip() for name, _, value in pairs}, ByLoad, strict=False)
     except (ValueError, msgspec.ValidationError) as error:
         raise Mistake(f"--autosize {said}: {error}: write --autosize min=1,max=8") from None
+
+
+def drain(
+    target: AppArgument,
+    containers: ContainersOption = 1,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
+    data: DataOption = DEFAULT,
+    traceback: TracebackOption = False,
+) -> None:
+    """Empty what lies between an application's stages: process it, read no more of its inputs, and end.
+
+    It is the program that has run: end its run first. No record is between stages then, so that the next version may
+    hand on what it likes there. State, timers and windows stay as they are, and inputs go on where they were.
+    """
+    run(
+        target,
+        drain=True,
+        containers=containers,
+        environment=environment,
+        kafka_options=kafka_options,
+        data=data,
+        traceback=traceback,
+    )
+
+
+def _check_where_it_begins(
+    on: str | None, from_start: bool, drain: bool, state: str | None, forget: list[str] | None
+) -> None:
+    if state is not None and not from_start:
+        raise Mistake("--state says what becomes of the state in a rewind: add --from-start, or leave it out")
+    if forget and from_start:
+        raise Mistake("--forget is about a run that goes on where it was: leave --from-start or --forget out")
+    if on is not None and forget:
+        raise Mistake("--forget is about state here, and Spark's lies in its checkpoint: leave it out")
+    if drain and (from_start or on is not None):
+        raise Mistake("--drain goes on where a run here was, and reads nothing: leave --from-start and --on out")
 
 
 def _metrics_said(

@@ -27,13 +27,13 @@ from samza_dsl.settings.sources import TABLE, Setting, Sources, Stated, WrongSet
 
 PLACES = {"data", "environment", "kafka_options"}
 """The settings that every command has which looks at streams or state: where they are."""
-LOADING = {"run", "reprocess", "plan", "take-over"}
+LOADING = {"run", "drain", "evolve", "reprocess", "plan", "take-over"}
 """The commands that take an application's program, and not its name."""
 RUNS = {"run", "reprocess"}
 OF_OPTIONS = {*RUNS, "plan", "config"}
 """The commands that have a flag for each option of an application; all others heed files and variables alone."""
 ONCE = "is about one run, and would hold for each one that is started again"
-OF_ONE_RUN = dict.fromkeys(("from_start", "state", "forget"), ONCE)
+OF_ONE_RUN = dict.fromkeys(("from_start", "state", "forget", "drain", "apply", "convert"), ONCE)
 HIDDEN = "(hidden)"
 DEFAULTS = Options()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -15,21 +15,23 @@ import typer
 from planner.model.flow import counted
 from planner.model.graph import Graph
 from planner.model.plan import Plan
+from runtime.assembly.bindings import Bindings
 from runtime.encoding.serdes import to_json
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.errors import SamzaError
 from runtime.opening.deletion import check_not_shared
+from runtime.opening.evolution import Evolved, evolved
 from runtime.opening.rewind import check_move, no_state_error
 from runtime.opening.stored_state import CHANGING, STAGED, StoredOperator, finish, forget, move, stored
 from runtime.ports.environment import Environment, SnapshotEnvironment, typed
 from runtime.ports.state import StateSnapshot
 from runtime.stored_state.entries import OPERATOR, TASK, VALUE, Row, Stored, StoredEntries, entries_of
-from runtime.stored_state.replacement import check_convert, converted, imported
+from runtime.stored_state.replacement import Change, check_convert, converted, imported
 from runtime.stored_state.row_files import check_suffix, read_lines, read_rows, write_lines, write_rows
 from samza_dsl.application.loading import load_function
 from samza_dsl.cli.checkpoint import AppArgument, known
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened
-from samza_dsl.cli.errors import Mistake, told
+from samza_dsl.cli.errors import FAILED, Mistake, told
 from samza_dsl.cli.output import Column, print_rows, say
 from samza_dsl.cli.plan import plan_of
 from samza_dsl.cli.settings import loaded
@@ -267,6 +269,119 @@ def convert_stored(
             before, now = converted(place, *planned, operator, entries_of(snapshot, operator), change)
         kept = "" if before == now else f", {before - now:,} of which are dropped"
         say(f"{app} has converted {_entries(before)} of {operator!r}{kept}")
+
+
+def evolve(
+    target: FileArgument,
+    apply: Annotated[bool, typer.Option("--apply", help="Do what is listed, operator by operator.")] = False,
+    forget_said: Annotated[
+        list[str] | None, typer.Option("--forget", metavar="OP", help="With --apply: drop the state of an operator.")
+    ] = None,
+    convert: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OP=MODULE:FUNCTION", help="With --apply: convert the state of an operator."),
+    ] = None,
+    yes: YesOption = False,
+    data: DataOption = DEFAULT,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
+) -> None:
+    """Compare a program with what has run: which operators are kept, changed, added and dropped, and what that means.
+
+    With --apply the state of operators that were renamed is moved, and other state is dropped and converted as is said.
+    Each change is done or not begun; where the command is killed, the same command does the rest. Without --apply
+    nothing is changed, and the exit code is 1 where a run of the program would be refused.
+    """
+    with told(), opened(data, environment, kafka_options) as place:
+        app, planned = _planned(target, place, "evolve app.py")
+        known(place, app)
+        if not apply and (forget_said or convert):
+            raise Mistake("--forget and --convert are about what --apply does: add it, or leave them out")
+        if not apply:
+            if _told_of(place, planned, target):
+                raise typer.Exit(FAILED)
+            return
+        with told(loading=True):
+            changes = {id: load_function(function) for id, function in map(_conversion, convert or ())}
+        _own(place, app)
+        found = {one.operator: one for one in _compared(place, planned)}
+        steps = _steps(found, forget_said or (), changes)
+        if not steps:
+            say(f"nothing is to be done for the state of {app}")
+            return
+        if not yes and not typer.confirm(f"{app}: {'; '.join(step.says for step in steps)}?"):
+            raise Mistake("nothing was changed")
+        for step in steps:
+            _take(place, planned, step, changes)
+            say(f"{app}: {step.says}")
+        if _told_of(place, planned, target):
+            raise typer.Exit(FAILED)
+
+
+class _Step(NamedTuple):
+    """A change of the state of one operator, and the words for it."""
+
+    does: str
+    operator: str
+    says: str
+    heir: str = ""
+
+
+def _steps(found: Mapping[str, Evolved], forgotten: Collection[str], changes: Mapping[str, Change]) -> list[_Step]:
+    """Return what is to be done; raises `Mistake` for what nobody has said, and for what is said of others."""
+    for id in (*forgotten, *changes):
+        if id not in found or not found[id].entries:
+            raise Mistake(f"{id!r} has no state: see samza-dsl evolve without --apply")
+    steps = [_Step("forget", id, f"drops the state of {id!r}") for id in forgotten]
+    steps += [_Step("convert", id, f"converts the state of {id!r}") for id in changes]
+    left = [one for id, one in found.items() if one.complaints and id not in forgotten and id not in changes]
+    for one in left:
+        if not one.heir:
+            instead = f"--forget {one.operator}" + f", or --convert {one.operator}=MODULE:FUNCTION" * any(
+                complaint.convert for complaint in one.complaints
+            )
+            raise Mistake(f"{one.operator!r}: {one.complaints[0].wrong}: say {instead}; nothing was changed")
+        steps.append(_Step("move", one.operator, f"moves the state of {one.operator!r} to {one.heir!r}", one.heir))
+    return steps
+
+
+def _take(place: Environment, planned: tuple[Plan, Graph], step: _Step, changes: Mapping[str, Change]) -> None:
+    app = planned[0].app
+    if step.does == "forget":
+        forget(place, app, [step.operator])
+    elif step.does == "move":
+        check_move(place, *planned, step.operator, step.heir)
+        move(place, app, step.operator, step.heir)
+    else:
+        assert isinstance(place, SnapshotEnvironment), "a place of commands"
+        with closing(place.snapshot(app)) as snapshot:
+            entries = entries_of(snapshot, step.operator)
+            converted(place, *planned, step.operator, entries, changes[step.operator])
+
+
+def _conversion(said: str) -> tuple[str, str]:
+    operator, equals, function = said.partition("=")
+    if not equals:
+        raise Mistake(f"--convert {said} names no function: write --convert OP=module:function")
+    return operator, function
+
+
+def _compared(place: Environment, planned: tuple[Plan, Graph]) -> list[Evolved]:
+    return evolved(place, *planned, Bindings(place, planned[1], {}).partition_counts(planned[1]))
+
+
+def _told_of(place: Environment, planned: tuple[Plan, Graph], target: str) -> bool:
+    """Print what becomes of each operator; return whether a run would be refused."""
+    found = _compared(place, planned)
+    columns = [Column("operator"), Column("now"), Column("keys", right=True), Column("what it means")]
+    print_rows(columns, [[one.operator, one.what, f"{one.entries:,}", one.means] for one in found])
+    refused = [one for one in found if one.complaints]
+    for one in refused:
+        first = one.complaints[0]
+        drop = f"drop it: --apply --forget {one.operator}"
+        ways = [f"move it to {one.heir!r}: --apply" if one.heir else first.instead, first.convert, drop]
+        say(f"{one.operator}: {'; or '.join(filter(None, ways))}")
+    return bool(refused)
 
 
 class _Look(NamedTuple):

@@ -945,7 +945,7 @@ class MessageStream(Generic[K, V]):
         """
         site = here()
         check_name(site, "a table", name)
-        serde = None if state is None else serde_said(site, "state", state, operator="to_table")
+        serde = state_said(site, "to_table", "state", state)
         changes: MessageStream[K, Any] = self._then(
             OwnTable, site, on_error, name, state=serde, store=check_store(site, store)
         )

@@ -178,6 +178,15 @@ def test_the_state_of_one_operator_is_listed_moved_and_dropped(on_kafka, write, 
     assert shown(on_kafka, f"{topics}-new") == ['["a",3]']
     assert shown(on_kafka, f"{topics}-left")[-3:] == ['["a",3]', '["b",1]', '["c",1]']
     assert listed().keys() == {"operator", "by", "new", "left"}
+    version("newest", "left")
+    assert "moves the state of 'new' to 'newest'" in on_kafka("evolve", "app.py", "--apply", "--yes")
+    version("new", "left")
+    on_kafka("state", "move", "app.py", "newest", "new")
+    sell("z")
+    on_kafka("drain", "app.py")
+    assert '["z",1]' not in shown(on_kafka, f"{topics}-new")
+    on_kafka("run", "app.py", "--until-now")
+    assert '["z",1]' in shown(on_kafka, f"{topics}-new")
     version("new", "left", "gone")
     sell("b")
     on_kafka("run", "app.py", "--until-now", *there)

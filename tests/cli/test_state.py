@@ -3,11 +3,12 @@
 import json
 import re
 import shlex
+import sys
 
 import pytest
 
 from operators.core.base import Batch
-from runtime.encoding.serdes import Tagged
+from runtime.encoding.serdes import Evolving, Tagged
 from runtime.opening.stored_state import CHANGING
 from runtime.ports.streams import Append
 from runtime.systems.log.environment import LogEnvironment
@@ -320,3 +321,49 @@ def test_what_a_run_of_containers_says_to_forget_is_forgotten(shop, call):
 def test_forgetting_goes_with_a_run_that_goes_on(more, wrong, shop, call):
     refused = call("run", "app.py", "--forget", "scan-sales", *more)
     assert (refused.exit_code, wrong in refused.stderr) == (2, True)
+
+
+HANDED_ON = """
+    from msgspec import Struct
+    from samza_dsl import App
+    class Sale(Struct):
+        {field}
+    app = App("shop")
+    sales = app.input("sales", value=dict).map(lambda r: Sale({made}))
+    by_shop = sales.partition_by(lambda s: "a", op_id="by")
+    by_shop.map(lambda sale: sale.{read}).send_to(app.output("totals"))
+"""
+OLD = HANDED_ON.format(field="eur: int", made='r["eur"]', read="eur")
+NEW = HANDED_ON.format(field="cents: list[str]", made='[str(r["eur"])]', read="cents")
+
+
+@pytest.mark.parametrize("command", [("drain", "app.py"), ("run", "app.py", "--drain")])
+def test_a_drain_reads_no_input_and_empties_what_lies_between_stages(command, shop, call, folder):
+    shop.version(OLD)
+    assert shop.run().exit_code == 0
+    log = LogEnvironment(folder / ".samza-dsl")
+    old = Evolving().encode(sys.modules["app"].Sale(7))
+    log.append([Append("shop-by", 0, Batch([old] * 3, [Tagged().encode("a")] * 3, [1] * 3))])
+    before = log.checkpoints("shop")["0"].position_of("sales", 0).offset
+    log.close()
+    shop.sell("ab")
+    drained = call(*command)
+    assert drained.exit_code == 0, drained.stderr
+    assert shop.totals() == ["10"] * 4 + ["7"] * 3
+    assert call("state", "list", "shop").stdout.splitlines()[1].split()[:5] == ["by", "-", "-", "-", "0"]
+    log = LogEnvironment(folder / ".samza-dsl")
+    assert log.checkpoints("shop")["0"].position_of("sales", 0).offset == before
+    log.close()
+    shop.version(NEW)
+    assert shop.run().exit_code == 0
+    assert shop.totals()[7:] == ['["10"]'] * 2
+
+
+def test_a_drain_is_of_a_run_that_goes_on_here(shop, call):
+    shop.run()
+    assert "leave --from-start and --on out" in call("run", "app.py", "--drain", "--from-start").stderr
+    shop.sell("a")
+    assert call("drain", "app.py").exit_code == 0
+    assert len(shop.totals()) == 4
+    assert shop.run().exit_code == 0
+    assert len(shop.totals()) == 5
