@@ -51,6 +51,7 @@ ORDER = (
     "runtime.commit",
     "runtime.loop",
     "runtime.opening",
+    "runtime.queries",
     "runtime.run",
     "runtime.containers",
     "runtime.watching",

@@ -30,6 +30,25 @@ class StateReader(Protocol):
         """Let go of what was looked at."""
 
 
+class StateSnapshot(Protocol):
+    """The committed state of an application as of one moment, of the tasks that are here, until it is closed.
+
+    One thread at a time uses it. It may keep in place what commits replace meanwhile, so it should not last.
+    """
+
+    def tasks(self, store: str) -> Collection[int]:
+        """Return the tasks in which a store has, or had, entries."""
+
+    def get(self, store: str, task: int, key: bytes) -> bytes | None:
+        """Return an entry, None where there is none; raises `Damaged` where it is not what was written."""
+
+    def between(self, store: str, task: int, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the entries with `start` <= key < `end`, in key order; raises `Damaged`."""
+
+    def close(self) -> None:
+        """Let go of it; a second call does nothing."""
+
+
 class StatePort(Protocol):
     """The committed entries of the stores of applications, each a sorted map per task."""
 

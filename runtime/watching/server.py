@@ -28,9 +28,12 @@ STATUS = {
     404: "Not Found",
     405: "Method Not Allowed",
     408: "Request Timeout",
+    410: "Gone",
+    421: "Misdirected Request",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     503: "Service Unavailable",
+    504: "Gateway Timeout",
 }
 LOCAL = "127.0.0.1"
 _END = b"\r\n\r\n"
@@ -46,11 +49,23 @@ class Answer(NamedTuple):
     """What a browser may load beside it: nothing; a page that has styles in it says so."""
 
 
-class Page(NamedTuple):
-    """A page: the function that makes its answer, and whether it is only for those who have the token, if any."""
+class Request(NamedTuple):
+    """A request for a page: what stands behind the path of the page, and behind "?", as they came."""
 
-    answer: Callable[[], Awaitable[Answer]]
+    below: str = ""
+    said: str = ""
+
+
+class Page(NamedTuple):
+    """A page: the function that makes its answer, and whether it is only for those who have the token, if any.
+
+    A page whose path ends with "/" answers for all that is below. One with what is `of_users` is shown to others than
+    this machine only where there is a token.
+    """
+
+    answer: Callable[[Request], Awaitable[Answer]]
     is_secret: bool = True
+    of_users: bool = False
 
 
 def address_of(said: str) -> tuple[str, int]:
@@ -179,19 +194,25 @@ class PageServer:
             if not colon or name != name.strip() or (name.lower() in headers and name.lower() in _ONCE):
                 return Answer(400, "a header can't be read\n")
             headers[name.lower()] = value.strip()
-        method, path = words[0], words[1].partition("?")[0]
+        method, (path, _, said) = words[0], words[1].partition("?")
         if method not in ("GET", "HEAD"):
             return Answer(405, "pages are only read here\n")
         has_token = self._has_token(headers.get("authorization", ""))
         refused = self._refused(headers, has_token)
         if refused:
             return Answer(403, refused)
-        page = self._pages.get(path)
+        above = f"{path[: path.find('/', 1)]}/"
+        at = path if path in self._pages else above
+        page = self._pages.get(at)
         if page is None:
             return Answer(404, f"there are {', '.join(sorted(self._pages))}\n")
+        if page.of_users and self._token is None and not is_local(self._host):
+            return Answer(
+                403, "this is for who has a token, and there is none: give token_file= (--metrics-token-file)\n"
+            )
         if page.is_secret and self._token is not None and not has_token:
             return Answer(401, "a token is asked for: Authorization: Bearer TOKEN, or as the password\n")
-        return await page.answer()
+        return await page.answer(Request(path.removeprefix(at), said))
 
     def _has_token(self, said: str) -> bool:
         scheme, _, said = said.partition(" ")

@@ -12,7 +12,7 @@ from runtime.model.errors import SamzaError
 from runtime.model.metrics import Metrics, RunMetrics
 from runtime.run.driver import Watch, Watched
 from runtime.watching.exposition import prometheus_text
-from runtime.watching.server import Answer, Page, PageServer, address_of, is_local
+from runtime.watching.server import Answer, Page, PageServer, Request, address_of, is_local
 
 STAMP_MS = 1_000.0
 """The interval at which the event loop shows that it turns."""
@@ -78,7 +78,7 @@ class Watcher:
         # It may have ended between the two looks.
         return self._last if self._loop is None else None
 
-    async def _metrics(self) -> Answer:
+    async def _metrics(self, _: Request) -> Answer:
         found = await self._look()
         if found is None:
             return Answer(503, f"the event loop has not turned for {self._silent_ms / 1_000:.1f} s\n")
@@ -88,7 +88,7 @@ class Watcher:
     def _silent_ms(self) -> float:
         return monotonic_ms() - self._stamp_ms
 
-    async def _livez(self) -> Answer:
+    async def _livez(self, _: Request) -> Answer:
         """Tell whether the event loop turns, here and in each container; a run that begins or has ended is alive."""
         if self._loop is None:
             return Answer(200, "alive\n")
@@ -101,7 +101,7 @@ class Watcher:
             return Answer(503, "".join(told))
         return Answer(200, "alive\n")
 
-    async def _readyz(self) -> Answer:
+    async def _readyz(self, _: Request) -> Answer:
         reasons = [*self._not_ready(await self._look())]
         return Answer(503, "".join(f"{reason}\n" for reason in reasons)) if reasons else Answer(200, "ready\n")
 

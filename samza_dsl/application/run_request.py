@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from runtime.run.run import Run
     from runtime.run.settings import Cluster, RunSettings
     from runtime.units.driver.engine import BatchRun
+    from runtime.watching.state_pages import StatePages
     from samza_dsl.application.app import App
     from samza_dsl.application.placement import Said
     from samza_dsl.view.progress import Ended
@@ -116,7 +117,9 @@ def served(app: App, request: RunRequest) -> Run | Containers | BatchRun:
     said = request.metrics if isinstance(request.metrics, Metrics) else Metrics(address=request.metrics)
     # Open before the run is: who waits for it to be ready asks while it begins.
     watches = [request.watch] if request.watch is not None else []
-    pages = {}
+    state = _state_pages(app, request)
+    watches.append(state.watch)
+    pages = state.pages
     if said.ui:
         from samza_dsl.view.room import ControlRoom, shown
 
@@ -125,6 +128,14 @@ def served(app: App, request: RunRequest) -> Run | Containers | BatchRun:
         pages["/"] = shown(room)
     with served_over_http(said, app.name, watches, pages) as watch:
         return _run(app, replace(request, watch=watch))
+
+
+def _state_pages(app: App, request: RunRequest) -> StatePages:
+    """Return the pages of a run's state: on the log it is read where it lies, elsewhere the run is asked."""
+    from runtime.watching.state_pages import StatePages
+
+    on_log = request.environment is None and request.on is None
+    return StatePages(app.graph(), Path(request.data) if on_log else None)
 
 
 def _run(app: App, request: RunRequest) -> Run | Containers | BatchRun:

@@ -16,7 +16,7 @@ from planner.picture.drawing import to_svg
 from runtime.model.clock import sleep_ms
 from runtime.model.metrics import HistogramMetrics, OperatorMetrics, RunMetrics, Timed
 from runtime.run.driver import Watched
-from runtime.watching.server import Answer, Page
+from runtime.watching.server import Answer, Page, Request
 from samza_dsl.view.progress import TROUBLES
 from samza_dsl.view.readable import duration_of, rate_of, watermark_of
 
@@ -161,7 +161,7 @@ class ControlRoom:
 def shown(room: ControlRoom) -> Page:
     """Return the page of a control room as a server shows it: nothing in it is loaded, and nothing runs."""
 
-    async def answer() -> Answer:
+    async def answer(_: Request) -> Answer:
         return Answer(200, room.html(), "text/html; charset=utf-8", "default-src 'none'; style-src 'unsafe-inline'")
 
     return Page(answer)

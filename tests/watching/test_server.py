@@ -13,15 +13,15 @@ from runtime.watching.server import MOST_BYTES, Answer, Page, PageServer
 TOKEN = "0123456789abcdef"
 
 
-async def open_page():
+async def open_page(_):
     return Answer(200, "open\n")
 
 
-async def secret_page():
+async def secret_page(_):
     return Answer(200, "what is secret\n")
 
 
-async def broken_page():
+async def broken_page(_):
     raise ValueError("secret reason")
 
 

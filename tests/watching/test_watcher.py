@@ -17,7 +17,7 @@ from runtime.run.settings import RunSettings
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.systems.memory.lists import ListSource
 from runtime.watching import watcher
-from runtime.watching.server import PageServer
+from runtime.watching.server import PageServer, Request
 from runtime.watching.watcher import Watcher, served
 from samza_dsl import App
 
@@ -42,7 +42,7 @@ def answers(metrics, *paths, ready_lag=None, **state):
         vars(run).update(state)
         watching = asyncio.create_task(watched.watch(run))
         await asyncio.sleep(0)
-        found = [await watched.pages[path].answer() for path in paths]
+        found = [await watched.pages[path].answer(Request()) for path in paths]
         watching.cancel()
         await asyncio.wait([watching])
         return [(one.status, one.text) for one in found]
@@ -88,7 +88,7 @@ def test_before_a_run_and_after_it_one_is_alive_and_not_ready():
     watched = Watcher()
 
     async def look():
-        return [await watched.pages[path].answer() for path in ("/livez", "/readyz", "/metrics")]
+        return [await watched.pages[path].answer(Request()) for path in ("/livez", "/readyz", "/metrics")]
 
     live, ready, metrics = asyncio.run(look())
     assert (live.status, ready.status, metrics.status) == (200, 503, 200) and "has not begun" in ready.text
@@ -125,7 +125,7 @@ def test_an_event_loop_that_does_not_turn_is_told(monkeypatch):
     turning.wait()
 
     async def look():
-        return [(await watched.pages[path].answer()).status for path in ("/livez", "/readyz", "/metrics")]
+        return [(await watched.pages[path].answer(Request())).status for path in ("/livez", "/readyz", "/metrics")]
 
     assert asyncio.run(look()) == [200, 503, 503], "for a while a step may take long"
     at[0] = watcher.STUCK_MS + 1

@@ -19,11 +19,11 @@ from runtime.model.checkpoint import Checkpoint
 from runtime.model.errors import EnvironmentFault, Fenced, TooLarge
 from runtime.model.host_affinity import Homes
 from runtime.ports.commits import Commit, fenced_error, taken_error
-from runtime.ports.environment import LiveEnvironment
+from runtime.ports.environment import LiveEnvironment, QueryableEnvironment
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.membership import Membership
 from runtime.ports.sink import Limit
-from runtime.ports.state import StateReader
+from runtime.ports.state import StateReader, StateSnapshot
 from runtime.ports.streams import END, Append, Offsets, Read, StreamConfig, absent_error, check_name
 from runtime.systems.host.locks import owner_lock
 from runtime.systems.kafka.client.clients import Producer, ended
@@ -76,7 +76,7 @@ PURGE_EVERY = 16
 """The number of commits after which what they have consumed is removed from the topics between stages."""
 
 
-class KafkaEnvironment(LiveEnvironment):
+class KafkaEnvironment(LiveEnvironment, QueryableEnvironment):
     """Streams, changelogs and checkpoints in a cluster; state in `directory`, never ahead of these.
 
     `host` names the machine that has the directory, where that is not its own name. Whoever comes to own an application
@@ -440,6 +440,19 @@ class KafkaEnvironment(LiveEnvironment):
         if local is None:
             raise EnvironmentFault(f"Application {app!r} is not run here: its state can't be read.")
         return local.state_reader(app, store, task)
+
+    def snapshot(self, app: str) -> StateSnapshot:
+        """Return what is committed of the tasks that are here; raises `EnvironmentFault` where none can be."""
+        with self._committing:
+            owner = self._owners.get(app)
+            if owner is None:
+                raise EnvironmentFault(
+                    f"State of application {app!r} lies with the containers that run it, and not here: ask one of "
+                    "these, with run.state(...) or at the port of its metrics."
+                )
+            if not owner.has_all:
+                self._here(app)
+            return self._state.snapshot(app)
 
     def stores(self, app: str) -> list[str]:
         """Return the names of the stores that the application has ever written to, in order."""

@@ -20,7 +20,7 @@ from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import wall_clock_ms
 from runtime.model.errors import EnvironmentFault
 from runtime.ports.commits import Commit, fenced_error, taken_error
-from runtime.ports.environment import AudibleEnvironment, StagingEnvironment
+from runtime.ports.environment import AudibleEnvironment, QueryableEnvironment, StagingEnvironment
 from runtime.ports.membership import Membership
 from runtime.ports.state import StateReader, StateWrites
 from runtime.ports.streams import END, Append, Offsets, Read, StreamConfig, check_config, check_name
@@ -52,7 +52,7 @@ _ENTRIES_PER_STEP = 256
 """A range is read in steps, each in a transaction of its own: a long one would keep all pages written meanwhile."""
 
 
-class LogEnvironment(StagingEnvironment, AudibleEnvironment):
+class LogEnvironment(StagingEnvironment, AudibleEnvironment, QueryableEnvironment):
     """Streams, state and checkpoints in the directory `path`, made where it is absent (mode 0700).
 
     Several processes may read and append at a time; each application has one owner. The same directory may be opened

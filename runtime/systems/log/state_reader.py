@@ -7,7 +7,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from runtime.model.errors import Damaged
-from runtime.ports.state import StateReader
+from runtime.ports.state import StateReader, StateSnapshot
 from runtime.systems.log.journal import Journal, JournalSpan, overlaid, places_of
 from runtime.systems.log.records import PLACE, RESTORE, entries_between, entry_of, place_of_key
 
@@ -98,17 +98,25 @@ class LogStateReader(StateReader):
         self._span = self._journal.span
 
 
-class LogSnapshot:
+class LogSnapshot(StateSnapshot):
     """The state of an application as of one commit, across its stores and tasks, until it is closed.
 
-    One thread uses it. Pages that it sees are not used again before it is closed, so it should not last.
+    Pages that it sees are not used again before it is closed, so it should not last. It uses the database by itself:
+    whoever else closes that, the memory which this one reads stays.
     """
 
     def __init__(self, database: Database, app: str, store_id: StoreId) -> None:
         self._database = database
         self._app = app
         self._store_id = store_id
-        self._transaction = database.begin_reading()
+        self._is_closed = True
+        database.join()
+        try:
+            self._transaction = database.begin_reading()
+        except BaseException:
+            database.release()
+            raise
+        self._is_closed = False
         self._places: dict[str, dict[int, bytes]] = {}
         self._journals: dict[bytes, tuple[Journal, JournalSpan]] = {}
 
@@ -122,7 +130,6 @@ class LogSnapshot:
         return found
 
     def get(self, store: str, task: int, key: bytes) -> bytes | None:
-        """Return an entry, None where there is none; raises `Damaged` where it is not what was written."""
         place = self.tasks(store).get(task)
         if place is None:
             return None
@@ -142,7 +149,6 @@ class LogSnapshot:
             raise damaged_entry(self._database, self._app, store, task, key, error) from error
 
     def between(self, store: str, task: int, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the entries with `start` <= key < `end`, in key order; raises `Damaged`."""
         place = self.tasks(store).get(task)
         if place is None:
             return
@@ -158,8 +164,10 @@ class LogSnapshot:
             raise damaged_entry(self._database, self._app, store, task, start, error) from error
 
     def close(self) -> None:
-        """Let go of the commit."""
-        self._transaction.abort()
+        if not self._is_closed:
+            self._is_closed = True
+            self._transaction.abort()
+            self._database.release()
 
     def _journal(self, place: bytes) -> Journal:
         known = self._journals.get(place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -12,7 +12,7 @@ from pathlib import Path
 from shutil import rmtree
 
 from runtime.model.errors import Damaged, EnvironmentFault, Owned
-from runtime.ports.state import StateWrites
+from runtime.ports.state import StateSnapshot, StateWrites
 from runtime.systems.host.locks import owner_lock
 from runtime.systems.kafka.state.changelog import ChangelogEnd, TaskState, restore
 from runtime.systems.kafka.state.ledger import Ledger
@@ -21,9 +21,30 @@ from runtime.systems.kafka.state.shared_state import SHARED, SharedTask, apart_i
 from runtime.systems.kafka.streams.streams import KafkaStreams
 from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.log.recovery import AnotherFormat
+from runtime.systems.log.state_reader import LogSnapshot
 
 MOST_APART = 32
 """The most tasks that a process has in directories of their own, with each of which others can go on alone."""
+
+
+class TaskSnapshots(StateSnapshot):
+    """The committed state of the tasks that a process has, each as of its newest commit when this was made."""
+
+    def __init__(self, tasks: Mapping[int, LogSnapshot]) -> None:
+        self._tasks = dict(tasks)
+
+    def tasks(self, store: str) -> list[int]:
+        return sorted(task for task, one in self._tasks.items() if task in one.tasks(store))
+
+    def get(self, store: str, task: int, key: bytes) -> bytes | None:
+        return self._tasks[task].get(store, task, key)
+
+    def between(self, store: str, task: int, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        return self._tasks[task].between(store, task, start, end)
+
+    def close(self) -> None:
+        for one in self._tasks.values():
+            one.close()
 
 
 class KafkaState:
@@ -111,6 +132,25 @@ class KafkaState:
     def tasks(self, app: str) -> list[int]:
         """Return the tasks of an application whose state is here."""
         return sorted(task for name, task in self._tasks if name == app)
+
+    def snapshot(self, app: str) -> TaskSnapshots:
+        """Return the state of the tasks that are here; of one that is given up meanwhile it has nothing.
+
+        Tasks that commit together are all as of one commit where nobody writes meanwhile.
+        """
+        found: dict[int, LogSnapshot] = {}
+        try:
+            for (name, task), one in [*self._tasks.items()]:
+                if name == app:
+                    with suppress(EnvironmentFault):  # it was closed meanwhile
+                        found[task] = one.local.snapshot(app)
+        except BaseException:
+            TaskSnapshots(found).close()
+            raise
+        for task in [task for task in found if (app, task) not in self._tasks]:
+            # It was given up before it was looked at, or behind that: others may have it, and be further.
+            found.pop(task).close()
+        return TaskSnapshots(found)
 
     def copy(self, app: str, task: int) -> None:
         """Open a copy of the state of a task that others have, unless somebody on this machine has what is here."""
