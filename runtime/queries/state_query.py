@@ -20,6 +20,7 @@ PATIENCE_MS = 5_000.0
 """The longest wait for a commit that a reader has asked for, if it says no other."""
 LOOK_MS = 5.0
 """The time between two looks for a commit."""
+_NOTHING = object()
 
 
 class QueriedState:
@@ -41,6 +42,8 @@ class QueriedState:
 
     def __init__(self, query: StateQuery, shape: StateShape) -> None:
         self._query, self.shape = query, shape
+        self._tasks = 0
+        """The number of tasks as of the last look, by which a key's likely task is asked before it is looked again."""
 
     def get(
         self,
@@ -57,24 +60,35 @@ class QueriedState:
         `timeout_ms`, and where to wait would hold up an event loop.
         """
         self._query.wait_for(at_least, timeout_ms)
-        with self._query.snapshot() as snapshot:
+        snapshot = self._query.held()
+        try:
             return self.in_snapshot(snapshot, key, default)
+        finally:
+            snapshot.close()
 
     def in_snapshot(self, snapshot: StateSnapshot, key: object, default: Any = None) -> Any:
         """Return the state of a key as a snapshot has it."""
         shape, data = self.shape, self.shape.key.encode(key)
+        # By default keys are where their hash says: other tasks are asked only where that one has nothing.
+        if self._tasks:
+            found = self._found(snapshot, shape.likely(key, data, self._tasks), key, data)
+            if found is not _NOTHING:
+                return found
         tasks = snapshot.tasks(shape.operator)
-        # By default keys are where their hash says: another task is asked only where that one has nothing.
-        likely = shape.likely(key, data, max(tasks) + 1) if tasks else 0
+        self._tasks = max(tasks, default=-1) + 1
+        likely = shape.likely(key, data, self._tasks) if self._tasks else 0
         for task in sorted(tasks, key=lambda task: task != likely):
-            found = shape.found(snapshot, task, key, data)
-            if shape.windows:
-                if panes := sorted(found, key=lambda pane: (pane.start, pane.end, pane.index)):
-                    return panes
-                continue
-            for state in found:
-                return state
+            found = self._found(snapshot, task, key, data)
+            if found is not _NOTHING:
+                return found
         return default
+
+    def _found(self, snapshot: StateSnapshot, task: int, key: object, data: bytes) -> Any:
+        """Return what a task has of a key, or that there is nothing."""
+        found = self.shape.found(snapshot, task, key, data)
+        if self.shape.windows:
+            return sorted(found, key=lambda pane: (pane.start, pane.end, pane.index)) or _NOTHING
+        return next(found, _NOTHING)
 
     def range(
         self,
@@ -125,7 +139,7 @@ class StateQuery:
     def __init__(
         self,
         graph: Graph,
-        opened: Callable[[], AbstractContextManager[Environment]],
+        opened: Callable[[], AbstractContextManager[QueryableEnvironment]],
         close: Callable[[], None] = lambda: None,
     ) -> None:
         self._graph, self._opened, self.close = graph, opened, close
@@ -155,11 +169,6 @@ class StateQuery:
     def held(self) -> StateSnapshot:
         """Return the state as of one commit, which the caller closes; raises SamzaError where it lies elsewhere."""
         with self._opened() as environment:
-            if not isinstance(environment, QueryableEnvironment):
-                raise SamzaError(
-                    f"state of {self._graph.app!r} in {environment} can't be asked for: write instead: app.run(data), "
-                    "with a directory"
-                )
             return environment.snapshot(self._graph.app)
 
     def wait_for(self, at_least: Mapping[str, int] | None, timeout_ms: float) -> None:
@@ -218,6 +227,15 @@ class StateQuery:
                 place = one.stream, one.partition
                 found[place] = min(one.offset, found.get(place, one.offset))
         return [(place, found.get(place, 0)) for place, offset in wanted.items() if found.get(place, 0) < offset]
+
+
+def queryable(environment: Environment, app: str) -> QueryableEnvironment:
+    """Return an environment as one whose state can be asked for; raises SamzaError where it can't."""
+    if not isinstance(environment, QueryableEnvironment):
+        raise SamzaError(
+            f"state of {app!r} in {environment} can't be asked for: write instead: app.run(data), with a directory"
+        )
+    return environment
 
 
 class NotReached(SamzaError):

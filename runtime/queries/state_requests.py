@@ -17,7 +17,7 @@ from planner.model.graph import Graph
 from runtime.encoding.serdes import Bytes, Json, NoKey, String, Tagged, to_json
 from runtime.model.clock import monotonic_ms, sleep_ms
 from runtime.model.errors import SamzaError
-from runtime.ports.environment import Environment
+from runtime.ports.environment import QueryableEnvironment
 from runtime.ports.state import StateSnapshot
 from runtime.queries.state_query import LOOK_MS, PATIENCE_MS, NotReached, QueriedState, StateQuery
 from runtime.queries.state_shape import StateShape, shapes_of
@@ -85,7 +85,7 @@ class StateDesk:
     after `HELD_MS`, so that it keeps nothing in place; and no page takes longer than a part of a second.
     """
 
-    def __init__(self, graph: Graph, opened: Callable[[], AbstractContextManager[Environment]]) -> None:
+    def __init__(self, graph: Graph, opened: Callable[[], AbstractContextManager[QueryableEnvironment]]) -> None:
         self._app = graph.app
         self._query = StateQuery(graph, opened)
         self._states = {shape.operator: QueriedState(self._query, shape) for shape in shapes_of(graph)}

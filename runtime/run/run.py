@@ -13,7 +13,7 @@ from contextlib import (
     nullcontext,
     suppress,
 )
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,12 @@ from runtime.opening.opening import (
 from runtime.opening.rewind import check_rewind
 from runtime.ports import open_transactions as held
 from runtime.ports.commits import fenced_error
-from runtime.ports.environment import AudibleEnvironment, Environment, LiveEnvironment
+from runtime.ports.environment import AudibleEnvironment, Environment, LiveEnvironment, QueryableEnvironment
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.store import TaskStore
 from runtime.ports.stream_values import values_of
 from runtime.ports.streams import Append, StreamConfig
-from runtime.queries.state_query import QueriedState, StateQuery
+from runtime.queries.state_query import QueriedState, StateQuery, queryable
 from runtime.queries.state_requests import StateAnswer, StateDesk, StateRequest
 from runtime.reading.reader import Reader
 from runtime.run.composition import Composition
@@ -229,15 +229,19 @@ class Run:
         """
         return StateQuery(self._graph, self._queried).state(operator)
 
-    def _queried(self) -> AbstractContextManager[Environment]:
+    def _queried(self) -> AbstractContextManager[QueryableEnvironment]:
         """Return the environment to ask for state; after its end a run has closed the one that it opened itself."""
         if not self._owned or not self._is_released:
-            return nullcontext(self._environment)
+            return nullcontext(self._to_query)
         if self.keeps_state:
             raise SamzaError(
                 f"the run of {self._graph.app!r} has ended, and its state lies in its changelogs: ask while it runs"
             )
-        return closing(open_environment(*self._where))
+        return closing(queryable(open_environment(*self._where), self._graph.app))
+
+    @cached_property
+    def _to_query(self) -> QueryableEnvironment:
+        return queryable(self._environment, self._graph.app)
 
     async def state_answer(self, request: StateRequest) -> StateAnswer:
         """Return the answer to a request for the state of the tasks that are here, which comes from elsewhere."""

@@ -130,9 +130,10 @@ class LogSnapshot(StateSnapshot):
         return found
 
     def get(self, store: str, task: int, key: bytes) -> bytes | None:
-        place = self.tasks(store).get(task)
-        if place is None:
+        number = self._store_id(self._transaction, self._app, store)
+        if number is None:
             return None
+        place = PLACE.pack(number, task)
         journal = self._journal(place)
         is_there = key in journal.entries
         value = journal.entries.get(key)

@@ -37,7 +37,7 @@ class TaskSnapshots(StateSnapshot):
         return sorted(task for task, one in self._tasks.items() if task in one.tasks(store))
 
     def get(self, store: str, task: int, key: bytes) -> bytes | None:
-        return self._tasks[task].get(store, task, key)
+        return self._tasks[task].get(store, task, key) if task in self._tasks else None
 
     def between(self, store: str, task: int, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         return self._tasks[task].between(store, task, start, end)
