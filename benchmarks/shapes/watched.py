@@ -5,15 +5,16 @@ from __future__ import annotations
 import gc
 import random
 import shutil
-import threading
+import socket
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from statistics import median
-from time import process_time
+from time import process_time, sleep
 from typing import Any, ClassVar
 from unittest.mock import patch
 
@@ -24,7 +25,6 @@ from benchmarks.stateless_chain import StatelessChain
 from benchmarks.workload import Workload
 from runtime.model.metrics import Metrics
 from runtime.run.run import run_blocking
-from runtime.watching.server import PageServer
 from runtime.watching.watcher import served
 from samza_dsl import App, Options, query
 
@@ -42,13 +42,26 @@ class WithMetrics(Shape):
     def figures(self) -> Figures:
         kind = self.workload
         workload = kind(kind.description.scaled(self.scale), self.scratch)
+        with closing(socket.create_server(("127.0.0.1", 0))) as found:
+            port = found.getsockname()[1]
 
         def once(is_served: bool) -> float:
             workload.ready()
-            with patch.object(self.module, "run_blocking", _served_run) if is_served else nullcontext():
+            if not is_served:
                 return _cpu_seconds(workload.ours)
+            # The server is there before a run is, and from one to the next.
+            with served(Metrics(address=f":{port}"), self.description.name) as watch:
+                watched = partial(run_blocking, watch=watch)
+                with patch.object(self.module, "run_blocking", watched):
+                    return _cpu_seconds(workload.ours)
 
-        return _pairs(once, self.rounds)
+        scraping = get_context("spawn").Process(target=_scrape, args=(port,), daemon=True)
+        scraping.start()
+        try:
+            return _pairs(once, self.rounds)
+        finally:
+            scraping.kill()
+            scraping.join()
 
 
 class ChainWithMetrics(WithMetrics):
@@ -85,7 +98,7 @@ class Queries(Shape):
 
     description = ShapeDescription(
         name="Q1",
-        title="a writer whose state another process reads, over one beside which it reads a copy, of the processor's time",
+        title="a writer whose state another process reads, over one with a copy read, of the processor's time",
         rounds=7,
         quick_scale=0.01,
         bar=1.02,
@@ -165,26 +178,9 @@ def _cpu_seconds(work: Callable[[], object]) -> float:
     return process_time() - began
 
 
-def _served_run(pipeline: Any, data: Any, settings: Any) -> Any:
-    """Run as `run_blocking` does, with metrics that somebody asks for."""
-    ports, start, over = list[int](), PageServer.start, threading.Event()
-
-    def started(server: PageServer) -> None:
-        start(server)
-        ports.append(server.port)
-
-    def scrape() -> None:
-        while True:
-            with urllib.request.urlopen(f"http://127.0.0.1:{ports[0]}/metrics") as answer:
-                answer.read()
-            if over.wait(SCRAPE_SECONDS):
-                return
-
-    with patch.object(PageServer, "start", started), served(Metrics(address=":0"), pipeline.graph.app) as watch:
-        scraping = threading.Thread(target=scrape)
-        scraping.start()
-        try:
-            return run_blocking(pipeline, data, settings, watch)
-        finally:
-            over.set()
-            scraping.join()
+def _scrape(port: int) -> None:
+    """Ask for metrics each second, whenever they are served."""
+    while True:
+        with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            answer.read()
+        sleep(SCRAPE_SECONDS)
