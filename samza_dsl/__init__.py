@@ -57,11 +57,12 @@ from runtime.model.history import prefer_live
 from runtime.model.metrics import Metrics
 from runtime.model.sizing import ByLoad, Load, Sized
 from runtime.model.state_choice import Forget
+from runtime.queries.state_query import QueriedState, StateQuery
 from runtime.spark.session import Spark
 from runtime.systems.files.tables import IntoTable, SparkTable
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic
 from samza_dsl.application.app import App
-from samza_dsl.data.queries import QueriedState, StateQuery, query
+from samza_dsl.data.queries import query
 from samza_dsl.data.streams import StreamSummary, archive, list_streams, produce
 from samza_dsl.fluent.remote_table import RemoteTable, remote_table
 from samza_dsl.fluent.state_types import StateTypes

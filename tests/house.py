@@ -54,6 +54,7 @@ ORDER = (
     "runtime.loop",
     "runtime.opening",
     "runtime.stored_state",
+    "runtime.queries",
     "runtime.run",
     "runtime.containers",
     "runtime.watching",

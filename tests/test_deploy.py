@@ -15,6 +15,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from runtime.watching.exposition import INSTRUMENTS
 from samza_dsl import Options
 from samza_dsl.cli.main import COMMANDS, commands
 from samza_dsl.cli.settings import declared
@@ -125,6 +126,15 @@ def test_the_manifests_are_of_one_application():
     (scaled,) = documents(KUBERNETES / "keda.yaml")
     target = scaled["spec"]["scaleTargetRef"]
     assert (target["kind"], target["name"]) == ("StatefulSet", "delays")
+    (pods,) = documents(KUBERNETES / "hpa.yaml")
+    assert pods["spec"]["scaleTargetRef"]["name"] == "delays" and scaled["spec"]["scaleTargetRef"]["name"] == "delays"
+    assert pods["spec"]["behavior"] == scaled["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    (external,) = pods["spec"]["metrics"]
+    (adapter,) = documents(KUBERNETES / "prometheus-adapter.yaml")
+    (rule,) = adapter["rules"]["external"]
+    assert external["external"]["metric"]["name"] == rule["name"]["as"]
+    assert rule["seriesQuery"].partition("{")[0] in {one.exposed_as for one in INSTRUMENTS}
+    assert "sum(samza_input_lag{" in rule["metricsQuery"] and "by (app)" in rule["metricsQuery"]
     (service,) = documents(KUBERNETES / "service.yaml")
     selected = stateful_set()["template"]["metadata"]["labels"].items()
     assert service["spec"]["selector"].items() <= selected

@@ -22,6 +22,7 @@ from benchmarks.shapes.shape import Shape
 from benchmarks.shapes.sliding_sum import SlidingSum
 from benchmarks.shapes.start_up import StartUp
 from benchmarks.shapes.two_containers import TwoReadWrite4, TwoReadWrite5, TwoReadWrite6, TwoWordCount
+from benchmarks.shapes.watched import ChainWithMetrics, LogWithMetrics, Queries
 from benchmarks.shapes.window_state import Disorder, ManyKeys
 
 KINDS: tuple[type[Shape], ...] = (
@@ -54,6 +55,9 @@ KINDS: tuple[type[Shape], ...] = (
     SplitBusy,
     SplitBlocked,
     SplitPause,
+    ChainWithMetrics,
+    LogWithMetrics,
+    Queries,
 )
 
 SHAPES: dict[str, type[Shape]] = {kind.description.name: kind for kind in KINDS}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
+from operators.aggregations.aggregation import Aggregation
 from operators.core.base import Operator, OperatorContext
-from operators.core.entry_keys import EntryKind, EntryKinds, Number, Rest
+from operators.core.entry_keys import NUMBER_BYTES, EntryKind, EntryKinds, Number, Rest
 from operators.state.keyed_state import STATE
-from operators.windows.count_window import CountedOperator
+from operators.windows.count_window import HELD, HIGH, INDEX, LOW, CountedOperator
 from operators.windows.custom_window import AssignedOperator, MergingOperator
 from operators.windows.late_sliding import ROW, SHOWN, LateSlidingOperator
 from operators.windows.processing_time import ClockedWindowOperator, OverEventTime
@@ -15,8 +19,9 @@ from operators.windows.processing_time_triggers import ClockedCountedOperator, C
 from operators.windows.session import SessionOperator
 from operators.windows.sliding import FIRED as MARK
 from operators.windows.sliding import SlidingOperator
+from operators.windows.spans import restored
 from operators.windows.triggered import TriggeredWindowOperator, numbers_ahead
-from operators.windows.window import DUE, FIRED, Window, WindowOperator
+from operators.windows.window import DUE, FIRED, PLACE, Pane, Window, WindowOperator
 from operators.windows.window_types import ByClock, Counted, Sessions, Sliding
 
 OF_ONE_KEY: EntryKinds = {STATE: EntryKind("windows", Rest())}
@@ -48,6 +53,90 @@ def entry_kinds(spec: Window) -> EntryKinds:
 def has_mark(spec: Window) -> bool:
     """Whether an entry belongs to no key."""
     return MARK in (kinds := entry_kinds(spec)) and not kinds[MARK].parts
+
+
+class WindowEntries(NamedTuple):
+    """The entries of a window operator that have one first byte, and so many numbers between that and the key.
+
+    `panes` returns what the windows in an entry of a key have come to, given these numbers and what is stored.
+    """
+
+    first: bytes
+    numbers: int
+    panes: Callable[[object, Sequence[int], Any], Iterator[Pane[Any, Any]]]
+
+
+def entries_read(spec: Window) -> tuple[WindowEntries, ...]:
+    """Return how the windows that are kept are read from the entries of their operator; none of sliding ones.
+
+    A window that has not fired says so by the timing of its pane, "early". Late values are in it once they had theirs.
+    """
+    if isinstance(spec.windows, ByClock):
+        early = None if spec.early is None else spec.early.in_clock_time()
+        return entries_read(replace(spec, windows=spec.windows.windows, early=early))
+    if isinstance(spec.windows, Sliding):
+        return ()
+    aggregation = spec.aggregation
+    if isinstance(spec.windows, Counted):
+        return (WindowEntries(STATE, 0, partial(_counted_panes, aggregation)),)
+    if spec.is_triggered:
+        return (WindowEntries(STATE, numbers_ahead(spec), partial(_span_panes, aggregation)),)
+    if spec.merges:
+        return (WindowEntries(STATE, 0, partial(_session_panes, aggregation)),)
+    numbers = PLACE.size // NUMBER_BYTES
+    return (
+        WindowEntries(DUE, numbers, partial(_open_panes, aggregation, spec.waits_ms)),
+        WindowEntries(FIRED, numbers, partial(_fired_panes, aggregation)),
+    )
+
+
+def _open_panes(
+    aggregation: Aggregation[Any, Any], waits_ms: int, key: object, place: Sequence[int], stored: Any
+) -> Iterator[Pane[Any, Any]]:
+    due, start, end = place
+    # Else it has late values of a window that has fired, which are not folded in yet.
+    if due == end + waits_ms:
+        yield Pane(key, start, end, aggregation.finish(stored[1]), timing="early")
+
+
+def _fired_panes(
+    aggregation: Aggregation[Any, Any], key: object, place: Sequence[int], stored: Any
+) -> Iterator[Pane[Any, Any]]:
+    (_, start, end), (_, panes, held) = place, stored
+    # Where panes are discarded nothing of it is kept but their number.
+    if held is not None:
+        index = panes - 1
+        yield Pane(key, start, end, aggregation.finish(held), index, "late" if index else "on_time")
+
+
+def _session_panes(
+    aggregation: Aggregation[Any, Any], key: object, place: Sequence[int], stored: Any
+) -> Iterator[Pane[Any, Any]]:
+    for start, end, held in stored:
+        yield Pane(key, start, end, aggregation.finish(held), timing="early")
+
+
+def _counted_panes(
+    aggregation: Aggregation[Any, Any], key: object, place: Sequence[int], stored: Any
+) -> Iterator[Pane[Any, Any]]:
+    for one in stored:
+        # Without values since its last pane it has no times.
+        if one[LOW] <= one[HIGH]:
+            yield Pane(key, one[LOW], one[HIGH] + 1, aggregation.finish(one[HELD]), one[INDEX], "early")
+
+
+def _span_panes(
+    aggregation: Aggregation[Any, Any], key: object, place: Sequence[int], stored: Any
+) -> Iterator[Pane[Any, Any]]:
+    spans = restored(stored)
+    for span in (*spans.fired, *spans.open):
+        is_open = span in spans.open
+        if is_open:
+            span.fold(aggregation)
+        if span.held:
+            yield Pane(
+                key, span.start, span.end, aggregation.finish(span.held[0]), span.index, "early" if is_open else "late"
+            )
 
 
 def operator_of(spec: Window, context: OperatorContext) -> Operator:

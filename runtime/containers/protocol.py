@@ -20,6 +20,7 @@ from runtime.assembly.bindings import ANOTHER
 from runtime.model.errors import SamzaError
 from runtime.model.metrics import ContainerMetrics, RunMetrics, added
 from runtime.opening.opening import Share
+from runtime.queries.state_requests import StateAnswer, StateRequest
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic, topic_of
 
 # A plan with its bindings, or the metrics of thousands of tasks, are far beyond the 64 KiB that asyncio lets a line
@@ -62,6 +63,13 @@ class CommitNow(msgspec.Struct, frozen=True, tag=True):
     """Commit as soon as you can."""
 
 
+class AskState(msgspec.Struct, frozen=True, tag=True):
+    """Answer this request for the state of your tasks."""
+
+    number: int
+    request: StateRequest
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """Complete what is in flight, commit and end."""
 
@@ -90,6 +98,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     metrics: RunMetrics | None = None
 
 
+class ToldState(msgspec.Struct, frozen=True, tag=True):
+    """I answer the request for state of this number."""
+
+    number: int
+    answer: StateAnswer
+
+
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """I end with an error: its class, what it says, and the lines of the user's program that it came from."""
 
@@ -104,8 +119,8 @@ class EndedWell(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     metrics: RunMetrics
 
 
-Said = Joined | Finished | Holds | Report | Failed | EndedWell
-Told = Start | Go | Ask | CommitNow | Stop
+Said = Joined | Finished | Holds | Report | ToldState | Failed | EndedWell
+Told = Start | Go | Ask | AskState | CommitNow | Stop
 
 _encode = msgspec.json.Encoder().encode
 _said = msgspec.json.Decoder(Said)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -23,6 +24,7 @@ from runtime.assembly.history import History, beside, open_history
 from runtime.assembly.pattern_spread import check_spread
 from runtime.containers.protocol import (
     Ask,
+    AskState,
     CommitNow,
     Connection,
     EndedWell,
@@ -35,6 +37,7 @@ from runtime.containers.protocol import (
     Rounds,
     Start,
     Stop,
+    ToldState,
     as_given,
     combined,
     places,
@@ -61,6 +64,8 @@ from runtime.opening.opening import (
 from runtime.opening.rescaling import Scaled, note_size
 from runtime.opening.rewind import check_rewind
 from runtime.opening.shared_run import SharedEnvironment, SharedRun, Sharing, check_same
+from runtime.queries.state_requests import NoAnswer, StateAnswer, StateRequest
+from runtime.queries.state_routes import StateRoutes
 from runtime.run.driver import Watch, check_no_loop, run_whatever_begins
 from runtime.run.measurement import left_alone
 from runtime.run.rebalance import tasks_told
@@ -86,6 +91,7 @@ JOIN_MS, LOOK_MS = 20_000.0, 250.0
 """The time to wait for containers of a run that has fenced this one, and the interval between two looks."""
 
 _log = logging.getLogger("samza_dsl")
+_NUMBERS = count()
 
 
 class Container:
@@ -103,6 +109,24 @@ class Container:
         """When it has last said something, or was started."""
         self.failed: Failed | None = None
         self.ended = False
+        self.asked: dict[int, asyncio.Future[StateAnswer]] = {}
+        """The requests for state that it has not answered yet, by their numbers."""
+
+    async def state_answer(self, request: StateRequest) -> StateAnswer:
+        """Return the container's answer to a request for the state of its tasks, however it ends."""
+        number = next(_NUMBERS)
+        self.asked[number] = asyncio.get_running_loop().create_future()
+        self.line.say(AskState(number, request))
+        try:
+            return await self.asked[number]
+        finally:
+            del self.asked[number]
+
+    def gone(self) -> None:
+        """Answer whoever still waits: the container has ended."""
+        for waiting in self.asked.values():
+            if not waiting.done():
+                waiting.set_result(NoAnswer(503, f"container {self.name} has ended meanwhile").answer)
 
     @property
     def has_committed(self) -> bool:
@@ -287,6 +311,19 @@ class Containers:
         of_slot = {"container": str(slot), "deaths": len(died), "died": died[-1] if died else ""}
         named = tuple(msgspec.structs.replace(one, silent_ms=silent_ms, **of_slot) for one in told)
         return msgspec.structs.replace(container.metrics, containers=named)
+
+    async def state_answer(self, request: StateRequest) -> StateAnswer:
+        """Return the answer of the container that has the state which is asked for."""
+        held = {slot: one.tasks for slot, one in sorted(self._containers.items()) if one.joined}
+        routes = StateRoutes(self._graph, self.plan.tasks, held, lambda slot: self._containers[slot].state_answer)
+        answer = await routes.answer(request)
+        left = {*range(self.plan.tasks)} - {task for tasks in held.values() for task in tasks}
+        if answer.status != 404 or not left or not request.operator:
+            return answer
+        model = await asyncio.to_thread(self._environment.job_model, self._graph.app)
+        where = [f"{name} on {host}" for name, host in zip(model.containers, model.hosts, strict=False)]
+        told = ", ".join(where) or "nowhere now"
+        return NoAnswer(421, f"it is not in the tasks of this machine; {len(left)} others are in: {told}").answer
 
     def stop(self) -> None:
         """Ask all containers to complete what is in flight, commit and end; may be called from a signal handler."""
@@ -476,6 +513,9 @@ class Containers:
             elif isinstance(said, Report):
                 container.report, container.tasks = said, said.tasks
                 container.metrics = said.metrics or container.metrics
+            elif isinstance(said, ToldState):
+                if said.number in container.asked and not container.asked[said.number].done():
+                    container.asked[said.number].set_result(said.answer)
             elif isinstance(said, Failed):
                 container.failed = said
             elif isinstance(said, EndedWell):
@@ -498,6 +538,7 @@ class Containers:
     def _count_out(self, slot: int) -> None:
         """Keep the numbers of a container that is gone."""
         gone = self._containers.pop(slot)
+        gone.gone()
         self._gone.add(gone.name)
         self._changed.set()
         told = self._heard(slot, gone)

@@ -13,6 +13,7 @@ from planner.model.plan import Plan
 from runtime.assembly.history import beside
 from runtime.containers.protocol import (
     Ask,
+    AskState,
     CommitNow,
     Connection,
     EndedWell,
@@ -24,11 +25,13 @@ from runtime.containers.protocol import (
     Report,
     Start,
     Stop,
+    ToldState,
 )
 from runtime.functions.user_functions import Around
 from runtime.job.pipeline import Pipeline
 from runtime.model.assignment import Placement, sticky
 from runtime.model.errors import SamzaError
+from runtime.queries.state_requests import NoAnswer
 from runtime.run.run import Run
 from runtime.run.settings import RunSettings
 
@@ -116,6 +119,10 @@ async def _heed(run: Run, line: Connection, began: asyncio.Future[bool]) -> None
                 answer.add_done_callback(answers.discard)
             elif isinstance(told, CommitNow):
                 run.want_commit()
+            elif isinstance(told, AskState):
+                answer = asyncio.create_task(_answer_state(run, line, told))
+                answers.add(answer)
+                answer.add_done_callback(answers.discard)
         run.stop()
         if not began.done():
             began.set_result(False)
@@ -140,6 +147,15 @@ async def _answer(run: Run, line: Connection, ask: Ask) -> None:
             await run.settled()
             is_caught_up = found
     line.say(_report(run, ask, is_caught_up))
+
+
+async def _answer_state(run: Run, line: Connection, asked: AskState) -> None:
+    try:
+        answer = await run.state_answer(asked.request)
+    # Whoever asks waits for an answer, and a question ends no run.
+    except Exception as error:
+        answer = NoAnswer(500, f"{type(error).__name__}: {error}").answer
+    line.say(ToldState(asked.number, answer))
 
 
 def _report(run: Run, ask: Ask, is_caught_up: bool = True) -> Report:

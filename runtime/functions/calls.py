@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context, copy_context
+from functools import partial
 from itertools import chain, repeat
 from math import inf
 from operator import length_hint
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+from operators.core.base import NO_HEADERS, Batch
 from operators.core.policies import Policy, Retry
 from operators.core.wording import shown, words_of
 from runtime.functions.failures import Failure
@@ -23,6 +25,35 @@ TIMED = 16
 
 
 AsyncFunction = Callable[[Any], Awaitable[object]]
+
+
+class OwnHeaders(list[Mapping[str, bytes] | None]):
+    """The headers of a batch that nobody shares, so that what a call says beside its result can be put there."""
+
+
+class CallHeaders(NamedTuple):
+    """The headers of the message that a call is made for, which its results take over."""
+
+    batch: Batch
+    row: int
+
+    @property
+    def found(self) -> Mapping[str, bytes]:
+        """The headers as they are."""
+        return (self.batch.headers and self.batch.headers[self.row]) or NO_HEADERS
+
+    def add(self, more: Mapping[str, bytes]) -> None:
+        """Add to the headers, where messages here have some."""
+        headers = self.batch.headers
+        if headers is not None and more:
+            if type(headers) is not OwnHeaders:
+                # Others may still write the list that came.
+                headers = self.batch.headers = OwnHeaders(headers)
+            headers[self.row] = {**self.found, **more}
+
+
+AroundCall = Callable[[str, AsyncFunction, object, "CallHeaders | None"], Awaitable[object]]
+"""Makes a call of an operator's function, given its id, the argument, and the headers of its message."""
 
 
 class Asked:
@@ -43,6 +74,10 @@ class Asked:
         self.values: list[object] = []
         self.failed: dict[int, Failure] = {}
         self.tries: dict[int, int] = {}
+
+    def headers_of(self, row: int) -> CallHeaders | None:
+        """Return the headers of the message of a row; None where no message has any."""
+        return None
 
     def start(self, rows: Sequence[int]) -> None:
         """Set the calls, by row, that are started when this is submitted."""
@@ -85,8 +120,8 @@ class Calls:
     call the end is told once, as a result or as a failure; while any worker is hired, a timer is set.
     """
 
-    around: ClassVar[Callable[[str, AsyncFunction], AsyncFunction] | None] = None
-    """Wraps the functions of all operators in this process, for who traces calls; it is given the operator's id."""
+    around: ClassVar[AroundCall | None] = None
+    """Makes all calls of this process, for who traces them."""
 
     def __init__(
         self,
@@ -99,8 +134,7 @@ class Calls:
         on_ended: Callable[[Asked, int], None] | None = None,
     ) -> None:
         self._operator = operator
-        around = Calls.around
-        self._function = function if around is None else around(operator, function)
+        self._function, self._around = function, Calls.around
         self._max_in_flight = max_in_flight
         self._timeout_ms = timeout_ms
         self._policy = policy
@@ -183,6 +217,8 @@ class Calls:
 
     async def _work(self, worker: Worker, first: Call | None, delay_ms: float) -> None:
         function, ended, clock = self._function, self._on_ended, clock_of(asyncio.get_running_loop())
+        if self._around is not None:
+            function = partial(self._traced, self._around, worker)
         task, context, unchanged = worker.task, worker.context, worker.context.copy()
         if delay_ms:
             await sleep_ms(delay_ms)
@@ -221,6 +257,9 @@ class Calls:
                 break
             calls = self._calls
         self._workers.pop(worker, None)
+
+    async def _traced(self, around: AroundCall, worker: Worker, argument: object) -> object:
+        return await around(self._operator, self._function, argument, worker.asked.headers_of(worker.row))
 
     async def _counts(self, worker: Worker) -> bool:
         """Whether a call counts that leaves its worker unfit for others: cancelled, given up, or in another context."""

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from runtime.ports.commits import CommitPort, OwnershipPort, StagingPort
 from runtime.ports.live_streams import BrokerPort, FetchPort, TransactionPort
 from runtime.ports.membership import MembershipPort
-from runtime.ports.state import SnapshotPort, StatePort
+from runtime.ports.state import SnapshotPort, StatePort, StateSnapshot
 from runtime.ports.streams import RecordPort, StreamPort
 
 DATA = ".samza-dsl"
@@ -53,6 +53,17 @@ class AudibleEnvironment(Environment, Protocol):
         """Return an ear for all that is appended from now on, which the caller closes; None where none can be had.
 
         It may miss something, as where a writer dies: whoever listens looks from time to time as well.
+        """
+
+
+@runtime_checkable
+class QueryableEnvironment(Environment, Protocol):
+    """An environment of whose own part of the state a run can be asked while it, or others, write to it."""
+
+    def snapshot_here(self, app: str) -> StateSnapshot:
+        """Return the state of the tasks that are here as it is committed now; the caller closes it, any thread asks.
+
+        What it sees is there until then, whoever closes the environment.
         """
 
 

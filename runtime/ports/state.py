@@ -31,20 +31,23 @@ class StateReader(Protocol):
 
 
 class StateSnapshot(Protocol):
-    """The committed state of an application as of one look, until it is closed; one thread uses it.
+    """The committed state of an application as of one look, until it is closed; one thread at a time uses it.
 
-    Where commits are by task, each task is as of its own newest one. It may keep in place what commits replace, so it
-    should not last.
+    Where commits are by task, each task is as of its own newest one. It may keep in place what commits replace
+    meanwhile, so it should not last.
     """
 
     def tasks(self, store: str) -> Collection[int]:
         """Return the tasks in which a store may have entries."""
 
+    def get(self, store: str, task: int, key: bytes) -> bytes | None:
+        """Return an entry, None where there is none; raises `Damaged` where it is not what was written."""
+
     def between(self, store: str, task: int, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """Yield the entries with `start` <= key < `end`, in key order; raises `Damaged`."""
 
     def close(self) -> None:
-        """Let go of what was looked at."""
+        """Let go of what was looked at; a second call does nothing."""
 
 
 class SnapshotPort(Protocol):

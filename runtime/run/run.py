@@ -5,8 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
-from functools import partial
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    closing,
+    nullcontext,
+    suppress,
+)
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +49,13 @@ from runtime.opening.opening import (
 from runtime.opening.rewind import check_rewind
 from runtime.ports import open_transactions as held
 from runtime.ports.commits import fenced_error
-from runtime.ports.environment import AudibleEnvironment, Environment, LiveEnvironment
+from runtime.ports.environment import AudibleEnvironment, Environment, LiveEnvironment, QueryableEnvironment
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.store import TaskStore
 from runtime.ports.stream_values import values_of
 from runtime.ports.streams import Append, StreamConfig
+from runtime.queries.state_query import QueriedState, StateQuery, queryable
+from runtime.queries.state_requests import StateAnswer, StateDesk, StateRequest
 from runtime.reading.reader import Reader
 from runtime.run.composition import Composition
 from runtime.run.driver import Watch, check_no_loop, run_whatever_fails
@@ -100,6 +109,7 @@ class Run:
         # In virtual time nobody's seconds pass.
         self._sampler = Sampler(self._chains) if settings.clock is None else None
         self._final: RunMetrics | None = None
+        self._desk: StateDesk | None = None
         self._is_open = self._over = self._is_released = False
         self._opened = asyncio.Event()
         self._ended = asyncio.Event()
@@ -232,6 +242,34 @@ class Run:
         for lane in (lane for task in tasks for lane in task.lanes):
             lane.chain.write_back()
         return [task.stores[operator] for task in tasks if operator in task.stores]
+
+    def state(self, operator: str) -> QueriedState:
+        """Return the committed state of an operator, by its id, for any thread to ask; what is not committed is not in.
+
+        Raises PlanError for one that has none that can be asked for. Of a run that several containers share, or on
+        Kafka, it is the state of the tasks that are here.
+        """
+        return StateQuery(self._graph, self._queried).state(operator)
+
+    def _queried(self) -> AbstractContextManager[QueryableEnvironment]:
+        """Return the environment to ask for state; after its end a run has closed the one that it opened itself."""
+        if not self._owned or not self._is_released:
+            return nullcontext(self._to_query)
+        if self.keeps_state:
+            raise SamzaError(
+                f"the run of {self._graph.app!r} has ended, and its state lies in its changelogs: ask while it runs"
+            )
+        return closing(queryable(open_environment(*self._where), self._graph.app))
+
+    @cached_property
+    def _to_query(self) -> QueryableEnvironment:
+        return queryable(self._environment, self._graph.app)
+
+    async def state_answer(self, request: StateRequest) -> StateAnswer:
+        """Return the answer to a request for the state of the tasks that are here, which comes from elsewhere."""
+        if self._desk is None:
+            self._desk = StateDesk(self._graph, self._queried)
+        return await self._desk.answer(request)
 
     def abandon(self) -> list[Functions]:
         """Leave the users' objects open at the end, as in a process that is killed; return those that have them."""
@@ -517,6 +555,8 @@ class Run:
         ]
         if hasattr(self, "_composition"):
             closers.append(self._composition.release)
+        if self._desk is not None:
+            closers.append(self._desk.close)
         if self._follower is not None:
             closers.append(self._follower.membership.leave)
         if self._sampler is not None:

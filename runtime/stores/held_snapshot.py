@@ -26,6 +26,11 @@ class HeldSnapshot(StateSnapshot):
     def tasks(self, store: str) -> Collection[int]:
         return self._of(store).keys()
 
+    def get(self, store: str, task: int, key: bytes) -> bytes | None:
+        entries = self._of(store).get(task, [])
+        at = bisect_left(entries, (key,))
+        return entries[at][1] if at < len(entries) and entries[at][0] == key else None
+
     def between(self, store: str, task: int, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         entries = self._of(store).get(task, [])
         first = bisect_left(entries, (start,))

@@ -11,7 +11,7 @@ from itertools import chain as chained
 from typing import Any, NamedTuple, cast
 
 from operators.core.base import Batch, Key
-from runtime.functions.calls import Asked, Call, Calls
+from runtime.functions.calls import Asked, Call, CallHeaders, Calls
 from runtime.functions.failures import Failure, Whence
 from runtime.reading.completion import RowsInFlight
 from runtime.stage.chain import Chain
@@ -38,6 +38,9 @@ class Flight(Asked):
         self.raw = raw
         self.where = where
         self.entry = entry
+
+    def headers_of(self, row: int) -> CallHeaders | None:
+        return CallHeaders(self.batch, row) if self.batch.headers is not None else None
 
 
 class Landed(NamedTuple):

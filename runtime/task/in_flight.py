@@ -12,7 +12,7 @@ from typing import Any, cast
 from operators.async_flat_map import KeyedMessage, StatefulCalls
 from operators.core.base import Batch, Key, Slice
 from operators.state.keyed_state import KeyContext
-from runtime.functions.calls import Asked, Calls
+from runtime.functions.calls import Asked, CallHeaders, Calls
 from runtime.functions.failures import Failure
 from runtime.reading.completion import Entry
 from runtime.stage.chain import Chain
@@ -28,12 +28,17 @@ Place = tuple[Batch, int]
 class CallInFlight(Asked):
     """One call for one message."""
 
-    __slots__ = ("argument", "unit")
+    __slots__ = ("argument", "place", "unit")
 
-    def __init__(self, unit: UnitInFlight, argument: Any) -> None:
+    def __init__(self, unit: UnitInFlight, argument: Any, place: Place) -> None:
         super().__init__((argument,))
         self.unit = unit
         self.argument = argument
+        self.place = place
+
+    def headers_of(self, row: int) -> CallHeaders | None:
+        batch, place = self.place
+        return CallHeaders(batch, place) if batch.headers is not None else None
 
     @property
     def failure(self) -> Failure | None:
@@ -311,7 +316,7 @@ class Units:
         if isinstance(argument, KeyedMessage):
             argument.before = unit.contexts.get(operator)
             cast(StatefulCalls, self.chain.exits[operator]).prepare(argument)
-        call = CallInFlight(unit, argument)
+        call = CallInFlight(unit, argument, place)
         unit.unsettled.append((operator, call, place))
         unit.pending += 1
         self._to_start.append((operator, call))

@@ -33,11 +33,14 @@ STATUS = {
     405: "Method Not Allowed",
     408: "Request Timeout",
     409: "Conflict",
+    410: "Gone",
     411: "Length Required",
     413: "Content Too Large",
+    421: "Misdirected Request",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     503: "Service Unavailable",
+    504: "Gateway Timeout",
 }
 CHALLENGES = ('WWW-Authenticate: Basic realm="samza-dsl"', "WWW-Authenticate: Bearer")
 LOCAL = "127.0.0.1"
@@ -55,22 +58,30 @@ class Answer(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A request: what stands behind "?" in its path, its body, and the proof that a page of this server makes it."""
+    """A request: what stands behind "?" in its path, its body, and the proof that a page of this server makes it.
+
+    `below` is what stands behind the path of the page, and `said` what stands behind "?", as they came.
+    """
 
     query: Mapping[str, str] = MappingProxyType({})
     body: bytes = b""
     proof: str = ""
+    below: str = ""
+    said: str = ""
 
 
 class Page(NamedTuple):
     """A page: the function that makes its answer, whether only those see it who have the token, if any, and its method.
 
-    A page that `acts` is asked for by POST, with a body, and by no page of another server.
+    A page that `acts` is asked for by POST, with a body, and by no page of another server. One whose path ends with "/"
+    answers for all that is below. One with what is `of_users` is shown to others than this machine only where there is
+    a token.
     """
 
     answer: Callable[[Request], Awaitable[Answer]]
     is_secret: bool = True
     acts: bool = False
+    of_users: bool = False
 
 
 def address_of(said: str) -> tuple[str, int]:
@@ -208,9 +219,15 @@ class PageServer:
         refused = self._refused(headers, has_token)
         if refused:
             return Answer(403, refused)
-        page = self._pages.get(path)
+        above = f"{path[: path.find('/', 1)]}/"
+        at = path if path in self._pages else above
+        page = self._pages.get(at)
         if page is None:
             return Answer(404, f"there are {', '.join(sorted(self._pages))}\n")
+        if page.of_users and self._token is None and not is_local(self._host):
+            return Answer(
+                403, "this is for who has a token, and there is none: give token_file= (--metrics-token-file)\n"
+            )
         if page.is_secret and self._token is not None and not has_token:
             return Answer(401, "a token is asked for: Authorization: Bearer TOKEN, or as the password\n")
         if method not in (("POST",) if page.acts else ("GET", "HEAD")):
@@ -223,7 +240,10 @@ class PageServer:
             length = int(said)
             if length > MOST_BODY_BYTES:
                 return Answer(413, f"a body has at most {MOST_BODY_BYTES:,} bytes\n")
-        return _Admitted(page, dict(parse_qsl(query, max_num_fields=16)), length, headers.get(PROOF.lower(), ""))
+        asked = Request(
+            dict(parse_qsl(query, max_num_fields=16)), b"", headers.get(PROOF.lower(), ""), path.removeprefix(at), query
+        )
+        return _Admitted(page, asked, length)
 
     def _has_token(self, said: str) -> bool:
         scheme, _, said = said.partition(" ")
@@ -262,12 +282,11 @@ class _Admitted(NamedTuple):
     """A request whose headers are read, and that may be made."""
 
     page: Page
-    query: Mapping[str, str]
+    asked: Request
     length: int
-    proof: str
 
     def request(self, body: bytes) -> Request:
-        return Request(self.query, body, self.proof)
+        return self.asked._replace(body=body)
 
 
 def _host_of(authority: str) -> str:

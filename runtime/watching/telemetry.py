@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
-from runtime.functions.calls import AsyncFunction, Calls
+from runtime.functions.calls import AsyncFunction, CallHeaders, Calls
 from runtime.model.clock import sleep_ms, wall_clock_ms
 from runtime.model.errors import SamzaError
 from runtime.model.metrics import BOUNDS_MS, Durations, HistogramMetrics, RunMetrics, Timed
@@ -81,15 +81,26 @@ class Telemetry:
             )
             span.end(ended_ns)
 
-    def around(self, operator: str, function: AsyncFunction) -> AsyncFunction:
-        """Return a function that makes each call within a span, which is the parent of what the call does."""
+    async def call(
+        self, operator: str, function: AsyncFunction, argument: object, headers: CallHeaders | None
+    ) -> object:
+        """Make a call within a span, which is the parent of what the call does.
+
+        The span's own parent is that of the message's headers, where it has one, and the results' headers name it.
+        """
+        from opentelemetry.propagate import extract, inject
+
         attributes = self._attributes((("operator", operator),))
-
-        async def call(argument: object) -> object:
-            with self._tracer.start_as_current_span(f"call {operator}", attributes=attributes):
-                return await function(argument)
-
-        return call
+        said = {} if headers is None else {name: value.decode("latin-1") for name, value in headers.found.items()}
+        parent = extract(said) if said else None
+        with self._tracer.start_as_current_span(f"call {operator}", parent, attributes=attributes):
+            result = await function(argument)
+            # Behind the call: another try at it is no part of this one.
+            if headers is not None:
+                carried: dict[str, str] = {}
+                inject(carried)
+                headers.add({name: value.encode("latin-1") for name, value in carried.items()})
+            return result
 
     async def watch(self, run: Watched) -> None:
         """Gather the numbers of a run, beside it in its event loop, until cancelled at its end."""
@@ -126,7 +137,7 @@ def telling(app: str) -> Iterator[Telemetry]:
     found = _telemetry(get_meter_provider())
     found.app = app
     before = Durations.listener, Calls.around
-    Durations.listener, Calls.around = found.hear, found.around
+    Durations.listener, Calls.around = found.hear, found.call
     try:
         yield found
     finally:

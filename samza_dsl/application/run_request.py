@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from runtime.run.run import Run
     from runtime.run.settings import Cluster, RunSettings
     from runtime.units.driver.engine import BatchRun
+    from runtime.watching.state_pages import StatePages
     from samza_dsl.application.app import App
     from samza_dsl.application.placement import Said
     from samza_dsl.view.progress import Ended
@@ -127,7 +128,10 @@ def served(app: App, request: RunRequest) -> Run | Containers | BatchRun:
     said = given if isinstance(given, Metrics) else Metrics(address=given)
     cluster = cluster_of(request.environment)
     place = Place(Path(request.data), cluster)
-    watches, pages = [request.watch] if request.watch is not None else [], {}
+    watches = [request.watch] if request.watch is not None else []
+    state = _state_pages(app, request)
+    watches.append(state.watch)
+    pages = state.pages
     with ExitStack() as open_until_the_end:
         if said.ui or (request.live and request.on is None):
             where = str(request.data) if cluster is None else cluster.address
@@ -135,7 +139,7 @@ def served(app: App, request: RunRequest) -> Run | Containers | BatchRun:
         if said.ui:
             room = ControlRoom([place], allow_actions=said.ui_allow_actions)
             open_until_the_end.callback(room.close)
-            pages = room.pages
+            pages = {**pages, **room.pages}
         # Open before the run is: who waits for it to be ready asks while it begins.
         watch = open_until_the_end.enter_context(served_over_http(said, app.name, watches, pages))
         return _run(app, replace(request, watch=watch))
@@ -155,6 +159,14 @@ def _autosized(request: RunRequest, sizing: Sizing) -> RunRequest:
     least = sizing.min if isinstance(sizing, ByLoad) else 1
     watch = beside(request.watch, Autosizer(sizing))
     return replace(request, containers=max(request.containers, least), watch=watch)
+
+
+def _state_pages(app: App, request: RunRequest) -> StatePages:
+    """Return the pages of a run's state: on the log it is read where it lies, elsewhere the run is asked."""
+    from runtime.watching.state_pages import StatePages
+
+    on_log = request.environment is None and request.on is None
+    return StatePages(app.graph(), Path(request.data) if on_log else None)
 
 
 def _run(app: App, request: RunRequest) -> Run | Containers | BatchRun:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from runtime.systems.log.backup import back_up, verify_backups
+from runtime.ports.environment import Environment
+from runtime.systems.log.backup import Backup, back_up, verify_backups
 from runtime.systems.log.backup import restore as restored
 from runtime.systems.log.environment import verify as findings_in
 from samza_dsl.cli.checkpoint import AppArgument, known, named
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened
 from samza_dsl.cli.errors import FAILED, Mistake, say_error, told
 from samza_dsl.cli.output import say
+from samza_dsl.settings.quantities import quantity_of
 from samza_dsl.view.readable import watermark_of
 
+KEPT = 10
+"""The backups that are kept where one is taken again and again, and nobody says how many."""
 TargetArgument = Annotated[Path, typer.Argument(metavar="TARGET", help="The directory of the backups.")]
 
 
@@ -39,6 +46,9 @@ def backup(
     target: AppArgument,
     to: TargetArgument,
     keep: Annotated[int | None, typer.Option(min=1, metavar="N", help="Keep so many of the newest, not all.")] = None,
+    every: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Go on until stopped, with one each '10s' where there is more.")
+    ] = None,
     data: DataOption = DEFAULT,
     environment: EnvironmentOption = None,
     kafka_options: KafkaOption = None,
@@ -46,7 +56,8 @@ def backup(
     """Back up the data directory of an application, which may be running, as of its last commit.
 
     All that lies in the directory is in it: streams, state and positions. The first backup in TARGET is a whole copy,
-    each later one writes only what has changed since.
+    each later one writes only what has changed since. With --every it is a copy on another disk that is as old as that
+    time at most, and has the newest 10 unless --keep says how many.
     """
     with told():
         if environment is not None:
@@ -54,11 +65,43 @@ def backup(
                 "on Kafka the streams, changelogs and checkpoints are topics, which brokers replicate, "
                 "and its data directory can be made anew from them, and needs no backup"
             )
+        every_ms = _interval_ms(every) if every is not None else None
         with opened(data, environment, kafka_options) as place:
             app, _ = named(target, place)
             known(place, app)
-            made = back_up(data, to, keep)
-        say(f"backup {made.number} of {data} in {to}: {made.data_bytes:,} bytes, {made.new_bytes:,} of them written")
+            if every_ms is None:
+                say(_told(data, to, back_up(data, to, keep)))
+                return
+            for made in _again_and_again(place, data, to, keep or KEPT, every_ms):
+                say(_told(data, to, made))
+
+
+def _told(data: Path, to: Path, made: Backup) -> str:
+    return f"backup {made.number} of {data} in {to}: {made.data_bytes:,} bytes, {made.new_bytes:,} of them written"
+
+
+def _interval_ms(said: str) -> int:
+    try:
+        found = quantity_of("_ms", said)
+    except ValueError as error:
+        raise Mistake(f"--every {error}") from None
+    if not found:
+        raise Mistake("--every 0 leaves no time between two backups: write 10s")
+    return found
+
+
+def _again_and_again(place: Environment, data: Path, to: Path, keep: int, every_ms: int) -> Iterator[Backup]:
+    """Back up whenever something was written since the last time, until a signal says to end."""
+    over, version = threading.Event(), -1
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: over.set())
+    while not over.is_set():
+        # Looked up before the copy: what comes meanwhile is in the next one.
+        newest = place.version()
+        if newest != version:
+            yield back_up(data, to, keep)
+            version = newest
+        over.wait(every_ms / 1_000)
 
 
 def restore(

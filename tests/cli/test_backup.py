@@ -1,9 +1,13 @@
 """A data directory is backed up while its application runs, and goes on from where that was."""
 
+import random
 import signal
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+from runtime.systems.log.backup import BackupError, backups
 from tests.faults.processes import wait_until
 
 ORDERS = "".join(f'{{"customer": "c{number % 3}", "amount": 1, "at_ms": {number * 1_000}}}\n' for number in range(40))
@@ -37,12 +41,53 @@ def test_an_application_goes_on_from_a_backup_that_was_taken_while_it_ran(call, 
     )
 
 
+@pytest.mark.ci
+def test_a_copy_is_kept_up_while_a_run_goes_on_and_is_whole_whenever_either_is_killed(call, program, spending, folder):
+    """Killed again and again at moments of chance, it always leaves a backup from which a run comes to the same."""
+    call("streams", "produce", "orders", stdin=ORDERS)
+    running = program("run", "spending.py")
+    wait_until(lambda: "40" in call("checkpoint", "show", "spending").stdout)
+    chance, numbers = random.Random(3), []
+    for turn in range(4):
+        copying = program("backup", "spending", "copies", "--every", "1ms", "--keep", "3")
+        had = numbers[-1] if numbers else 0
+        wait_until(lambda had=had: newest("copies") > had)
+        for _ in range(chance.randrange(1, 4)):
+            call("streams", "produce", "orders", stdin=ORDERS.replace('"at_ms": ', f'"at_ms": {turn + 1}'))
+        copying.kill()
+        copying.wait()
+        numbers.append(newest("copies"))
+        assert call("verify", "--backups", "copies").exit_code == 0
+    running.kill()
+    running.wait()
+    copying = program("backup", "spending", "copies", "--every", "1ms")
+    wait_until(lambda: newest("copies") > numbers[-1])
+    copying.send_signal(signal.SIGTERM)
+    assert copying.wait() == 0, "a signal ends it in order"
+    assert call("restore", "copies", "--data", "restored").exit_code == 0
+    totals = []
+    for data in (".samza-dsl", "restored"):
+        call("streams", "end", "orders", "--data", data)
+        assert call("run", "spending.py", "--data", data).exit_code == 0
+        totals.append(sorted(line.split()[-1] for line in spent(call, data).splitlines()))
+    assert totals[0] == totals[1] and len(totals[0]) > 3
+
+
+def newest(target):
+    """Return the number of the newest backup; 0 where there is none."""
+    with suppress(BackupError):
+        return max((one.number for one in backups(Path(target))), default=0)
+    return 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
         (("backup", "spending", "copies"), 2, "no data directory"),
         (("backup", "spending", "copies", "--environment", "kafka://host:9092"), 2, "brokers replicate"),
         (("restore", "absent", "--data", "restored"), 1, "no backups"),
+        (("backup", "spending", "copies", "--every", "0"), 2, "write 10s"),
+        (("backup", "spending", "copies", "--every", "often"), 2, "write 30s"),
         (("restore", "absent"), 2, "--data"),
         (("verify", "--backups", "absent"), 1, "no backups"),
     ],

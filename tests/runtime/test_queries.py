@@ -2,6 +2,8 @@
 
 import threading
 from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from operators.core.base import Batch
+from operators.windows.window_types import Hopping
 from planner.model.errors import PlanError
 from runtime.encoding.serdes import Evolving, Tagged
 from runtime.model.errors import SamzaError
@@ -16,8 +19,24 @@ from runtime.ports.commits import Commit
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.log.environment import LogEnvironment
-from samza_dsl import App, Json, MessagePack, Options, count, query, tumbling
-from samza_dsl.data import queries
+from samza_dsl import (
+    App,
+    Json,
+    MessagePack,
+    Options,
+    Pane,
+    after_count,
+    collect,
+    count,
+    counted,
+    query,
+    session,
+    sliding,
+    total,
+    tumbling,
+    whole,
+)
+from tests.scale import examples
 
 KEYS = {
     "str": (str, st.text(max_size=5)),
@@ -51,7 +70,7 @@ def counting(tasks, kind, state=None, store="lmdb"):
     keyed.scan(step, init=Account, state=state, op_id="scan", store=store).send_to(app.output("accounts"))
     keyed.process(process, op_id="process").send_to(app.output("none"))
     keyed.async_flat_map(ask, op_id="ask", state=int).send_to(app.output("asked"))
-    keyed.window(tumbling(seconds=1), count(), op_id="windows").send_to(app.output("panes"))
+    keyed.window(sliding(seconds=1), count(), op_id="slides").send_to(app.output("panes"))
     return app
 
 
@@ -105,6 +124,98 @@ def test_tables_and_tasks_are_asked_for_as_well(tmp_path):
         assert found.state("keep").get("sum") == 3
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """Windows of two lengths, some of which overlap."""
+
+    def assign(self, key, timestamp, value):
+        return [(timestamp // 7 * 7, timestamp // 7 * 7 + 7 + timestamp % 2)]
+
+
+@dataclass(frozen=True)
+class ChosenToMerge:
+    """Windows of three lengths, which become one where they overlap."""
+
+    merges = True
+
+    def assign(self, key, timestamp, value):
+        return [(timestamp, timestamp + 2 + timestamp % 3)]
+
+
+WINDOWS = {
+    "tumbling": tumbling(milliseconds=10),
+    "hopping": Hopping(10, 5),
+    "session": session(milliseconds=4),
+    "counted": counted(3),
+    "counted, hopping": counted(4, every=2),
+    "whole": whole(),
+    "by a function": Chosen(),
+    "by a function, merging": ChosenToMerge(),
+}
+
+
+@st.composite
+def panes_kept(draw):
+    """Draw windows with all that decides how they are kept."""
+    name = draw(st.sampled_from([*WINDOWS]))
+    how = {"allowed_lateness_ms": draw(st.sampled_from([0, 6]))} if "count" not in name and name != "whole" else {}
+    if draw(st.booleans()):
+        how["early"] = after_count(2)
+        how["panes"] = draw(st.sampled_from(["accumulating", "discarding"]))
+    return name, how
+
+
+@given(
+    kept=panes_kept(),
+    records=st.lists(st.tuples(st.sampled_from(["a", "b", "cc"]), st.integers(0, 40)), min_size=1, max_size=25),
+    elasticity=st.sampled_from([1, 2]),
+    folds=st.sampled_from([count, total, collect]),
+)
+@settings(max_examples=examples(60, 600), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_the_windows_that_are_open_are_those_that_fire_when_the_inputs_end(
+    tmp_path_factory, kept, records, elasticity, folds
+):
+    name, how = kept
+    aggregation = folds(of=lambda n: n[1]) if folds is total else folds()
+    folder = tmp_path_factory.mktemp("state")
+    app = App("windows", Options(elasticity=elasticity, commit_interval_ms=1))
+    read = app.input("records", value=tuple[str, int], timestamp=lambda n: n[1])
+    keyed = read.partition_by(lambda n: n[0], partitions=2, op_id="by")
+    keyed.window(WINDOWS[name], aggregation, op_id="open", **how).send_to(app.output("panes"), op_id="out")
+    with closing(LogEnvironment(folder)) as log:
+        log.create_stream("records", StreamConfig())
+        log.append([Append("records", 0, Batch([Json().encode(one) for one in records]))])
+        app.run(folder, until_now=True)
+        before = written(log)
+        with query(app, folder) as found:
+            state = found.state("open")
+            asked = {key: state.get(key, []) for key in ("a", "b", "cc")}
+            every = [*state.range()]
+        assert all(panes == sorted(panes, key=lambda pane: pane.start) for panes in asked.values())
+        assert sorted(map(repr, every)) == sorted(repr((key, pane)) for key, panes in asked.items() for pane in panes)
+        log.end_stream("records")
+        app.run(folder)
+        fired = [pane for was, now in zip(before, written(log), strict=True) for pane in now[len(was) :]]
+    is_open = [Json(Pane).decode(Json().encode(p)) for panes in asked.values() for p in panes if p.timing == "early"]
+    assert sorted(map(in_common, is_open)) == sorted(map(in_common, fired))
+
+
+def in_common(pane):
+    return pane.key, pane.start, pane.end, repr(pane.value)
+
+
+def written(log):
+    """Return the panes that were written so far, by partition."""
+    found = []
+    for partition in range(log.streams()["panes"].partitions):
+        offset, panes = 0, []
+        while (rows := log.read("panes", partition, offset)) is not None and rows.batch.values:
+            panes += map(Json(Pane).decode, rows.batch.values)
+            offset = rows.next_offset
+        found.append(panes)
+    return found
+
+
 def test_a_range_is_of_one_commit_while_others_write(tmp_path):
     """Each commit gives all keys one number: a range that saw two of them would have two numbers."""
     app = counting(1, str)
@@ -143,7 +254,7 @@ def test_a_range_is_of_one_commit_while_others_write(tmp_path):
         log.close()
 
 
-def test_a_reader_waits_for_the_commit_that_it_asks_for(tmp_path, monkeypatch):
+def test_a_reader_waits_for_the_commit_that_it_asks_for(tmp_path):
     app = counting(2, str)
     log = LogEnvironment(tmp_path)
     log.create_stream("keys", StreamConfig())
@@ -157,12 +268,10 @@ def test_a_reader_waits_for_the_commit_that_it_asks_for(tmp_path, monkeypatch):
         log.own("counting")
         stream = next(name for name, config in log.streams().items() if config.intermediate)
         log.append([Append(stream, one, Batch([b"x"], [b"x"])) for one in range(2)])
-        monkeypatch.setattr(queries, "PATIENCE_MS", 20.0)
         with pytest.raises(SamzaError, match=rf"{stream}:0 is at \d"):
-            found.state("process").get("a", at_least={"keys": 2})
-        monkeypatch.setattr(queries, "PATIENCE_MS", 20.0)
+            found.state("process").get("a", at_least={"keys": 2}, timeout_ms=20)
         with pytest.raises(SamzaError, match=r"keys:0 is at 2.*does it run"):
-            found.state("process").get("a", at_least={"keys:0": 3})
+            found.state("process").get("a", at_least={"keys:0": 3}, timeout_ms=20)
     log.close()
 
 
@@ -174,7 +283,7 @@ def test_what_has_no_state_by_key_is_refused_with_what_to_ask_for(tmp_path):
     with query(app, tmp_path) as found:
         with pytest.raises(PlanError, match=r"no operator 'scam'.*scan"):
             found.state("scam")
-        for operator in ("keyed", "windows"):
+        for operator in ("keyed", "slides"):
             with pytest.raises(PlanError, match="read the output"):
                 found.state(operator)
         with pytest.raises(PlanError, match="memory"):

@@ -2,20 +2,26 @@
 
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 from opentelemetry import metrics, trace
+from opentelemetry.propagate import inject
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from operators.core.base import Batch
 from runtime.functions.calls import Calls
 from runtime.model.metrics import Durations, Metrics
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.memory.lists import ListSource
 from runtime.watching.exposition import DURATIONS, INSTRUMENTS
-from samza_dsl import App, skip
+from samza_dsl import App, retry, skip
+from samza_dsl.data.records import records_from
 
 READER, EXPORTER = InMemoryMetricReader(), InMemorySpanExporter()
 OWN = trace.get_tracer("the user's own")
@@ -81,6 +87,59 @@ def test_a_call_has_a_span_that_is_the_parent_of_what_it_does(run):
     assert all(one.attributes == {"samza.app": "looking", "samza.operator": "look-up"} for one in calls.values())
     failed = [one for one in calls.values() if one.status.status_code is trace.StatusCode.ERROR]
     assert len(failed) == 1 and "no such number" in failed[0].status.description
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+def test_the_context_of_a_message_goes_through_its_calls(tmp_path, by_key):
+    """A call's span has the producer's for its parent, and what it makes names the call's; retries are no children."""
+    tries = {}
+
+    async def look_up(n):
+        tries[n] = tries.get(n, 0) + 1
+        if n == 2 and tries[n] == 1:
+            raise ValueError("not yet")
+        return [n, n]
+
+    app = App("carrying")
+    read = app.input("numbers", value=int, headers=True)
+    if by_key:
+        read = read.partition_by(lambda n: n, op_id="by")
+    looked = read.async_flat_map(look_up, on_error=retry(2, backoff_ms=0), op_id="first")
+    looked = looked.filter(lambda n: n < 5, op_id="some").async_flat_map(look_up, op_id="second")
+    looked.send_to(app.output("out", value=int))
+    EXPORTER.clear()
+    parents = {}
+    for n in range(1, 5):
+        with OWN.start_as_current_span("produce") as span:
+            carrier = {}
+            inject(carrier)
+            parents[n] = {"traceparent": carrier["traceparent"].encode(), "own": b"%d" % n}
+        assert span.get_span_context().is_valid
+    with closing(LogEnvironment(tmp_path)) as log:
+        log.create_stream("numbers", StreamConfig())
+        rows = Batch([b"%d" % n for n in parents], headers=[*parents.values()])
+        log.append([Append("numbers", 0, rows)])
+        app.run(tmp_path, until_now=True, metrics=Metrics(address=None, opentelemetry=True))
+        written = [
+            (int(row.value), row.headers)
+            for one in range(log.streams()["out"].partitions)
+            for row in records_from(log, "out", one, 0)
+        ]
+    spans = EXPORTER.get_finished_spans()
+    by_id = {format(one.context.span_id, "016x"): one for one in spans}
+    assert len(written) == 16 and {n for n, _ in written} == {*parents}
+    for n, headers in written:
+        assert headers["own"] == b"%d" % n
+        trace_id, second = headers["traceparent"].decode().split("-")[1:3]
+        chain = [by_id[second]]
+        while chain[-1].parent is not None:
+            chain.append(by_id[format(chain[-1].parent.span_id, "016x")])
+        assert [one.name for one in chain] == ["call second", "call first", "produce"]
+        assert {format(one.context.trace_id, "032x") for one in chain} == {trace_id}
+    failed = [one for one in spans if one.status.status_code is trace.StatusCode.ERROR]
+    assert [one.name for one in failed] == ["call first"] and by_id[
+        format(failed[0].parent.span_id, "016x")
+    ].name == "produce"
 
 
 def test_batches_and_commits_have_spans(run):

@@ -21,10 +21,10 @@ from runtime.model.assignment import JobModel, Placement, Scale, sticky
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.errors import EnvironmentFault, Fenced, TooLarge
 from runtime.ports.commits import Commit, fenced_error, taken_error
-from runtime.ports.environment import LiveEnvironment, SnapshotEnvironment
+from runtime.ports.environment import LiveEnvironment, QueryableEnvironment, SnapshotEnvironment
 from runtime.ports.membership import Membership
 from runtime.ports.sink import Limit
-from runtime.ports.state import StateReader, StateWrites
+from runtime.ports.state import StateReader, StateSnapshot, StateWrites
 from runtime.ports.streams import END, Append, Offsets, StreamConfig, absent_error, check_name
 from runtime.stores.held_snapshot import Entries, HeldSnapshot
 from runtime.systems.host.locks import owner_lock
@@ -82,7 +82,7 @@ PURGE_EVERY = 16
 """The number of commits after which what they have consumed is removed from the topics between stages."""
 
 
-class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment):
+class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, QueryableEnvironment):
     """Streams, changelogs and checkpoints in a cluster; state in `directory`, never ahead of these.
 
     `host` names the machine that has the directory, where that is not its own name. Whoever comes to own an application
@@ -462,6 +462,19 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment):
             return {task: entries for task, entries in found.items() if task in keep}
 
         return HeldSnapshot(read)
+
+    def snapshot_here(self, app: str) -> StateSnapshot:
+        """Return what is committed of the tasks that are here; raises `EnvironmentFault` where none can be."""
+        with self._committing:
+            owner = self._owners.get(app)
+            if owner is None:
+                raise EnvironmentFault(
+                    f"State of application {app!r} lies with the containers that run it, and not here: ask one of "
+                    "these, with run.state(...) or at the port of its metrics."
+                )
+            if not owner.has_all:
+                self._here(app)
+            return self._state.snapshot(app)
 
     def stores(self, app: str) -> list[str]:
         """Return the names of the stores that the application has ever written to, in order."""

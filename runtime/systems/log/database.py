@@ -236,6 +236,13 @@ class Database:
         with self._exclusive() as transaction:
             return structure(self.path) or records(transaction, self)
 
+    def join(self) -> None:
+        """Use the environment as one more, until `release`; raises `EnvironmentFault` where all others have left it."""
+        with _shared_lock:
+            if not self.users:
+                raise EnvironmentFault(f"The environment in {self.path} is closed: open it again.")
+            self.users += 1
+
     def release(self) -> None:
         """Leave the environment; the last one out closes it."""
         with _shared_lock:

@@ -20,7 +20,12 @@ from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import wall_clock_ms
 from runtime.model.errors import EnvironmentFault
 from runtime.ports.commits import Commit, fenced_error, taken_error
-from runtime.ports.environment import AudibleEnvironment, SnapshotEnvironment, StagingEnvironment
+from runtime.ports.environment import (
+    AudibleEnvironment,
+    QueryableEnvironment,
+    SnapshotEnvironment,
+    StagingEnvironment,
+)
 from runtime.ports.membership import Membership
 from runtime.ports.state import StateReader, StateWrites
 from runtime.ports.streams import END, Append, Offsets, Read, StreamConfig, check_config, check_name
@@ -52,7 +57,7 @@ _ENTRIES_PER_STEP = 256
 """A range is read in steps, each in a transaction of its own: a long one would keep all pages written meanwhile."""
 
 
-class LogEnvironment(StagingEnvironment, AudibleEnvironment, SnapshotEnvironment):
+class LogEnvironment(StagingEnvironment, AudibleEnvironment, SnapshotEnvironment, QueryableEnvironment):
     """Streams, state and checkpoints in the directory `path`, made where it is absent (mode 0700).
 
     Several processes may read and append at a time; each application has one owner. The same directory may be opened
@@ -298,6 +303,9 @@ class LogEnvironment(StagingEnvironment, AudibleEnvironment, SnapshotEnvironment
     def snapshot(self, app: str) -> LogSnapshot:
         self._check_open()
         return LogSnapshot(self._database, app, self._committed_store_id)
+
+    def snapshot_here(self, app: str) -> LogSnapshot:
+        return self.snapshot(app)
 
     def state_range(
         self, app: str, store: str, task: int, start: bytes = b"", end: bytes | None = None

@@ -101,14 +101,22 @@ class LogStateReader(StateReader):
 class LogSnapshot(StateSnapshot):
     """The state of an application as of one commit, across its stores and tasks, until it is closed.
 
-    One thread uses it. Pages that it sees are not used again before it is closed, so it should not last.
+    Pages that it sees are not used again before it is closed, so it should not last. It uses the database by itself:
+    whoever else closes that, the memory which this one reads stays.
     """
 
     def __init__(self, database: Database, app: str, store_id: StoreId) -> None:
         self._database = database
         self._app = app
         self._store_id = store_id
-        self._transaction = database.begin_reading()
+        self._is_closed = True
+        database.join()
+        try:
+            self._transaction = database.begin_reading()
+        except BaseException:
+            database.release()
+            raise
+        self._is_closed = False
         self._places: dict[str, dict[int, bytes]] = {}
         self._journals: dict[bytes, tuple[Journal, JournalSpan]] = {}
 
@@ -122,10 +130,10 @@ class LogSnapshot(StateSnapshot):
         return found
 
     def get(self, store: str, task: int, key: bytes) -> bytes | None:
-        """Return an entry, None where there is none; raises `Damaged` where it is not what was written."""
-        place = self.tasks(store).get(task)
-        if place is None:
+        number = self._store_id(self._transaction, self._app, store)
+        if number is None:
             return None
+        place = PLACE.pack(number, task)
         journal = self._journal(place)
         is_there = key in journal.entries
         value = journal.entries.get(key)
@@ -157,8 +165,10 @@ class LogSnapshot(StateSnapshot):
             raise damaged_entry(self._database, self._app, store, task, start, error) from error
 
     def close(self) -> None:
-        """Let go of the commit."""
-        self._transaction.abort()
+        if not self._is_closed:
+            self._is_closed = True
+            self._transaction.abort()
+            self._database.release()
 
     def _journal(self, place: bytes) -> Journal:
         known = self._journals.get(place)

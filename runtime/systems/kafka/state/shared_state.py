@@ -20,6 +20,7 @@ from runtime.ports.state import StateReader, StateWrites
 from runtime.systems.host.locks import owner_lock
 from runtime.systems.kafka.state.changelog import POSITIONS, TaskState
 from runtime.systems.log.environment import LogEnvironment
+from runtime.systems.log.state_reader import LogSnapshot
 
 SHARED = "shared"
 """The name of directories that have many tasks: the first one that nobody has is a process's own."""
@@ -60,6 +61,10 @@ class SharedTask(LogEnvironment):
     def state_reader(self, app: str, store: str, task: int) -> StateReader:
         """Return what reads single entries in one transaction."""
         return super().state_reader(self._name, store, task)
+
+    def snapshot(self, app: str) -> LogSnapshot:
+        """Return what is committed of the task now."""
+        return super().snapshot(self._name)
 
     def state_range(
         self, app: str, store: str, task: int, start: bytes = b"", end: bytes | None = None

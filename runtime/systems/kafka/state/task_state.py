@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from functools import partial
+from heapq import merge
 from itertools import count, groupby
 from pathlib import Path
 from shutil import rmtree
 
 from planner.model.virtual_tasks import UNSPLIT, Split, VirtualTask, kin
 from runtime.model.errors import Damaged, EnvironmentFault, Owned
-from runtime.ports.state import StateReader, StateWrites
+from runtime.ports.state import StateReader, StateSnapshot, StateWrites
 from runtime.systems.host.locks import owner_lock
 from runtime.systems.kafka.state.changelog import ChangelogEnd, TaskState, restore
 from runtime.systems.kafka.state.ledger import Ledger
@@ -22,9 +23,38 @@ from runtime.systems.kafka.state.shared_state import SHARED, SharedTask, apart_i
 from runtime.systems.kafka.streams.streams import KafkaStreams
 from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.log.recovery import AnotherFormat
+from runtime.systems.log.state_reader import LogSnapshot
 
 MOST_APART = 32
 """The most tasks that a process has in directories of their own, with each of which others can go on alone."""
+
+
+class TaskSnapshots(StateSnapshot):
+    """The committed state of the tasks that a process has, each as of its newest commit when this was made.
+
+    Of a task that is split each part has the entries of its own keys.
+    """
+
+    def __init__(self, parts: Mapping[VirtualTask, LogSnapshot]) -> None:
+        self._parts: dict[int, list[LogSnapshot]] = {}
+        for part, one in sorted(parts.items()):
+            self._parts.setdefault(part.base, []).append(one)
+
+    def tasks(self, store: str) -> list[int]:
+        return [task for task, parts in self._parts.items() if any(task in one.tasks(store) for one in parts)]
+
+    def get(self, store: str, task: int, key: bytes) -> bytes | None:
+        found = (one.get(store, task, key) for one in self._parts.get(task, ()))
+        return next((one for one in found if one is not None), None)
+
+    def between(self, store: str, task: int, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        found = [one.between(store, task, start, end) for one in self._parts.get(task, ())]
+        return found[0] if len(found) == 1 else merge(*found)
+
+    def close(self) -> None:
+        for parts in self._parts.values():
+            for one in parts:
+                one.close()
 
 
 class KafkaState:
@@ -126,6 +156,25 @@ class KafkaState:
     def tasks(self, app: str) -> list[VirtualTask]:
         """Return the tasks of an application whose state is here."""
         return sorted(task for name, task in self._tasks if name == app)
+
+    def snapshot(self, app: str) -> TaskSnapshots:
+        """Return the state of the tasks that are here; of one that is given up meanwhile it has nothing.
+
+        Tasks that commit together are all as of one commit where nobody writes meanwhile.
+        """
+        found: dict[VirtualTask, LogSnapshot] = {}
+        try:
+            for (name, task), one in [*self._tasks.items()]:
+                if name == app:
+                    with suppress(EnvironmentFault):  # it was closed meanwhile
+                        found[task] = one.local.snapshot(app)
+        except BaseException:
+            TaskSnapshots(found).close()
+            raise
+        for task in [task for task in found if (app, task) not in self._tasks]:
+            # It was given up before it was looked at, or behind that: others may have it, and be further.
+            found.pop(task).close()
+        return TaskSnapshots(found)
 
     def copy(self, app: str, task: VirtualTask) -> None:
         """Open a copy of the state of a task that others have, unless somebody on this machine has what is here."""

@@ -1,0 +1,253 @@
+"""The committed state of an application, asked for by key and by range while it runs or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from runtime.model.clock import SystemClock, monotonic_ms
+from runtime.model.errors import SamzaError
+from runtime.ports.environment import Environment, LiveEnvironment, QueryableEnvironment
+from runtime.ports.state import StateSnapshot
+
+if TYPE_CHECKING:
+    from planner.model.graph import Graph
+    from runtime.queries.state_shape import StateShape
+
+PATIENCE_MS = 5_000.0
+"""The longest wait for a commit that a reader has asked for, if it says no other."""
+LOOK_MS = 5.0
+"""The time between two looks for a commit."""
+_NOTHING = object()
+
+
+class QueriedState:
+    """The committed state of one operator: `get` one key, or go through a `range` of them.
+
+    The state of windows is what they have come to so far, each a `Pane` that says so by its timing.
+
+    >>> from samza_dsl import query
+    >>> app, numbers = example()
+    >>> odd = numbers.partition_by(lambda n: n % 2, partitions=1)
+    >>> odd.scan(lambda total, n: total + n, init=int, op_id="total").send_to(app.output("totals"))
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = app.run(folder, bind={"numbers": [1, 2, 3]})
+    ...     with query(app, folder) as found:
+    ...         sorted(found.state("total").range())
+    [(0, 2), (1, 4)]
+    """
+
+    def __init__(self, query: StateQuery, shape: StateShape) -> None:
+        self._query, self.shape = query, shape
+        self._tasks = 0
+        """The number of tasks as of the last look, by which a key's likely task is asked before it is looked again."""
+
+    def get(
+        self,
+        key: object,
+        default: Any = None,
+        *,
+        at_least: Mapping[str, int] | None = None,
+        timeout_ms: float = PATIENCE_MS,
+    ) -> Any:
+        """Return the state of a key as of the newest commit, or `default`; of windows, a list of panes by their start.
+
+        With `at_least`, the next offset of partition 0 by the stream's name (of others as "orders:3"), it waits for the
+        commits that have processed what lies before and all that came of it; raises SamzaError where none come within
+        `timeout_ms`, and where to wait would hold up an event loop.
+        """
+        self._query.wait_for(at_least, timeout_ms)
+        snapshot = self._query.held()
+        try:
+            return self.in_snapshot(snapshot, key, default)
+        finally:
+            snapshot.close()
+
+    def in_snapshot(self, snapshot: StateSnapshot, key: object, default: Any = None) -> Any:
+        """Return the state of a key as a snapshot has it."""
+        shape, data = self.shape, self.shape.key.encode(key)
+        # By default keys are where their hash says: other tasks are asked only where that one has nothing.
+        if self._tasks:
+            found = self._found(snapshot, shape.likely(key, data, self._tasks), key, data)
+            if found is not _NOTHING:
+                return found
+        tasks = snapshot.tasks(shape.operator)
+        self._tasks = max(tasks, default=-1) + 1
+        likely = shape.likely(key, data, self._tasks) if self._tasks else 0
+        for task in sorted(tasks, key=lambda task: task != likely):
+            found = self._found(snapshot, task, key, data)
+            if found is not _NOTHING:
+                return found
+        return default
+
+    def _found(self, snapshot: StateSnapshot, task: int, key: object, data: bytes) -> Any:
+        """Return what a task has of a key, or that there is nothing."""
+        found = self.shape.found(snapshot, task, key, data)
+        if self.shape.windows:
+            return sorted(found, key=lambda pane: (pane.start, pane.end, pane.index)) or _NOTHING
+        return next(found, _NOTHING)
+
+    def range(
+        self,
+        start: Any = None,
+        end: Any = None,
+        *,
+        at_least: Mapping[str, int] | None = None,
+        timeout_ms: float = PATIENCE_MS,
+    ) -> Iterator[tuple[Any, Any]]:
+        """Yield keys with `start` <= key < `end`, all without these, and their states, as of one commit.
+
+        They come task by task, in the order of their bytes; of windows each pane comes by itself, with its key. Where
+        `key_type=String()` or `Bytes()` keeps keys in their own order, only those of the range are read, else all are
+        looked at. While it goes on, pages of the log stay that could be used again. Raises TypeError where keys can't
+        be compared, and SamzaError as `get` does.
+        """
+        self._query.wait_for(at_least, timeout_ms)
+        with self._query.snapshot() as snapshot:
+            yield from filter(None, self.scanned(snapshot, start, end))
+
+    def scanned(self, snapshot: StateSnapshot, start: Any, end: Any) -> Iterator[tuple[Any, Any] | None]:
+        """Yield keys and their states as a snapshot has them, task by task; None for a key that is not in the range."""
+        from runtime.queries.state_shape import KeyBounds
+
+        for task in sorted(snapshot.tasks(self.shape.operator)):
+            yield from self.shape.scanned(snapshot, task, KeyBounds(start, end))
+
+
+class StateQuery:
+    """The committed state of an application; it reads, and hinders nobody.
+
+    Any thread may ask. It is closed at the end of a `with`; a range that is under way goes on to its end.
+
+    >>> from samza_dsl import query
+    >>> app, numbers = example()
+    >>> def last(number, context):
+    ...     context.state = number
+    ...     return []
+    >>> numbers.partition_by(lambda n: "any", partitions=1).process(last, op_id="last").send_to(app.output("none"))
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = app.run(folder, bind={"numbers": [1, 2, 3]})
+    ...     with query(app, folder) as found:
+    ...         found.state("last").get("any")
+    3
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        opened: Callable[[], AbstractContextManager[QueryableEnvironment]],
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._graph, self._opened, self.close = graph, opened, close
+        self._clock = SystemClock()
+
+    def __enter__(self) -> StateQuery:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def state(self, operator: str) -> QueriedState:
+        """Return the state of an operator, by its id; raises PlanError for one that has none that can be asked for."""
+        # Imported late, as below: whoever only writes a pipeline imports this module for its types.
+        from runtime.queries.state_shape import shape_of
+
+        return QueriedState(self, shape_of(self._graph, operator))
+
+    @contextmanager
+    def snapshot(self) -> Iterator[StateSnapshot]:
+        """Return the state as of one commit during a block; raises SamzaError where it lies elsewhere."""
+        with closing(self.held()) as snapshot:
+            yield snapshot
+
+    def held(self) -> StateSnapshot:
+        """Return the state as of one commit, which the caller closes; raises SamzaError where it lies elsewhere."""
+        with self._opened() as environment:
+            return environment.snapshot_here(self._graph.app)
+
+    def wait_for(self, at_least: Mapping[str, int] | None, timeout_ms: float) -> None:
+        """Wait for the commit that has processed these streams up to an offset; raises SamzaError where none comes."""
+        for _ in self.waits(at_least, timeout_ms):
+            from asyncio import get_running_loop
+
+            with suppress(RuntimeError):
+                get_running_loop()
+                raise SamzaError(
+                    "at_least= waits for a commit, and would hold up the event loop of this thread; write instead: "
+                    "await asyncio.to_thread(state.get, key, at_least=...)"
+                )
+            # The doorbell tells of what was appended, and a commit may have appended nothing.
+            self._clock.pause_ms(LOOK_MS)
+
+    def waits(self, at_least: Mapping[str, int] | None, timeout_ms: float) -> Iterator[None]:
+        """Yield as long as a commit that has come so far is to be waited for; raises SamzaError after `timeout_ms`."""
+        if not at_least:
+            return
+        from runtime.opening.stored_state import streams_between
+
+        app = self._graph.app
+        with self._opened() as environment:
+            if isinstance(environment, LiveEnvironment):
+                raise SamzaError(
+                    f"at_least= can't be asked for of {app!r} on {environment}: its containers know of their own "
+                    "commits alone; leave it out, and ask again until it is there"
+                )
+            until_ms = monotonic_ms() + timeout_ms
+            wanted = {_place_of(said): offset for said, offset in at_least.items()}
+            yield from self._waits(environment, until_ms, timeout_ms, wanted)
+            # What these records have sent on lies between stages then, and each stage sends it to the next.
+            between = sorted(streams_between(environment, app))
+            for _ in between:
+                yield from self._waits(environment, until_ms, timeout_ms, _ends(environment, between))
+
+    def _waits(
+        self, environment: Environment, until_ms: float, timeout_ms: float, wanted: Mapping[tuple[str, int], int]
+    ) -> Iterator[None]:
+        while behind := self._behind(environment, wanted):
+            if monotonic_ms() >= until_ms:
+                told = ", ".join(f"{stream}:{partition} is at {offset}" for (stream, partition), offset in behind)
+                raise NotReached(
+                    f"no commit of {self._graph.app!r} has come that far within {timeout_ms / 1_000:g} s: {told}; does "
+                    "it run?"
+                )
+            yield
+
+    def _behind(
+        self, environment: Environment, wanted: Mapping[tuple[str, int], int]
+    ) -> list[tuple[tuple[str, int], int]]:
+        found: dict[tuple[str, int], int] = {}
+        for checkpoint in environment.checkpoints(self._graph.app).values():
+            for one in checkpoint.positions:
+                place = one.stream, one.partition
+                found[place] = min(one.offset, found.get(place, one.offset))
+        return [(place, found.get(place, 0)) for place, offset in wanted.items() if found.get(place, 0) < offset]
+
+
+def queryable(environment: Environment, app: str) -> QueryableEnvironment:
+    """Return an environment as one whose state can be asked for; raises SamzaError where it can't."""
+    if not isinstance(environment, QueryableEnvironment):
+        raise SamzaError(
+            f"state of {app!r} in {environment} can't be asked for: write instead: app.run(data), with a directory"
+        )
+    return environment
+
+
+class NotReached(SamzaError):
+    """No commit has come as far as a reader wanted, within the time that it had."""
+
+
+def _ends(environment: Environment, streams: Collection[str]) -> dict[tuple[str, int], int]:
+    configs = environment.streams()
+    places = ((name, one) for name in streams for one in range(configs[name].partitions))
+    return {place: environment.offsets(*place).end for place in places}
+
+
+def _place_of(said: str) -> tuple[str, int]:
+    name, colon, number = said.rpartition(":")
+    return (name, int(number)) if colon and number.isdecimal() else (said, 0)

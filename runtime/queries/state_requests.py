@@ -1,0 +1,317 @@
+"""Requests for state as they come over HTTP or from another process: typed keys, ranges in pages, answers in JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager
+from typing import Any, NamedTuple
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+import msgspec
+
+from operators.core.base import Serde
+from planner.model.errors import PlanError
+from planner.model.graph import Graph
+from runtime.encoding.serdes import Bytes, Json, NoKey, String, Tagged, to_json
+from runtime.model.clock import monotonic_ms, sleep_ms
+from runtime.model.errors import SamzaError
+from runtime.ports.environment import QueryableEnvironment
+from runtime.ports.state import StateSnapshot
+from runtime.queries.state_query import LOOK_MS, PATIENCE_MS, NotReached, QueriedState, StateQuery
+from runtime.queries.state_shape import StateShape, shapes_of
+
+MOST_PATIENCE_MS = 8_000.0
+"""The longest that a request may wait for a commit: a connection is held for no longer than 10 s."""
+PAGE, MOST_IN_PAGE = 100, 1_000
+"""The entries in a page of a range, if nobody says how many, and the most that there are."""
+LOOKED_AT, LOOK_FOR_MS = 20_000, 500.0
+"""The entries, and the time, after which a page ends though it is not full: keys outside of the range are looked at."""
+HELD_MS, MOST_HELD = 30_000.0, 16
+"""The time for which a range waits for its next page to be asked for, and the number of ranges that do at once."""
+PARAMETERS = ("key", "from", "to", "limit", "page", "at_least", "timeout_ms")
+MISSING = object()
+
+
+class StateRequest(msgspec.Struct, frozen=True):
+    """A request for the state of an operator, with what stands behind "?" as it came; "" asks for all operators."""
+
+    operator: str
+    said: str = ""
+
+
+class StateAnswer(msgspec.Struct, frozen=True):
+    """The answer to a request: a status of HTTP, and JSON, of a page of a range without the token of its next page."""
+
+    status: int
+    text: str
+    is_page: bool = False
+    next_page: str = ""
+
+    @property
+    def json(self) -> str:
+        """The whole answer."""
+        following = _text(self.next_page) if self.next_page else "null"
+        return f'{self.text},"next":{following}}}\n' if self.is_page else self.text
+
+
+class NoAnswer(Exception):
+    """A request that can't be answered, with the status and the reason."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+    @property
+    def answer(self) -> StateAnswer:
+        """The answer that says so."""
+        return StateAnswer(self.status, f'{{"error":{_text(str(self))}}}\n')
+
+
+class _Range(NamedTuple):
+    """A range that is under way."""
+
+    snapshot: StateSnapshot
+    shape: StateShape
+    entries: Iterator[tuple[Any, Any] | None]
+    limit: int
+
+
+class StateDesk:
+    """Answers requests for the state of an application, in one event loop.
+
+    Invariants: a range is read in one snapshot from its first page to its last; one that nobody goes on with is closed
+    after `HELD_MS`, so that it keeps nothing in place; and no page takes longer than a part of a second.
+    """
+
+    def __init__(self, graph: Graph, opened: Callable[[], AbstractContextManager[QueryableEnvironment]]) -> None:
+        self._app = graph.app
+        self._query = StateQuery(graph, opened)
+        self._states = {shape.operator: QueriedState(self._query, shape) for shape in shapes_of(graph)}
+        self._ranges: dict[str, _Range] = {}
+
+    def close(self) -> None:
+        """Let go of all ranges."""
+        for token in [*self._ranges]:
+            self._ranges.pop(token).snapshot.close()
+
+    async def answer(self, request: StateRequest) -> StateAnswer:
+        """Return the answer, which may be why there is none."""
+        try:
+            if not request.operator:
+                return StateAnswer(200, self._listed())
+            said = parameters_of(request.said)
+            state = self._state(request.operator)
+            if "page" in said:
+                return await self._next_page(state, said)
+            async with self._covered(said):
+                if "key" in said:
+                    return self._one(state, said)
+                return await self._first_page(state, said)
+        except NoAnswer as refused:
+            return refused.answer
+        except NotReached as error:
+            return NoAnswer(504, str(error)).answer
+        except (SamzaError, PlanError) as error:
+            return NoAnswer(503, str(error)).answer
+
+    def _listed(self) -> str:
+        one = [
+            f'{{"operator":{_text(shape.operator)},"kind":{_text(shape.kind)},"key":{_text(_type_of(shape.key))},'
+            f'"windows":{"true" if shape.windows else "false"}}}'
+            for shape in (state.shape for state in self._states.values())
+        ]
+        return f'{{"app":{_text(self._app)},"operators":[{",".join(one)}]}}\n'
+
+    def _state(self, operator: str) -> QueriedState:
+        found = self._states.get(operator)
+        if found is None:
+            known = ", ".join(self._states) or "none"
+            raise NoAnswer(404, f"{operator!r} is no operator whose state can be asked for; there are: {known}")
+        return found
+
+    @asynccontextmanager
+    async def _covered(self, said: Mapping[str, bytes]) -> AsyncIterator[None]:
+        """Wait until the commit covers what is asked for."""
+        at_least = _offsets(said["at_least"]) if "at_least" in said else None
+        timeout_ms = _number(said, "timeout_ms", int(PATIENCE_MS), int(MOST_PATIENCE_MS))
+        for _ in self._query.waits(at_least, timeout_ms):
+            await sleep_ms(LOOK_MS)
+        yield
+
+    def _one(self, state: QueriedState, said: Mapping[str, bytes]) -> StateAnswer:
+        shape = state.shape
+        if extra := said.keys() & {"from", "to", "limit"}:
+            raise NoAnswer(400, f"{min(extra)}= is about a range; write instead: key= alone")
+        candidates = keys_of(shape.key, said["key"])
+        with self._query.snapshot() as snapshot:
+            for key in candidates:
+                try:
+                    found = state.in_snapshot(snapshot, key, MISSING)
+                except (TypeError, ValueError) as error:  # what its serde or its partitioner takes for no key
+                    raise NoAnswer(400, f"key={said['key']!r} is no key of {shape.operator!r}: {error}") from None
+                if found is not MISSING:
+                    return StateAnswer(200, f'{{"operator":{_text(shape.operator)},{_entry(shape, key, found)}}}\n')
+        key = _key(shape.key, candidates[0])
+        return StateAnswer(404, f'{{"operator":{_text(shape.operator)},"key":{key},"error":"it has no state"}}\n')
+
+    async def _first_page(self, state: QueriedState, said: Mapping[str, bytes]) -> StateAnswer:
+        bounds = [keys_of(state.shape.key, said[name])[0] if name in said else None for name in ("from", "to")]
+        limit = _number(said, "limit", PAGE, MOST_IN_PAGE)
+        if len(self._ranges) >= MOST_HELD:
+            raise NoAnswer(503, f"{MOST_HELD} ranges are gone through already; ask again in a while")
+        snapshot = self._query.held()
+        entries = state.scanned(snapshot, *bounds)
+        return await self._page(_Range(snapshot, state.shape, entries, limit))
+
+    async def _next_page(self, state: QueriedState, said: Mapping[str, bytes]) -> StateAnswer:
+        if extra := said.keys() - {"page", "limit"}:
+            raise NoAnswer(400, f"{min(extra)}= was said with the first page; write instead: page= and limit= alone")
+        token = said["page"].decode("latin-1")
+        found = self._ranges.get(token)
+        if found is None or found.shape.operator != state.shape.operator:
+            raise NoAnswer(410, f"no range waits for its page {token!r}, for longer than 30 s none does: begin it anew")
+        limit = _number(said, "limit", found.limit, MOST_IN_PAGE)
+        # Taken out, so that nobody else goes on with it meanwhile.
+        del self._ranges[token]
+        return await self._page(found._replace(limit=limit))
+
+    async def _page(self, found: _Range) -> StateAnswer:
+        """Return the next page of a range, and let it wait for more where there may be some."""
+        try:
+            entries, is_over = await asyncio.to_thread(_taken, found)
+        except (TypeError, ValueError) as error:
+            found.snapshot.close()
+            raise NoAnswer(400, f"the range can't be gone through: {error}") from None
+        except BaseException:
+            found.snapshot.close()
+            raise
+        token = ""
+        if is_over:
+            found.snapshot.close()
+        else:
+            token = secrets.token_urlsafe(12)
+            self._ranges[token] = found
+            asyncio.get_running_loop().call_later(HELD_MS / 1_000, self._drop, token)
+        text = f'{{"operator":{_text(found.shape.operator)},"entries":[{",".join(entries)}]'
+        return StateAnswer(200, text, is_page=True, next_page=token)
+
+    def _drop(self, token: str) -> None:
+        found = self._ranges.pop(token, None)
+        if found is not None:
+            found.snapshot.close()
+
+
+def _taken(found: _Range) -> tuple[list[str], bool]:
+    """Return the next entries of a range as JSON, and whether there are no more."""
+    taken: list[str] = []
+    until_ms = monotonic_ms() + LOOK_FOR_MS
+    for looked_at, entry in enumerate(found.entries, 1):
+        if entry is not None:
+            taken.append(f"{{{_entry(found.shape, *entry)}}}")
+        if len(taken) >= found.limit or looked_at >= LOOKED_AT or (not looked_at % 100 and monotonic_ms() >= until_ms):
+            return taken, False
+    return taken, True
+
+
+def keys_of(serde: Serde, said: bytes) -> list[Any]:
+    """Return the keys that were meant, the likeliest first; raises `NoAnswer` for what is no key.
+
+    Text and bytes are said as they are, other keys as JSON. Where no type is declared, text that is no JSON may be said
+    as it is, and what looks like a number may be either.
+
+    >>> keys_of(String(), b"7"), keys_of(Tagged(), b"7"), keys_of(Tagged(), b"[1,2]"), keys_of(Tagged(tuple), b"[1,2]")
+    (['7'], [7, '7'], [(1, 2), '[1,2]'], [(1, 2)])
+    """
+    kind = _declared(serde)
+    try:
+        if kind is bytes:
+            return [said]
+        if isinstance(serde, NoKey):
+            return [None]
+        text = said.decode()
+        if kind is str:
+            return [text]
+        if kind is not Any:
+            return [Json(kind).decode(said)]
+    except Exception as error:  # a user's own class may raise anything
+        raise NoAnswer(400, f"{said!r} is no key: {error}; write instead: JSON of {_type_of(serde)}") from None
+    try:
+        return [_hashable(Json().decode(said)), text]
+    except Exception:
+        return [text]
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+
+
+def _declared(serde: Serde) -> Any:
+    """Return the type of keys that is declared; Any where it is the user's own serde, or none is."""
+    if isinstance(serde, Bytes | String | Json | Tagged):
+        return serde.type
+    return Any
+
+
+def _type_of(serde: Serde) -> str:
+    kind = _declared(serde)
+    return "any" if kind is Any else str(getattr(kind, "__name__", kind))
+
+
+def parameters_of(said: str) -> dict[str, bytes]:
+    """Return what stands behind "?"; raises `NoAnswer` for a name that means nothing, or is there twice."""
+    found: dict[str, bytes] = {}
+    for part in said.split("&") if said else ():
+        name, equals, value = part.partition("=")
+        if not equals or name not in PARAMETERS:
+            raise NoAnswer(400, f"{name!r} says nothing here; write instead: {'=, '.join(PARAMETERS)}=")
+        if name in found:
+            raise NoAnswer(400, f"{name}= is there twice; write instead: {name}= once")
+        found[name] = unquote_to_bytes(value.replace("+", " "))
+    return found
+
+
+def _offsets(said: bytes) -> dict[str, int]:
+    """Return the offsets that the commit is to cover, as "orders:1200" or "orders:3:1200" has them."""
+    found = {}
+    for one in said.decode("utf-8", "replace").split(","):
+        stream, colon, offset = one.rpartition(":")
+        if not colon or not offset.isascii() or not offset.isdecimal() or len(offset) > 18:
+            raise NoAnswer(
+                400, f"at_least={one!r} is no offset; write instead: STREAM:OFFSET or STREAM:PARTITION:OFFSET"
+            )
+        found[stream] = int(offset)
+    return found
+
+
+def _number(said: Mapping[str, bytes], name: str, unsaid: int, most: int) -> int:
+    data = said.get(name)
+    if data is None:
+        return unsaid
+    if not (data.isdigit() and len(data) <= 9 and 0 < int(data) <= most):
+        raise NoAnswer(400, f"{name}={data.decode('latin-1')!r} is no number from 1 to {most:,}")
+    return int(data)
+
+
+def _entry(shape: StateShape, key: Any, state: Any) -> str:
+    """Return a key and its state as the fields of a JSON object; where that has no JSON, it says why."""
+    try:
+        told = f'"value":{to_json(state).decode()}'
+    except Exception as error:  # a user's own class may raise anything
+        told = f'"error":{_text(f"its state has no JSON: {error}")}'
+    return f'"key":{_key(shape.key, key)},{told}'
+
+
+def _key(serde: Serde, key: Any) -> str:
+    """Return a key as JSON, such that it can be asked for."""
+    if type(key) is bytes:
+        return _text(quote_from_bytes(key))
+    try:
+        return to_json(key).decode()
+    except Exception:  # a user's own class may raise anything
+        return _text(f"{key!r}")
+
+
+def _text(text: str) -> str:
+    return to_json(text.encode("utf-8", "backslashreplace").decode()).decode()

@@ -1,0 +1,88 @@
+"""Routes a request for state to the container whose tasks have it, where each has its own tasks' state."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Callable, Collection, Mapping
+
+import msgspec
+
+from planner.model.graph import Graph
+from runtime.queries.state_requests import NoAnswer, StateAnswer, StateRequest, keys_of, parameters_of
+from runtime.queries.state_shape import shapes_of
+
+Asked = Callable[[StateRequest], Awaitable[StateAnswer]]
+
+
+class StateRoutes:
+    """The containers of a run by the tasks that they have; the one that a key's hash names is asked first.
+
+    A range goes through one container after the other: each page's token begins with the slot of its container.
+    """
+
+    def __init__(
+        self, graph: Graph, tasks: int, held: Mapping[int, Collection[int]], asked: Callable[[int], Asked]
+    ) -> None:
+        self._shapes = {shape.operator: shape for shape in shapes_of(graph)}
+        self._tasks, self._held, self._asked = tasks, held, asked
+
+    async def answer(self, request: StateRequest) -> StateAnswer:
+        """Return the answer of the first container that has one, or that of the last."""
+        try:
+            said = parameters_of(request.said)
+            if not self._held:
+                raise NoAnswer(503, "no container has begun yet")
+            if "page" in said:
+                return await self._page(request, said["page"].decode("latin-1"))
+            if "key" in said:
+                return await self._one(request, said["key"])
+        except NoAnswer as refused:
+            return refused.answer
+        if not request.operator:
+            return await self._asked(min(self._held))(request)
+        return await self._range(min(self._held), request.operator, request.said, request.said)
+
+    async def _one(self, request: StateRequest, key: bytes) -> StateAnswer:
+        answer = NoAnswer(503, "no container has begun yet").answer
+        for slot in self._ranked(request.operator, key):
+            answer = await self._asked(slot)(request)
+            if answer.status not in (404, 503):
+                break
+        return answer
+
+    def _ranked(self, operator: str, said: bytes) -> list[int]:
+        """Return the slots, that of the task which a key's hash names ahead of all."""
+        shape = self._shapes.get(operator)
+        likely: set[int] = set()
+        if shape is not None:
+            for key in keys_of(shape.key, said):
+                try:
+                    likely.add(shape.likely(key, shape.key.encode(key), self._tasks))
+                except Exception:  # what the user's own partitioner or serde takes for no key, its container tells
+                    continue
+        return sorted(self._held, key=lambda slot: likely.isdisjoint(self._held[slot]))
+
+    async def _page(self, request: StateRequest, token: str) -> StateAnswer:
+        slot, _, rest = token.partition(".")
+        of_slot, _, first = rest.partition(".")
+        if not (slot.isascii() and slot.isdecimal()) or int(slot) not in self._held:
+            raise NoAnswer(410, "the container that this range was in is gone: begin it anew")
+        try:
+            said = base64.urlsafe_b64decode(first.encode()).decode()
+        except ValueError:
+            raise NoAnswer(410, f"{token!r} is no page") from None
+        if not of_slot:
+            # The range goes on in this container, which is asked what the one before was asked.
+            return await self._range(int(slot), request.operator, said, said)
+        limits = [one for one in request.said.split("&") if not one.startswith("page=")]
+        return await self._range(int(slot), request.operator, "&".join([f"page={of_slot}", *limits]), said)
+
+    async def _range(self, slot: int, operator: str, said: str, first: str) -> StateAnswer:
+        """Return a page of a container, whose next page is in the same one, or the first page of the next."""
+        answer = await self._asked(slot)(StateRequest(operator, said))
+        if not answer.is_page:
+            return answer
+        following = [slot] if answer.next_page else sorted(one for one in self._held if one > slot)[:1]
+        encoded = base64.urlsafe_b64encode(first.encode()).decode()
+        token = "".join(f"{one}.{answer.next_page}.{encoded}" for one in following)
+        return msgspec.structs.replace(answer, next_page=token)

@@ -1,0 +1,102 @@
+"""Requests are routed to the containers that have the tasks: all together they answer as one that has all tasks."""
+
+import asyncio
+import json
+from contextlib import closing
+from urllib.parse import quote
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runtime.queries.state_requests import NoAnswer, StateDesk, StateRequest
+from runtime.queries.state_routes import StateRoutes
+from runtime.systems.log.environment import LogEnvironment
+from samza_dsl import App, Options
+from tests.scale import examples
+
+TASKS = 4
+
+
+def counting():
+    app = App("counting", Options(commit_interval_ms=1))
+    keyed = app.input("keys", value=int).partition_by(lambda key: key, partitions=TASKS, key_type=int, op_id="keyed")
+    keyed.scan(lambda total, key: total + 1, init=int, op_id="count").send_to(app.output("counts"))
+    return app
+
+
+class Container(LogEnvironment):
+    """A log that shows the state of some tasks alone."""
+
+    def __init__(self, path, held):
+        super().__init__(path)
+        self.held = held
+
+    def snapshot(self, app):
+        found = super().snapshot(app)
+        tasks = found.tasks
+        found.tasks = lambda store: {task: place for task, place in tasks(store).items() if task in self.held}
+        return found
+
+
+async def pages(ask, limit):
+    found = await ask(StateRequest("count", f"limit={limit}"))
+    entries = []
+    while True:
+        told = json.loads(found.json)
+        assert found.status == 200 and len(told["entries"]) <= limit
+        entries += told["entries"]
+        if told["next"] is None:
+            return entries
+        found = await ask(StateRequest("count", f"page={quote(told['next'])}"))
+
+
+@given(data=st.data(), keys=st.lists(st.integers(-3, 40), min_size=1, max_size=30), limit=st.integers(1, 7))
+@settings(max_examples=examples(20, 300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_containers_answer_together_as_one_that_has_all_tasks(tmp_path_factory, data, keys, limit):
+    app, folder = counting(), tmp_path_factory.mktemp("state")
+    app.run(folder, bind={"keys": keys}, until_now=True)
+    slots = [data.draw(st.integers(0, 2)) for _ in range(TASKS)]
+    held = {slot: [task for task in range(TASKS) if slots[task] == slot] for slot in {*slots}}
+    asked = []
+
+    async def ask_all():
+        opened = {slot: (lambda tasks=tasks: closing(Container(folder, tasks))) for slot, tasks in held.items()}
+        desks = {slot: StateDesk(app.graph(), one) for slot, one in opened.items()}
+
+        def of(slot):
+            async def answer(request):
+                asked.append(slot)
+                return await desks[slot].answer(request)
+
+            return answer
+
+        routes = StateRoutes(app.graph(), TASKS, held, of)
+        for key in {*keys}:
+            asked.clear()
+            told = json.loads((await routes.answer(StateRequest("count", f"key={key}"))).json)
+            assert told["value"] == keys.count(key)
+            assert len(asked) == 1, "the container that its hash names has it, and no other is asked"
+        assert (await routes.answer(StateRequest("count", "key=99"))).status == 404
+        entries = await pages(routes.answer, limit)
+        assert sorted((one["key"], one["value"]) for one in entries) == sorted((k, keys.count(k)) for k in {*keys})
+        for desk in desks.values():
+            assert not desk._ranges
+            desk.close()
+
+    asyncio.run(ask_all())
+
+
+def test_a_page_of_a_container_that_is_gone_and_one_that_nobody_made_are_told():
+    async def refusing(request):
+        return NoAnswer(503, "gone").answer
+
+    async def ask():
+        routes = StateRoutes(counting().graph(), TASKS, {1: [0, 1, 2, 3]}, lambda slot: refusing)
+        for token in ("0.abc.", "x", "1..%21", "9.9.9", "\u0661.a.b"):
+            status = (await routes.answer(StateRequest("count", f"page={quote(token)}"))).status
+            assert status in (410, 503)
+        assert (
+            await StateRoutes(counting().graph(), 1, {}, lambda slot: refusing).answer(StateRequest(""))
+        ).status == 503
+
+    asyncio.run(ask())
