@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial, update_wrapper
@@ -79,7 +79,14 @@ class Aggregation(Generic[V, R]):
     parts: tuple[Aggregation[Any, Any], ...] = ()
     gather: Callable[..., Any] | None = None
     keeps: Literal["numbers", "values", "a value", "the user's"] = "numbers"
-    code: Code = CALLED
+    code: Code = field(default=CALLED, init=False)
+    """It is not carried over by `replace`: who changes one of the functions has all of them called."""
+
+    def written_as(self, code: Code) -> Aggregation[V, R]:
+        """Return the same aggregation with the code that may be written in the place of its functions."""
+        found = replace(self)
+        object.__setattr__(found, "code", code)
+        return found
 
     def made_of(self, ready: Ready) -> Aggregation[V, R]:
         """Return the same aggregation with the user's functions in it made ready by `ready`."""
@@ -121,8 +128,7 @@ def count() -> Aggregation[Any, int]:
         counts=True,
         remove=lambda total, values: total - len(values),
         combines=True,
-        code=Code(add="{state} + {number}"),
-    )
+    ).written_as(Code(add="{state} + {number}"))
 
 
 def mean(of: Callable[[V], N | None]) -> Aggregation[V, N | None]:
@@ -156,11 +162,12 @@ def mean(of: Callable[[V], N | None]) -> Aggregation[V, N | None]:
         combines=True,
         of=of,
         add_read=add_read,
+    ).written_as(
         # Without floats the mean is that of the sum of ints, which is the first number of a sum.
-        code=Code(
+        Code(
             ints="({state}[0] + {number}, {state}[1] + {total}, *{state}[2:])",
             finish="{state}[1] / {state}[0] if {state}[0] and {state}[2:] == (0, 0, 0, 0) else {call}",
-        ),
+        )
     )
 
 
@@ -185,10 +192,11 @@ def total(of: Callable[[V], N | None]) -> Aggregation[V, N]:
         combines=True,
         of=of,
         add_read=sums.plus,
-        code=Code(
+    ).written_as(
+        Code(
             ints="({state}[0] + {total}, *{state}[1:])",
             finish="{state}[0] if {state}[1:] == (0, 0, 0, 0) else {call}",
-        ),
+        )
     )
 
 
@@ -246,8 +254,7 @@ def collect() -> Aggregation[V, list[V]]:
         remake=lambda ready: collect(),
         remove=remove,
         keeps="values",
-        code=Code(add="(*{state}, *{read})", finish="list({state})"),
-    )
+    ).written_as(Code(add="(*{state}, *{read})", finish="list({state})"))
 
 
 @overload
@@ -483,9 +490,9 @@ def _by_arrival(
         "of": of,
         "add_read": None if of is None else add_read,
         "keeps": "values",
-        "code": Code(add=adding, finish="{state}[0] if {state} else None"),
     }
-    return Aggregation(name, tuple, add, merge, _only, **how)
+    code = Code(add=adding, finish="{state}[0] if {state} else None")
+    return Aggregation(name, tuple, add, merge, _only, **how).written_as(code)
 
 
 _EXTREME = "({state} if {state} is not None and ?) if type({state}) in NUMBERS else {call}"
@@ -512,7 +519,7 @@ def _extreme(
         return add_read(state, _read(of, values))
 
     how: dict[str, Any] = {"remake": remake, "combines": True, "of": of, "add_read": add_read, "keeps": "a value"}
-    return Aggregation(name, lambda: None, add, merge, itself, **how, code=code)
+    return Aggregation(name, lambda: None, add, merge, itself, **how).written_as(code)
 
 
 class ByName:

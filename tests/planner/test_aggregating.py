@@ -1,5 +1,6 @@
 """What is written for an aggregation adds and finishes as the aggregation does, whatever values come, and however."""
 
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 
@@ -73,3 +74,10 @@ def test_no_list_that_was_given_is_changed():
 
 def test_what_has_no_code_is_not_written():
     assert written(count()) == written(top_k(1, by=len)) == finishing(count()) == finishing(top_k(1, by=len)) == ""
+
+
+def test_one_of_which_a_function_was_replaced_is_called():
+    changed = replace(collect(), finish=len)
+    several = aggregate(dict, number=changed, most=replace(maximum(lambda v: v), finish=str))
+    assert outcome(compiled(changed), [[3, 4]]) == outcome(changed, [[3, 4]]) == ["(3, 4)", "2"]
+    assert outcome(compiled(several), [[3, 4], [5]]) == outcome(several, [[3, 4], [5]])
