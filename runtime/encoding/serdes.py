@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import cache, cached_property
 from itertools import chain, islice, repeat
-from math import isfinite
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 import msgspec
@@ -18,8 +16,10 @@ from operators.core.base import Copies, Serde
 from operators.core.wording import named
 from runtime.encoding.classes import class_of, find, is_current, name_of
 from runtime.encoding.columns import Columns, TableSerde
+from runtime.encoding.conformity import conforms
 from runtime.encoding.copies import COPIED, copied
 from runtime.encoding.evolution import as_it_was, fitted, fitted_record, revived_record
+from runtime.encoding.finite import check_finite
 from runtime.encoding.lines import ObjectLines
 from runtime.encoding.nested_tuples import NESTED, SCALARS, decoder_of, start_of, structure_in
 from runtime.encoding.record_types import (
@@ -372,9 +372,9 @@ class Tagged:
         kind = kinds.pop() if len(kinds) == 1 else None
         if kind is None or not is_record(kind) or issubclass(kind, Enum) or not _is_whole(kind):
             return None
-        return self._start(kind)
+        return self._start(kind, values)
 
-    def _start(self, kind: Class) -> bytes | None:
+    def _start(self, kind: Class, values: list[object]) -> bytes | None:
         return WHOLE + PAIR + _pack(name_of(kind))
 
     def _decode(self, tag: bytes, body: bytes) -> object:
@@ -425,7 +425,11 @@ class Evolving(Tagged):
     def encode(self, value: object) -> bytes:
         # Only classes without records inside are in `_starts`: of others a class inside may be defined again, as by a
         # notebook's cell, and that is looked at each time.
-        start = start_of(value) if type(value) is tuple else _starts.get(type(value))
+        if type(value) is tuple:
+            start = start_of(value)
+        else:
+            start, fits = _starts.get(type(value), _NO_START)
+            start = start if start is not None and fits(value) else None
         if start is not None:
             try:  # not suppress(), which takes longer than the rest
                 return start + _pack(value)
@@ -448,24 +452,26 @@ class Evolving(Tagged):
             if (kind := type(part)) in SCALARS
             or (kind is list and SCALARS.issuperset(map(type, part)))
             or (kind is dict and ONLY_TEXT.issuperset(map(type, part)) and SCALARS.issuperset(map(type, part.values())))
-            else starts[kind] + _pack(part)
-            if kind in starts
+            else starts[kind][0] + _pack(part)
+            if kind in starts and starts[kind][1](part)
             else self.encode(part)
             for part in values
         ]
 
     def _encode_record(self, value: object, kind: Class, piecemeal: bool) -> bytes:
-        if not piecemeal and _is_whole_by_name(kind):
+        # What a field holds that is not of its declared type would be read as another value, or not at all.
+        if not piecemeal and _is_whole_by_name(kind) and conforms(kind)(value):
             if not is_by_name(kind):
                 return _start_of(kind) + _pack(dict(values_of(value)))
             if not records_inside(kind):
-                _starts[kind] = _start_of(kind)
+                _starts[kind] = _start_of(kind), conforms(kind)
             return _start_of(kind) + _pack(value)
         parts = {name: self.encode(part) for name, part in values_of(value).items()}
         return RECORD + _pack((f"{name_of(kind)}#{description_of(kind)}", parts))
 
-    def _start(self, kind: Class) -> bytes | None:
-        return _start_of(kind) if is_by_name(kind) and _is_whole_by_name(kind) else None
+    def _start(self, kind: Class, values: list[object]) -> bytes | None:
+        is_whole = is_by_name(kind) and _is_whole_by_name(kind) and all(map(conforms(kind), values))
+        return _start_of(kind) if is_whole else None
 
 
 _evolving = Evolving()
@@ -677,35 +683,6 @@ def _all_json(values: list[object]) -> list[bytes | None]:
     return [*found]
 
 
-def may_be_infinite(packed: bytes) -> bool:
-    """Whether a NaN or an infinity may lie in a value, given as MessagePack."""
-    return _NOT_FINITE.search(packed) is not None
-
-
-def check_finite(value: object) -> None:
-    """Refuse a value with a NaN or an infinity anywhere in it: JSON makes null of these."""
-    # MessagePack keeps NaN, so a search through its bytes clears nearly every value at once; walking through a value
-    # in Python is left for the few that the search suspects, or that have an int of more than 64 bits.
-    try:
-        if not may_be_infinite(_pack_plain(value)):
-            return
-    except OverflowError:
-        pass
-    left = [msgspec.to_builtins(value, enc_hook=as_plain)]
-    while left:
-        one = left.pop()
-        if isinstance(one, dict):
-            left += [*one, *one.values()]
-        elif isinstance(one, list | tuple | set | frozenset):
-            left += one
-        elif isinstance(one, float) and not isfinite(one):
-            raise SerdeError(
-                f"{one} has no JSON, and null would be read back as another value: drop it with .filter(lambda v: "
-                "math.isfinite(...)), make it None, or write what has such numbers: value=MessagePack(MyType) to a "
-                "stream, or a file of Parquet"
-            )
-
-
 def _keeps_bytes(kind: object) -> bool:
     """Whether values of a type hold a part of the bytes that they were decoded from, as `msgspec.Raw` does."""
     from msgspec import inspect  # which few programs need
@@ -728,8 +705,6 @@ def _keeps_bytes(kind: object) -> bool:
 
 _json_encoder = msgspec.json.Encoder(enc_hook=as_plain)
 _to_json, _to_json_lines = _json_encoder.encode, _json_encoder.encode_lines
-_pack_plain = msgspec.msgpack.Encoder(enc_hook=as_plain).encode
-_NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 """The bytes of a float that is not finite in MessagePack; other values hardly ever have them."""
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
@@ -741,8 +716,9 @@ def _json_of(kind: object) -> Serde:
     return serde_of(kind)
 
 
-_starts: dict[type, bytes] = {}
-"""The first bytes of values by their class, for classes that have no records inside."""
+_starts: dict[type, tuple[bytes, Callable[[Any], bool]]] = {}
+"""The first bytes of values by their class, if it has no records inside, and what tells that one conforms."""
+_NO_START: tuple[None, Callable[[Any], bool]] = None, bool
 
 
 @cache

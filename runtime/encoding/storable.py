@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import msgspec
@@ -26,6 +27,8 @@ SURE = frozenset({int, float, bool, bytes, type(None)})
 NOTHING_SURE = frozenset[type]({type(None)})
 LONGEST = 60
 """Characters of a value that an error shows."""
+GONE = type("Gone", (), {"__repr__": lambda _: "nothing, as it is no field"})()
+"""Stands for an attribute of a record that did not come back."""
 
 
 class Difference(NamedTuple):
@@ -37,7 +40,7 @@ class Difference(NamedTuple):
 
     def __str__(self) -> str:
         told = f"{_short(self.put)} comes back as {_short(self.back)}"
-        if type(self.put) is not type(self.back):
+        if self.back is not GONE and type(self.put) is not type(self.back):
             told += f", a {type(self.put).__qualname__} as a {type(self.back).__qualname__}"
         return f"its {_path(self.at)} {told}" if self.at else told
 
@@ -140,7 +143,9 @@ def difference(put: Any, back: Any, at: tuple[str, ...] = ()) -> Difference | No
         return None if _is_same(put, back) else Difference(at, put, back)
     others = [*_parts(back)]
     if [name for name, _ in parts] != [name for name, _ in others]:
-        return Difference(at, put, back)
+        back_again = {name for name, _ in others}
+        gone = next((part for part in parts if part[0] not in back_again), None)
+        return Difference(at, put, back) if gone is None else Difference((*at, gone[0]), gone[1], GONE)
     pairs = zip(parts, others, strict=True)
     found = (difference(part, other, (*at, name)) for (name, part), (_, other) in pairs)
     return next((one for one in found if one is not None), None)
@@ -241,6 +246,11 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
         for field in fields_of(kind):
             if hasattr(value, field.name):
                 yield f"{kind.__qualname__}.{field.name}", getattr(value, field.name)
+        # What a function has set beside the fields comes back only if the constructor sets it again.
+        fields = {field.name for field in fields_of(kind)}
+        for name, part in getattr(value, "__dict__", {}).items():
+            if name not in fields and not isinstance(getattr(kind, name, None), cached_property):
+                yield f"{kind.__qualname__}.{name}", part
     elif isinstance(value, list | tuple):
         for place, part in enumerate(value):
             yield f"[{place}]", part

@@ -135,6 +135,26 @@ def _make_defaultdict(stored: tuple[str | None, dict[object, object]]) -> defaul
     return defaultdict(None if name is None else FACTORIES[name], held)
 
 
+def _take_view(value: memoryview) -> object:
+    # Of bytes in a row the bytes alone say all, and that is how earlier versions stored every view.
+    if value.format == "B" and value.ndim == 1:
+        return bytes(value)
+    shape = tuple(value.shape or ())
+    # Neither can be cast to: a format of several letters, and several dimensions of which one has nothing in it.
+    if len(value.format.lstrip("@")) != 1 or (0 in shape and value.ndim > 1):
+        raise SerdeError(
+            f"a memoryview of the format {value.format!r} and shape {shape} has no stored form; use its .tobytes()"
+        )
+    return value.format, shape, value.tobytes()
+
+
+def _make_view(stored: bytes | tuple[Any, tuple[int, ...], bytes]) -> memoryview:
+    if isinstance(stored, bytes):
+        return memoryview(stored)
+    form, shape, data = stored
+    return memoryview(data).cast(form, shape) if data else memoryview(data).cast(form)
+
+
 def _numpy_kind(value: _NumpyValue) -> str:
     if value.dtype.kind not in NUMPY_KINDS:
         raise SerdeError(f"a NumPy value of {value.dtype!r} has no stored form; use value.item() or value.tolist()")
@@ -189,7 +209,7 @@ _BY_TYPE: dict[type, ValueType] = {
     complex: ValueType("complex", lambda value: (value.real, value.imag), lambda stored: complex(*stored)),
     uuid.UUID: ValueType("uuid", lambda value: value.bytes, lambda stored: uuid.UUID(bytes=stored)),
     bytearray: ValueType("bytearray", bytes, bytearray),
-    memoryview: ValueType("memoryview", bytes, memoryview),
+    memoryview: ValueType("memoryview", _take_view, _make_view),
     range: ValueType("range", lambda value: (value.start, value.stop, value.step), lambda stored: range(*stored)),
     slice: ValueType("slice", lambda value: (value.start, value.stop, value.step), lambda stored: slice(*stored)),
     deque: ValueType("deque", lambda value: (value.maxlen, list(value)), lambda stored: deque(stored[1], stored[0])),
@@ -226,13 +246,21 @@ _SPELLED = (
 """The types that are written as text in JSON, and made of that text again."""
 
 
+_NEVER_KEYS = frozenset({bool, type(None), tuple, frozenset})
+"""The types that are asked for only as keys of dicts: msgspec writes their values itself."""
+
+
 def as_plain(value: Any) -> object:
     """Return what msgspec encodes in the place of a value that it does not know; raises TypeError for other types."""
     kind = type(value)
+    if kind in _NEVER_KEYS:
+        raise TypeError(f"{value!r} can't be a key of a JSON object: make it text or a number, or write MessagePack")
     if is_pydantic(kind):
         return value.model_dump(by_alias=True)
     if kind.__module__.partition(".")[0] == "numpy" and hasattr(value, "tolist"):
-        return value.tolist()
+        plain = value.tolist()
+        if type(plain) is not kind:  # as a long double, of which Python has no like: it would be asked again for ever
+            return plain
     if isinstance(value, _SPELLED):
         return str(value)
     if isinstance(value, deque):

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import datetime as dt
+import enum
 import ipaddress
 import json
 import math
@@ -26,6 +27,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from runtime.encoding.serdes import Bytes, Declared, Evolving, Json, Tagged, decoded, encoded
+from runtime.encoding.storable import difference
 from runtime.model.errors import SerdeError
 from samza_dsl import App, produce, skip
 from tests.runtime import stored_classes
@@ -553,3 +555,116 @@ def test_numbers_in_nested_columns_of_parquet_are_what_they_were(tmp_path):
 def test_json_spells_what_is_text_and_reads_it_as_its_type(value):
     assert Json(type(value)).decode(Json(type(value)).encode(value)) == value
     assert Json(list[type(value)]).decode(Json().encode([value])) == [value]
+
+
+class Plain(msgspec.Struct):
+    """A record of which msgspec is told all."""
+
+    name: str
+    price: float
+    day: str | None
+    counts: list[int]
+    by_name: dict[str, tuple[int, ...]]
+    members: set[str] | None = None
+
+
+class Tree(msgspec.Struct):
+    """A record that holds itself, and others."""
+
+    value: Plain | int
+    leaves: list["Tree"] = []
+
+
+@dataclasses.dataclass
+class Pair:
+    """A pair that is declared to be of two kinds."""
+
+    both: tuple[int, str]
+
+
+class Bare(NamedTuple):
+    """A named tuple that says what it holds."""
+
+    number: int
+
+
+class Level(enum.IntEnum):
+    """An int that is more than one."""
+
+    LOW = 1
+
+
+loose = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=3)
+    | st.binary(max_size=3)
+    | st.decimals(allow_nan=False)
+    | st.dates()
+    | st.datetimes()
+    | st.uuids()
+    | st.sampled_from([Level.LOW, Bare(1), Pair((1, "a"))]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.integers() | st.text(max_size=2) | st.dates(), inner, max_size=2)
+    ),
+    max_leaves=4,
+) | st.sets(st.integers() | st.text(max_size=2), max_size=3)
+plain_records = st.builds(Plain, loose, loose, loose, loose, loose, loose)
+records_of_anything = (
+    plain_records
+    | st.builds(Tree, loose | plain_records, st.lists(loose | st.builds(Tree, plain_records), max_size=2))
+    | st.builds(Pair, loose)
+    | st.builds(Bare, loose)
+)
+
+
+@given(st.lists(records_of_anything, min_size=1, max_size=3))
+@example([Plain("a", Decimal("1.50"), dt.date(2024, 1, 1), (1, 2), {}, None)])
+@example([Plain("a", 1.5, None, [1.5], {"a": [1]}, {1})])
+@example([Tree(Plain("a", 1.5, None, [True], {}), [Tree(Level.LOW)])])
+@example([Bare((1, "a")), Pair((1, 2))])
+def test_a_record_comes_back_as_it_was_whatever_its_fields_hold(records):
+    """Constructors of Structs and dataclasses check nothing, and msgspec writes what it is given as plain values."""
+    serde = Evolving()
+    alone = [serde.decode(serde.encode(one)) for one in records]
+    together = decoded(serde, encoded(serde, records))
+    inside = serde.decode(serde.encode([*records]))
+    for found in (alone, together, inside):
+        assert all(difference(*pair) is None for pair in zip(records, found, strict=True)), found
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        memoryview(np.arange(6, dtype=np.int32).reshape(2, 3)),
+        memoryview(np.asfortranarray(np.arange(6.0).reshape(2, 3))),
+        memoryview(b"abcd")[::2],
+        memoryview(b"a").cast("c"),
+        memoryview(np.array(3)),
+        memoryview(np.zeros(0)),
+    ],
+)
+def test_a_view_comes_back_with_its_format_and_shape(view):
+    found = Evolving().decode(Evolving().encode([view]))[0]
+    assert (found, found.format, found.shape) == (view, view.format, view.shape)
+
+
+@pytest.mark.parametrize("view", [memoryview(np.zeros((0, 3))), memoryview(np.array([1j]))])
+def test_a_view_that_nobody_could_make_again_is_refused(view):
+    with pytest.raises(SerdeError, match=r"a memoryview of the format .* has no stored form; use its \.tobytes\(\)"):
+        Evolving().encode(view)
+
+
+@pytest.mark.parametrize("key", [True, None, (1, 2), frozenset({1})])
+def test_a_key_that_json_has_not_is_told_as_a_key(key):
+    with pytest.raises(TypeError, match="can't be a key of a JSON object: make it text"):
+        Json().encode({"a": {key: 1}})
+
+
+def test_a_number_that_python_has_not_is_refused_by_its_type():
+    with pytest.raises(TypeError, match="longdouble"):
+        Json().encode(np.longdouble("1.1"))

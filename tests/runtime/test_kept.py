@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
@@ -257,10 +258,21 @@ class Lossy:
 
 @dataclass
 class Row:
-    """A record that does not hold what its types say."""
+    """A record that may be given another attribute, which no field is."""
 
     number: float
     pair: tuple[int, ...] = ()
+
+    @cached_property
+    def double(self):
+        """Return what is computed once and may be forgotten."""
+        return self.number * 2
+
+
+def noted(row, note):
+    row.note = note
+    assert row.double is not None
+    return row
 
 
 DIFFERENT = {
@@ -271,8 +283,8 @@ DIFFERENT = {
     ),
     "broadcast": (lambda s: s.broadcast(value=Lossy(), op_id="step"), "-5 comes back as 5"),
     "state": (
-        lambda s: s.scan(lambda state, n: Row(n, [n]), emit=lambda key, row: row.number, op_id="step"),
-        r"Row\.pair \[-5\] comes back as \(-5,\), a list as a tuple",
+        lambda s: s.scan(lambda state, n: noted(Row(n), n), emit=lambda key, row: row.number, op_id="step"),
+        r"Row\.note -5 comes back as nothing, as it is no field",
     ),
 }
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import inspect
 
 from operators.core.base import Batch, Serde
-from runtime.encoding.serdes import check_finite, may_be_infinite
+from runtime.encoding.finite import check_finite, may_be_infinite
 from runtime.encoding.value_types import as_plain, made_of_plain
 from runtime.model.errors import SamzaError, SerdeError
 from runtime.ports.sink import Sink

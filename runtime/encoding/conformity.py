@@ -1,0 +1,111 @@
+"""The check that a record's fields hold what its class declares, which no constructor of a Struct makes."""
+
+from __future__ import annotations
+
+import collections.abc as abc
+from collections.abc import Callable
+from functools import cache, partial
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+from runtime.encoding.record_types import PLAIN_TYPES, fields_of, hints_of
+
+Check = Callable[[Any], bool]
+"""Whether a value, or each of some values, is of a type."""
+MADE_OF: dict[object, type] = {
+    **{kind: kind for kind in (list, tuple, dict, set, frozenset)},
+    **dict.fromkeys((abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable), list),
+    **dict.fromkeys((abc.Mapping, abc.MutableMapping), dict),
+    **dict.fromkeys((abc.Set, abc.MutableSet), set),
+}
+"""The class that msgspec makes of what is declared so."""
+
+
+@cache
+def conforms(kind: type) -> Check:
+    """Return what tells whether a record of `kind` holds just what its fields declare, at every depth.
+
+    An int counts where a float is declared. Of a record that does not, msgspec may write what its declared type can't
+    be read from, or what is read as another value.
+
+    >>> from msgspec import Struct
+    >>> class Card(Struct):
+    ...     eur: float
+    ...     buys: list[int]
+    >>> conforms(Card)(Card(1, [2])), conforms(Card)(Card("1.50", [2])), conforms(Card)(Card(1.5, [2.5]))
+    (True, False, False)
+    """
+    hints = hints_of(kind)
+    namespace: dict[str, Any] = {}
+    parts = []
+    for number, field in enumerate(fields_of(kind)):
+        kinds, checks = _alternatives(hints[field.name])
+        parts.append([f"type(value.{field.name}) is kind{number}_{place}" for place in range(len(kinds))])
+        # An int for a float is the exception, and asked for last.
+        for place, one in enumerate(sorted(kinds, key=lambda one: one is int)):
+            namespace[f"kind{number}_{place}"] = one
+        if checks:
+            namespace[f"check{number}"] = _any_of(checks)
+            parts[-1].append(f"check{number}(value.{field.name})")
+    # Written out, which takes a third of a call for each field; the names are those of attributes.
+    text = " and ".join(f"({' or '.join(one) or 'False'})" for one in parts) or "True"
+    exec(
+        f"def fits(value):\n    try:\n        return {text}\n    except AttributeError:\n        return False",
+        namespace,
+    )
+    found: Check = namespace["fits"]
+    return found
+
+
+def _alternatives(hint: object) -> tuple[frozenset[type], list[Check]]:
+    """Return the plain types that a declared type allows, and the checks of what else it does."""
+    if hint in PLAIN_TYPES or hint is None:
+        assert isinstance(hint, type) or hint is None
+        kind = type(None) if hint is None else hint
+        return frozenset({kind, int} if kind is float else {kind}), []
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        found = [_alternatives(one) for one in args]
+        return frozenset().union(*(kinds for kinds, _ in found)), [check for _, checks in found for check in checks]
+    if origin is None:
+        return frozenset(), [_record_check(hint)] if isinstance(hint, type) else []
+    made_of = MADE_OF.get(origin)
+    if made_of is tuple and args[-1:] != (...,):
+        each = [_all_are(one) for one in args]
+
+        def is_tuple(value: Any) -> bool:
+            return type(value) is tuple and len(value) == len(each) and all(map(_on_one, each, value))
+
+        return frozenset(), [is_tuple]
+    if made_of is dict:
+        keys, values = map(_all_are, args)
+        return frozenset(), [lambda value: type(value) is dict and keys(value) and values(value.values())]
+    if made_of is None:  # what msgspec makes of other types is not always of them
+        return frozenset(), []
+    inner = _all_are(args[0])
+    return frozenset(), [lambda value: type(value) is made_of and inner(value)]
+
+
+def _on_one(check: Check, value: object) -> bool:
+    return check((value,))
+
+
+def _all_are(hint: object) -> Check:
+    """Return what tells whether all values of an iterable are of a declared type, in C where it is a plain one."""
+    kinds, checks = _alternatives(hint)
+    if not checks:
+        return lambda values: kinds.issuperset(map(type, values))
+    one = _any_of(checks)
+    return lambda values: all(type(value) in kinds or one(value) for value in values)
+
+
+def _any_of(checks: list[Check]) -> Check:
+    if len(checks) == 1:
+        return checks[0]
+    return lambda value: any(check(value) for check in checks)
+
+
+def _record_check(kind: type) -> Check:
+    # Looked up as values are checked: a record may hold itself, as a tree does.
+    its_own = partial(conforms, kind)
+    return lambda value: type(value) is kind and its_own()(value)
