@@ -54,7 +54,7 @@ def _why_not(spec: PartitionBy, window: Window) -> str | None:
     # It is asked with each message, and a folded row has many.
     if isinstance(spec.by, ByFunction):
         return "a function of yours chooses the partition of each message"
-    if any(not inspect.isroutine(function) for function in _functions(aggregation)):
+    if any(not inspect.isroutine(function) for function in functions_of(aggregation)):
         return f"{aggregation} has an object of yours, which is opened where the window is"
     return None
 
@@ -63,7 +63,7 @@ def _fails(spec: Spec) -> bool:
     return spec.on_error is None or isinstance(spec.on_error, Fail)
 
 
-def _functions(aggregation: Aggregation[object, object]) -> list[Callable[..., object]]:
+def functions_of(aggregation: Aggregation[object, object]) -> list[Callable[..., object]]:
     """Return the user's functions in an aggregation."""
     found: list[Callable[..., object]] = []
 

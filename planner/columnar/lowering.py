@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
-
-from msgspec import inspect
 
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import Spec
@@ -15,11 +13,9 @@ from operators.partition_by import PartitionBy
 from operators.stateless import Filter
 from operators.windows.window import Window
 from operators.windows.window_types import Hopping, Tumbling
-from planner.columnar.combining import combined, why_not_combined
-from planner.columnar.projection import one_way, reshaped
+from planner.columnar.projection import one_way
 from planner.columnar.terms import NotColumnar, Term, columns_of, condition_of, names_in, term_of
 from planner.model.graph import Graph
-from planner.model.plan import Plan
 
 EXACT = dict.fromkeys(("total", "mean"), ("int", "float")) | dict.fromkeys(
     ("maximum", "minimum"), ("int", "float", "str")
@@ -77,8 +73,8 @@ def prepared(graph: Graph, entry: str, kind: object) -> ColumnStart:
     Whatever comes then is run on the records that are left.
     """
     source = graph.inputs[entry]
-    if source.tombstones:
-        raise NotColumnar("its records are rows of a table")
+    if source.looked_into:
+        raise NotColumnar("it is a table, of which each task keeps the rows")
     if source.watermark_of is not None:
         raise NotColumnar("it has a watermark= of its own, which is called for each record")
     if source.max_ahead_ms is not None or source.unit not in (None, "ms"):
@@ -132,32 +128,6 @@ def lowered(graph: Graph, entry: str, kind: object) -> Lowered:
     )
 
 
-def reasons(graph: Graph, kinds: Mapping[str, object], wrapped: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield for each repartitioning, and each input of records of these kinds, the way in which Spark runs it."""
-    folding = combined(graph)
-    for id in graph.specs:
-        if id in graph.of(PartitionBy):
-            why = why_not_combined(graph, id)
-            yield id, "folds before the shuffle" if why is None else f"sends messages one by one: {why}"
-        # app.wrap(...) sees each call of a function, and on columns none is called.
-        elif id in kinds and wrapped:
-            yield id, "is read record by record: app.wrap(...) is to see each call of a function"
-        elif id in kinds:
-            try:
-                yield id, _how_native(folding, id, kinds[id])
-            except NotColumnar as reason:
-                yield id, f"is read record by record: {reason}"
-
-
-def _how_native(graph: Graph, id: str, kind: object) -> str:
-    """Return the words for an input that is computed on columns; raises NotColumnar."""
-    if any(graph.specs[one].rekeys for one in graph.below(id)):
-        lowered(graph, id, kind)
-        return "is native where it is bound to Parquet: read, filtered and folded as columns"
-    output = reshaped(graph, id, kind).stream
-    return f"is native where it and {output} are bound to Parquet: read, filtered, mapped and written as columns"
-
-
 def event_time_column(spec: Input, columns: Mapping[str, str]) -> str | None:
     """Return the column that event time is read off as it is, of these by field; None where it is made otherwise."""
     if spec.timestamp_of is None:
@@ -169,28 +139,6 @@ def event_time_column(spec: Input, columns: Mapping[str, str]) -> str | None:
     except NotColumnar:
         return None
     return str(found.parts[0]) if found.op == "column" else None
-
-
-def order_to_text(spec: Input, kind: object) -> str:
-    """Return as text what the partitions of an input are on Spark, and their order."""
-    fields = getattr(inspect.type_info(kind), "fields", ())
-    at = event_time_column(spec, {field.name: field.encode_name for field in fields})
-    order = f"in the order of {at}" if at is not None else "in Spark's order: say SparkTable(..., order_by=...)"
-    return f"of files each is a partition; of a table _partition and _offset say it, else each that Spark has, {order}"
-
-
-def to_text(plan: Plan, graph: Graph, kinds: Mapping[str, object], wrapped: bool = False) -> str:
-    """Return as text the native parts of each stage on Spark, and why the rest is not native."""
-    told = dict(reasons(graph, kinds, wrapped))
-    width = max(map(len, told), default=0)
-    lines = ["on Spark"]
-    for stage in plan.stages:
-        found = [f"    {id:<{width}}  {told[id]}" for id in stage.operators if id in told]
-        why = "" if found else " · runs as it is: it reads no columns, and sends nothing on"
-        lines += [f"  {stage.id}{why}", *found]
-    lines.append("  partitions and order of what is bound")
-    lines += [f"    {id:<{width}}  {order_to_text(graph.inputs[id], kind)}" for id, kind in kinds.items()]
-    return "\n".join(lines)
 
 
 def _run_of_filters(graph: Graph, entry: str) -> tuple[list[Filter], str]:

@@ -10,8 +10,10 @@ import typer
 from msgspec.structs import replace
 
 from planner.codegen import explanation
-from planner.columnar.lowering import to_text
-from planner.model.plan import Plan
+from planner.columnar.combining import combined
+from planner.columnar.spark_ways import to_text
+from planner.model.plan import Plan, whole
+from planner.passes import plan as make_plan
 from runtime.assembly.bindings import Bindings
 from runtime.ports.environment import Environment
 from runtime.systems.connectors.schemes import promise_of
@@ -92,8 +94,11 @@ def live(planned: Plan, app: App) -> str:
 
 
 def on_spark(planned: Plan, app: App) -> str:
-    """Return as text the native parts of a plan on Spark, and why the rest is not native."""
-    graph = app.graph()
+    """Return as text how each operator of a plan runs on Spark, and why it is not cheaper."""
+    graph = combined(app.graph())
+    streams = (one for one in planned.streams if one.role != "intermediate")
+    counts = {one.name: one.partitions for one in streams if one.partitions is not None}
+    planned = make_plan(graph, whole(planned.options), counts, wrapped=bool(app.around))
     kinds = {spec.op_id or "": type_of_rows(spec.value) for spec in graph.flowing}
     return to_text(planned, graph, kinds, wrapped=bool(app.around))
 

@@ -43,7 +43,7 @@ def test_what_is_native_on_spark_is_told_with_the_reasons(call, spending):
     assert found.exit_code == 0
     assert found.stdout.startswith("spending · exactly once")
     assert "on Spark\n  stage-1\n    orders" in found.stdout
-    assert "stage-2 · runs as it is" in found.stdout
+    assert "  stage-2\n    window" in found.stdout and "folded: it merges what was folded before" in found.stdout
     result = call("plan", "spending.py", "--on", "spark", "--json")
     assert (result.exit_code, "--json and --on" in result.stderr) == (2, True)
 

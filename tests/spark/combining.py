@@ -7,6 +7,10 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
+from planner.columnar.combining import combined
+from planner.columnar.spark_ways import spark_ways
+from planner.model.plan import whole as planned_whole
+from planner.passes import plan as make_plan
 from samza_dsl import (
     App,
     aggregate,
@@ -111,3 +115,10 @@ def app_of(one: Choices) -> App:
     panes = keyed.window(WINDOWS[one.windows], AGGREGATIONS[one.aggregation](), op_id="windows", **late)
     panes.map(repr).send_to(app.output("panes", value=str))
     return app
+
+
+def ways_of(app: App, **kinds: object) -> dict[str, str]:
+    """Return how each operator runs on Spark, where inputs have records of these kinds."""
+    graph = combined(app.graph())
+    plan = make_plan(graph, planned_whole(app.options), wrapped=bool(app.around))
+    return spark_ways(plan, graph, kinds, wrapped=bool(app.around))

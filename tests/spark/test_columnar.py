@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.columnar.combining import combined
-from planner.columnar.lowering import lowered, reasons
+from planner.columnar.lowering import lowered
 from planner.columnar.terms import NotColumnar, columns_of, condition_of, term_of
 from runtime.ports.stream_values import values_of
 from runtime.systems.files.parquet_columns import holds
@@ -41,7 +41,7 @@ from samza_dsl import (
 from tests.planner.test_inline import defined
 from tests.scale import examples
 from tests.simulation.crash import memory, run_once
-from tests.spark.combining import choices
+from tests.spark.combining import choices, ways_of
 from tests.spark.shuffling import run_here
 
 SECONDS, COUNT = tumbling(seconds=1), count()
@@ -279,6 +279,7 @@ def test_inputs_that_are_begun_on_columns_come_to_what_a_live_run_comes_to(one, 
         timestamp=lambda seen: seen.at,
         max_disorder_ms=one.disorder_ms,
         on_error=dead_letter("bad"),
+        partitioned_by_key=shape == GROUPED,
     )
     for name in filters:
         found = found.filter(FILTERS[name], op_id=name)
@@ -349,15 +350,15 @@ def test_what_is_not_known_to_be_the_same_of_columns_is_read_record_by_record(ap
     spec = app.graph().specs["seen"]
     with pytest.raises(NotColumnar, match=why):
         lowered(combined(app.graph()), "seen", spec.value.type)
-    told = dict(reasons(app.graph(), {"seen": spec.value.type}))
-    assert why in told["seen"]
+    told = ways_of(app, seen=spec.value.type)["seen"]
+    assert why in told and "columns are read, filtered and folded" not in told
 
 
 def test_what_is_native_is_told():
-    told = dict(reasons(app_with(filtered=lambda seen: seen.at > 3).graph(), {"seen": Found}))
-    assert told == {
-        "seen": "is native where it is bound to Parquet: read, filtered and folded as columns",
-        "by-key": "folds before the shuffle",
+    native = "native where it is bound to Parquet: columns are read, filtered and folded"
+    assert ways_of(app_with(filtered=lambda seen: seen.at > 3), seen=Found) == {
+        **dict.fromkeys(("seen", "some", "by-key"), native),
+        "windows": "folded: it merges what was folded before the shuffle",
     }
 
 
@@ -416,3 +417,26 @@ def test_plain_batches_are_all_folded_as_columns(tmp_path):
         ("a", {"n": 40, "most": 39}),
         ("b", {"n": 40, "most": None}),
     ]
+
+
+@given(choices(), st.integers(1, 9), st.integers(0, 999))
+@settings(max_examples=examples(20, 5_000))
+def test_versions_of_rows_are_begun_on_columns_as_well(one, at_once, seed):
+    app, live, other = App("versions"), memory(), memory()
+    app.options = Options(batch_records=at_once)
+    how = {"value": Found, "timestamp": lambda seen: seen.at, "max_disorder_ms": one.disorder_ms}
+    versions = app.table("rows", key=lambda seen: seen.key, retention_ms=1_000, partitioned_by_key=True, **how)
+    seen = app.input("seen", key=lambda seen: seen.key, partitioned_by_key=True, **how)
+    joined = seen.join(versions, lambda left, right: [left.key, left.at, right and right.number], how="left")
+    joined.send_to(app.output("out", value=list))
+    with tempfile.TemporaryDirectory() as scratch:
+        write(Path(scratch), one.parts)
+        run, called = ColumnarPreparing.run, []
+        with (
+            patch.object(columnar, "FEW", 1),
+            patch.object(ColumnarPreparing, "run", lambda *given: called.append(run(*given)) or called[-1]),
+        ):
+            run_here(app, other, {"seen": Path(scratch), "rows": Path(scratch)}, seed)
+        run_once(app, live, bind={"seen": Path(scratch), "rows": Path(scratch)})
+    assert len(values_of(other, "out", None)) == len(values_of(live, "out", None))
+    assert bool(called) == any(one.parts)
