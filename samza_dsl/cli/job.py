@@ -136,7 +136,10 @@ async def _await(place: Environment, app: str, wanted: Scale, changes: int) -> N
         factor = 1 if job.options is None else job.options.factor
         if place.asked_scale(app) != wanted:
             raise Mistake(f"{app} can't have this size: its log says why")
-        if factor == (wanted.factor or factor) and len(job.containers) == (wanted.containers or len(job.containers)):
+        # Containers that end are none for a while, and those that begin have no task for another.
+        at_work = bool(job.containers) and all(one.container for one in job.tasks)
+        is_wanted = factor == (wanted.factor or factor) and wanted.containers in (None, len(job.containers))
+        if is_wanted and at_work:
             if len(found) > changes:
                 say(told_of(found[-1]))
             number = len(job.tasks)

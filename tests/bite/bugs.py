@@ -61,6 +61,15 @@ AS_STORED = Tested(
     f"{ELASTIC}test_where_a_task_is_after_a_split_is_what_its_checkpoint_says_and_not_what_one_of_its_name_had_read"
 )
 OWN_ENTRIES = Tested(f"{ELASTIC}test_virtual_tasks_that_keep_their_entries_in_one_place_find_and_drop_their_own")
+SAID_AGAIN = Tested(
+    f"{ELASTIC}test_a_task_says_again_how_far_event_time_is_where_one_of_its_name_has_said_so_before_a_merge"
+)
+LATER_COPY = Tested(
+    "tests/runtime/test_standby.py::test_a_copy_that_comes_later_has_what_was_read_for_another_one_of_its_partition"
+)
+LEDGER = "tests/runtime/test_kafka_ledger.py::test_w"
+KIN = Tested(f"{LEDGER}hat_a_task_has_is_what_all_have_written_who_had_keys_of_it")
+NEWER = Tested(f"{LEDGER}ho_looks_again_never_takes_an_older_checkpoint_for_a_newer_one")
 SPREAD = Tested(
     "tests/operators/test_partition_by.py::test_keys_are_spread_evenly_within_each_partition_of_the_partitioner"
 )
@@ -458,6 +467,41 @@ BUGS = (
         "        self.reached = {}\n        for name in filter(is_task, found):\n",
         "        for name in filter(is_task, found):\n",
         AS_STORED,
+    ),
+    Bug(
+        "take what one of its name has told of event time before a merge for what a virtual task has told",
+        "runtime/commit/commit.py",
+        "        self._told = {}\n        # A task",
+        "        # A task",
+        SAID_AGAIN,
+    ),
+    Bug(
+        "go on with a copy from where others of its changelog's partition are",
+        "runtime/systems/kafka/state/standby.py",
+        "self._followed, self._assigned = {}, {}",
+        "self._followed = {}",
+        LATER_COPY,
+    ),
+    Bug(
+        "count the entries of a task as they were before others had its keys",
+        "runtime/systems/kafka/state/changelog.py",
+        "found[place] = ChangelogEnd(end.end)",
+        "found[place] = end",
+        KIN,
+    ),
+    Bug(
+        "take the stores of a task that is split for those of none of its parts",
+        "runtime/systems/kafka/state/changelog.py",
+        "return frozenset().union(*(self.kept.get(one, ()) for one in kin(task, self._factors)))",
+        "return frozenset(self.kept.get(task, ()))",
+        KIN,
+    ),
+    Bug(
+        "take an older checkpoint of a sibling for a newer one",
+        "runtime/systems/kafka/state/ledger.py",
+        "return all(offsets.get(place, -1) >= at for place, at in before.items()) and offsets != before",
+        "return offsets != before",
+        NEWER,
     ),
     Bug(
         "take a virtual task to be where others were that it was merged from",

@@ -1,7 +1,7 @@
 """What the order of the ledger says of who has which task, and who lives."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.model.virtual_tasks import VirtualTask
@@ -20,6 +20,7 @@ from runtime.systems.kafka.state.ledger import (
     said_of_reached,
     said_of_stores,
 )
+from tests.scale import examples
 
 claims = st.builds(
     Claim,
@@ -97,10 +98,11 @@ def test_a_model_is_newer_than_those_of_containers_that_are_gone():
 
 
 TASKS = st.sampled_from([VirtualTask(0, bucket, factor) for factor in (1, 2, 4) for bucket in range(factor)])
-WROTE = st.lists(st.tuples(TASKS, st.booleans()), max_size=12)
+WROTE = st.lists(st.tuples(TASKS, st.booleans()), min_size=2, max_size=12)
 
 
 @given(WROTE, TASKS)
+@settings(max_examples=examples(100, 5_000))
 def test_what_a_task_has_is_what_all_have_written_who_had_keys_of_it(wrote, task):
     kept, reached, counted_by = {}, {}, None
     for end, (one, is_counted) in enumerate(wrote, 1):

@@ -631,10 +631,12 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         """Bring the state of an application here that has one owner, of `tasks` as well, and return that of a task."""
         owner = self._owners.get(app)
         if owner is not None and owner.members is None:
-            parts = self._state.split_of(app).parts
-            kept = {part for base in {one.base for one in owner.ledger.kept} for part in parts(base)}
-            missing = set() if owner.has_all else set(kept)
-            missing |= {*tasks} if task is None else {task}
+            missing = {*tasks} if task is None else {task}
+            kept: set[VirtualTask] = set()
+            if owner.moved or not owner.has_all:  # each entry that is read asks for its task
+                parts = self._state.split_of(app).parts
+                kept = {part for base in {one.base for one in owner.ledger.kept} for part in parts(base)}
+            missing |= set() if owner.has_all else kept
             missing = {one for one in missing if self._state.of(app, one) is None}
             if missing:
                 self._state.bring(app, owner.ledger, missing)

@@ -123,17 +123,19 @@ def move_in(directory: Path, fresh: Collection[TaskState]) -> None:
         path = directory / one.task.name
         if path.is_dir() and one.local.path != path:
             _move_from(path, [one])
-    for one in _waiting(waiting):
-        _gather(directory, one)
+    waiting = _waiting(waiting)
+    factors = {task.factor for task in tasks_in(directory)} if waiting else set()
+    for one in waiting:
+        _gather(directory, one, factors - {one.task.factor})
 
 
-def _gather(directory: Path, one: TaskState) -> None:
+def _gather(directory: Path, one: TaskState, factors: Collection[int]) -> None:
     """Copy what lies in `directory` of a task under tasks of another split: of one that had all of its keys, or of all.
 
     Changelogs have what comes behind each, so that of several such splits the furthest is taken.
     """
     found = []
-    for factor in sorted({task.factor for task in tasks_in(directory)} - {one.task.factor}):
+    for factor in sorted(factors):
         parts = [[*_noted(directory, one, task)] for task in kin(one.task, [factor])]
         if all(parts):
             furthest = [max(some, key=lambda noted: noted[0]) for some in parts]

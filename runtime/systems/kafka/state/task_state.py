@@ -117,13 +117,13 @@ class KafkaState:
         for one in fresh:
             if not isinstance(one.local, SharedTask):
                 # Only when all is here and up to date: until then another directory may be the better one.
-                _collect(apart_in(directory, one.task), one)
+                _collect(app, [path for path in apart_in(directory, one.task) if path != one.local.path])
         assert not {(app, one.task) for one in opened} & (self._tasks.keys() | self._copies.keys()), (
             "a task is here once"
         )
         self._tasks |= {(app, one.task): one for one in opened}
-        for one in fresh:
-            self._collect_split(directory, one)
+        if fresh:
+            self._collect_split(app, directory)
         self._uncounted |= {(app, one.task) for one in opened if not _is_counted(committed.ends(one.task))}
         ledger.reached |= {
             one.task: {place: ChangelogEnd(end) for place, end in one.positions.items()} for one in opened
@@ -302,31 +302,26 @@ class KafkaState:
             return None
         return local
 
-    def _collect_split(self, directory: Path, one: TaskState) -> None:
-        """Remove the directories of tasks that were split otherwise, all of whose keys are here by now."""
-
-        def is_here(task: VirtualTask) -> bool:
-            parts = kin(task, [one.task.factor])
-            is_other = task.factor != one.task.factor and task.meets(one.task)
-            return is_other and all((one.app, part) in self._tasks for part in parts)
-
-        for task in filter(is_here, tasks_in(directory)):
-            _collect(apart_in(directory, task), one)
-            if one.app in self._shared:
-                with closing(SharedTask(self._shared[one.app].path, one.app, task)) as left:
-                    left.reset(one.app)
+    def _collect_split(self, app: str, directory: Path) -> None:
+        """Remove the state of tasks that were split otherwise, all of whose keys are here by now."""
+        factor = self.split_of(app).factor
+        for task in (task for task in tasks_in(directory) if task.factor != factor):
+            if all((app, part) in self._tasks for part in kin(task, [factor])):
+                _collect(app, apart_in(directory, task))
+                if app in self._shared:
+                    with closing(SharedTask(self._shared[app].path, app, task)) as left:
+                        left.reset(app)
 
 
-def _collect(paths: Iterable[Path], one: TaskState) -> None:
-    """Remove directories whose state is whole in that of a task, as far as nobody has them."""
+def _collect(app: str, paths: Iterable[Path]) -> None:
+    """Remove directories whose state is whole elsewhere, as far as nobody has them."""
     for path in paths:
-        if path != one.local.path:
-            with suppress(Owned):
-                descriptor = owner_lock(path, one.app)
-                try:
-                    rmtree(path)
-                finally:
-                    os.close(descriptor)
+        with suppress(Owned):
+            descriptor = owner_lock(path, app)
+            try:
+                rmtree(path)
+            finally:
+                os.close(descriptor)
 
 
 def _is_counted(known: Mapping[str, ChangelogEnd]) -> bool:
