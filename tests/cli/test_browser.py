@@ -23,7 +23,7 @@ from tests.faults.processes import wait_until
 pytestmark = pytest.mark.ci
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-PATIENCE_MS = 30_000
+PATIENCE_MS = 60_000
 ORDERS = """
     import asyncio
     import time

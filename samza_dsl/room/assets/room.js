@@ -69,6 +69,7 @@ const counted = (number, word) => `${whole(number)} ${word}${number === 1 ? "" :
 
 const MOODS = { runs: "good", "is stopping": "warn", "is silent": "bad", "was killed": "bad", "has failed": "bad" };
 const mood = state => MOODS[state] || "";
+const lives = state => ["runs", "is stopping", "is silent"].includes(state);
 
 /* Asking the server ---------------------------------------------------------------------------------------------- */
 
@@ -203,10 +204,11 @@ function showTiles(now) {
   }));
 }
 
-function showSlow(now) {
-  const keepsUp = now.lag <= Math.max(2 * now.received_per_s, 10);
+function showSlow(told) {
+  const now = told.look, keepsUp = now.lag <= Math.max(2 * now.received_per_s, 10);
   byId("slow").className = keepsUp ? "calm" : "";
-  byId("pace").textContent = keepsUp ? "It keeps up with its inputs." : `${whole(now.lag)} records wait to be read.`;
+  byId("pace").textContent = !lives(told.state) ? "In its last seconds."
+    : keepsUp ? "It keeps up with its inputs." : `${whole(now.lag)} records wait to be read.`;
   paint("slow", now.causes, () => now.causes.length
     ? now.causes.slice(0, 8).map(one => {
       const item = el("li", { class: one.share >= 0.7 ? "much" : null, "data-operator": one.operator },
@@ -313,18 +315,19 @@ function showInputs(now) {
       table(["partition", "#task", "#next", "#lag", "watermark (UTC)", ""], ordered.map(one => ({
         cells: [String(one.partition), String(one.task), whole(one.offset), whole(one.lag), one.watermark, one.words.join(", ")],
       }))));
-  }) : el("p", { class: "dim" }, "Nothing is read yet."));
+  }) : el("p", { class: "dim" }, "No container tells of any."));
 }
 
 function showContainers(told) {
-  const now = told.look, ends = mood(told.state) !== "good", at = Date.now();
+  const now = told.look, ends = !lives(told.state), at = Date.now();
   const shown = now.containers.map(one => {
     const name = `${told.id} ${told.run ? told.run.began_ms : 0} ${one.name}`, before = known.deaths[name];
     // A new one may be there before anybody has seen that the one before it was gone.
     if (before && one.deaths > before.deaths) known.deaths[name] = { deaths: one.deaths, at };
     else if (!before) known.deaths[name] = { deaths: one.deaths, at: 0 };
     const fresh = at - known.deaths[name].at < DOWN_MS;
-    const kind = ends ? "warn" : fresh || (!one.well && one.deaths) ? "bad" : one.well ? "" : "warn";
+    if (ends) return { ...one, tasks: [], words: [], kind: "gone", fresh: false };
+    const kind = fresh || (!one.well && one.deaths) ? "bad" : one.well ? "" : "warn";
     return { ...one, kind, fresh };
   });
   paint("containers", [told.state, shown], () => shown.map(one => el("div", { class: "box " + one.kind, "data-container": one.name },
@@ -462,7 +465,7 @@ async function look() {
       showHead(told);
       showAlerts(told, known.failure);
       if (told.look) {
-        showTiles(told.look); showSlow(told.look); showOperators(told.look); showInputs(told.look);
+        showTiles(told.look); showSlow(told); showOperators(told.look); showInputs(told.look);
         showContainers(told); showStores(told.look);
         await showPicture(told);
       }
