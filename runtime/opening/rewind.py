@@ -96,7 +96,8 @@ def complaints_of(environment: Environment, plan: Plan, graph: Graph, partitions
             found.append(Complaint(store, spec, wrong, AS_BEFORE, by))
     found += _between(environment, plan, graph)
     told = {one.operator for one in found}
-    found += [one for one in _elsewhere(checkpoints, plan, graph, kept, partitions) if one.operator not in told]
+    elsewhere = _elsewhere(environment, checkpoints, plan, graph, kept, partitions)
+    found += [one for one in elsewhere if one.operator not in told]
     return found
 
 
@@ -177,6 +178,7 @@ def _between(environment: Environment, plan: Plan, graph: Graph) -> Iterator[Com
 
 
 def _elsewhere(
+    environment: Environment,
     checkpoints: Mapping[str, Checkpoint],
     plan: Plan,
     graph: Graph,
@@ -199,7 +201,16 @@ def _elsewhere(
                 yield Complaint(store, spec, f"{wrong}, so that keys lie in others", instead)
             elif store in noted and store in now and not noted[store].is_as(now[store]):
                 wrong = f"its state lies {_said(noted[store])}, and its stage has its keys {_said(now[store])} now"
-                yield Complaint(store, spec, wrong, "what is above it as before")
+                yield Complaint(store, spec, wrong, "what is above it as before", _anew(environment, spec, now[store]))
+
+
+def _anew(environment: Environment, spec: Spec, now: Lies) -> str:
+    """Return the advice that lays state where its keys are now; "" where only the writer of the input knows that."""
+    if now.writer and now.partitions > 1:
+        return ""
+    export, file = f"state export {spec.site.file} {spec.op_id} --to {spec.op_id}.jsonl", f"{spec.op_id}.jsonl"
+    again = typed(environment, f"state import {spec.site.file} --from {file}")
+    return f"lay it where its keys are now: {typed(environment, export)}, and then {again}"
 
 
 def _said(one: Lies) -> str:

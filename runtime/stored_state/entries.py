@@ -113,7 +113,9 @@ class StoredEntries:
         """Return an entry as a function changes it, None where it is dropped; what holds no value of users stays."""
         kind, parts = self._parts(one.place)
         if not kind.of_users or len(parts) < len(kind.parts):
-            return one
+            # It goes where its key goes, whose other entries may go elsewhere.
+            first, _ = self._kind_of(kind.word)
+            return self._placed(first, kind, parts, one.task, one.value)
         now = change(self.entry(one))
         if now is None:
             return None

@@ -323,6 +323,62 @@ def test_forgetting_goes_with_a_run_that_goes_on(more, wrong, shop, call):
     assert (refused.exit_code, wrong in refused.stderr) == (2, True)
 
 
+def test_state_that_would_lie_in_other_partitions_is_laid_anew_as_advised(shop, call):
+    counted = 'scan(lambda n, r: (n or 0) + 1, op_id="counts").send_to(app.output("totals"))\n'
+    shop.version(f'{HEAD}    sales.partition_by(lambda r: r["shop"], op_id="one", partitions=2).{counted}')
+    shop.run()
+    shop.version(f'{HEAD}    sales.partition_by(lambda r: r["shop"], op_id="other", partitions=3).{counted}')
+    refused = shop.run()
+    for verb in ("export", "import"):
+        command = [word for word in advised(refused.stderr.replace(", and then", ";"), verb) if word != "and"]
+        done = call(*command, *(["--yes"] if verb == "import" else []))
+        assert done.exit_code == 0, done.stderr
+    shop.sell("ab")
+    again = shop.run()
+    assert again.exit_code == 0, again.stderr
+    assert sorted(shop.totals())[-2:] == ["3", "3"]
+
+
+LAID = """
+    from samza_dsl import App
+    app = App("shop")
+    read = app.input("sales", value=dict, timestamp=lambda r: 1)
+    sales = read.partition_by(lambda r: r["shop"], op_id="by", partitions={})
+    def count(r, c):
+        c.state = (c.state or 0) + 1
+        c.list("all").append(r["shop"])
+        c.set_timer(9_000_000_000_000)
+        return [(c.key, c.state, len(c.list("all")))]
+    sales.process(count, on_timer=lambda at, c: [(c.key, "timer")], op_id="counts").send_to(app.output("totals"))
+"""
+
+
+def test_state_is_laid_anew_where_a_repartitioning_has_other_partitions(shop, call):
+    shop.version(LAID.format(2))
+    shop.sell("cdefgh")
+    assert shop.run().exit_code == 0
+    assert call("drain", "app.py").exit_code == 0
+    exported = call("state", "export", "app.py", "counts").stdout
+    shop.version(LAID.format(3))
+    assert "has 2 partitions and the plan wants 3" in shop.run().stderr
+    imported = call("state", "import", "app.py", "--yes", stdin=exported)
+    assert imported.exit_code == 0, imported.stderr
+    tasks = {json.loads(line)["task"] for line in call("state", "export", "app.py", "counts").stdout.splitlines()}
+    assert tasks == {0, 2}, "where the keys hash to among three"
+    assert call("state", "forget", "app.py", "by", "--yes").exit_code == 0
+    shop.sell("abcdefgh")
+    again = shop.run()
+    assert again.exit_code == 0, again.stderr
+    most = {}
+    for key, number, listed in map(json.loads, shop.totals()):
+        most[key] = max(most.get(key, (0, 0)), (number, listed))
+    assert most == {key: (3, 3) if key in "ab" else (2, 2) for key in "abcdefgh"}
+    call("streams", "end", "sales")
+    assert shop.run().exit_code == 0
+    shown = call("streams", "show", "totals", "--limit", "100").stdout
+    assert sorted(re.findall(r'\["(\w)","timer"\]', shown)) == [*"abcdefgh"]
+
+
 HANDED_ON = """
     from msgspec import Struct
     from samza_dsl import App
