@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, TypeVar
@@ -126,7 +126,7 @@ def served(app: App, request: RunRequest) -> Run | Containers | BatchRun:
         room = ControlRoom()
         watches.append(room.watch)
         pages["/"] = shown(room)
-    with served_over_http(said, app.name, watches, pages) as watch:
+    with closing(state), served_over_http(said, app.name, watches, pages) as watch:
         return _run(app, replace(request, watch=watch))
 
 
