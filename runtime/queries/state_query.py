@@ -30,7 +30,7 @@ class QueriedState:
 
     >>> from samza_dsl import App, query
     >>> app = App("example")
-    >>> numbers = app.input("numbers", value=int)
+    >>> numbers = app.input("numbers", value=int, timestamp=lambda n: n)
     >>> odd = numbers.partition_by(lambda n: n % 2, partitions=1)
     >>> odd.scan(lambda total, n: total + n, init=int, op_id="total").send_to(app.output("totals"))
     >>> import tempfile
@@ -125,7 +125,7 @@ class StateQuery:
 
     >>> from samza_dsl import App, query
     >>> app = App("example")
-    >>> numbers = app.input("numbers", value=int)
+    >>> numbers = app.input("numbers", value=int, timestamp=lambda n: n)
     >>> def last(number, context):
     ...     context.state = number
     ...     return []
