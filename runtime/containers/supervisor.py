@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Collection, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -64,6 +64,8 @@ from runtime.opening.opening import (
 from runtime.opening.rescaling import Scaled, note_size
 from runtime.opening.rewind import check_rewind
 from runtime.opening.shared_run import SharedEnvironment, SharedRun, Sharing, check_same
+from runtime.ports.environment import QueryableEnvironment
+from runtime.queries.state_query import QueriedState, StateQuery
 from runtime.queries.state_requests import NoAnswer, StateAnswer, StateRequest
 from runtime.queries.state_routes import StateRoutes
 from runtime.run.driver import Watch, check_no_loop, run_whatever_begins
@@ -311,6 +313,22 @@ class Containers:
         of_slot = {"container": str(slot), "deaths": len(died), "died": died[-1] if died else ""}
         named = tuple(msgspec.structs.replace(one, silent_ms=silent_ms, **of_slot) for one in told)
         return msgspec.structs.replace(container.metrics, containers=named)
+
+    def state(self, operator: str) -> QueriedState:
+        """Return the committed state of an operator, by its id, of all containers, for any thread to ask.
+
+        Raises PlanError for one that has none that can be asked for, and SamzaError on Kafka, where it lies elsewhere.
+        """
+        return StateQuery(self._graph, self._queried).state(operator)
+
+    def _queried(self) -> AbstractContextManager[QueryableEnvironment]:
+        environment = self._environment
+        if not isinstance(environment, LogEnvironment):
+            raise SamzaError(
+                f"state of {self._graph.app!r} on {environment} lies with the containers that have its tasks: run with "
+                "metrics=':9464', and ask http://HOST:9464/state/OPERATOR?key=..."
+            )
+        return nullcontext(environment) if self._final is None else closing(LogEnvironment(environment.path))
 
     async def state_answer(self, request: StateRequest) -> StateAnswer:
         """Return the answer of the container that has the state which is asked for."""

@@ -31,6 +31,7 @@ from runtime.functions.user_functions import Around
 from runtime.job.pipeline import Pipeline
 from runtime.model.assignment import Placement, sticky
 from runtime.model.errors import SamzaError
+from runtime.model.metrics import RunMetrics
 from runtime.queries.state_requests import NoAnswer
 from runtime.run.run import Run
 from runtime.run.settings import RunSettings
@@ -74,7 +75,7 @@ async def serve(
             # Nobody drives this run, so nobody else would let go of its environment.
             run.release()
             raise
-        await _run(run, line)
+        has_begun = await _run(run, line)
     except Exception as error:
         line.say(tell(error))
         return 1
@@ -83,24 +84,27 @@ async def serve(
         line.say(tell(SamzaError("a function of the application has called sys.exit(), or stopped the event loop")))
         return 1
     else:
-        line.say(EndedWell(metrics=run.metrics(stores=run.keeps_state)))
+        # One that never began has let go of its environment, which has no last numbers of it.
+        line.say(EndedWell(metrics=run.metrics(stores=run.keeps_state) if has_begun else RunMetrics()))
         return 0
     finally:
         await line.close()
 
 
-async def _run(run: Run, line: Connection) -> None:
-    """Drive a run, and meanwhile heed what the starter says."""
+async def _run(run: Run, line: Connection) -> bool:
+    """Drive a run, and meanwhile heed what the starter says; return whether that let it begin."""
     line.say(Joined())
     run.when_finished(lambda: line.say(Finished()))
     run.when_shared(lambda: line.say(Holds(tuple(run.tasks))))
-    began = asyncio.get_running_loop().create_future()
+    began: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
     heeding = asyncio.create_task(_heed(run, line, began))
     try:
-        if await began:
+        has_begun = await began
+        if has_begun:
             await run.drive()
         else:
             run.release()
+        return has_begun
     finally:
         heeding.cancel()
         await asyncio.wait([heeding])

@@ -28,8 +28,9 @@ class QueriedState:
 
     The state of windows is what they have come to so far, each a `Pane` that says so by its timing.
 
-    >>> from samza_dsl import query
-    >>> app, numbers = example()
+    >>> from samza_dsl import App, query
+    >>> app = App("example")
+    >>> numbers = app.input("numbers", value=int, timestamp=lambda n: n)
     >>> odd = numbers.partition_by(lambda n: n % 2, partitions=1)
     >>> odd.scan(lambda total, n: total + n, init=int, op_id="total").send_to(app.output("totals"))
     >>> import tempfile
@@ -122,8 +123,9 @@ class StateQuery:
 
     Any thread may ask. It is closed at the end of a `with`; a range that is under way goes on to its end.
 
-    >>> from samza_dsl import query
-    >>> app, numbers = example()
+    >>> from samza_dsl import App, query
+    >>> app = App("example")
+    >>> numbers = app.input("numbers", value=int, timestamp=lambda n: n)
     >>> def last(number, context):
     ...     context.state = number
     ...     return []

@@ -58,6 +58,11 @@ class StatePages:
         finally:
             self._loop = None
 
+    def close(self) -> None:
+        """Let go of what ranges hold in place; the server has ended."""
+        if self._desk is not None:
+            self._desk.close()
+
     async def _answer(self, request: Request) -> Answer:
         found = await self._found(StateRequest(unquote(request.below.strip("/")), request.said))
         return Answer(found.status, found.json, JSON)

@@ -133,6 +133,7 @@ def served(app: App, request: RunRequest) -> Run | Containers | BatchRun:
     watches.append(state.watch)
     pages = state.pages
     with ExitStack() as open_until_the_end:
+        open_until_the_end.callback(state.close)
         if said.ui or (request.live and request.on is None):
             where = str(request.data) if cluster is None else cluster.address
             watches.append(open_until_the_end.enter_context(recorded(request.data, app.name, where)).watch)

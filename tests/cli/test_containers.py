@@ -281,10 +281,19 @@ def python(folder, file, **how):
 def test_a_script_may_run_itself_in_several(folder, counting):
     produce(folder)
     (folder / "open").touch()
-    guarded = 'if __name__ == "__main__":\n    print(app.run(containers=2).metrics().received("counts"))\n'
+    guarded = """
+async def watch(run):
+    # Of all containers, while they run and as they commit.
+    while await asyncio.to_thread(run.state("counts").get, 3) not in (None, 20):
+        await asyncio.sleep(0.01)
+
+if __name__ == "__main__":
+    run = app.run(containers=2, watch=watch)
+    print(run.metrics().received("counts"), sorted(run.state("counts").range()) == [(digit, 20) for digit in range(10)])
+"""
     counting.write_text(counting.read_text() + guarded)
     ran = python(folder, "counting.py")
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "200\n", "")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "200 True\n", "")
     check_counts(folder)
 
 

@@ -81,6 +81,8 @@ def guarded(brokers: Brokers, ports: dict[str, int]) -> Guarded:
         "listener.name.password.sasl.enabled.mechanisms": "PLAIN",
         "listener.name.token.sasl.enabled.mechanisms": "OAUTHBEARER",
         "listener.name.password.plain.sasl.jaas.config": f"{PLAIN} required {users};",
+        # A connection lasts no longer than its token, or this: whoever goes on asks for another token.
+        "listener.name.token.oauthbearer.connections.max.reauth.ms": "4000",
         "listener.name.token.oauthbearer.sasl.jaas.config": f'{OAUTH} required unsecuredLoginStringClaim_sub="x";',
     }
     return Guarded(brokers, ports)

@@ -1,10 +1,13 @@
 """What brokers do not let a client do is one clear error, when the run begins: what, of what, and how it is allowed."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
 from base64 import urlsafe_b64encode
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,9 +15,11 @@ from aiokafka.abc import AbstractTokenProvider
 
 from runtime.model.errors import EnvironmentFault, SamzaError, Unavailable
 from samza_dsl import App, Json, KafkaCluster, KafkaTopic, String, produce
+from tests.faults.processes import wait_until
 from tests.kafka.brokers import HOST
 from tests.kafka.rights import PASSWORD
-from tests.kafka.topics import create
+from tests.kafka.topics import consume, create
+from tests.source import ROOT
 
 TOKEN = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"}
 
@@ -186,6 +191,67 @@ def test_containers_have_the_token_provider_as_well(provider, guard, topics, tmp
     command = [sys.executable, "program.py", guard.token_address]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout.split()) == (0, ["40"]), done.stderr
+
+
+REFRESHED = """
+import json, os, time
+from base64 import urlsafe_b64encode
+from pathlib import Path
+
+from samza_dsl import App, Json, String
+
+
+def token():
+    with Path("asked").open("a") as file:
+        print(os.getpid(), file=file)
+    said = {"sub": "u0", "iat": time.time() - 60, "exp": time.time() + 3}
+    parts = [urlsafe_b64encode(json.dumps(one).encode()).rstrip(b"=").decode() for one in ({"alg": "none"}, said)]
+    return f"{parts[0]}.{parts[1]}."
+
+
+app = App("NAME")
+words = app.input("NAME-words", value=String(), key=str)
+words.scan(lambda total, word: (total or 0) + 1, op_id="count").send_to(app.output("NAME-counts", value=Json(int)))
+"""
+
+
+def test_a_token_is_asked_for_anew_before_it_is_too_old_in_containers_and_on_the_command_line(guard, topics, tmp_path):
+    """Records come for longer than a token lasts, and all are counted, each once."""
+    guard.user()
+    rows = [f"w{number}" for number in range(40)]
+    produce(f"{topics}-words", rows, value=String(), key=str, environment=guard.open, partitions=2)
+    (tmp_path / "app.py").write_text(REFRESHED.replace("NAME", topics))
+    said = {**TOKEN, "sasl_oauth_token_provider": "app:token"}
+    (tmp_path / "kafka.toml").write_text("".join(f'{name} = "{value}"\n' for name, value in said.items()))
+    where = ["--environment", guard.token_address, "--kafka-options", "kafka.toml"]
+    program = str(Path(sys.executable).with_name("samza-dsl"))
+    command = [program, "run", "app.py", *where, "--containers", "2"]
+    how = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}}
+    with subprocess.Popen(command, **how) as running:
+        try:
+            for turn in range(2):
+                # All three processes have asked for a token, and again when connections were as old as theirs.
+                wait_until(lambda turn=turn: sum(times > turn for times in asked(tmp_path).values()) >= 3)
+                produce(f"{topics}-words", rows, value=String(), key=str, environment=guard.open)
+            wait_until(lambda: len(counts(guard, topics)) == 120)
+        finally:
+            running.send_signal(signal.SIGINT)
+        assert running.wait() == 0
+    assert sorted(counts(guard, topics)) == sorted([*range(1, 4)] * 40)
+    shown = subprocess.run([program, "checkpoint", "show", topics, *where], capture_output=True, text=True, **how)
+    assert shown.returncode == 0 and f"{topics}-words" in shown.stdout, shown.stderr
+
+
+def asked(folder):
+    """Return how often each process has asked for a token."""
+    file = folder / "asked"
+    return Counter(file.read_text().split() if file.exists() else ())
+
+
+def counts(guard, topics):
+    """Return the counts that are committed."""
+    found = consume(guard.brokers, f"{topics}-counts").values()
+    return [int(record.value) for records in found for record in records]
 
 
 OPTIONS = {

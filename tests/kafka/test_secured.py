@@ -143,8 +143,8 @@ def toml(options: dict[str, Any]) -> str:
     return "".join(f'{name} = "{value}"\n' for name, value in options.items())
 
 
-def test_so_do_containers_and_commands_which_show_no_secret(secured, topics, tmp_path):
-    kind = "SASL_SSL SCRAM-SHA-512"
+@pytest.mark.parametrize("kind", ["SASL_SSL SCRAM-SHA-512", "SSL"])
+def test_so_do_containers_and_commands_which_show_no_secret(kind, secured, topics, tmp_path):
     cluster = secured.cluster(kind)
     rows = [f"w{number % 7}" for number in range(100)]
     produce(f"{topics}-words", rows, value=String(), key=str, environment=cluster, partitions=2)

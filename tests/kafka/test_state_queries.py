@@ -13,7 +13,7 @@ import pytest
 from operators.core.base import Batch
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.kafka.environment import KafkaEnvironment
-from samza_dsl import KafkaCluster
+from samza_dsl import App, KafkaCluster, SamzaError, query
 from tests.source import ROOT
 
 PROGRAM = """
@@ -92,3 +92,5 @@ def test_state_is_asked_for_where_it_is(broker, topics, tmp_path, containers):
     assert gets == dict(entries) == counts and len(entries) == len(counts)
     assert absent == 404 and held_back[0] == 503 and "its containers know of their own commits" in held_back[1]["error"]
     assert own == (counts["word 1"] if containers == 1 else None)
+    with pytest.raises(SamzaError, match=r"lies with the containers that have its tasks \(none runs now\).*/state/"):
+        query(App(name), tmp_path / "data", environment=address)

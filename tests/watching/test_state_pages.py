@@ -22,6 +22,7 @@ from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append, StreamConfig
 from runtime.queries import state_requests
 from runtime.queries.state_requests import StateDesk, StateRequest
+from runtime.systems.log import database
 from runtime.systems.log.environment import LogEnvironment
 from runtime.watching.server import PageServer
 from runtime.watching.state_pages import StatePages
@@ -42,12 +43,13 @@ def counting(key_type=None, tasks=2):
 
 @contextmanager
 def served(app, folder, token=None, host="127.0.0.1"):
-    server = PageServer(host, 0, StatePages(app.graph(), folder).pages, token)
-    server.start()
-    try:
-        yield f"http://127.0.0.1:{server.port}/state"
-    finally:
-        server.close()
+    with closing(StatePages(app.graph(), folder)) as state:
+        server = PageServer(host, 0, state.pages, token)
+        server.start()
+        try:
+            yield f"http://127.0.0.1:{server.port}/state"
+        finally:
+            server.close()
 
 
 def ask(place, **headers):
@@ -253,6 +255,15 @@ def test_a_request_that_can_not_be_meant_is_told_what_to_write(tmp_path, asked, 
     with served(app, tmp_path) as place:
         found = ask(f"{place}{asked}")
     assert found[0] == status and told in found[1]["error"]
+
+
+def test_a_range_that_is_under_way_is_let_go_of_with_the_server(tmp_path):
+    app = counting()
+    app.run(tmp_path, bind={"keys": ["a", "b", "c"]}, until_now=True)
+    with served(app, tmp_path) as place:
+        assert ask(f"{place}/count?limit=1")[1]["next"] is not None
+        assert any(one.path == tmp_path for one in database._shared.values())
+    assert not any(one.path == tmp_path for one in database._shared.values())
 
 
 def test_operators_are_listed_and_nothing_is_made_where_no_run_was(tmp_path):
