@@ -95,7 +95,7 @@ class Rest:
         return _bytes_in(found, self.name)
 
 
-class Sized:
+class LengthAhead:
     """Bytes behind their length, so that those of no other begin with them."""
 
     def __init__(self, name: str = KEY) -> None:

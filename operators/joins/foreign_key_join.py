@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from operators.core.base import Batch, Form, Key, Keys, OperatorContext, Serde, Spec, Store
-from operators.core.entry_keys import KEY, LENGTH_BYTES, EntryKind, EntryKinds, Rest, Sized, beyond
+from operators.core.entry_keys import KEY, LENGTH_BYTES, EntryKind, EntryKinds, LengthAhead, Rest, beyond
 from operators.core.untimed import Untimed
 from operators.joins.changes import Changes, KeptRows, Row, columns_of, row_of
 from operators.joins.key_join import NO_KEY
@@ -22,7 +22,7 @@ ENTRIES: EntryKinds = {
     OWN: EntryKind("left row", Rest()),
     # Any own row may come to name another, so each part of a task keeps all of these: they go with no key.
     OTHER: EntryKind("right row", Rest(FOREIGN)),
-    NAMED: EntryKind("reference", Sized(FOREIGN), Rest(), of_users=False),
+    NAMED: EntryKind("reference", LengthAhead(FOREIGN), Rest(), of_users=False),
 }
 """The kinds of entries in the store."""
 

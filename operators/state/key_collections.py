@@ -7,7 +7,7 @@ from itertools import chain, islice
 from typing import Any, TypeVar, cast
 
 from operators.core.base import MOST_HELD, Form, Key, Serde, Store
-from operators.core.entry_keys import LENGTH_BYTES, EntryKind, Rest, Sized, beyond
+from operators.core.entry_keys import LENGTH_BYTES, EntryKind, LengthAhead, Rest, beyond
 from operators.state.keyed_state import dumped, is_plain, loaded, undeclared
 
 E = TypeVar("E")
@@ -19,7 +19,7 @@ LIST, MAP = b"l", b"m"
 PLACE_BYTES = 8
 
 
-class Named(Sized):
+class Named(LengthAhead):
     """The name of a list or a map, as text behind its length."""
 
     def cut(self, place: bytes, start: int, found: dict[str, object]) -> int:
@@ -54,8 +54,8 @@ class Index:
 
 
 NAME, MAP_KEY = "name", "entry"
-LIST_ENTRIES = EntryKind("list", Sized(), Named(NAME), Index())
-MAP_ENTRIES = EntryKind("map", Sized(), Named(NAME), Rest(MAP_KEY), in_tuple=True)
+LIST_ENTRIES = EntryKind("list", LengthAhead(), Named(NAME), Index())
+MAP_ENTRIES = EntryKind("map", LengthAhead(), Named(NAME), Rest(MAP_KEY), in_tuple=True)
 """The kinds of these entries."""
 
 

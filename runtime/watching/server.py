@@ -10,7 +10,6 @@ import ipaddress
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
@@ -58,16 +57,20 @@ class Answer(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A request: what stands behind "?" in its path, its body, and the proof that a page of this server makes it.
+    """A request: its body, and the proof that a page of this server makes it.
 
     `below` is what stands behind the path of the page, and `said` what stands behind "?", as they came.
     """
 
-    query: Mapping[str, str] = MappingProxyType({})
     body: bytes = b""
     proof: str = ""
     below: str = ""
     said: str = ""
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The fields behind "?" by their names; raises ValueError for more than a page of ours ever asks for."""
+        return dict(parse_qsl(self.said, max_num_fields=16))
 
 
 class Page(NamedTuple):
@@ -240,9 +243,7 @@ class PageServer:
             length = int(said)
             if length > MOST_BODY_BYTES:
                 return Answer(413, f"a body has at most {MOST_BODY_BYTES:,} bytes\n")
-        asked = Request(
-            dict(parse_qsl(query, max_num_fields=16)), b"", headers.get(PROOF.lower(), ""), path.removeprefix(at), query
-        )
+        asked = Request(b"", headers.get(PROOF.lower(), ""), path.removeprefix(at), query)
         return _Admitted(page, asked, length)
 
     def _has_token(self, said: str) -> bool:

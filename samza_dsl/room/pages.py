@@ -67,7 +67,11 @@ class ControlRoom:
 
     def _reading(self, ask: Callable[[Mapping[str, str]], str], type: str) -> Page:
         async def answer(request: Request) -> Answer:
-            return await self._answered(lambda: ask(request.query), type)
+            try:
+                said = request.query
+            except ValueError:
+                return Answer(400, as_json({"error": "that is no request of this page"}), JSON)
+            return await self._answered(lambda: ask(said), type)
 
         return Page(answer)
 

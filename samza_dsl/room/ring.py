@@ -101,6 +101,8 @@ class RingReader:
         """Return the records that were not returned before, as far as they are still there, in their order."""
         if not self._open():
             return []
+        if self.at.number == 0:  # the first look: one that is damaged ends nothing
+            return self._all()
         found: list[RingRecord] = []
         while (record := self._next()) is not None:
             found.append(record)

@@ -211,13 +211,6 @@ def test_tables_of_other_partition_counts_are_not_joined(app):
         left.join(right, max).changes().sink(print)
 
 
-def test_a_stream_can_not_look_into_a_join_of_tables(app):
-    left, right = (app.table(name, key=str, value=int) for name in ("left", "right"))
-    joined, stream = left.join(right, max), app.input("in", key=str, value=int)
-    with refused("a stream can't look into a join of tables", ".changes() of the tables"):
-        stream.join(joined, max)
-
-
 def test_tables_of_other_keys_are_not_joined(app):
     left, right = app.table("left", key=str, value=int), app.table("right", key=int, value=int)
     with refused("it joins streams whose keys have different serdes", "key=", app):
