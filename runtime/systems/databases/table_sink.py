@@ -49,7 +49,8 @@ class TableSink:
             if identity == owner.identity and generation > owner.generation:
                 raise self._fenced(owner)
             if not is_there and position:
-                raise SamzaError(
+                # Looked at before this transaction: another run may have made it since, which the next try finds.
+                raise Unavailable(
                     f"{self._where} is gone, and had rows up to {position:,} of {owner.output!r}: restore it, together "
                     f"with {POSITIONS}, or let the application begin anew (samza-dsl reset {owner.app})"
                 )
