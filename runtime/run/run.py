@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from operators.core.base import Batch
+from operators.core.base import Batch, Serde
 from operators.joins.table_join import TableContents
 from operators.partition_by import murmur2
 from planner.model.plan import Plan
@@ -65,6 +65,8 @@ from runtime.run.sampling import Sampler
 from runtime.run.scaling import Scaler
 from runtime.run.settings import UNSAID, Cluster, RunSettings
 from runtime.stage.chain import Chain
+from runtime.systems.files.rows import type_of_values
+from runtime.systems.frames.results import OutputFrame
 from runtime.systems.kafka.client.topic import cluster_of
 from runtime.systems.log.environment import LogEnvironment
 
@@ -327,13 +329,28 @@ class Run:
         self._check()
         if stream in self._bindings.sinks or stream in self._bindings.outboxes:
             return self._bindings.values_of(stream)
-        written = {output.stream: output for spec in self._graph.specs.values() for output in spec.outputs}
-        serde = written[stream].value if stream in written else None
+        serde = self._serde_of(stream)
         # After its end a run has closed the environment that it opened itself.
         if not self._owned or not self._ended.is_set():
             return values_of(self._environment, self._bindings.place_of(stream), serde)
         with closing(open_environment(*self._where)) as reopened:
             return values_of(reopened, self._bindings.place_of(stream), serde)
+
+    def output(self, stream: str) -> OutputFrame:
+        """Return an output's values, as `received` has them, for a frame: `run.output("totals").to_pandas()`.
+
+        Raises SamzaError for an output whose type is not declared.
+        """
+        kind = None if (serde := self._serde_of(stream)) is None else type_of_values(serde)
+        if kind is None:
+            raise SamzaError(
+                f"output({stream!r}): a frame has the columns of an output's type: app.output({stream!r}, value=Order)"
+            )
+        return OutputFrame(stream, kind, partial(self.received, stream))
+
+    def _serde_of(self, stream: str) -> Serde | None:
+        written = {output.stream: output for spec in self._graph.specs.values() for output in spec.outputs}
+        return written[stream].value if stream in written else None
 
     async def drive(self) -> None:
         """Run to the end, and close everything whatever happens."""

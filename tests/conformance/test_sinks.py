@@ -411,7 +411,7 @@ def test_parquet_parts_have_the_same_columns_where_the_type_is_declared(tmp_path
 
 
 def test_parquet_refuses_a_column_of_mixed_types(tmp_path: Path) -> None:
-    with pytest.raises(SerdeError, match="'a' don't fit one Parquet column"):
+    with pytest.raises(SerdeError, match="'a' don't fit one column"):
         fill(open_sink(tmp_path / "out.parquet"), Json(), [{"a": 1}, {"a": "x"}])
 
 

@@ -149,13 +149,31 @@ def test_a_table_of_others_is_never_emptied(database: Database) -> None:
     assert len(database.rows(f"SELECT * FROM {table}")) == 2
 
 
-def test_rows_of_an_earlier_life_are_not_doubled(database: Database) -> None:
+@pytest.mark.parametrize("key", [(), "id"], ids=["append", "by key"])
+def test_rows_of_an_earlier_life_are_told(database: Database, key: Any) -> None:
     table = database.table()
-    sink = database.sink(table)
+    sink = database.sink(table, key)
     sink.claim(owner(9, output=table))
-    sink.write(owner(9, output=table), [SinkRow(Order(1))], 0, 1)
+    anew = owner(1, identity=6, output=table)
+    assert sink.claim(anew) == 0  # which nothing was written to yet
+    sink.write(anew, [SinkRow(Order(1))], 0, 1)
     with pytest.raises(SamzaError, match="earlier life"):
-        sink.claim(owner(1, identity=6, output=table))
+        sink.claim(owner(9, output=table))
+    sink.close()
+    database.change(f"DELETE FROM samza_dsl_positions WHERE output = '{table}'")
+    assert sink.claim(owner(9, output=table)) == 0
+    sink.close()
+
+
+def test_a_copy_of_an_earlier_time_fences_nobody(database: Database) -> None:
+    table = database.table()
+    sink, copy = database.sink(table), database.sink(table)
+    mine = owner(output=table)
+    sink.claim(mine)
+    sink.write(mine, [SinkRow(Order(1))], 0, 1)
+    with pytest.raises(SamzaError, match="a copy of another time"):
+        copy.claim(owner(9, output=table, end=0))
+    sink.write(mine, [SinkRow(Order(2))], 1, 2)
     sink.close()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from operators.core.base import Batch, Output, Serde
 from runtime.encoding.serdes import decoded
-from runtime.model.errors import Damaged, SamzaError, Unavailable
+from runtime.model.errors import SamzaError, Unavailable
 from runtime.ports.connectors import DeliveredSink, PositionedSink, SinkOwner, SinkRow, TransactionalSink
 from runtime.ports.environment import Environment
 from runtime.ports.sink import Sink
@@ -63,17 +63,12 @@ class Outbox:
         """
         kind = type_of_values(self._output.value)
         for partition in range(self._environment.streams()[self.stream].partitions):
-            owner = SinkOwner(self._app, self.name, partition, generation, identity, kind)
+            start, end, _ = self._environment.offsets(self.stream, partition)
+            owner = SinkOwner(self._app, self.name, partition, generation, identity, kind, end)
             position = recorded.get(partition, 0)
             if isinstance(self.sink, PositionedSink):
                 position = self._tried(self.sink.claim, owner)
-            start, end, _ = self._environment.offsets(self.stream, partition)
-            if not start <= position <= end:
-                raise Damaged(
-                    f"{self.where} has rows of {self.name!r} up to {position:,}, and this environment has those from "
-                    f"{start:,} to {end:,}: one of the two was restored from a copy of another time. Restore both "
-                    f"from the same time, or let the application begin anew (samza-dsl reset {self._app})"
-                )
+            owner.check_known(position, self.where, start)
             self._owners[partition], self.positions[partition] = owner, position
         self.deliver()
 

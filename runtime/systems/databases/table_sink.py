@@ -49,14 +49,20 @@ class TableSink:
             if identity == owner.identity and generation > owner.generation:
                 raise self._fenced(owner)
             if not is_there and position:
-                raise SamzaError(
+                # Looked at before this transaction: another run may have made it since, which the next try finds.
+                raise Unavailable(
                     f"{self._where} is gone, and had rows up to {position:,} of {owner.output!r}: restore it, together "
                     f"with {POSITIONS}, or let the application begin anew (samza-dsl reset {owner.app})"
                 )
             connection.execute(self._dialect.create(self._target))
-            if identity != owner.identity:
-                self._check_begun_anew(connection, owner, position)
-                position = 0
+            if identity != owner.identity and position:
+                raise SamzaError(
+                    f"{self._where} has rows that application {owner.app!r} has written in an earlier life, with "
+                    f"another data directory or before it began anew: delete the row of {owner.output!r} in "
+                    f"{POSITIONS}{'' if self._key else ', and the rows that it has appended'}; or bind another table"
+                )
+            # Before anything is changed: who can't go on shall not fence the one that can.
+            owner.check_known(position, self._where)
             # By the token alone a second copy of one data directory is told apart, which has the same generation.
             token = self._tokens[owner.place] = secrets.randbits(62)
             row = (owner.identity, owner.generation, token, position, self._name)
@@ -200,15 +206,6 @@ class TableSink:
             # Planned and of no effect: it fails where ON CONFLICT has no index to go by.
             connection.execute(
                 self._dialect.insert(self._target, f"SELECT {self._dialect.listed(names)} FROM {self._table} WHERE 1=0")
-            )
-
-    def _check_begun_anew(self, connection: SqlConnection, owner: SinkOwner, position: int) -> None:
-        """Raise SamzaError where rows of another data directory's run would be there beside those of this one."""
-        if position and not self._key and connection.execute(f"SELECT 1 FROM {self._table} LIMIT 1").fetchall():
-            raise SamzaError(
-                f"{self._where} has rows that application {owner.app!r} has appended in an earlier life, with another "
-                f"data directory or before it began anew: delete these rows, and the row of {owner.output!r} in "
-                f"{POSITIONS}; or bind another table"
             )
 
     def _fenced(self, owner: SinkOwner) -> Fenced:

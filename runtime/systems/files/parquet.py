@@ -36,11 +36,15 @@ from runtime.systems.files.places.locations import DataFile, RemoteFile, folder_
 from runtime.systems.files.plain_columns import RecordColumns, UnlikeDeclared, values_in
 from runtime.systems.files.record_files import check_not_beyond
 from runtime.systems.files.rows import (
+    VALUE,
     RowSerde,
     alternatives,
     column_types,
     columns_of,
+    fields_wanted,
+    has_columns,
     row_of,
+    row_type,
     rows_of,
     type_of_rows,
 )
@@ -235,9 +239,7 @@ class ParquetSink(Sink):
         pending, rest = self._pending[:ROWS_PER_PART], self._pending[ROWS_PER_PART:]
         if isinstance(self._rows, ApartSerde) and (table := self._rows.table(pending)) is not None:
             return table, rest
-        rows = [row_of(self._rows.decode(value)) for value in pending]
-        rows = [msgspec.to_builtins(row, builtin_types=OF_ARROW) for row in rows]
-        return _table(rows, self._rows.type, self._path), rest
+        return table_of(list(map(self._rows.decode, pending)), self._rows.type, self._path), rest
 
     def _first_columns(self) -> tuple[pa.Table, list[PendingRow]]:
         table = pa.Table.from_batches(self._pending)
@@ -507,16 +509,20 @@ def _is_columns(value: object) -> bool:
     return isinstance(value, pa.RecordBatch)
 
 
-def _table(rows: list[dict[str, object]], kind: object, where: Path) -> pa.Table:
-    names = list(dict.fromkeys(name for row in rows for name in row))
+def table_of(values: Sequence[Any], kind: object, where: object) -> pa.Table:
+    """Return values as rows of a table; raises SerdeError where those of one field don't fit one column."""
+    if not has_columns(kind):
+        kind, values = row_type(kind), [{VALUE: value} for value in values]
+    rows = [msgspec.to_builtins(row_of(value), builtin_types=OF_ARROW, enc_hook=as_plain) for value in values]
+    names = list(dict.fromkeys([*(fields_wanted(kind) or ()), *(name for row in rows for name in row)]))
     columns = {}
     for name, info in column_types(kind, names).items():
         try:
             columns[name] = _column([row.get(name) for row in rows], info)
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise SerdeError(
-                f"the values of {name!r} don't fit one Parquet column in {where}: {error}; declare the output's "
-                "value as a Struct whose field has one type"
+                f"the values of {name!r} don't fit one column of {where}: {error}; declare the output's value as a "
+                "Struct whose field has one type"
             ) from error
     return pa.table(columns)
 

@@ -184,3 +184,13 @@ def check_written_anywhere(what: object) -> None:
             f"{into}: it is written by a run on Spark alone: add on=Spark(session), or --on spark; or bind a file, "
             'such as "delays.parquet"'
         )
+
+
+def is_frame(what: object) -> bool:
+    """Whether something is a frame in memory, whose columns Arrow can take.
+
+    >>> is_frame([1, 2]), is_frame("flights.parquet")
+    (False, False)
+    """
+    package = type(what).__module__.partition(".")[0]
+    return package in {"pandas", "polars", "pyarrow"} or hasattr(what, "__arrow_c_stream__")

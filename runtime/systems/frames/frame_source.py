@@ -1,0 +1,99 @@
+"""A frame in memory as a bound input: its rows are read from its columns; import it late, as it imports pyarrow."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, cast
+
+import pyarrow as pa
+
+from operators.core.base import Batch, Serde
+from runtime.encoding.columns import Columns
+from runtime.model.errors import Damaged, SamzaError
+from runtime.ports.source import Source
+from runtime.ports.streams import Offsets, Read
+from runtime.systems.files.parquet import ROWS_AT_ONCE, LaxJson, json_rows
+from runtime.systems.files.rows import type_of_rows
+
+
+class FrameSource(Source):
+    """A bounded input of a frame's rows, in their order, with the columns as fields; keys are None.
+
+    Invariant: the table never changes, whatever becomes of the frame.
+    """
+
+    name = "frame"
+    partitions = 1
+
+    def __init__(self, frame: object, stream: str) -> None:
+        self._table = arrow_of(frame, stream)
+
+    def serde(self, declared: Serde) -> Serde:
+        """Return lax JSON of the declared type; String, Bytes or one of the user's reads the JSON itself."""
+        kind = type_of_rows(declared)
+        return declared if kind is None else LaxJson(kind)
+
+    def offsets(self, partition: int) -> Offsets:
+        """Return the range of the rows."""
+        return Offsets(0, len(self._table), ended=True)
+
+    def read(self, partition: int, offset: int, max_records: int = ROWS_AT_ONCE) -> Read | None:
+        """Return rows from `offset` on; None at the end, and `Damaged` beyond it."""
+        if offset > len(self._table):
+            raise Damaged(
+                f"the frame has {len(self._table):,} rows, fewer than the {offset:,} that were already processed: give "
+                "the rows from the first one on, or reset the application to read this one"
+            )
+        found = self._table.slice(offset, min(max_records, ROWS_AT_ONCE)).combine_chunks()
+        batches = found.to_batches()
+        if not batches:
+            return None
+        end = offset + len(found)
+        values = cast("list[object]", Columns(batches[0], offset, partial(self._rows, batches[0], offset)))
+        return Read(Batch(values, offsets=range(offset, end)), None, end)
+
+    def close(self) -> None:
+        """Do nothing: the frame is the caller's."""
+
+    @staticmethod
+    def _rows(batch: pa.RecordBatch, start: int, first: int, number: int) -> list[bytes]:
+        return json_rows({}, batch.slice(first - start, number))
+
+
+def arrow_of(frame: Any, stream: str) -> pa.Table:
+    """Return the columns of a frame; raises SamzaError for one that has two of one name, or whose index has a name."""
+    package = type(frame).__module__.partition(".")[0]
+    if package == "polars" and hasattr(frame, "collect"):
+        frame = frame.collect()
+    if package == "pandas":
+        table = _of_pandas(frame, stream)
+    elif package == "polars":
+        table = frame.to_arrow()
+    elif isinstance(frame, pa.Table):
+        table = frame
+    else:
+        # A batch; or what exports its columns to Arrow, as DuckDB's relations do.
+        table = pa.Table.from_batches([frame]) if isinstance(frame, pa.RecordBatch) else pa.table(frame)
+    if len(set(table.column_names)) < len(table.column_names):
+        raise SamzaError(f"the frame for {stream!r} has two columns of one name, of {table.column_names}: rename one")
+    return table
+
+
+def _of_pandas(frame: Any, stream: str) -> pa.Table:
+    import pandas as pd  # type: ignore[import-untyped]  # its stubs are another package
+
+    if not isinstance(frame, pd.DataFrame):
+        raise SamzaError(f"a {type(frame).__name__} of pandas is bound to {stream!r}: write .to_frame() behind it")
+    if frame.index.names != [None] or not pd.api.types.is_integer_dtype(frame.index.dtype):
+        raise SamzaError(
+            f"the index of the frame for {stream!r} is no column, and would be lost: bind frame.reset_index(), or "
+            "frame.reset_index(drop=True)"
+        )
+    if not all(isinstance(name, str) for name in frame.columns):
+        raise SamzaError(f"the columns of the frame for {stream!r} have names that are no text: {[*frame.columns]}")
+    # NaN is a number in a column of floats, and stands for what is missing in all others.
+    columns = [
+        pa.array(frame.iloc[:, place], from_pandas=frame.dtypes.iloc[place].kind != "f")
+        for place in range(frame.shape[1])
+    ]
+    return pa.table(columns, names=list(frame.columns))

@@ -1,0 +1,144 @@
+"""Frames of pandas, polars and Arrow as inputs, and outputs as such frames."""
+
+import datetime as dt
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.model.errors import Damaged
+from runtime.systems.memory.environment import MemoryEnvironment
+from samza_dsl import App, MessagePack, SamzaError
+from tests.scale import examples
+
+
+class Trip(msgspec.Struct, frozen=True):
+    n: int
+    miles: float
+    carrier: str
+    note: str | None
+    late: bool
+    at: dt.datetime
+    tags: list[str]
+
+
+TRIPS = st.lists(
+    st.builds(
+        Trip,
+        n=st.integers(-(2**63), 2**63 - 1),
+        miles=st.floats(allow_nan=False, allow_infinity=False),
+        carrier=st.text(max_size=5),
+        note=st.none() | st.text(max_size=5),
+        at=st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(2200, 1, 1), timezones=st.just(dt.UTC)),
+        tags=st.lists(st.text(max_size=3), max_size=2),
+    ),
+    max_size=30,
+)
+SCHEMA = pa.schema(
+    {
+        "n": pa.int64(),
+        "miles": pa.float64(),
+        "carrier": pa.string(),
+        "note": pa.string(),
+        "late": pa.bool_(),
+        "at": pa.timestamp("us", "UTC"),
+        "tags": pa.list_(pa.string()),
+    }
+)
+
+
+def copying(kind: Any = Trip) -> App:
+    app = App("copying")
+    app.input("trips", value=kind).send_to(app.output("copies", value=kind))
+    return app
+
+
+def table(trips: list[Trip]) -> pa.Table:
+    return pa.Table.from_pylist([msgspec.structs.asdict(trip) for trip in trips], SCHEMA)
+
+
+FRAMES = {
+    "table": lambda of: of,
+    "pandas": lambda of: of.to_pandas(),
+    "arrow in pandas": lambda of: of.to_pandas(types_mapper=pd.ArrowDtype),
+    "polars": pl.from_arrow,
+    "lazy": lambda of: pl.from_arrow(of).lazy(),
+    "batch": lambda of: of.combine_chunks().to_batches()[0] if len(of) else of,
+    "pieces": lambda of: pa.concat_tables([of.slice(0, len(of) // 2), of.slice(len(of) // 2)]),
+}
+
+
+@pytest.mark.parametrize("made", FRAMES)
+@given(trips=TRIPS)
+@settings(deadline=None, max_examples=examples(15, 300))
+def test_a_frame_is_read_and_an_output_is_one(made: str, trips: list[Trip]) -> None:
+    run = copying().run(MemoryEnvironment(), bind={"trips": FRAMES[made](table(trips))})
+    assert run.received("copies") == trips
+    found = run.output("copies")
+    assert found.to_arrow().to_pylist() == table(trips).to_pylist()
+    assert found.to_arrow().schema.names == SCHEMA.names
+    assert found.to_polars().to_dicts() == table(trips).to_pylist()
+    assert list(found.to_pandas().columns) == SCHEMA.names and len(found.to_pandas()) == len(trips)
+
+
+def test_nan_stays_a_number_and_what_is_missing_is_none() -> None:
+    class Seen(msgspec.Struct):
+        x: float
+        name: str | None
+
+    frame = pd.DataFrame({"x": [1.0, math.nan], "name": ["a", None]})
+    app = App("copying")
+    app.input("trips", value=Seen).send_to(app.output("copies", value=MessagePack(Seen)))
+    first, second = app.run(MemoryEnvironment(), bind={"trips": frame}).received("copies")
+    assert first == Seen(1.0, "a") and math.isnan(second.x) and second.name is None
+
+
+def test_a_run_goes_on_where_the_frame_has_more_rows(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"a": [1, 2, 3]})
+    app = copying(dict[str, int])
+    app.run(tmp_path, bind={"trips": frame[:1]})
+    run = app.run(tmp_path, bind={"trips": frame})
+    assert run.received("copies") == [{"a": 1}, {"a": 2}, {"a": 3}]
+    assert run.output("copies")._repr_html_().count("<tr") == 4
+    with pytest.raises(Damaged, match="fewer than the 3"):
+        app.run(tmp_path, bind={"trips": frame[:2]}, until_now=True)
+
+
+def test_plain_values_are_one_column() -> None:
+    app = App("lengths")
+    app.input("trips", value=dict[str, str]).map(lambda row: len(row["a"])).send_to(app.output("n", value=int))
+    run = app.run(MemoryEnvironment(), bind={"trips": pa.table({"a": ["x", "yy"]})})
+    assert run.output("n").to_arrow().to_pydict() == {"value": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("frame", "error"),
+    [
+        (pd.DataFrame({"a": [1]}, index=["x"]), "reset_index"),
+        (pd.DataFrame({"a": [1]}).rename_axis("id"), "reset_index"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "two columns of one name"),
+        (pd.DataFrame({0: [1]}), "names that are no text"),
+        (pd.Series([1]), "to_frame"),
+        (pa.table([[1], [2]], names=["a", "a"]), "two columns of one name"),
+    ],
+)
+def test_what_would_be_lost_is_told(frame: object, error: str) -> None:
+    with pytest.raises(SamzaError, match=error):
+        copying(dict[str, int]).run(MemoryEnvironment(), bind={"trips": frame})
+
+
+def test_an_output_without_a_type_is_no_frame() -> None:
+    app = App("untyped")
+    app.input("trips", value=int | None).send_to(app.output("n", value=int | None))
+    run = app.run(MemoryEnvironment(), bind={"trips": [1, None]})
+    with pytest.raises(SamzaError, match="delete what has their key"):
+        run.output("n").to_arrow()
+    with pytest.raises(SamzaError, match="has the columns of an output's type"):
+        run.output("no")
