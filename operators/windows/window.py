@@ -6,7 +6,7 @@ import heapq
 import operator
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice, repeat
@@ -591,12 +591,6 @@ def keeps_numbers(aggregation: Aggregation[Any, Any]) -> bool:
 
 def _prefix(kind: bytes, slot: Slot) -> bytes:
     return kind + PLACE.pack(slot.due + SHIFT, slot.start + SHIFT, slot.end + SHIFT)
-
-
-def place_fired(lateness_ms: int, place: Sequence[int]) -> bytes:
-    """Return what lies ahead of the key in the entry of a window that has fired, given the numbers of its open one."""
-    _, start, end = place
-    return _prefix(FIRED, Slot(end + lateness_ms, start, end))
 
 
 def _places(kind: bytes, slot: Slot) -> tuple[bytes, bytes]:

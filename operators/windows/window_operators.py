@@ -21,7 +21,7 @@ from operators.windows.sliding import FIRED as MARK
 from operators.windows.sliding import SlidingOperator
 from operators.windows.spans import restored
 from operators.windows.triggered import TriggeredWindowOperator, numbers_ahead
-from operators.windows.window import DUE, FIRED, PLACE, Pane, Window, WindowOperator, place_fired
+from operators.windows.window import DUE, FIRED, PLACE, Pane, Window, WindowOperator
 from operators.windows.window_types import ByClock, Counted, Sessions, Sliding
 
 OF_ONE_KEY: EntryKinds = {STATE: EntryKind("windows", Rest())}
@@ -59,15 +59,11 @@ class WindowEntries(NamedTuple):
     """The entries of a window operator that have one first byte, and so many numbers between that and the key.
 
     `panes` returns what the windows in an entry of a key have come to, given these numbers and what is stored.
-    `goes_into` returns what lies ahead of the key in the entry that an entry will be folded into, given its numbers;
-    where that one `has` something of the window, it alone tells of it.
     """
 
     first: bytes
     numbers: int
     panes: Callable[[object, Sequence[int], Any], Iterator[Pane[Any, Any]]]
-    goes_into: Callable[[Sequence[int]], bytes] | None = None
-    has: Callable[[Any], bool] = bool
 
 
 def entries_read(spec: Window) -> tuple[WindowEntries, ...]:
@@ -87,23 +83,20 @@ def entries_read(spec: Window) -> tuple[WindowEntries, ...]:
         return (WindowEntries(STATE, numbers_ahead(spec), partial(_span_panes, aggregation)),)
     if spec.merges:
         return (WindowEntries(STATE, 0, partial(_session_panes, aggregation)),)
-    numbers, lateness = PLACE.size // NUMBER_BYTES, spec.allowed_lateness_ms
+    numbers = PLACE.size // NUMBER_BYTES
     return (
-        WindowEntries(DUE, numbers, partial(_open_panes, aggregation), partial(place_fired, lateness), _keeps_all),
+        WindowEntries(DUE, numbers, partial(_open_panes, aggregation, spec.waits_ms)),
         WindowEntries(FIRED, numbers, partial(_fired_panes, aggregation)),
     )
 
 
-def _keeps_all(stored: Any) -> bool:
-    """Whether a window that has fired keeps all that it has had; where panes are discarded it keeps their number."""
-    return stored[2] is not None
-
-
 def _open_panes(
-    aggregation: Aggregation[Any, Any], key: object, place: Sequence[int], stored: Any
+    aggregation: Aggregation[Any, Any], waits_ms: int, key: object, place: Sequence[int], stored: Any
 ) -> Iterator[Pane[Any, Any]]:
-    _, start, end = place
-    yield Pane(key, start, end, aggregation.finish(stored[1]), timing="early")
+    due, start, end = place
+    # Else these are late values, which are told once they had their pane.
+    if due == end + waits_ms:
+        yield Pane(key, start, end, aggregation.finish(stored[1]), timing="early")
 
 
 def _fired_panes(

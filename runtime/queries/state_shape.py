@@ -38,15 +38,12 @@ ASK_FOR = (
 class EntryShape(NamedTuple):
     """The entries that begin with the same bytes, and have so many numbers of 8 bytes between these and the key.
 
-    `read` yields what an entry says of its key, given these numbers and what is stored. One that `goes_into` another,
-    given the bytes ahead of that one's key by the numbers, says nothing where the other `has` something.
+    `read` yields what an entry says of its key, given these numbers and what is stored.
     """
 
     first: bytes
     numbers: int
     read: Callable[[object, Sequence[int], Any], Iterator[Any]]
-    goes_into: Callable[[Sequence[int]], bytes] | None = None
-    has: Callable[[Any], bool] = bool
 
     @property
     def ahead(self) -> int:
@@ -86,7 +83,7 @@ class StateShape(NamedTuple):
             for ahead in self._ahead(snapshot, task, entries):
                 stored = snapshot.get(self.operator, task, ahead + data)
                 if stored is not None:
-                    yield from self._read(snapshot, task, entries, key, ahead + data, stored)
+                    yield from entries.read(key, entries.numbers_at(ahead), self.value.decode(stored))
 
     def _ahead(self, snapshot: StateSnapshot, task: int, entries: EntryShape) -> Iterator[bytes]:
         """Yield all bytes that lie ahead of keys; one entry is looked at of those that share them."""
@@ -114,19 +111,8 @@ class StateShape(NamedTuple):
                 if (start is not None and key < start) or (end is not None and not key < end):
                     yield None
                     continue
-                for found in self._read(snapshot, task, entries, key, place, stored):
+                for found in entries.read(key, entries.numbers_at(place), self.value.decode(stored)):
                     yield key, found
-
-    def _read(
-        self, snapshot: StateSnapshot, task: int, entries: EntryShape, key: object, place: bytes, stored: bytes
-    ) -> Iterator[Any]:
-        """Yield what an entry says of its key."""
-        numbers = entries.numbers_at(place)
-        if entries.goes_into is not None:
-            other = snapshot.get(self.operator, task, entries.goes_into(numbers) + place[entries.ahead :])
-            if other is not None and entries.has(self.value.decode(other)):
-                return
-        yield from entries.read(key, numbers, self.value.decode(stored))
 
 
 def shape_of(graph: Graph, id: str) -> StateShape:
