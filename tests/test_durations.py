@@ -1,16 +1,22 @@
 """Wherever the public API takes a length of time, it takes a timedelta, which is the same as so many ms."""
 
 import inspect
+from contextlib import closing, nullcontext
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import get_overloads, is_typeddict
+from unittest.mock import patch
 
 import pytest
 from hypothesis import find, settings
 from hypothesis import strategies as st
 
 import samza_dsl
+from runtime.queries.state_query import StateQuery
+from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, Options, PlanError, Spark, count, dead_letter, laws, testing, tumbling
 from samza_dsl.fluent import arguments
 from samza_dsl.fluent.pace import Pace
@@ -139,6 +145,28 @@ async def write(n):
     return None
 
 
+def waited(ask):
+    """Return for how long state is waited for, and how often, where it is asked for in some way."""
+
+    def build(length):
+        app, seen = App("asked"), []
+        numbers(app).scan(max, init=int, op_id="most").send_to(app.output("out"))
+
+        def wait(self, environment, until_ms, patience_ms, wanted):
+            seen.append(patience_ms)
+            return iter(())
+
+        with (
+            TemporaryDirectory() as folder,
+            closing(LogEnvironment(Path(folder))) as log,
+            patch.object(StateQuery, "_waits", wait),
+        ):
+            ask(StateQuery(app.graph(), lambda: nullcontext(log)), {"numbers": 0}, length)
+        return seen
+
+    return build
+
+
 TAKEN = {
     "App.input max_disorder_ms": input_with("max_disorder_ms"),
     "App.output retention_ms": of_app(lambda app, one: numbers(app).send_to(app.output("out", retention_ms=one))),
@@ -166,6 +194,10 @@ TAKEN = {
     "ProcessContext.delete_timer at_ms": timers(lambda c, one: [c.set_timer(MS), c.set_timer(1), c.delete_timer(one)]),
     "ProcessContext.set_alarm at_ms": timers(lambda context, one: context.set_alarm(one)),
     "ProcessContext.set_timer at_ms": timers(lambda context, one: context.set_timer(one)),
+    "QueriedState.get timeout_ms": waited(lambda q, at, one: q.state("most").get(1, at_least=at, timeout_ms=one)),
+    "QueriedState.range timeout_ms": waited(lambda q, at, one: [*q.state("most").range(at_least=at, timeout_ms=one)]),
+    "StateQuery.wait_for timeout_ms": waited(lambda query, at, one: query.wait_for(at, one)),
+    "StateQuery.waits timeout_ms": waited(lambda query, at, one: [*query.waits(at, one)]),
     "Spark interval_ms": lambda one: Spark(checkpoint="kept", interval_ms=one),
     "TestRun.advance_time length": advanced,
     "AdvanceTime ms": testing.AdvanceTime,

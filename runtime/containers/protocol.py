@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -14,10 +15,12 @@ from typing import TypeVar
 import msgspec
 
 from operators.core.wording import encodable_all
+from planner.model.errors import PlanError
 from planner.model.graph import Graph
 from planner.model.plan import Options
 from runtime.assembly.bindings import ANOTHER
-from runtime.model.errors import SamzaError
+from runtime.model import errors
+from runtime.model.errors import Elsewhere, SamzaError
 from runtime.model.metrics import ContainerMetrics, RunMetrics, added
 from runtime.opening.opening import Share
 from runtime.queries.state_requests import StateAnswer, StateRequest
@@ -224,6 +227,25 @@ def combined(parts: Iterable[RunMetrics]) -> RunMetrics:
         take_overs=sum(part.take_overs for part in found),
         warnings=tuple(dict.fromkeys(warning for part in found for warning in part.warnings)),
     )
+
+
+def what_adds_up(told: RunMetrics, slots: int = sys.maxsize) -> RunMetrics:
+    """Return of the numbers of a container that is gone those that count on, in the place of so many slots."""
+    return RunMetrics(
+        operators=told.operators,
+        containers=tuple(one for one in told.containers if int(one.container) < slots),
+        commits=told.commits,
+        commit_ms=told.commit_ms,
+        take_overs=told.take_overs,
+    )
+
+
+def error_of(failed: Failed) -> Exception:
+    """Return the error that a container has ended with, as if it had been raised here."""
+    kind = PlanError if failed.kind == PlanError.__name__ else getattr(errors, failed.kind, None)
+    error = kind(failed.text) if kind is not None else SamzaError(f"{failed.kind}: {failed.text}")
+    error.__cause__ = Elsewhere(failed.lines) if failed.lines else None
+    return error
 
 
 def _by_name(containers: Iterable[ContainerMetrics]) -> tuple[ContainerMetrics, ...]:

@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
@@ -40,14 +39,15 @@ from runtime.containers.protocol import (
     ToldState,
     as_given,
     combined,
+    error_of,
     places,
+    what_adds_up,
 )
 from runtime.containers.worker import digest_of
 from runtime.job.pipeline import Pipeline
-from runtime.model import errors
 from runtime.model.assignment import Scale
 from runtime.model.clock import Clock, SystemClock, sleep_ms, wall_clock_ms
-from runtime.model.errors import Elsewhere, EnvironmentFault, Fenced, SamzaError, Unavailable
+from runtime.model.errors import EnvironmentFault, Fenced, SamzaError, Unavailable
 from runtime.model.history import HistorySpan
 from runtime.model.metrics import ContainerMetrics, InputMetrics, RunMetrics, StoreMetrics
 from runtime.opening.agreement import QuietReport
@@ -440,7 +440,7 @@ class Containers:
         self._start = msgspec.structs.replace(self._start, share=share, plan=digest_of(self.plan))
         self._begun = self._ending = False
         # Their tasks are no more, and others say from now on how far the inputs are read.
-        self._former = [_what_adds_up(one, self._number) for one in self._former]
+        self._former = [what_adds_up(one, self._number) for one in self._former]
         if sizes[0] != sizes[1]:
             took_ms = self._clock.elapsed_ms() - self._wanted_at_ms
             scaled = Scaled(wall_clock_ms(), factor, self.plan.options.factor, wanted.why, took_ms, sizes)
@@ -469,7 +469,7 @@ class Containers:
             if not container.ended:
                 self._mourn(slot, container)
             if failed is not None and not self._may_go_on(failed):
-                raise _error_of(failed)
+                raise error_of(failed)
             if container.ended and not self._ending:
                 # It has ended by itself and well: the user's code asked for the end.
                 self.stop()
@@ -477,7 +477,7 @@ class Containers:
                 # Whoever commits gets on, so a rare death ends nothing, however often it comes.
                 deaths = 0 if container.has_committed else deaths + 1
                 if deaths >= MOST_DEATHS:
-                    raise _error_of(failed) if failed is not None else SamzaError(_how_it_died(container, deaths))
+                    raise error_of(failed) if failed is not None else SamzaError(_how_it_died(container, deaths))
                 if failed is not None:
                     # Brokers may be away for a while.
                     await sleep_ms(PAUSE_MS * 2**deaths)
@@ -563,7 +563,7 @@ class Containers:
         # It has no task any more, and its silence means nothing.
         left = tuple(msgspec.structs.replace(one, tasks=(), settled=False, silent_ms=0.0) for one in told.containers)
         told = msgspec.structs.replace(told, containers=left)
-        self._former.append(told if gone.ended else _what_adds_up(told))
+        self._former.append(told if gone.ended else what_adds_up(told))
 
     def _mourn(self, slot: int, container: Container) -> None:
         """Note a container that has ended before its time, and log it."""
@@ -690,17 +690,6 @@ async def _end(container: Container, *, at_once: bool) -> None:
     await container.line.close()
 
 
-def _what_adds_up(told: RunMetrics, slots: int = sys.maxsize) -> RunMetrics:
-    """Return of the numbers of a container that is gone those that count on, in the place of so many slots."""
-    return RunMetrics(
-        operators=told.operators,
-        containers=tuple(one for one in told.containers if int(one.container) < slots),
-        commits=told.commits,
-        commit_ms=told.commit_ms,
-        take_overs=told.take_overs,
-    )
-
-
 def _how_it_ended(container: Container) -> str:
     if container.failed is not None:
         first, *_ = container.failed.text.splitlines() or [""]
@@ -717,14 +706,6 @@ def _how_it_died(container: Container, deaths: int) -> str:
         f"container {container.name} {_how_it_ended(container)}, as did {deaths - 1} before it, and none of them has "
         f"committed anything: look at what they have printed, and {why}"
     )
-
-
-def _error_of(failed: Failed) -> Exception:
-    """Return the error that a container has ended with, as if it had been raised here."""
-    kind = PlanError if failed.kind == PlanError.__name__ else getattr(errors, failed.kind, None)
-    error = kind(failed.text) if kind is not None else SamzaError(f"{failed.kind}: {failed.text}")
-    error.__cause__ = Elsewhere(failed.lines) if failed.lines else None
-    return error
 
 
 def run_containers(

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from operators.joins.table_join import TableContents
 from runtime.functions.failures import Failure
-from runtime.reading.reader import Reader, Taken
+from runtime.reading.reader import Reader
+from runtime.reading.taken import Taken
 from runtime.stage.error_policy import Guard
 from runtime.task.task import Task
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from operators.core.durations import Duration, whole_ms
 from runtime.model.clock import SystemClock, monotonic_ms
 from runtime.model.errors import SamzaError
 from runtime.ports.environment import Environment, LiveEnvironment, QueryableEnvironment
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from planner.model.graph import Graph
     from runtime.queries.state_shape import StateShape
 
-PATIENCE_MS = 5_000.0
+PATIENCE_MS = 5_000
 """The longest wait for a commit that a reader has asked for, if it says no other."""
 LOOK_MS = 5.0
 """The time between two looks for a commit."""
@@ -52,7 +53,7 @@ class QueriedState:
         default: Any = None,
         *,
         at_least: Mapping[str, int] | None = None,
-        timeout_ms: float = PATIENCE_MS,
+        timeout_ms: Duration = PATIENCE_MS,
     ) -> Any:
         """Return the state of a key as of the newest commit, or `default`; of windows, a list of panes by their start.
 
@@ -97,7 +98,7 @@ class QueriedState:
         end: Any = None,
         *,
         at_least: Mapping[str, int] | None = None,
-        timeout_ms: float = PATIENCE_MS,
+        timeout_ms: Duration = PATIENCE_MS,
     ) -> Iterator[tuple[Any, Any]]:
         """Yield keys with `start` <= key < `end`, all without these, and their states, as of one commit.
 
@@ -173,7 +174,7 @@ class StateQuery:
         with self._opened() as environment:
             return environment.snapshot_here(self._graph.app)
 
-    def wait_for(self, at_least: Mapping[str, int] | None, timeout_ms: float) -> None:
+    def wait_for(self, at_least: Mapping[str, int] | None, timeout_ms: Duration) -> None:
         """Wait for the commit that has processed these streams up to an offset; raises SamzaError where none comes."""
         for _ in self.waits(at_least, timeout_ms):
             from asyncio import get_running_loop
@@ -187,7 +188,7 @@ class StateQuery:
             # The doorbell tells of what was appended, and a commit may have appended nothing.
             self._clock.pause_ms(LOOK_MS)
 
-    def waits(self, at_least: Mapping[str, int] | None, timeout_ms: float) -> Iterator[None]:
+    def waits(self, at_least: Mapping[str, int] | None, timeout_ms: Duration) -> Iterator[None]:
         """Yield as long as a commit that has come so far is to be waited for; raises SamzaError after `timeout_ms`."""
         if not at_least:
             return
@@ -200,13 +201,14 @@ class StateQuery:
                     f"at_least= can't be asked for of {app!r} on {environment}: its containers know of their own "
                     "commits alone; leave it out, and ask again until it is there"
                 )
-            until_ms = monotonic_ms() + timeout_ms
+            patience_ms = whole_ms(timeout_ms)
+            until_ms = monotonic_ms() + patience_ms
             wanted = {_place_of(said): offset for said, offset in at_least.items()}
-            yield from self._waits(environment, until_ms, timeout_ms, wanted)
+            yield from self._waits(environment, until_ms, patience_ms, wanted)
             # What these records have sent on lies between stages then, and each stage sends it to the next.
             between = sorted(streams_between(environment, app))
             for _ in between:
-                yield from self._waits(environment, until_ms, timeout_ms, _ends(environment, between))
+                yield from self._waits(environment, until_ms, patience_ms, _ends(environment, between))
 
     def _waits(
         self, environment: Environment, until_ms: float, timeout_ms: float, wanted: Mapping[tuple[str, int], int]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from typing import Any, Protocol, cast
@@ -28,6 +28,7 @@ from runtime.reading.key_places import SAMPLE
 from runtime.reading.relay import Relay
 from runtime.reading.shared_reads import SharedReads
 from runtime.reading.sieve import WHOLE, KeyShare, Sieve
+from runtime.reading.taken import Taken, after, column_of
 from runtime.reading.watermarks import RECORDS, ProducerWatermarks, SourceWatermark, to_ms
 
 
@@ -95,39 +96,6 @@ class Decoding:
     def calls(self) -> list[str]:
         """The names of the user's functions."""
         return [name for name in ("key_of", "timestamp_of", "watermark_of") if getattr(self, name) is not None]
-
-
-@dataclass(frozen=True)
-class Malformed:
-    """A record that could not be read: its raw row, why, and which part of it: its value, key or timestamp."""
-
-    row: Batch
-    error: Exception
-    part: str
-
-    @property
-    def offset(self) -> int:
-        """Its offset in its partition, -1 where it has none."""
-        return self.row.offsets[0] if self.row.offsets is not None else -1
-
-
-@dataclass(frozen=True)
-class Taken:
-    """The offer of a reader: the readable rows, the same rows as they were stored, and those that are malformed.
-
-    `next_offset`, `watermark` and `control` are what the reader goes on with once all of it was accepted. Where it was
-    `folded`, the batch has values only.
-    """
-
-    batch: Batch
-    raw: Any
-    malformed: list[Malformed]
-    next_offset: int
-    watermark: int
-    control: Control | None = None
-    folded: Folded | None = None
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    """How many rows filters have dropped already, by filter."""
 
 
 @dataclass(frozen=True)
@@ -596,7 +564,7 @@ class Reader:
         self._locate(batch)
         watermark = taken.watermark if self._decoding.stamped else self._source.value
         taken = replace(taken, batch=batch, raw=raw, watermark=watermark, dropped=found.dropped)
-        return _after(taken, "key", self._read_keys)
+        return after(taken, "key", self._read_keys)
 
     def _decode_rows(self, raw: Batch, following: int, control: Control | None) -> Taken:
         sieve = self._sieve
@@ -628,7 +596,7 @@ class Reader:
             if not self._unseen:
                 self._look_at = None
         taken = Taken(batch, raw, [], following, self._source.value, control)
-        return _after(taken, "value", self._decode_values)
+        return after(taken, "value", self._decode_values)
 
     def _locate(self, batch: Batch) -> None:
         if self._decoding.located:
@@ -658,11 +626,11 @@ class Reader:
 
     def _read_columns(self, taken: Taken) -> Taken:
         """Read keys and times into columns; what records say of event time is put in the place of their stamps."""
-        taken = _after(_after(taken, "key", self._read_keys), "timestamp", self._read_times)
+        taken = after(after(taken, "key", self._read_keys), "timestamp", self._read_times)
         if self.times is not None and self.times.is_limited:
-            taken = _after(taken, "timestamp", self._find_ahead)
+            taken = after(taken, "timestamp", self._find_ahead)
         if self._decoding.watermark_of is not None and self._decoding.stamped:
-            taken = _after(taken, "watermark", partial(self._read_told, self._decoding.watermark_of))
+            taken = after(taken, "watermark", partial(self._read_told, self._decoding.watermark_of))
         return taken
 
     def _stamps(self, times: list[int], told: list[int] | None, offsets: Sequence[int] | None) -> list[int]:
@@ -695,7 +663,7 @@ class Reader:
                 raise SerdeError("the record has no value; where None stands for that, declare value=T | None")
             return [None if value is None else decode(value) for value in values]
 
-        batch.values, errors = _column(decode_all, batch.values)
+        batch.values, errors = column_of(decode_all, batch.values)
         return errors
 
     def _read_keys(self, batch: Batch) -> dict[int, Exception]:
@@ -704,9 +672,9 @@ class Reader:
             batch.keys = None
             return {}
         if key_of is not None:
-            batch.keys, errors = _column(lambda values: keys.hold([key_of(value) for value in values]), batch.values)
+            batch.keys, errors = column_of(lambda values: keys.hold([key_of(value) for value in values]), batch.values)
         else:
-            batch.keys, errors = _column(keys.load, batch.keys or [])
+            batch.keys, errors = column_of(keys.load, batch.keys or [])
         return errors
 
     def _read_told(self, watermark_of: Callable[[Any], Any], batch: Batch) -> dict[int, Exception]:
@@ -717,7 +685,7 @@ class Reader:
             found = [None if value is None and tombstones else watermark_of(value) for value in values]
             return [None if at is None else to_ms([at], "watermark= returned", unit)[0] for at in found]
 
-        batch.stamps, errors = _column(told, batch.values)
+        batch.stamps, errors = column_of(told, batch.values)
         if errors or self.times is None:
             return errors
         try:
@@ -730,10 +698,10 @@ class Reader:
         timestamp_of, unit = self._decoding.timestamp_of, self._decoding.unit
         if timestamp_of is not None and self._decoding.tombstones and None in batch.values:
             rows = list(zip(batch.values, batch.timestamps or repeat(None), strict=False))
-            batch.timestamps, errors = _column(lambda rows: [self._time_of(value, at) for value, at in rows], rows)
+            batch.timestamps, errors = column_of(lambda rows: [self._time_of(value, at) for value, at in rows], rows)
             return errors
         if timestamp_of is not None:
-            batch.timestamps, errors = _column(
+            batch.timestamps, errors = column_of(
                 lambda values: to_ms([timestamp_of(v) for v in values], unit=unit), batch.values
             )
             return errors or self._look_at_unit(batch)
@@ -741,7 +709,7 @@ class Reader:
         if batch.timestamps is None or not is_read:
             batch.timestamps = None
             return {}
-        batch.timestamps, errors = _column(lambda times: to_ms(times, RECORDS, unit), batch.timestamps)
+        batch.timestamps, errors = column_of(lambda times: to_ms(times, RECORDS, unit), batch.timestamps)
         return errors or self._look_at_unit(batch)
 
     def _time_of(self, value: Any, at: int | None) -> int:
@@ -788,31 +756,3 @@ class Reader:
         except Exception:
             return False
         return self.times.are_of_history(highest, stamps)
-
-
-def _after(taken: Taken, part: str, step: Callable[[Batch], dict[int, Exception]]) -> Taken:
-    """Return what is left after reading a part of each record, and with the malformed what could not be read."""
-    errors = step(taken.batch)
-    if not errors:
-        return taken
-    malformed = [*taken.malformed, *(Malformed(taken.raw.row(row), error, part) for row, error in errors.items())]
-    readable = [row for row in range(len(taken.batch)) if row not in errors]
-    return replace(taken, batch=taken.batch.take(readable), raw=taken.raw.take(readable), malformed=malformed)
-
-
-def _column(make: Callable[[list[Any]], list[Any]], values: list[Any]) -> tuple[list[Any], dict[int, Exception]]:
-    """Make a column of `values` at once; where that fails, row by row, with the errors of the rows that fail."""
-    try:
-        # The whole column at once is the hot path: nothing is guarded per record, and only a column that fails
-        # is done again row by row, to find which rows those are.
-        return make(values), {}
-    except Exception:
-        column: list[Any] = []
-        errors: dict[int, Exception] = {}
-        for row, value in enumerate(values):
-            try:
-                column += make([value])
-            except Exception as error:
-                column.append(None)
-                errors[row] = error
-        return column, errors

@@ -12,8 +12,8 @@ from runtime.ports.streams import Read
 
 if TYPE_CHECKING:
     from operators.io import Input
-    from runtime.reading.reader import Taken
     from runtime.reading.sieve import KeyShare
+    from runtime.reading.taken import Taken
 
 KEPT = 4
 """So many reads are kept: siblings that go on at about one pace find there what the first of them has read."""

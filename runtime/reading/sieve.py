@@ -15,7 +15,7 @@ from runtime.model.checkpoint import Position
 
 if TYPE_CHECKING:
     from runtime.encoding.keys import KeySerde
-    from runtime.reading.reader import Malformed, Taken
+    from runtime.reading.taken import Malformed, Taken
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ from runtime.model.garbage import resting_for
 from runtime.model.metrics import Durations
 from runtime.ports.store import TaskStore
 from runtime.reading.completion import Entry
-from runtime.reading.reader import Malformed, Reader, Taken
+from runtime.reading.reader import Reader
+from runtime.reading.taken import Malformed, Taken
 from runtime.stage.chain import Chain
 from runtime.stage.error_policy import Emitted, Guard, LetterRows
 from runtime.stage.outputs import Outputs

@@ -117,7 +117,7 @@ def _no_foreign_errors() -> None:
                 errors[row] = error
         return made, errors
 
-    inputs._column = column
+    inputs.column_of = column
 
 
 def _no_intent() -> None:

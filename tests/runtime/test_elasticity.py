@@ -28,8 +28,8 @@ from runtime.opening.rescaling import rescaled, scalings
 from runtime.ports.commits import Commit
 from runtime.ports.store import StorePlace
 from runtime.ports.streams import Append, Control
-from runtime.reading.reader import Taken
 from runtime.reading.sieve import KeyShare, Sieve
+from runtime.reading.taken import Taken
 from runtime.reading.watermarks import ProducerWatermarks
 from runtime.stores.cache import CachedStore
 from runtime.systems.log.environment import LogEnvironment
