@@ -83,7 +83,9 @@ def prepared(graph: Graph, entry: str, kind: object) -> ColumnStart:
     at = None if source.timestamp_of is None else term_of(source.timestamp_of, columns, ("int",))
     filters: list[tuple[str, Term]] = []
     id = entry
-    while len(children := graph.children(id)) == 1 and graph.streams_into(children[0]) == [id]:
+    # Keys are read of all records before a filter drops any: one whose key can't be read is skipped, or a dead letter.
+    may_drop = source.key_of is None or _fails(source)
+    while may_drop and len(children := graph.children(id)) == 1 and graph.streams_into(children[0]) == [id]:
         (id,) = children
         found = graph.of(Filter).get(id)
         if found is None or not _fails(found):
