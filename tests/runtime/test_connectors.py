@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.assembly.bindings import Bindings
 from runtime.containers.protocol import places
 from runtime.model.errors import Damaged, Fenced, Unavailable
 from runtime.systems.connectors import outbox
 from runtime.systems.memory.environment import MemoryEnvironment
-from samza_dsl import App, SamzaError
+from samza_dsl import App, PlanError, SamzaError
 from samza_dsl.connectors import (
     AtLeastOnceSink,
     ConnectedSource,
@@ -29,6 +31,8 @@ from samza_dsl.connectors import (
     TransactionalSink,
 )
 from tests.scale import examples
+from tests.simulation.kafka import opened, simulated
+from tests.simulation.kafka_brokers import Cluster
 
 
 class Shelf:
@@ -321,3 +325,10 @@ def test_tasks_do_not_commit_alone_to_a_sink(tmp_path: Path) -> None:
 def test_several_containers_share_no_sink() -> None:
     with pytest.raises(SamzaError, match="one process writes a bound output"):
         places(doubling().graph(), {"doubled": Place().positioned()})
+
+
+@pytest.mark.parametrize("kind", ["positioned", "idempotent", "at_least_once"])
+def test_rows_are_delivered_from_the_embedded_log_alone(kind: str, tmp_path: Path) -> None:
+    told = pytest.raises(PlanError, match=r"delivered from the embedded log, and this run is on .*simulated")
+    with simulated(Cluster()), closing(opened(tmp_path)) as environment, told:
+        Bindings(environment, doubling().graph(), {"doubled": getattr(Place(), kind)()})
