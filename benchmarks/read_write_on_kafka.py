@@ -14,6 +14,7 @@ from benchmarks.broker import PARTITIONS, bootstrap, filled_topic, fresh_name
 from benchmarks.messages import increased, to_count
 from benchmarks.workload import Description, Workload
 from operators.state.keyed_state import STATE
+from planner.model.virtual_tasks import VirtualTask
 from runtime.encoding.serdes import Tagged
 from runtime.ports.commits import Commit
 from runtime.run.run import run_blocking
@@ -47,7 +48,7 @@ class Unlogged(KafkaEnvironment):
     def commit(self, commit: Commit) -> None:
         super().commit(commit._replace(state=[]))
         for writes in commit.state:
-            self._here(commit.app, writes.task)
+            self._here(commit.app, VirtualTask(writes.task))
         self._state.write(commit.app, commit.state, {(one.store, one.task): {} for one in commit.state})
 
 

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import urllib.error
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -378,7 +379,9 @@ def test_a_run_serves_its_metrics_and_its_health_until_it_is_stopped(program, wr
 
     wait_until(lambda: page("/readyz") == (200, "ready\n"))
     wait_until(lambda: values("samza_operator_received_total").get((("app", "spending"), ("operator", "orders"))) == 4)
-    assert page("/livez") == (200, "alive\n") and "by-customer" in page("/")[1]
+    assert page("/livez") == (200, "alive\n") and page("/")[0] == 200
+    (known,) = json.loads(page("/api/runs")[1])
+    wait_until(lambda: "by-customer" in page(f"/api/picture?run={urllib.parse.quote(known['id'])}")[1])
     tasks = {(dict(labels)["container"], dict(labels)["task"]) for labels in values("samza_task_assigned")}
     assert {task for _, task in tasks} == {"0", "1"} and len({container for container, _ in tasks}) == containers
     running.send_signal(signal.SIGTERM)

@@ -90,7 +90,8 @@ def test_containers_give_way_to_others_where_the_command_says_so(broker, topics,
     write(environment, topics, WORDS[:1_000])
     run = subprocess.Popen([program, "run", "app.py", *where, "--data", "here", "--containers", "2"], **pipes)
     try:
-        wait_until(lambda: environment.checkpoints(topics).keys() >= {"0"})
+        # The job model comes by another topic than checkpoints do.
+        wait_until(lambda: environment.checkpoints(topics).keys() >= {"0"} and job_of(environment, topics).containers)
         assert "4 tasks in 2 containers" in scaled("--factor", "4", "--containers", "2")
         assert len({one.container for one in job_of(environment, topics).tasks}) == 2
         with suppress(ProcessLookupError):

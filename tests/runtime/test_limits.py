@@ -86,6 +86,7 @@ def test_a_low_soft_limit_is_no_hindrance_and_a_low_hard_one_is_told(tmp_path):
     program = """
 import resource, sys
 from pathlib import Path
+from planner.model.virtual_tasks import VirtualTask
 from runtime.model.errors import EnvironmentFault
 from runtime.systems.kafka.state.task_state import KafkaState
 from runtime.systems.log.environment import LogEnvironment
@@ -93,7 +94,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (100, int(sys.argv[2])))
 state, opened = KafkaState(None, Path(sys.argv[1])), []
 try:
     for task in range(300):
-        state.copy("orders", task)
+        state.copy("orders", VirtualTask(task))
     print(len(state.copies("orders")))
 except EnvironmentFault as error:
     print(error)
