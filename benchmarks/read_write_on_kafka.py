@@ -47,9 +47,10 @@ class Unlogged(KafkaEnvironment):
 
     def commit(self, commit: Commit) -> None:
         super().commit(commit._replace(state=[]))
-        for writes in commit.state:
-            self._here(commit.app, VirtualTask(writes.task))
-        self._state.write(commit.app, commit.state, {(one.store, one.task): {} for one in commit.state})
+        written = [(VirtualTask(one.task), one) for one in commit.state]
+        for task, _ in written:
+            self._here(commit.app, task)
+        self._state.write(commit.app, written, {(one.store, task): {} for task, one in written})
 
 
 class ReadWriteOnKafka(Workload):
