@@ -72,7 +72,7 @@ from runtime.run.driver import Watch, check_no_loop, run_whatever_begins
 from runtime.run.measurement import left_alone
 from runtime.run.rebalance import tasks_told
 from runtime.run.run import open_environment
-from runtime.run.scaling import FAR_LOOK_MS
+from runtime.run.scaling import FAR_LOOK_MS, asked_size
 from runtime.run.settings import UNSAID, CrewSettings, RunSettings
 from runtime.systems.kafka.client.topic import cluster_of
 from runtime.systems.log.environment import LogEnvironment
@@ -403,13 +403,8 @@ class Containers:
         app = self._graph.app
         while self._may_scale and not self._ending:
             await sleep_ms(LOOK_MS if self._cluster is None else FAR_LOOK_MS)
-            try:
-                asked = await asyncio.to_thread(self._environment.asked_scale, app)
-            except EnvironmentFault:
-                if self._cluster is None:
-                    raise
-                continue  # brokers that do not answer are asked again
-            if asked == self._asked:
+            asked = await asyncio.to_thread(asked_size, self._environment, app)
+            if asked is None or asked == self._asked:
                 continue
             self._asked = asked
             try:

@@ -26,7 +26,7 @@ from runtime.model.clock import sleep_ms
 from runtime.model.errors import EnvironmentFault
 from runtime.model.metrics import OperatorMetrics
 from runtime.opening.rescaling import rescale, tell_split
-from runtime.ports.environment import LiveEnvironment
+from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.run.measurement import passed
 
 LOOK_MS, FAR_LOOK_MS = 200.0, 3_000.0
@@ -34,6 +34,16 @@ LOOK_MS, FAR_LOOK_MS = 200.0, 3_000.0
 
 T = TypeVar("T")
 _log = logging.getLogger("samza_dsl")
+
+
+def asked_size(environment: Environment, app: str) -> Scale | None:
+    """Return the size that was asked for of an application; None where brokers do not answer, who are asked again."""
+    try:
+        return environment.asked_scale(app)
+    except EnvironmentFault:
+        if not isinstance(environment, LiveEnvironment):
+            raise
+        return None
 
 
 @dataclass
@@ -63,19 +73,10 @@ class Scaler:
         is_far = isinstance(self.assembly.bindings.environment, LiveEnvironment)
         while True:
             await sleep_ms(FAR_LOOK_MS if is_far else LOOK_MS)
-            asked = await self._apart(self._look)
-            if asked.factor is not None and asked.factor != self._asked:
+            asked = await self._apart(partial(asked_size, self.assembly.bindings.environment, self.assembly.plan.app))
+            if asked is not None and asked.factor is not None and asked.factor != self._asked:
                 self._asked = asked.factor
                 await self.scale(asked.factor, asked.why)
-
-    def _look(self) -> Scale:
-        environment, app = self.assembly.bindings.environment, self.assembly.plan.app
-        try:
-            return environment.asked_scale(app)
-        except EnvironmentFault:
-            if not isinstance(environment, LiveEnvironment):
-                raise
-            return Scale(self._asked)  # brokers that do not answer are asked again
 
     async def scale(self, factor: int, why: str) -> bool:
         """Split or merge the tasks by a factor; return whether it could be, of which the log tells else."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import entry_points
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from runtime.model.errors import SamzaError
@@ -20,32 +20,32 @@ from runtime.ports.connectors import (
 from runtime.systems.files.places.locations import SCHEME
 from runtime.systems.kafka.client.topic import KafkaTopic
 
+C = TypeVar("C")
+
 GROUP = "samza_dsl.connectors"
 """The group of entry points by which packages name schemes."""
 
 
 def connected_source(url: str) -> ConnectedSource | None:
     """Return the source behind a URL; None where its scheme is none of a connector's. Raises SamzaError."""
-    found = scheme_of(url)
-    if found is None:
-        return None
-    if found.source is None:
-        raise SamzaError(
-            f"{shown_url(url)}: a connector for {_name(url)}:// is there, and it reads nothing: bind a file"
-        )
-    return found.source(url)
+    return _connected(url, lambda scheme: scheme.source, "reads")
 
 
 def connected_sink(url: str) -> ConnectedSink | None:
     """Return the sink behind a URL; None where its scheme is none of a connector's. Raises SamzaError."""
-    found = scheme_of(url)
-    if found is None:
+    return _connected(url, lambda scheme: scheme.sink, "writes")
+
+
+def _connected(url: str, side: Callable[[Scheme], Callable[[str], C] | None], does: str) -> C | None:
+    scheme = scheme_of(url)
+    if scheme is None:
         return None
-    if found.sink is None:
+    make = side(scheme)
+    if make is None:
         raise SamzaError(
-            f"{shown_url(url)}: a connector for {_name(url)}:// is there, and it writes nothing: bind a file"
+            f"{shown_url(url)}: a connector for {_name(url)}:// is there, and it {does} nothing: bind a file"
         )
-    return found.sink(url)
+    return make(url)
 
 
 def is_connected(what: object) -> TypeGuard[str]:
