@@ -8,7 +8,7 @@ from functools import cache, partial
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
-from runtime.encoding.record_types import PLAIN_TYPES, fields_of, hints_of
+from runtime.encoding.record_types import PLAIN_TYPES, fields_of, has_room, hints_of, is_struct
 
 Check = Callable[[Any], bool]
 """Whether a value, or each of some values, is of a type."""
@@ -47,6 +47,9 @@ def conforms(kind: type) -> Check:
         if checks:
             namespace[f"check{number}"] = _any_of(checks)
             parts[-1].append(f"check{number}(value.{field.name})")
+    if has_room(kind):
+        own = 0 if is_struct(kind) else len(parts)
+        parts.append([f"len(value.__dict__) == {own}"])
     # Written out, which takes a third of a call for each field; the names are those of attributes.
     text = " and ".join(f"({' or '.join(one) or 'False'})" for one in parts) or "True"
     exec(

@@ -7,12 +7,13 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, cached_property
 from hashlib import blake2s
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeGuard, cast, get_origin, get_type_hints
 
 import msgspec
 
+from operators.core.wording import shown
 from runtime.model.errors import SerdeError
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -98,6 +99,42 @@ def values_of(value: Any) -> dict[str, object]:
     if isinstance(value, tuple):
         return {field.name: part for field, part in zip(fields, value, strict=True)}
     return {field.name: getattr(value, field.name) for field in fields if hasattr(value, field.name)}
+
+
+@cache
+def has_room(kind: type) -> bool:
+    """Whether a function may set attributes beside the fields of a record, which come back by no constructor of its."""
+    if is_pydantic(kind) or issubclass(kind, tuple) or kind.__dictoffset__ == 0:
+        return False
+    # Of dataclasses and attrs the constructor is generated, as its file's name says; one of the user's may set more.
+    written = getattr(kind.__init__, "__code__", None)
+    is_users = written is not None and not written.co_filename.startswith("<")
+    return not (is_users or hasattr(kind, "__post_init__") or hasattr(kind, "__attrs_post_init__"))
+
+
+def check_attributes(value: Any) -> None:
+    """Raise SerdeError where a record has an attribute that is no field, and would be lost; a cached property is none.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Card:
+    ...     id: int
+    >>> card = Card(1)
+    >>> card.seen = True
+    >>> check_attributes(card)
+    Traceback (most recent call last):
+    runtime.model.errors.SerdeError: Card.seen = True is no field, so it does not come back: declare it as a field, ...
+    """
+    kind: type = type(value)
+    if not has_room(kind):
+        return
+    known = {field.name for field in fields_of(kind)}
+    for name, part in value.__dict__.items():
+        if name not in known and not isinstance(getattr(kind, name, None), cached_property):
+            raise SerdeError(
+                f"{kind.__qualname__}.{name} = {shown(part)} is no field, so it does not come back: declare it as a "
+                "field, or set it where it is asked for"
+            )
 
 
 def made(kind: type, values: Mapping[str, object]) -> object:

@@ -24,6 +24,7 @@ from runtime.encoding.lines import ObjectLines
 from runtime.encoding.nested_tuples import NESTED, SCALARS, decoder_of, start_of, structure_in
 from runtime.encoding.record_types import (
     ABOUT,
+    check_attributes,
     description_of,
     fields_of,
     is_by_name,
@@ -360,6 +361,7 @@ class Tagged:
     def _encode_record(self, value: object, kind: Class, piecemeal: bool) -> bytes:
         if _is_whole(kind) and not piecemeal:
             return WHOLE + _pack((name_of(kind), value))
+        check_attributes(value)
         values = values_of(value)
         # Only pydantic's models have ABOUT. Which fields of one were set is stored by name, and takes no position.
         if ABOUT in values:
@@ -466,6 +468,7 @@ class Evolving(Tagged):
             if not records_inside(kind):
                 _starts[kind] = _start_of(kind), conforms(kind)
             return _start_of(kind) + _pack(value)
+        check_attributes(value)
         parts = {name: self.encode(part) for name, part in values_of(value).items()}
         return RECORD + _pack((f"{name_of(kind)}#{description_of(kind)}", parts))
 

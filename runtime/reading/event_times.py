@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from numbers import Integral, Real
 from operator import sub
+from typing import NamedTuple
 
 from operators.core.base import MIN_TIMESTAMP
 from operators.io import Input
@@ -21,28 +22,81 @@ FIRST_REAL_S, LAST_REAL_S = 10**9 + 1, 41 * 10**8
 A round 10**9 is a number of somebody's who tests.
 """
 FIRST_REAL_MS = FIRST_REAL_S * 1_000
+SECONDS = (FIRST_REAL_S, LAST_REAL_S - 1)
+CALENDAR = (
+    (2001_01_01, 2099_12_31),
+    (2001_01_01_00_00, 2099_12_31_23_59),
+    (2001_01_01_00_00_00, 2099_12_31_23_59_59),
+)
+"""Days, minutes and seconds of the calendar as numbers: 20250615 is a day. As ms they are 1970, 1976 and after 2600."""
 PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+IF_MEANT = "unit='ms' on the input, if such ms are meant"
 NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+
+COUNTED = {"days": 86_400, "hours": 3_600, "minutes": 60}
+"""Other counts since 1970, with their seconds. They are told, not refused: as ms a test may mean 20_000 to 40_000."""
 
 _log = logging.getLogger("samza_dsl")
 
 
-def looks_like_seconds(lowest: int, highest: int) -> bool:
-    """Whether times that are taken as ms are probably seconds.
+class Misread(NamedTuple):
+    """Times that are probably no ms: what they are taken as and probably are, and what to write in their place."""
 
-    >>> looks_like_seconds(1_750_000_000, 1_750_000_300), looks_like_seconds(0, 5_000)
-    (True, False)
+    wrong: str
+    instead: str
+
+
+def may_be_misread(lowest: int, highest: int) -> bool:
+    """Whether times that are taken as ms lie where seconds of our time do, or days and times written as one number.
+
+    >>> may_be_misread(1_750_000_000, 1_750_000_300), may_be_misread(20250615, 20250616), may_be_misread(0, 5_000)
+    (True, True, False)
     """
-    return lowest >= FIRST_REAL_S and highest < LAST_REAL_S
+    return any(least <= lowest and highest <= most for least, most in (SECONDS, *CALENDAR))
 
 
-def as_seconds(at: int) -> str:
-    """Return a number with what it is as ms, and as seconds.
+def misread(times: Sequence[int]) -> Misread | None:
+    """Return as what times were probably meant that are taken as ms, with the words of an error; None for real ms.
 
-    >>> as_seconds(1_750_000_000)
+    >>> misread([1_750_000_000]).wrong
     '1_750_000_000, which as ms is 1970-01-21 06:06:40, and as seconds 2025-06-15 15:06:40'
+    >>> misread([20250615, 20250616]).wrong, misread([20250615, 20250699])
+    ('20_250_615, which as ms is 1970-01-01 05:37:30.615, and as a date 2025-06-15 00:00:00', None)
     """
-    return f"{at:_}, which as ms is {utc(at)}, and as seconds {utc(at * 1_000)}"
+    lowest, highest = min(times), max(times)
+    if not may_be_misread(lowest, highest):
+        return None
+    first = times[0]
+    if SECONDS[0] <= first <= SECONDS[1]:
+        return Misread(f"{first:_}, which as ms is {utc(first)}, and as seconds {utc(first * 1_000)}", "unit='s'")
+    # A number of ms that only happens to lie there is, among some of them, soon one without such a month or hour.
+    dates = [_date_of(at) for at in {*times}]
+    if None in dates:
+        return None
+    as_date = f"{first:_}, which as ms is {utc(first)}, and as a date {_date_of(first)}"
+    return Misread(as_date, "an aware datetime as what timestamp= returns, datetime.strptime(...).replace(tzinfo=UTC)")
+
+
+def _date_of(number: int) -> datetime | None:
+    """Return the day, or the day and time, that a number reads as from left to right."""
+    digits = str(number)
+    try:
+        return datetime.strptime(digits, "%Y%m%d%H%M%S"[: len(digits) - 2])
+    except ValueError:
+        return None
+
+
+def _counted(times: Sequence[int]) -> str:
+    """Return as what the first of some times of 1970 is one of ours, "days" or less; "" where they are no such number.
+
+    >>> _counted([20_254, 20_255]), _counted([29_166_666]), _counted([0, 20_254])
+    ('as days since 1970 it is 2025-06-15 00:00:00', 'as minutes since 1970 it is 2025-06-15 15:06:00', '')
+    """
+    lowest, highest = min(times), max(times)
+    for name, seconds in COUNTED.items():
+        if lowest * seconds >= FIRST_REAL_S and highest * seconds < LAST_REAL_S:
+            return f"as {name} since 1970 it is {utc(times[0] * seconds * 1_000)}"
+    return ""
 
 
 def meant_by(at: object) -> str:
@@ -117,8 +171,9 @@ class EventTimes:
         return True
 
     def _is_doubtful(self, highest: int) -> bool:
-        is_in_seconds = not self._unit_is_known and looks_like_seconds(highest, highest)
-        return is_in_seconds or self._is_ahead(highest)
+        if not self._unit_is_known and (may_be_misread(highest, highest) or _counted([highest])):
+            return True
+        return self._is_ahead(highest)
 
     def _steps(self, stamps: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the watermarks before each record and after it; of the first record of all from where it begins."""
@@ -126,28 +181,27 @@ class EventTimes:
         return [first, *islice(stamps, 1, len(stamps) - 1)], [*islice(stamps, 1, len(stamps))]
 
     def check_unit(self, times: Sequence[int]) -> None:
-        """Look at the first times that come; raises PlanError where these are seconds, taken as ms."""
+        """Look at the first times that come; raises PlanError where these are seconds or dates, taken as ms."""
         if self._unit_is_known or not times:
             return
         # Only the first times that come are judged: a stream has one unit, and a later record that is far out of it is
         # for `too_far` and `note` to tell.
         self._unit_is_known = True
-        if not looks_like_seconds(min(times), max(times)):
-            return
-        if self._spec.timestamp_of is None and self._clock.now_ms() < FIRST_REAL_MS:
+        is_a_tests = self._clock.now_ms() < FIRST_REAL_MS
+        if self._spec.timestamp_of is None and is_a_tests:
             return  # a test's clock gave the records their times
-        at = times[0]
         by = "timestamp= returned" if self._spec.timestamp_of is not None else "the records' own times begin with"
-        raise refuse(
-            self._spec, f"{by} {as_seconds(at)}", "unit='s' on the input; or unit='ms', if ms of 1970 are meant"
-        )
+        if (found := misread(times)) is not None:
+            raise refuse(self._spec, f"{by} {found.wrong}", f"{found.instead}; or {IF_MEANT}")
+        if not is_a_tests and (guess := _counted(times)):
+            at = times[0]
+            self._warn(f"{by} {at:_}, which as ms is {utc(at)}; {guess}. Return ms; or say {IF_MEANT}")
 
     def check_told(self, told: Sequence[int | None]) -> None:
         """Look at how far records say that event time has come; raises PlanError where that is in seconds, not ms."""
         known = [at for at in told if at is not None]
-        if self._spec.unit is None and known and looks_like_seconds(min(known), max(known)):
-            instead = "unit='s' on the input; or unit='ms', if ms of 1970 are meant"
-            raise refuse(self._spec, f"watermark= returned {as_seconds(known[0])}", instead)
+        if self._spec.unit is None and known and (found := misread(known)) is not None:
+            raise refuse(self._spec, f"watermark= returned {found.wrong}", f"{found.instead}; or {IF_MEANT}")
 
     def too_far(self, times: Sequence[int | None]) -> dict[int, Exception]:
         """Return, by row, what is wrong with times that are too far ahead of the clock."""
@@ -218,7 +272,8 @@ class EventTimes:
             return
         self._told.add(self._stream)
         self.warning = (
-            f"{self._spec.kind} {self._spec.op_id!r} at {self._spec.site}: {what}. Told once for {self._stream!r}; "
-            "metrics count all as jumps"
+            f"{self._spec.kind} {self._spec.op_id!r} at {self._spec.site}: {what}. Told once for {self._stream!r}"
         )
+        if self.jumps:
+            self.warning += "; metrics count all as jumps"
         _log.warning("%s", self.warning)

@@ -18,7 +18,7 @@ from planner.model.errors import refuse
 from runtime.encoding.serdes import Natural, encode_all
 from runtime.model.errors import SamzaError
 from runtime.ports.streams import END, Append, StreamConfig, contradicted
-from runtime.reading.event_times import as_seconds, looks_like_seconds
+from runtime.reading.event_times import misread
 from runtime.reading.watermarks import to_ms
 from samza_dsl.data.json_lines import partition_for
 from samza_dsl.fluent.arguments import Compression
@@ -136,8 +136,8 @@ def produce(
 def _times(site: Site, said: list[int | datetime], unit: Unit | None) -> list[int]:
     check_unit(site, unit)
     times = to_ms(said, unit=unit)
-    if unit is None and times and looks_like_seconds(min(times), max(times)):
-        raise refuse(site, f"timestamp= returned {as_seconds(times[0])}", "unit='s'; or unit='ms', if ms are meant")
+    if unit is None and times and (found := misread(times)) is not None:
+        raise refuse(site, f"timestamp= returned {found.wrong}", f"{found.instead}; or unit='ms', if ms are meant")
     return times
 
 

@@ -176,11 +176,42 @@ def test_nobody_minds_the_records_own_times_where_nothing_asks_for_event_time():
 
 
 @pytest.mark.parametrize(
-    "times", [range(300), range(-300, 0), range(EARLIEST_MS, EARLIEST_MS + 5), [0, BASE // 1_000], [999_999_999]]
+    "times",
+    [
+        range(300),
+        range(-300, 0),
+        range(EARLIEST_MS, EARLIEST_MS + 5),
+        [0, BASE // 1_000],
+        [999_999_999],
+        [2025_06_15, 2025_06_31],
+    ],
 )
 def test_small_times_and_those_before_1970_are_taken(times):
     found = testing.run(windowed(), {"r": [Reading("m", at) for at in times]})
     assert sum(found["out"]) + len(found["late"]) == len(times)
+
+
+@pytest.mark.parametrize("written", ["%Y%m%d", "%Y%m%d%H%M", "%Y%m%d%H%M%S"])
+@given(days=st.lists(st.datetimes(datetime(2001, 1, 1), datetime(2099, 12, 31)), min_size=1, max_size=5))
+def test_dates_written_as_one_number_are_refused(written, days):
+    found = [Reading("m", int(day.strftime(written))) for day in days]
+    with pytest.raises(PlanError, match=r"and as a date 20.*strptime.*unit='ms'"):
+        testing.run(windowed(), {"r": found}, start_ms=BASE)
+    meant = testing.run(windowed(unit="ms"), {"r": found}, start_ms=BASE)
+    assert sum(meant["out"]) + len(meant["late"]) == len(days)
+
+
+@pytest.mark.parametrize(("name", "seconds"), [("days", 86_400), ("hours", 3_600), ("minutes", 60)])
+def test_other_counts_since_1970_are_told_once(name, seconds, caplog):
+    found = [Reading("m", BASE // 1_000 // seconds + one) for one in range(5)]
+    assert testing.run(windowed(), {"r": found}, start_ms=BASE)["out"] == [5]
+    (told,) = caplog.messages
+    assert f"as {name} since 1970 it is 2025-06-15" in told
+    assert "unit='ms'" in told
+    caplog.clear()
+    testing.run(windowed(unit="ms"), {"r": found}, start_ms=BASE)
+    testing.run(windowed(), {"r": found})  # a test's own clock of 1970
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize("per_second", [10**6, 10**9])

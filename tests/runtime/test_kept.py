@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import attrs
+import msgspec
 import pydantic
 import pytest
 from hypothesis import given
@@ -28,6 +29,7 @@ from samza_dsl import (
     App,
     Options,
     PlanError,
+    SamzaError,
     after_count,
     aggregate,
     collect,
@@ -271,7 +273,7 @@ class Row:
 
 def noted(row, note):
     row.note = note
-    assert row.double is not None
+    assert not isinstance(row, Row) or row.double is not None
     return row
 
 
@@ -284,7 +286,7 @@ DIFFERENT = {
     "broadcast": (lambda s: s.broadcast(value=Lossy(), op_id="step"), "-5 comes back as 5"),
     "state": (
         lambda s: s.scan(lambda state, n: noted(Row(n), n), emit=lambda key, row: row.number, op_id="step"),
-        r"Row\.note -5 comes back as nothing, as it is no field",
+        r"Row\.note = -5 is no field, so it does not come back",
     ),
 }
 
@@ -567,3 +569,62 @@ def test_late_letters_of_what_has_no_bytes_are_as_it_is_shown():
     windows.map(lambda pane: pane.value).send_to(app.output("out", value=int))
     found = testing.run(app, {"in": [1, 20, 2]})
     assert found["out"] == [1, 1] and b"Amount" in found["late"][0]
+
+
+@dataclass
+class Loose:
+    """A dataclass with room for attributes beside its fields."""
+
+    number: int
+
+
+@attrs.define(slots=False)
+class LooseAttrs:
+    """One of attrs with such room."""
+
+    number: int
+
+
+class LooseStruct(msgspec.Struct, dict=True):
+    """A Struct with such room."""
+
+    number: int
+
+
+@dataclass
+class Restored:
+    """A dataclass whose constructor sets what is no field, so that it comes back."""
+
+    number: int
+
+    def __post_init__(self):
+        self.note = self.number
+
+
+INSIDE = {"itself": lambda row: row, "in a list": lambda row: [row], "in a dict": lambda row: {"row": (1, row)}}
+
+
+@pytest.mark.parametrize("kind", [Loose, LooseAttrs, LooseStruct])
+@pytest.mark.parametrize("inside", INSIDE)
+@pytest.mark.parametrize("declared", [False, True])
+def test_an_attribute_that_is_no_field_is_an_error_in_live_runs(kind, inside, declared, tmp_path):
+    app = App("loose")
+    of = kind if declared and inside == "itself" else None
+    stream = app.input("in", value=int, key=lambda n: 0)
+    stream.scan(
+        lambda kept, n: INSIDE[inside](noted(kind(n), n) if n > 1 else kind(n)), emit=lambda key, row: 0, state=of
+    ).send_to(app.output("out", value=int))
+    app.run(tmp_path, bind={"in": [1, 1]})
+    with pytest.raises(SamzaError, match=rf"{kind.__qualname__}\.note = 2 is no field, so it does not come back"):
+        app.run(tmp_path, bind={"in": [1, 1, 2]})
+
+
+def test_what_a_constructor_sets_again_may_be_beside_the_fields(tmp_path):
+    app = App("restored")
+    stream = app.input("in", value=int, key=lambda n: 0)
+    stream.scan(lambda kept, n: Restored(n + (kept.note if kept else 0)), emit=lambda key, row: row.note).send_to(
+        app.output("out", value=int)
+    )
+    app.run(tmp_path, bind={"in": [1, 2]})
+    run = app.run(tmp_path, bind={"in": [1, 2, 3]})
+    assert [*run.received("out")] == [1, 3, 6]

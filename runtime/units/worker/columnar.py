@@ -18,7 +18,7 @@ from planner.columnar.lowering import ColumnStart, Lowered, parts_of
 from planner.columnar.projection import Reshaped
 from planner.columnar.terms import Term
 from runtime.encoding.keys import KeySerde
-from runtime.reading.event_times import looks_like_seconds
+from runtime.reading.event_times import may_be_misread
 from runtime.reading.folding import Folded, PreparedRows
 from runtime.stage.outputs import routed
 from runtime.systems.files.plain_columns import values_in
@@ -262,7 +262,7 @@ class ColumnarReshaping:
         if how.timestamp is not None and number:
             lowest, highest = pc.min_max(column(how.timestamp, table)).values()
             low, high = lowest.as_py(), highest.as_py()
-            if low < EARLIEST_MS or high > LATEST_MS or looks_like_seconds(low, high):
+            if low < EARLIEST_MS or high > LATEST_MS or may_be_misread(low, high):
                 raise Unusual
         dropped = {}
         for step in how.steps:
