@@ -10,6 +10,8 @@ from typing import Any, Union, get_args, get_origin
 
 from runtime.encoding.record_types import PLAIN_TYPES, fields_of, has_room, hints_of, is_struct
 
+EXACT_FLOATS = 2**53
+"""Up to here each int is a float of its own."""
 Check = Callable[[Any], bool]
 """Whether a value, or each of some values, is of a type."""
 MADE_OF: dict[object, type] = {
@@ -25,8 +27,8 @@ MADE_OF: dict[object, type] = {
 def conforms(kind: type) -> Check:
     """Return what tells whether a record of `kind` holds just what its fields declare, at every depth.
 
-    An int counts where a float is declared. Of a record that does not, msgspec may write what its declared type can't
-    be read from, or what is read as another value.
+    An int counts where a float is declared that holds it. Of a record that does not, msgspec may write what its
+    declared type can't be read from, or what is read as another value.
 
     >>> from msgspec import Struct
     >>> class Card(Struct):
@@ -41,9 +43,7 @@ def conforms(kind: type) -> Check:
     for number, field in enumerate(fields_of(kind)):
         kinds, checks = _alternatives(hints[field.name])
         parts.append([f"type(value.{field.name}) is kind{number}_{place}" for place in range(len(kinds))])
-        # An int for a float is the exception, and asked for last.
-        for place, one in enumerate(sorted(kinds, key=lambda one: one is int)):
-            namespace[f"kind{number}_{place}"] = one
+        namespace |= {f"kind{number}_{place}": one for place, one in enumerate(kinds)}
         if checks:
             namespace[f"check{number}"] = _any_of(checks)
             parts[-1].append(f"check{number}(value.{field.name})")
@@ -64,8 +64,7 @@ def _alternatives(hint: object) -> tuple[frozenset[type], list[Check]]:
     """Return the plain types that a declared type allows, and the checks of what else it does."""
     if hint in PLAIN_TYPES or hint is None:
         assert isinstance(hint, type) or hint is None
-        kind = type(None) if hint is None else hint
-        return frozenset({kind, int} if kind is float else {kind}), []
+        return frozenset({type(None) if hint is None else hint}), [_is_as_float] if hint is float else []
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         found = [_alternatives(one) for one in args]
@@ -89,6 +88,11 @@ def _alternatives(hint: object) -> tuple[frozenset[type], list[Check]]:
     return frozenset(), [lambda value: type(value) is made_of and inner(value)]
 
 
+def _is_as_float(value: object) -> bool:
+    """Whether an int may be where a float is declared: it comes back as a float, which holds no other number then."""
+    return type(value) is int and -EXACT_FLOATS <= value <= EXACT_FLOATS
+
+
 def _on_one(check: Check, value: object) -> bool:
     return check((value,))
 
@@ -99,7 +103,9 @@ def _all_are(hint: object) -> Check:
     if not checks:
         return lambda values: kinds.issuperset(map(type, values))
     one = _any_of(checks)
-    return lambda values: all(type(value) in kinds or one(value) for value in values)
+    return lambda values: (
+        kinds.issuperset(map(type, values)) or all(type(value) in kinds or one(value) for value in values)
+    )
 
 
 def _any_of(checks: list[Check]) -> Check:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime
 from enum import Enum
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
@@ -84,10 +85,20 @@ def revived(raw: object, hint: object, where: str) -> object:
         return _typed_dict(raw, hint, where, revived)
     if isinstance(origin, type) and isinstance(raw, list | dict) and issubclass(origin, _COLLECTIONS):
         return _in_container(raw, hint, origin, where, revived)
+    return _converted(raw, hint, where)
+
+
+def _converted(value: object, hint: Any, where: str) -> object:
+    """Return a plain value as a type that says the same: text that says a date, a UUID, a Decimal; a wider number."""
+    # msgspec reads bytes as Base64 from text, and rounds an int to the next float: these would be other values.
+    is_other = isinstance(value, str) and hint in (bytes, bytearray, memoryview)
     try:
-        return msgspec.convert(raw, hint)
-    except (msgspec.ValidationError, TypeError) as error:
-        raise _misfit(raw, hint, where) from error
+        found = msgspec.convert(value, hint)
+    except (msgspec.ValidationError, TypeError, OverflowError) as error:
+        raise _misfit(value, hint, where) from error
+    if is_other or (isinstance(value, int) and found != value):
+        raise _misfit(value, hint, where)
+    return found
 
 
 def fitted_record(kind: type, values: Mapping[str, object]) -> object:
@@ -197,7 +208,15 @@ def _in_container(value: object, hint: object, origin: type, where: str, part: P
     # The same object where nothing changed: it costs no copy, and a collection of a subclass stays one.
     if kind is type(value) and all(new is old for new, old in zip(changed, items, strict=True)):
         return value
-    return tuple.__new__(kind, changed) if issubclass(kind, tuple) else kind(changed)
+    return tuple.__new__(kind, changed) if issubclass(kind, tuple) else _as_collection(kind, changed, value, where)
+
+
+def _as_collection(kind: Any, parts: list[object], value: object, where: str) -> object:
+    """Return parts as a collection of a class; raises SerdeError where it would have fewer, as a set of equal ones."""
+    found = kind(parts)
+    if len(found) != len(parts):
+        raise _misfit(value, kind, where)
+    return found
 
 
 def _mapping(value: Mapping[object, object], hint: object, where: str, part: Part) -> object:
@@ -206,6 +225,8 @@ def _mapping(value: Mapping[object, object], hint: object, where: str, part: Par
         return value
     keys, values = arguments
     changed = {part(key, keys, where): part(one, values, f"{where}[{key!r}]") for key, one in value.items()}
+    if len(changed) != len(value):  # keys that were several are one as they are declared now
+        raise _misfit(value, hint, where)
     if all(changed.get(key, value) is one for key, one in value.items()) and part is fitted:
         return value
     if isinstance(value, dict) and type(value) is not dict:
@@ -228,15 +249,17 @@ def _typed_dict(value: object, hint: Any, where: str, part: Part) -> object:
 def _instance(value: object, kind: type, where: str) -> object:
     """Return a value as a class declares it: a wider number, a member of an Enum, a record that was a dict."""
     try:
-        if isinstance(value, kind) or is_again(kind, type(value)):
+        # A datetime is a date to Python alone: it equals none, and can't be compared with one.
+        is_one = isinstance(value, kind) and not (kind is date and isinstance(value, datetime))
+        if is_one or is_again(kind, type(value)):
             return value
     except TypeError:  # a protocol, of which nobody can tell
         return value
     # Widened, as int to float; never a bool, which Python takes for an int and nobody means as a number.
     if kind in (float, complex) and isinstance(value, int | float) and not isinstance(value, bool):
-        return kind(value)
+        return _widened(value, kind, where)
     if kind in _COLLECTIONS and isinstance(value, _COLLECTIONS) and not isinstance(value, dict) and kind is not dict:
-        return kind(value)
+        return _as_collection(kind, [*value], value, where)
     if issubclass(kind, Enum):
         try:
             return kind(value)
@@ -245,11 +268,19 @@ def _instance(value: object, kind: type, where: str) -> object:
     if is_record(kind) and type(value) is dict and all(type(key) is str for key in value):
         return fitted_record(kind, value)
     if isinstance(value, str | int | float) and not is_record(kind):
-        try:  # text that says a date, a UUID, a Decimal
-            return msgspec.convert(value, kind)
-        except (msgspec.ValidationError, TypeError) as error:
-            raise _misfit(value, kind, where) from error
+        return _converted(value, kind, where)
     raise _misfit(value, kind, where)
+
+
+def _widened(value: float, kind: type, where: str) -> object:
+    """Return a number as a float or complex; raises SerdeError for an int that lies between two of these."""
+    try:
+        found = kind(value)
+    except OverflowError as error:
+        raise _misfit(value, kind, where) from error
+    if isinstance(value, int) and found != value:
+        raise _misfit(value, kind, where)
+    return found
 
 
 def _refuse(value: object, hint: object, where: str) -> NoReturn:

@@ -294,9 +294,7 @@ class Tagged:
             name, _ = _whole_decoder.decode(column[0][1:])
             start = WHOLE + PAIR + _pack(name)
             if all(map(bytes.startswith, column, repeat(start))):
-                skipped = len(start)
-                path, by_name, _ = name.partition("#")
-                read = _reader_of(_record_named(path), by_name)
+                skipped, read = len(start), _reader_named(name).read
                 with suppress(*REFUSALS):
                     return [read(data[skipped:]) for data in column]
         return list(map(self.decode, column))
@@ -803,17 +801,26 @@ def _whole(data: bytes) -> object:
         except REFUSALS:
             pass
     name, raw = _whole_decoder.decode(data[1:])
-    path, by_name, written = name.partition("#")
-    kind = _record_named(path)
-    reader = _Reader(path, kind, _reader_of(kind, by_name))
+    reader = _reader_named(name)
     # Only where the cut was right: a longer name has a longer head, and is decoded each time.
     if data[:end] == WHOLE + PAIR + _pack(name):
         _readers[data[:end]] = reader
-    return _read_whole(reader, by_name, written, raw)
+    return _read_whole(reader, name, raw)
 
 
-def _read_whole(reader: _Reader, by_name: str, written: str, raw: bytes) -> object:
+def _reader_named(name: str) -> _Reader:
+    """Return the reader of whole values of a class, which name it and its definition as it was."""
+    path, by_name, written = name.partition("#")
+    kind = _record_named(path)
+    # What another definition wrote is read part by part: msgspec would make other values of some parts, and not refuse
+    # them. It rounds an int to a float, reads text as Base64, and drops one of two that are equal from a set.
+    is_same = not written or written == description_of(kind)
+    return _Reader(path, kind, _reader_of(kind, by_name) if is_same else _refuse)
+
+
+def _read_whole(reader: _Reader, name: str, raw: bytes) -> object:
     kind = reader.kind
+    _, by_name, written = name.partition("#")
     try:
         return reader.read(raw)
     except REFUSALS:

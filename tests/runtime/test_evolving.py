@@ -11,9 +11,11 @@ import pathlib
 import sys
 import tarfile
 import types
+from collections.abc import Collection
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import attrs
@@ -415,6 +417,84 @@ def test_what_does_not_fit_is_an_error_and_never_another_value(hint, data, befor
     for read in (Evolving().decode, lambda stored: Evolving().decode_all([stored, stored])):
         with pytest.raises(SerdeError, match="Thing"):
             read(stored)
+
+
+INTEGERS = st.integers(-(2**63), 2**64 - 1) | st.sampled_from([2**53, 2**53 + 1, -(2**53) - 1, 2**1024])
+WORDS = st.text(max_size=3) | st.sampled_from(["YWJj", "2024-03-01", "1.50", "1.5", "1", "true", "a" * 32])
+MOMENTS = st.dates() | st.datetimes() | st.datetimes(timezones=st.just(dt.UTC))
+SCALARS_HELD = (
+    st.none() | st.booleans() | INTEGERS | st.floats(allow_nan=False) | WORDS | st.binary(max_size=3) | MOMENTS
+) | st.decimals(allow_nan=False, allow_infinity=False)
+ANY_HELD = (
+    SCALARS_HELD
+    | st.lists(INTEGERS, max_size=3)
+    | st.lists(WORDS, max_size=3)
+    | st.tuples(WORDS, INTEGERS)
+    | st.sets(WORDS, max_size=3)
+    | st.dictionaries(WORDS | INTEGERS, SCALARS_HELD, max_size=3)
+)
+DECLARED_NOW = [
+    *(bool, int, float, complex, str, bytes, bytearray, Decimal, dt.date, dt.datetime, dt.time, dt.timedelta, UUID),
+    *(list, set, tuple, dict, frozenset),
+    *(list[int], list[float], list[bytes], list[Decimal], set[int], set[Decimal], frozenset[str], tuple[float, ...]),
+    *(tuple[str, float], dict[str, int], dict[float, str], dict[Decimal, Any], dict[str, float], dict[bytes, Any]),
+    *(float | str, bytes | int, dt.date | float, set[float] | None, list[dt.date] | str),
+]
+
+
+def says_the_same(put, found):
+    """Whether what came back as another type is no other value: the number, the parts, or what its text says."""
+    if isinstance(put, list | tuple | set | frozenset):
+        return (
+            isinstance(found, Collection)
+            and len(put) == len(found)
+            and (
+                all(any(says_the_same(one, other) for other in found) for one in put)
+                if isinstance(put, set | frozenset) or isinstance(found, set | frozenset)
+                else all(map(says_the_same, put, found))
+            )
+        )
+    if isinstance(put, dict):
+        return len(put) == len(found) and all(
+            any(says_the_same(key, other) and says_the_same(part, found[other]) for other in found)
+            for key, part in put.items()
+        )
+    if isinstance(put, dt.datetime) or isinstance(found, dt.datetime):
+        return isinstance(found, dt.datetime) and (put == found or dt.datetime.fromisoformat(str(put)) == found)
+    if put == found:
+        return type(put) is not bool or type(found) is bool
+    if isinstance(put, float):
+        return Decimal(str(put)) == found
+    if isinstance(put, str) and isinstance(found, Decimal | UUID):
+        return type(found)(put) == found
+    return isinstance(put, str) and put == str(found)
+
+
+@given(ANY_HELD, st.sampled_from(DECLARED_NOW), st.booleans(), st.sampled_from(["Struct", "dataclass", "attrs"]))
+@settings(max_examples=examples(1_500, 10_000))
+@example([1, 1], set[int], True, "Struct")
+@example(["1.5", "1.50"], set[Decimal], True, "Struct")
+@example({"1.5": 0, "1.50": 1}, dict[Decimal, Any], True, "Struct")
+@example("YWJj", bytes, True, "Struct")
+@example(dt.datetime(2024, 3, 1, 5), dt.date, True, "Struct")
+@example(2**53 + 1, float, True, "Struct")
+@example([2**53 + 1], list[float], False, "Struct")
+def test_whatever_is_declared_now_what_was_stored_is_itself_or_an_error(value, hint, as_declared, kind):
+    before = {list: list, dict: dict}.get(type(value), type(value)) if as_declared and value is not None else Any
+    stored = Evolving().encode(new_class(kind, [("a", before)])(a=value))
+    new_class(kind, [("a", hint)])
+    try:
+        found = Evolving().decode(stored).a
+    except SerdeError:
+        return
+    assert says_the_same(value, found), found
+
+
+@given(st.sampled_from([float, float | None, list[float], dict[str, float]]), INTEGERS, st.sampled_from(KINDS))
+def test_an_int_in_the_place_of_a_float_comes_back_as_the_number_that_it_is(hint, number, kind):
+    around = {list[float]: [number], dict[str, float]: {"a": number}}.get(hint, number)
+    one = new_class(kind, [("a", hint)])(a=around)
+    assert Evolving().decode(Evolving().encode(one)).a == one.a
 
 
 def test_an_error_names_what_was_stored_what_is_declared_and_what_to_write():
