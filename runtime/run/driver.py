@@ -143,7 +143,7 @@ def _has_committed(run: Watched) -> bool:
 
 async def _run_with_signals(run: R, watch: Watch | None) -> R:
     driving = asyncio.create_task(run.drive())
-    watching = asyncio.create_task(_beside(watch, run)) if watch is not None else None
+    watching = asyncio.create_task(beside(watch, run)) if watch is not None else None
 
     def interrupt() -> None:
         # The second signal: what is not committed is given up, and comes again in the next run.
@@ -170,5 +170,6 @@ async def _run_with_signals(run: R, watch: Watch | None) -> R:
     return run
 
 
-async def _beside(watch: Watch, run: Watched) -> None:
+async def beside(watch: Watch, run: Watched) -> None:
+    """Await what watches a run, as the coroutine that a task is made of."""
     await watch(run)

@@ -58,7 +58,7 @@ from runtime.queries.state_query import QueriedState, StateQuery, queryable
 from runtime.queries.state_requests import StateAnswer, StateDesk, StateRequest
 from runtime.reading.reader import Reader
 from runtime.run.composition import Composition
-from runtime.run.driver import Watch, check_no_loop, run_whatever_fails
+from runtime.run.driver import Watch, beside, check_no_loop, run_whatever_fails
 from runtime.run.measurement import container_of, measure, snapshot_of
 from runtime.run.rebalance import HEARING_MS, Follower
 from runtime.run.sampling import Sampler
@@ -624,24 +624,35 @@ def run_blocking(
 
 
 def running(
-    pipeline: Pipeline, data: str | Path | Environment, settings: RunSettings = UNSAID
+    pipeline: Pipeline,
+    data: str | Path | Environment,
+    settings: RunSettings = UNSAID,
+    watch: Watch | None = None,
 ) -> AbstractAsyncContextManager[Run]:
-    """Run in the background of an `async with`; at its end what is in flight completes and is committed."""
+    """Run in the background of an `async with`; at its end what is in flight completes and is committed.
+
+    `watch(run)` is awaited beside the run, and cancelled at its end.
+    """
 
     @asynccontextmanager
     async def context() -> AsyncIterator[Run]:
         run = Run(pipeline, data, settings)
         driving = asyncio.create_task(run.drive())
+        watching = asyncio.create_task(beside(watch, run)) if watch is not None else None
         try:
             await run.opened()
             yield run
-            run.stop()
+            if not driving.done():  # one that has ended by itself was not stopped
+                run.stop()
             await driving
         finally:
             if not driving.done():
                 driving.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await driving
+            if watching is not None:
+                watching.cancel()
+                await asyncio.wait([watching])
             # A drive that was cancelled before it began has closed nothing.
             run.release()
 

@@ -547,9 +547,10 @@ class App(Reprocessing):
         from_start: bool = False,
         state: State = None,
         until_now: bool = False,
+        metrics: str | Metrics | None = None,
     ) -> Run:
         """Run as `run` does, inside the running event loop."""
-        request = RunRequest(data, environment, bind, from_start, state, until_now)
+        request = RunRequest(data, environment, bind, from_start, state, until_now, metrics=metrics)
         async with in_background(self, request) as run:
             await run.ended()
         return run
@@ -563,9 +564,13 @@ class App(Reprocessing):
         from_start: bool = False,
         state: State = None,
         until_now: bool = False,
+        metrics: str | Metrics | None = None,
     ) -> AbstractAsyncContextManager[Run]:
-        """Run as `run` does in the background of an `async with`, and drain, commit and stop at its end."""
-        return in_background(self, RunRequest(data, environment, bind, from_start, state, until_now))
+        """Run as `run` does in the background of an `async with`, and drain, commit and stop at its end.
+
+        With `metrics=Metrics(ui=True)` a program with a loop of its own, as a web server, has the page of the run.
+        """
+        return in_background(self, RunRequest(data, environment, bind, from_start, state, until_now, metrics=metrics))
 
     def add(self, spec: S) -> S:
         """Add a spec under its id, and return it with that id; the fluent methods call this."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, TypeVar
@@ -115,8 +115,16 @@ def served(app: App, request: RunRequest) -> Run | Containers | BatchRun:
     request = request.viewed()
     if request.autosize is not None:
         request = _autosized(request, request.autosize)
-    if request.metrics is None and not request.live:
+    with _watched(app, request) as request:
         return _run(app, request)
+
+
+@contextmanager
+def _watched(app: App, request: RunRequest) -> Iterator[RunRequest]:
+    """Yield a request whose run is served and noted during a block, as its `metrics` and `live` ask for."""
+    if request.metrics is None and not request.live:
+        yield request
+        return
     from runtime.model.metrics import Metrics
     from runtime.systems.kafka.client.topic import cluster_of
     from runtime.watching.watcher import served as served_over_http
@@ -143,7 +151,7 @@ def served(app: App, request: RunRequest) -> Run | Containers | BatchRun:
             pages = {**pages, **room.pages}
         # Open before the run is: who waits for it to be ready asks while it begins.
         watch = open_until_the_end.enter_context(served_over_http(said, app.name, watches, pages))
-        return _run(app, replace(request, watch=watch))
+        yield replace(request, watch=watch)
 
 
 def _autosized(request: RunRequest, sizing: Sizing) -> RunRequest:
@@ -194,11 +202,8 @@ def run_live(app: App, graph: Graph, request: RunRequest) -> Run | Containers:
 
 def in_background(app: App, request: RunRequest) -> AbstractAsyncContextManager[Run]:
     """Run an application as was asked in the background of an `async with`; the log tells of it at its end."""
-    from runtime.run.run import running
-
     check_not_loading()
-    run = running(app.pipeline(), request.data, settings_of(request))
-    return _told_when_over(run)
+    return _told_when_over(app, request)
 
 
 def settings_of(request: RunRequest) -> RunSettings:
@@ -245,11 +250,14 @@ def ended(run: E, is_shown: bool = False) -> E:
 
 
 @asynccontextmanager
-async def _told_when_over(running: AbstractAsyncContextManager[E]) -> AsyncIterator[E]:
-    """Run in the background of an `async with`, and let the log tell of the run at its end."""
-    async with running as run:
-        yield run
-    ended(run)
+async def _told_when_over(app: App, request: RunRequest) -> AsyncIterator[Run]:
+    """Run in the background of an `async with`, served and noted, and let the log tell of the run at its end."""
+    from runtime.run.run import running
+
+    with _watched(app, request) as watched:
+        async with running(app.pipeline(), watched.data, settings_of(watched), watched.watch) as run:
+            yield run
+        ended(run)
 
 
 def check_not_loading() -> None:

@@ -1,10 +1,14 @@
 """What a run notes of itself: how it goes, what has happened, and what becomes of it when it can't."""
 
+import asyncio
 import errno
 import json
 import logging
 import os
+import socket
+import urllib.request
 from types import SimpleNamespace
+from urllib.error import URLError
 
 import pytest
 from typer.testing import CliRunner
@@ -173,3 +177,40 @@ def test_notes_are_removed_with_all_that_a_deleted_application_has_kept(tmp_path
     call("delete", "thirds", "--yes")
     assert "removed what thirds had kept" in call("gc") and applications(tmp_path) == []
     assert "nothing to remove" in call("gc")
+
+
+async def in_an_async_with(app, data):
+    async with app.running(data, until_now=True, metrics=Metrics(address="127.0.0.1:0", ui=True)) as run:
+        await run.ended()
+
+
+async def awaited(app, data):
+    await app.run_async(data, until_now=True, metrics=Metrics(address="127.0.0.1:0", ui=True))
+
+
+@pytest.mark.parametrize("way", [in_an_async_with, awaited])
+def test_a_run_inside_of_the_programs_own_loop_is_noted_too(way, tmp_path):
+    produce("numbers", [1, 0, 3], value=int, data=tmp_path)
+    asyncio.run(way(thirds(dead_letter("bad")), tmp_path))
+    run = noted(tmp_path)
+    assert run.look()["state"] == "has ended" and happened(run) == ["began", "ended", "warning"]
+    produce("numbers", [0], value=int, data=tmp_path)
+    with pytest.raises(SamzaError):
+        asyncio.run(way(thirds(), tmp_path))
+    assert run.look()["state"] == "has failed" and happened(run)[-1] == "failed"
+
+
+def test_the_page_is_open_while_a_run_in_the_programs_own_loop_goes_on(tmp_path):
+    async def asked():
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        metrics = Metrics(address=f"127.0.0.1:{port}", ui=True)
+        async with thirds(dead_letter("bad")).running(tmp_path, metrics=metrics) as run:
+            await run.send("numbers", 3)
+            opened = urllib.request.Request(f"http://127.0.0.1:{port}/livez")
+            reply = await asyncio.to_thread(urllib.request.urlopen, opened)
+            assert reply.status == 200
+        with pytest.raises(URLError):
+            await asyncio.to_thread(urllib.request.urlopen, opened)
+
+    asyncio.run(asked())
