@@ -184,6 +184,7 @@ class Assembly:
             located=self.locates(self.graph.below(spec.op_id or "")),
             headed=self.graph.is_headed(spec.op_id or ""),
             unit=spec.unit,
+            is_table=spec.tombstones,
         )
         check_kept(spec, decoding)
         return Reader(

@@ -24,12 +24,14 @@ from runtime.ports.source import (
     FetchedSource,
     LiveSource,
     NamedPartitions,
+    ReplaceableSource,
     Source,
     StampingSource,
     TransactionalSource,
     UncountedSource,
 )
 from runtime.ports.streams import Offsets, StreamConfig, check_name, contradicted
+from runtime.reading.fingerprint import Fingerprint
 from runtime.reading.reader import Origin, Reader
 from runtime.systems.connectors.outbox import CutBackSink, Outbox
 from runtime.systems.connectors.schemes import connected_sink, connected_source
@@ -283,6 +285,8 @@ class Bindings:
                 origin = replace(origin, version=version, unheard_ms=unheard_ms, stream_id=stream_id)
             if isinstance(bound, NamedPartitions):
                 origin = replace(origin, stream_id=partial(bound.partition_id, partition))
+            if isinstance(bound, ReplaceableSource):
+                origin = replace(origin, fingerprint=Fingerprint(bound, stream, partition))
             if isinstance(bound, TransactionalSource):
                 origin = replace(origin, held=partial(bound.held, partition))
             if isinstance(bound, UncountedSource):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, runtime_checkable
 
 from operators.core.base import Serde
@@ -41,6 +41,14 @@ class UncountedSource(Source, Protocol):
 
     def expected(self, partition: int) -> int:
         """Return about how many records there are."""
+
+
+@runtime_checkable
+class ReplaceableSource(Source, Protocol):
+    """A bounded input in whose place another may lie when it is read again, as today's file in that of yesterday's."""
+
+    def stored(self, partition: int, start: int, end: int) -> Iterable[object]:
+        """Yield the records from one offset to another, as values that are stored alike each time; fewer at the end."""
 
 
 @runtime_checkable

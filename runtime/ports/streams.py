@@ -217,6 +217,16 @@ def made_anew_error(stream: str, partition: int, offset: int) -> Damaged:
     )
 
 
+def replaced_error(stream: str, partition: int, offset: int) -> Damaged:
+    """Return the error for when a position is in a file, list or frame, and another one was bound in its place."""
+    return Damaged(
+        f"What is bound to {stream!r}, partition {partition}, is another one than what was read up to offset {offset}, "
+        "or was changed there; that would be passed over. Bind the old one; or read this one from its start: samza-dsl "
+        f"checkpoint set APP {stream}:{partition} earliest --state keep, or reset; or append each new one to a stream: "
+        f"samza-dsl streams produce {stream} --file FILE."
+    )
+
+
 def grown_error(stream: str, partitions: int, before: int) -> Grown:
     """Return the error for when a stream has got more partitions, or fewer, since a run has begun to read it."""
     return Grown(

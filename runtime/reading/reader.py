@@ -23,6 +23,7 @@ from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.streams import OUTSIDE, Control, Offsets, Read, ends, made_anew_error
 from runtime.reading.completion import Entry, InFlight, RowsInFlight
 from runtime.reading.event_times import EventTimes
+from runtime.reading.fingerprint import Fingerprint
 from runtime.reading.folding import Folded, FoldingSegment, PreparedRows
 from runtime.reading.key_places import SAMPLE
 from runtime.reading.relay import Relay
@@ -54,6 +55,8 @@ class Origin:
     """Returns for how many ms nobody has said whether something lies at or beyond an offset; 0 if each read looks."""
     stream_id: Callable[[], int] = lambda: 0
     """Returns the number that tells the stream from others that have had its name, 0 where that is not known."""
+    fingerprint: Fingerprint | None = None
+    """Tells what the partition holds, where another file or list may be in its place next time."""
     expected: Callable[[], int] | None = None
     """Returns about where its end is, where that is not known."""
     number: int = 0
@@ -91,6 +94,7 @@ class Decoding:
     headed: bool = False
     """Whether somebody downstream asks for headers."""
     unit: str | None = None
+    is_table: bool = False
 
     @property
     def calls(self) -> list[str]:
@@ -215,6 +219,8 @@ class Reader:
         self._seen_version = -1
         self._stream_id = position.stream_id if position else 0
         self._know(origin.stream_id())
+        if self.next_offset:
+            self._identify()
         self.refresh()
 
     @property
@@ -277,7 +283,10 @@ class Reader:
             producers, idle, floor = watermark
             as_of_there = {"producers": producers, "idle": tuple(sorted(idle)), "watermark": floor}
         place = origin.system, origin.stream, origin.partition
-        return Position(*place, offset, stream_id=self._stream_id, **as_of_there)
+        stream_id = self._stream_id
+        if origin.fingerprint is not None and self._decoding.is_table:
+            stream_id = origin.fingerprint.number(offset)
+        return Position(*place, offset, stream_id=stream_id, **as_of_there)
 
     def positions(self) -> list[Position]:
         """Return the positions to checkpoint: that of the reader, and those of shares that were read further before."""
@@ -415,6 +424,8 @@ class Reader:
                 self.on_end()  # found by a look, and not by a piece of work, behind which what is due fires
             return False
         self._know(self._held.stream_id)
+        if not self._stream_id:
+            self._identify()
         return True
 
     def take(self, limit: int) -> Taken:
@@ -526,6 +537,12 @@ class Reader:
             if self._stream_id:
                 raise made_anew_error(self.origin.stream, self.origin.partition, self.next_offset)
             self._stream_id = stream_id
+
+    def _identify(self) -> None:
+        """Remember which file or list is read; raises `Damaged` where it is another one than before."""
+        found = self.origin.fingerprint
+        if found is not None:
+            self._stream_id = found.checked(self._stream_id, self.next_offset, self._decoding.is_table)
 
     def _part(self, taken: Taken, rows: int) -> Taken:
         """Return the first rows of what was taken, with the malformed ones among them; keep the rest."""

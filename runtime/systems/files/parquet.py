@@ -7,7 +7,7 @@ import math
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
@@ -29,7 +29,7 @@ from runtime.encoding.serdes import to_json
 from runtime.encoding.value_types import as_plain, made_of_plain
 from runtime.model.errors import Damaged, SamzaError, SerdeError, system_errors_told
 from runtime.ports.sink import Sink
-from runtime.ports.source import Source
+from runtime.ports.source import ReplaceableSource
 from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.folders import Folders
 from runtime.systems.files.places.locations import DataFile, RemoteFile, folder_name
@@ -72,7 +72,7 @@ PendingRow: TypeAlias = Any
 """A row that is to be written: its bytes, or the tuple of its parts; or a batch of Arrow, which is several."""
 
 
-class ParquetSource(Source):
+class ParquetSource(ReplaceableSource):
     """A bounded input of Parquet, one file per partition; values are rows as JSON, keys are None.
 
     Dates and times are ISO 8601, bytes are base64 and decimals are text: the serde turns them into what the declared
@@ -112,6 +112,10 @@ class ParquetSource(Source):
         end = offset + len(table)
         values = cast("list[object]", Columns(table, offset, partial(self._rows, partition)))
         return Read(Batch(values, offsets=range(offset, end)), None, end)
+
+    def stored(self, partition: int, start: int, end: int) -> Iterable[object]:
+        """Return rows as JSON, with all of their columns."""
+        return self._rows(partition, start, max(0, min(end, self._files[partition].count()) - start))
 
     def close(self) -> None:
         """Close the files."""

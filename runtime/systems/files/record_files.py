@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
 from operators.core.base import MAX_TIMESTAMP, Batch
 from runtime.model.errors import Damaged, SamzaError, system_errors_told
-from runtime.ports.source import UncountedSource
+from runtime.ports.source import ReplaceableSource, UncountedSource
 from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.folders import Folders
 from runtime.systems.files.places.contents import content_of
@@ -137,7 +137,7 @@ class RecordFile:
         return data
 
 
-class RecordSource(UncountedSource):
+class RecordSource(UncountedSource, ReplaceableSource):
     """A bounded input of one file per partition; a record's offset is its number in its file."""
 
     skipped = 0
@@ -169,6 +169,13 @@ class RecordSource(UncountedSource):
         if self.folders.names:
             records = self.completed(partition, records)
         return Read(Batch(cast("list[bytes]", records), offsets=range(offset, end)), None, end)
+
+    def stored(self, partition: int, start: int, end: int) -> Iterator[object]:
+        """Yield the bytes of records."""
+        start, end = start + self.skipped, end + self.skipped
+        while start < end and (found := self._files[partition].read(start, end - start)):
+            yield from found
+            start += len(found)
 
     def expected(self, partition: int) -> int:
         """Return how many records there are about, given what was read of them."""

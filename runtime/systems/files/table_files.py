@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -74,6 +74,10 @@ class StoredRows(ParquetSource):
     def serde(self, declared: Serde) -> Serde:
         """Return the declared serde where rows are the bytes of a stream; else that of rows."""
         return declared if OWN[VALUE] in self._names(0) else super().serde(declared)
+
+    def stored(self, partition: int, start: int, end: int) -> Iterable[object]:
+        """Return nothing of rows that say their own offsets: those of lower ones may be removed, and come again."""
+        return () if self._has_offsets(partition) else super().stored(partition, start, end)
 
     def _json(self, partition: int, batch: pa.RecordBatch) -> Rows:
         return json_rows(self.folders.values(partition), _without_own(batch))

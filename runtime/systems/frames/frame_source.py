@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, cast
 
@@ -10,13 +11,13 @@ import pyarrow as pa
 from operators.core.base import Batch, Serde
 from runtime.encoding.columns import Columns
 from runtime.model.errors import Damaged, SamzaError
-from runtime.ports.source import Source
+from runtime.ports.source import ReplaceableSource
 from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.parquet import ROWS_AT_ONCE, LaxJson, json_rows
 from runtime.systems.files.rows import type_of_rows
 
 
-class FrameSource(Source):
+class FrameSource(ReplaceableSource):
     """A bounded input of a frame's rows, in their order, with the columns as fields; keys are None.
 
     Invariant: the table never changes, whatever becomes of the frame.
@@ -51,6 +52,10 @@ class FrameSource(Source):
         end = offset + len(found)
         values = cast("list[object]", Columns(batches[0], offset, partial(self._rows, batches[0], offset)))
         return Read(Batch(values, offsets=range(offset, end)), None, end)
+
+    def stored(self, partition: int, start: int, end: int) -> Iterable[object]:
+        """Return rows as text, with the names of their columns."""
+        return map(repr, self._table.slice(start, end - start).to_pylist())
 
     def close(self) -> None:
         """Do nothing: the frame is the caller's."""

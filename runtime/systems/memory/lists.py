@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 from operators.core.base import Batch, Serde
 from runtime.model.errors import Damaged
 from runtime.ports.sink import Sink
-from runtime.ports.source import Source
+from runtime.ports.source import ReplaceableSource
 from runtime.ports.streams import Offsets, Read
 
 
@@ -29,7 +29,7 @@ class Unchanged:
         return data
 
 
-class ListSource(Source):
+class ListSource(ReplaceableSource):
     """A bounded input of decoded values.
 
     With `partitions=1`, `values` is the list of values; otherwise it is one such list per partition. `timestamps`
@@ -82,6 +82,10 @@ class ListSource(Source):
             offsets=range(offset, end),
         )
         return Read(batch, None, end)
+
+    def stored(self, partition: int, start: int, end: int) -> Iterable[object]:
+        """Return values."""
+        return self._values[partition][start:end]
 
     def close(self) -> None:
         """Do nothing: the lists are the caller's."""
