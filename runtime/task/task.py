@@ -231,12 +231,12 @@ class Task:
             reader.come_back(lane.watermark)
         return reader.take(limit)
 
-    def take_in(self, lane: Lane, reader: Reader, taken: Taken, started: float) -> int:
+    def take_in(self, lane: Lane, reader: Reader, taken: Taken, started: float, is_done: bool = False) -> int:
         """Take in what a reader has offered, and return how many records there were; `started` is when that was.
 
-        What was folded into groups that are shared has taken effect with these.
+        Where it `is_done` its records have taken effect already, with those of other tasks.
         """
-        if taken.folded is not None and not taken.folded.is_shared:
+        if taken.folded is not None and not is_done:
             fold = partial(lane.chain.fold, reader.entry, taken.folded)
             # Groups that fail as they take effect don't say which record it was: columns do, one by one.
             if not lane.guard.at_once(fold, partial(reader.place, taken.batch)):
@@ -248,7 +248,7 @@ class Task:
         # happened.
         self._refuse(lane.guard, reader, taken.malformed)
         lane.chain.count_dropped(reader.entry, taken.dropped)
-        if not len(taken.batch) or taken.folded is not None:
+        if is_done or not len(taken.batch) or taken.folded is not None:
             reader.track().release()
         elif lane.units is None:
             entry = reader.track()

@@ -70,19 +70,22 @@ def pipelines(draw):
     by = {"by": chosen} if draw(st.integers(0, 4)) == 0 else {}
     partitions, policy, before = draw(st.integers(1, 5)), draw(st.sampled_from([*POLICIES])), draw(st.booleans())
     lateness, branches = draw(st.sampled_from([0, 0, 10])), draw(st.booleans())
-    letters = draw(st.sampled_from([*POLICIES]))
+    letters, in_rows, raising = draw(st.sampled_from([*POLICIES])), draw(st.booleans()), draw(st.booleans())
 
     def make(options):
         app = App("together", options)
         records = app.input("in", timestamp=lambda r: r[1], max_disorder_ms=15, value=tuple, on_error=POLICIES[letters])
         kept = records.filter(lambda r: r[2] != 5).flat_map(lambda r: [r] * (r[2] % 3))
+        if raising:
+            kept = kept.map(lambda r: (*r, 8 // (r[2] - 7)), on_error=POLICIES[policy], op_id="raising")
         said = {"on_error": POLICIES[policy]} if before else {}
         keyed = kept.partition_by(lambda r: r[0], partitions=partitions, op_id="by", **by, **said)
         streams = [keyed]
         if branches:
             streams.append(kept.partition_by(lambda r: r[2] % 4, partitions=2, op_id="by-other"))
         for number, stream in enumerate(streams):
-            panes = stream.window(
+            # Windows behind a map get rows, and not groups.
+            panes = (stream.map(lambda r: r, op_id=f"as-rows-{number}") if in_rows else stream).window(
                 WINDOWS[windows],
                 AGGREGATIONS[aggregation](),
                 allowed_lateness_ms=lateness,
@@ -169,6 +172,17 @@ def test_what_many_partitions_hand_on_is_grouped_once(monkeypatch):
     assert len(values) == 50 and counts["by", "received"] == counts["by", "emitted"] == 1_600 * partitions
     # Steps begin with 16 records and grow: 16, 256, and the rest; each gives every partition one piece at most.
     assert sum(found) == 1_600 * partitions and 0 not in found
+    assert len(found) <= 3 * partitions
+
+
+def test_rows_of_many_partitions_are_split_once(monkeypatch):
+    found, partitions = handed_on(monkeypatch), 8
+    app = App("rows", Options())
+    records = app.input("in", timestamp=lambda r: r[1], value=tuple)
+    records.partition_by(lambda r: r[0], op_id="by").map(lambda r: [r[0], r[1]]).send_to(app.output("out-0"))
+    parts = [[(f"w{number % 50}", 50, 0) for number in range(1_600)] for _ in range(partitions)]
+    (values,), _, counts = outcome(app, 1, parts, ALL)
+    assert len(values) == counts["by", "received"] == 1_600 * partitions
     assert len(found) <= 3 * partitions
 
 
