@@ -30,9 +30,9 @@ class Code(NamedTuple):
     """The expressions that are written where an aggregation would be called, "" where it is called after all.
 
     All are of `{state}`, the accumulator, and may fall back on the `{call}`. `add` adds any values, `ints` those that
-    are ints alone, and `numbers` ints alone, or floats alone without NaN. What was read is the list `{read}`, which has
-    a `{first}` and a `{last}`, `{number}` in all; `{total}`, `{most}` and `{least}` are the sum of numbers, the largest
-    and the smallest.
+    are ints or bools, which it takes for ints, and `numbers` ints alone, or floats alone without NaN. What was read is
+    the list `{read}`, which has a `{first}` and a `{last}`, `{number}` in all; `{total}`, `{most}` and `{least}` are
+    the sum of numbers, the largest and the smallest.
     """
 
     add: str = ""

@@ -17,7 +17,12 @@ R = TypeVar("R")
 
 SHARED = {"total": "sum", "most": "max", "least": "min"}
 """What parts that read the same ask of the numbers together, and the function that makes it."""
-KINDS: dict[str, Any] = {"INTS": {int}, "FLOATS": {float}, "NUMBERS": frozenset({int, float, type(None)})}
+KINDS: dict[str, Any] = {
+    "INTS": {int},
+    "WHOLE": frozenset({int, bool}),
+    "FLOATS": {float},
+    "NUMBERS": frozenset({int, float, type(None)}),
+}
 """The names of types that are written: of what was read, and of the accumulators that numbers are compared with."""
 
 
@@ -65,7 +70,7 @@ def written(aggregation: Aggregation[V, R]) -> str:
                 one1 = value[0]
                 if one1 is not None:
                     kind = type(one1)
-                    if kind is int:
+                    if kind in WHOLE:
                         state1 = (state1[0] + one1, *state1[1:])
                     else:
                         state1 = add1(state1, [one1])
@@ -74,7 +79,7 @@ def written(aggregation: Aggregation[V, R]) -> str:
                 read1 = [read for value in values if (read := value[0]) is not None]
                 if read1:
                     kinds = {*map(type, read1)}
-                    if kinds == INTS:
+                    if kinds <= WHOLE:
                         total_read1 = sum(read1)
                         state1 = (state1[0] + total_read1, *state1[1:])
                     else:
@@ -150,7 +155,11 @@ def _added(slots: list[WrittenPart], read: str, one: str = "") -> Iterator[str]:
         yield from (slot.add("", one) for slot in others)
         return
     yield f"kind = type({one})" if one else f"kinds = {{*map(type, {read})}}"
-    yield "if kind is int:" if one else "if kinds == INTS:"
+    # A sum takes a bool, as a comparison comes to, for the int that it is; the largest of some stays a bool.
+    if all(slot.part.code.ints for slot in others):
+        yield "if kind in WHOLE:" if one else "if kinds <= WHOLE:"
+    else:
+        yield "if kind is int:" if one else "if kinds == INTS:"
     yield from _indented(() if one else _shared(ints.values(), read))
     yield from _indented(slot.add(ints[slot.number], one) for slot in others)
     if any(numbers.values()):

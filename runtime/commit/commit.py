@@ -21,6 +21,7 @@ from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append, Control
 from runtime.reading.reader import Reader
 from runtime.reading.relay import AnyRelay, SplitRelay
+from runtime.reading.watermarks import News
 from runtime.task.lane import Lane
 from runtime.task.task import Task
 
@@ -364,8 +365,9 @@ def _hear(listeners: Listeners, words: Mapping[str, list[Control]]) -> list[Task
     """Let readers hear how far event time is; return their tasks, in which something may be due by that."""
     heard: dict[Task, None] = {}
     for stream, told in words.items():
+        news = News((one.producer, one.watermark, one.idle) for one in told)
         for task, reader in (one for all in listeners[stream].values() for one in all):
-            reader.hear(told)
+            reader.hear(news)
             task.told()
             task.touched = True  # so that a checkpoint has what it heard before it may leave for elsewhere
             heard[task] = None

@@ -4,9 +4,46 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
+
+from runtime.reading.reader import Reader
+from runtime.task.lane import Lane
+from runtime.task.task import Task
 
 T = TypeVar("T")
+
+
+class Choice(NamedTuple):
+    """One of the readers among which a loop chooses."""
+
+    task: Task
+    lane: Lane
+    reader: Reader
+
+    def may_be_taken(self, slowest: int | None) -> bool:
+        """Whether it may be read on, given how far the slowest input is; what is handed on is taken in apart."""
+        return self.may_join(slowest) and not self.is_held_up
+
+    def may_join(self, slowest: int | None) -> bool:
+        """Whether it may be read on where one that writes the same streams may."""
+        return self.has_room and self.reader.is_stored() and not self.is_ahead(slowest)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there is something to take, and room for it."""
+        return self.task.room(self.lane) > 0 and self.reader.ready()
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether what the lane hands on waits for its readers."""
+        return any(relay.is_full for place, relay in self.task.outputs.relays.items() if place[0] in self.lane.writes)
+
+    def is_ahead(self, slowest: int | None) -> bool:
+        """Whether the reader is so far ahead in event time that it waits for one that is behind."""
+        if slowest is None or self.reader.max_drift_ms is None:
+            return False
+        return self.reader.watermark > slowest + self.reader.max_drift_ms
+
 
 PATIENCE = 8
 """One choice in this many begins with a lower priority, with each of these in turn."""

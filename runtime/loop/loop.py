@@ -10,14 +10,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from operators.core.base import MAX_TIMESTAMP, NEVER
 from operators.task import Effects
 from planner.model.plan import Options
 from runtime.commit.commit import Committer
 from runtime.commit.schedule import CommitListeners, Commits
-from runtime.loop.chooser import Chooser
+from runtime.loop.chooser import Choice, Chooser
 from runtime.loop.tables import BroadcastTables, TableReads
 from runtime.loop.threads import Watch
 from runtime.model.clock import Clock, sleep_ms
@@ -27,36 +27,9 @@ from runtime.reading.reader import Reader
 from runtime.reading.relay import AnyRelay, Relay, SplitRelay
 from runtime.task.lane import Lane
 from runtime.task.task import Task
+from runtime.task.together import Companions, feed_together
 
 T = TypeVar("T")
-
-
-class Choice(NamedTuple):
-    """One of the readers among which a loop chooses."""
-
-    task: Task
-    lane: Lane
-    reader: Reader
-
-    def may_be_taken(self, slowest: int | None) -> bool:
-        """Whether it may be read on, given how far the slowest input is; what is handed on is taken in apart."""
-        return self.has_room and self.reader.is_stored() and not self.is_held_up and not self.is_ahead(slowest)
-
-    @property
-    def has_room(self) -> bool:
-        """Whether there is something to take, and room for it."""
-        return self.task.room(self.lane) > 0 and self.reader.ready()
-
-    @property
-    def is_held_up(self) -> bool:
-        """Whether what the lane hands on waits for its readers."""
-        return any(relay.is_full for place, relay in self.task.outputs.relays.items() if place[0] in self.lane.writes)
-
-    def is_ahead(self, slowest: int | None) -> bool:
-        """Whether the reader is so far ahead in event time that it waits for one that is behind."""
-        if slowest is None or self.reader.max_drift_ms is None:
-            return False
-        return self.reader.watermark > slowest + self.reader.max_drift_ms
 
 
 POLL_MS = 50.0
@@ -76,8 +49,10 @@ REST = 24.0
 
 WAITING_EACH, MOST_WAITING = 2_000, 50_000
 """The messages that may wait to be handed on while more can be read: for each partition, and in all."""
-TOLD_EACH = 4
-"""The messages that are read for each pair of a task and a reader, before all hear of event time without a commit."""
+TOGETHER = 2
+"""The batches that inputs are read in together, where what they hand on is grouped for all of them."""
+TOLD_EACH = 100
+"""The messages that are read for each reader behind, before all of these hear of event time without a commit."""
 PATIENCE_S = 5.0
 """The s that the end of a run waits for calls that were cancelled, and for threads."""
 
@@ -140,7 +115,7 @@ class Loop:
             CommitListeners(self.wake, self._committed),
             mode.by_task,
         )
-        self.stopping = False
+        self.stopping = self._exchanging = False
         self._options = options
         self._gather_ms, self._hand_on_ms = (GATHER_MS, HAND_ON_MS) if mode.gathers else (0.0, 0.0)
         self._poll_ms = mode.poll_ms
@@ -169,12 +144,12 @@ class Loop:
         self._aligned = False
         """Whether some input must not be ahead of others."""
         self._chooser: Chooser[Choice] = Chooser([])
+        self._companions: Companions[Choice] = Companions()
         self._relayed: list[tuple[Relay, Choice]] = []
         self._handed_on_ms = clock.elapsed_ms()
         self._tables = TableReads(broadcast, options.batch_records)
         self._told: dict[Task, None] = {}
         """The tasks that were told of event time since they last fired."""
-        self._exchanging = False
         self._fresh: dict[tuple[str, int], AnyRelay] = {}
         self._splits: dict[tuple[str, int], SplitRelay] = {}
         """The relays of partitions that virtual tasks share, those among them of which some run elsewhere."""
@@ -422,7 +397,7 @@ class Loop:
     @property
     def _tell_every(self) -> int:
         """The number of messages after whose reading later stages hear of event time, though nothing is committed."""
-        return max(self._options.batch_records, TOLD_EACH * len(self._relayed) ** 2)
+        return max(self._options.batch_records, TOLD_EACH * len(self._relayed))
 
     def _waits_enough(self) -> bool:
         """Whether so much is handed on that it is to be taken in before more is read.
@@ -448,9 +423,23 @@ class Loop:
 
     def _feed_from(self, choice: Choice) -> None:
         task, lane, reader = choice
+        if len(joined := self._joined(choice)) > 1:
+            each = max(TOGETHER * self._options.batch_records // len(joined), 1)
+            self._throttle.take(partial(feed_together, joined, each, self._clock))
+            return
         most = self._options.batch_records if reader.later else self._throttle.most
         feed = partial(task.feed, lane, reader, min(task.room(lane), most))
         self._work(task, feed if reader.later else partial(self._throttle.take, feed))
+
+    def _joined(self, choice: Choice) -> list[Choice]:
+        """Return those that are read together with one that was chosen, which comes first.
+
+        They are of tasks that commit together, and in one thread.
+        """
+        if self._threads is not None or self.commits.by_task or self._throttle.is_limited:
+            return [choice]
+        slowest = self._slowest()
+        return self._companions.of(choice, lambda one: self._has_turn(True, one) and one.may_join(slowest))
 
     def _tell(self) -> bool:
         """Tell later stages of event time as if this were a commit; return whether something is due there by that."""
@@ -604,6 +593,7 @@ class Loop:
             self._told.pop(task, None)
         self._growing = [(task, lane) for task, lane in self._growing if task not in going]
         self._chooser.drop(lambda choice: choice.task in going)
+        self._companions.drop(lambda choice: choice.task in going)
         self._tables.let_go(going)
         self._relayed = [one for one in self._relayed if one[1].task not in going]
         for reader in (reader for task in going for lane in task.lanes for reader in lane.readers):
@@ -639,6 +629,7 @@ class Loop:
         """Ask a reader for what it has, and fire behind its end also where a look alone has found that."""
         choice.reader.on_end = partial(self._end, choice.task)
         self._chooser.add(choice.reader.priority, choice)
+        self._companions.add(choice)
 
     def _end(self, task: Task) -> None:
         self._told[task] = None
@@ -764,6 +755,11 @@ class ReadThrottle:
         self._each_ms = 0.0 if per_second is None else 1_000 / per_second
         self._clock = clock
         self._free_ms = clock.elapsed_ms()
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether not all may be read that there is."""
+        return bool(self._each_ms)
 
     @property
     def is_open(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from operators.core.base import LATEST_MS, Batch
@@ -26,6 +26,28 @@ class Folded(NamedTuple):
     exits: list[tuple[str, Groups | Folds | Grouped, Batch]]
     watermark: int
     counted: Sequence[int]
+    is_shared: bool = False
+    """Whether its values are in groups that other readers have values in, too, and not in those of its exits."""
+
+
+class SharedGroups:
+    """The groups, by exit, that readers of one input fold into together; `runs` counts those that have tried to.
+
+    None of them has had another effect: where one fails halfway, what is here is dropped.
+    """
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Groups] = {}
+        self.kinds: tuple[type | None, ...] = ()
+        self.runs = 0
+
+    def begin(self, kinds: tuple[type | None, ...], groups: Callable[[], dict[str, Groups]]) -> bool:
+        """Let one more reader fold into these, unless its keys are of other kinds."""
+        if not self.runs:
+            self.kinds, self.groups = kinds, groups()
+        joins = kinds == self.kinds
+        self.runs += joins
+        return joins
 
 
 class PreparedRows(NamedTuple):
@@ -62,16 +84,53 @@ class FoldingSegment:
                 self._kinds[exit.id] = str
                 if graph.of(PartitionBy)[exit.id].combines is None:
                     self.grouped.add(exit.id)
+        self.hands_on = self.grouped.issuperset(self._windows)
+        """Whether all that it groups goes on to stages behind, and nothing to state of this task."""
 
-    def run(self, batch: Batch, keys: KeySerde | None, watermark: int) -> Folded | None:
-        """Read keys and times off the values and group them; None where anything is not as in most batches."""
+    def run(
+        self, batch: Batch, keys: KeySerde | None, watermark: int, shared: SharedGroups | None = None
+    ) -> Folded | None:
+        """Read keys and times off the values and group them; None where anything is not as in most batches.
+
+        They go into `shared` groups, if there are any; their keys are checked when all readers are through.
+        """
         kind = None if keys is None else keys.kind
         # The loop compares a key's type once and holds keys as themselves; without a known type it can't, and
         # the columns go the ordinary way.
         if kind is None and len(self._rekeyed) < len(self._windows):
             return None
         disorder_ms = self._disorder_ms
-        groups = {
+        kinds = kind, *self._kinds.values()
+        is_shared = shared is not None and shared.begin(kinds, self._groups)
+        groups = shared.groups if shared is not None and is_shared else self._groups()
+        places = [one.place for one in groups.values()]
+        try:
+            highest, lates, counted = self.function(batch.values, kinds, watermark + disorder_ms, *places)
+            # Such a time is malformed, and whose record it is only the ordinary way finds out.
+            if highest > LATEST_MS:
+                return None
+            if not is_shared:
+                self._check_held(groups, keys, kind)
+            rows = zip(groups, lates, strict=True)
+            late_rows = [_late_rows(found, cast(KeySerde, self._rekeyed.get(id, keys)), batch) for id, found in rows]
+        except Exception as error:  # the ordinary way tells what it is, and of which row
+            self._learn(error)
+            return None
+        own = map(Grouped, groups) if is_shared else groups.values()
+        exits: Any = list(zip(groups, own, late_rows, strict=True))
+        return Folded(len(batch), exits, highest - disorder_ms, counted, is_shared)
+
+    def are_held(self, shared: SharedGroups) -> bool:
+        """Whether all keys of shared groups are held as themselves."""
+        assert self.hands_on, "the keys of all exits are new ones"
+        try:
+            self._check_held(shared.groups, None, None)
+        except Exception:
+            return False
+        return True
+
+    def _groups(self) -> dict[str, Groups]:
+        return {
             id: Groups(
                 cast(WindowType, spec.windows),
                 spec.allowed_lateness_ms,
@@ -80,30 +139,15 @@ class FoldingSegment:
             )
             for id, spec in self._windows.items()
         }
-        kinds = kind, *self._kinds.values()
-        places = [one.place for one in groups.values()]
-        try:
-            highest, lates, counted = self.function(batch.values, kinds, watermark + disorder_ms, *places)
-            # Such a time is malformed, and whose record it is only the ordinary way finds out.
-            if highest > LATEST_MS:
-                return None
-            for id, each in groups.items():
-                for group in each.by_slots.values():
-                    self._check_held(id, keys, self._kinds.get(id, kind), group)
-            rows = zip(groups, lates, strict=True)
-            late_rows = [_late_rows(found, cast(KeySerde, self._rekeyed.get(id, keys)), batch) for id, found in rows]
-        except Exception as error:  # the ordinary way tells what it is, and of which row
-            self._learn(error)
-            return None
-        exits: Any = list(zip(groups, groups.values(), late_rows, strict=True))
-        return Folded(len(batch), exits, highest - disorder_ms, counted)
 
-    def _check_held(self, id: str, keys: KeySerde | None, kind: type | None, column: Iterable[Any]) -> None:
+    def _check_held(self, groups: Mapping[str, Groups], keys: KeySerde | None, kind: type | None) -> None:
         """Raise where keys, whose type the loop has looked at, are not held as themselves."""
-        serde = self._rekeyed.get(id, keys)
-        assert serde is not None and kind is not None
-        if not serde.are_held(kind, column):
-            raise ValueError("not as keys are held")
+        for id, each in groups.items():
+            serde, kind_here = self._rekeyed.get(id, keys), self._kinds.get(id, kind)
+            assert serde is not None and kind_here is not None
+            for group in each.by_slots.values():
+                if not serde.are_held(kind_here, group):
+                    raise ValueError("not as keys are held")
 
     def _learn(self, error: Exception) -> None:
         """Expect keys of the other kind, where that is why a batch could not be read."""

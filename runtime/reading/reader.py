@@ -24,13 +24,13 @@ from runtime.ports.streams import OUTSIDE, Control, Offsets, Read, ends, made_an
 from runtime.reading.completion import Entry, InFlight, RowsInFlight
 from runtime.reading.event_times import EventTimes
 from runtime.reading.fingerprint import Fingerprint
-from runtime.reading.folding import Folded, FoldingSegment, PreparedRows
+from runtime.reading.folding import Folded, FoldingSegment, PreparedRows, SharedGroups
 from runtime.reading.key_places import SAMPLE
 from runtime.reading.relay import Relay
 from runtime.reading.shared_reads import SharedReads
 from runtime.reading.sieve import WHOLE, KeyShare, Sieve
 from runtime.reading.taken import Taken, after, column_of
-from runtime.reading.watermarks import RECORDS, ProducerWatermarks, SourceWatermark, to_ms
+from runtime.reading.watermarks import RECORDS, News, ProducerWatermarks, SourceWatermark, to_ms
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,8 @@ class Reader:
         self.relay = shortcuts.relay
         self._decoding = decoding
         self._folding, self._columnar = shortcuts.folding, shortcuts.columnar
+        self.shared: SharedGroups | None = None
+        """The groups that it folds into with other readers, while these are read together."""
         self._look_at, self._unseen = shortcuts.look_at, SAMPLE
         self.times = pacing.times
         self._keys = KeySerde(decoding.key) if decoding.key is not None else None
@@ -307,6 +309,12 @@ class Reader:
         return self._pacing.idle_after_ms if self._producers is None else None
 
     @property
+    def handing_on(self) -> FoldingSegment | None:
+        """The loop that groups what it reads for stages behind and does nothing else, if there is one."""
+        folding = self._folding
+        return folding if folding is not None and folding.hands_on and self._sieve is None else None
+
+    @property
     def max_drift_ms(self) -> int | None:
         """The ms of event time that it may be ahead of others that have something to read."""
         return self._pacing.max_drift_ms
@@ -373,11 +381,11 @@ class Reader:
         """Whether it has read all that is stored, and nothing that was handed on waits for it."""
         return self.relay is not None and not self.relay and not self.is_stored() and not self.awaits
 
-    def hear(self, told: Iterable[Control]) -> None:
+    def hear(self, news: News) -> None:
         """Hear in memory, behind all that was read, how far event time is at who writes the stream."""
         assert self._producers is not None, "only those of stages before tell of event time"
         before = self.watermark
-        self._producers.hear_all((one.producer, one.watermark, one.idle) for one in told)
+        news.tell(self._producers)
         assert self.watermark >= before, "no producer takes event time back"
         self.idle = self._producers.is_idle
         # An empty entry carries the new mark to the checkpoint, behind all that came before it.
@@ -593,10 +601,14 @@ class Reader:
             return sieve.sift(self.unfold(taken))
         # One generated loop instead of three columns. It has no effect yet, so anything unusual can still go
         # the ordinary way.
-        if self._folding is not None and not taken.malformed:
-            folded = self._folding.run(taken.batch, self._keys, self._source.value)
+        return self.unfold(taken) if taken.malformed else self.fold(taken, self.shared)
+
+    def fold(self, taken: Taken, shared: SharedGroups | None = None) -> Taken:
+        """Group values by a generated loop, into groups that are `shared` or its own; else read them into columns."""
+        if self._folding is not None:
+            folded = self._folding.run(taken.batch, self._keys, self._source.value, shared)
             if folded is not None and self._is_usual(folded, taken.batch.values):
-                return replace(taken, folded=folded, watermark=self._at_least(folded.watermark, control))
+                return replace(taken, folded=folded, watermark=self._at_least(folded.watermark, taken.control))
         return self.unfold(taken)
 
     def _read_values(self, raw: Batch, following: int, control: Control | None) -> Taken:

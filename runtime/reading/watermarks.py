@@ -79,6 +79,10 @@ def event_time(watermarks: Iterable[tuple[int, bool]]) -> int:
     return max((at for at, is_idle in watermarks if is_idle), default=MAX_TIMESTAMP)
 
 
+Mark = tuple[dict[str, int], frozenset[str], int]
+"""The watermark of each producer, those that are idle, and the floor that they have left."""
+
+
 class ProducerWatermarks:
     """The watermark of one partition of an intermediate stream: the minimum over all that write to it.
 
@@ -86,7 +90,7 @@ class ProducerWatermarks:
     is back.
     """
 
-    __slots__ = ("by_producer", "floor", "idle")
+    __slots__ = ("_least", "by_producer", "floor", "idle")
 
     def __init__(
         self,
@@ -98,13 +102,19 @@ class ProducerWatermarks:
         self.by_producer = {producer: known.get(producer, MIN_TIMESTAMP) for producer in expected}
         self.idle = frozenset(idle) & self.by_producer.keys()
         self.floor = floor
+        self._least: int | None = None
+        """How far event time has come by what each says; None where that is not known yet."""
 
     @property
     def value(self) -> int:
         """The watermark; MAX_TIMESTAMP when all have ended."""
-        if not self.idle:
-            return max(self.floor, min(self.by_producer.values(), default=MAX_TIMESTAMP))
-        return max(self.floor, event_time((at, one in self.idle) for one, at in self.by_producer.items()))
+        # Asked for at each step, and changed only by what is heard.
+        if self._least is None:
+            if self.idle:
+                self._least = event_time((at, one in self.idle) for one, at in self.by_producer.items())
+            else:
+                self._least = min(self.by_producer.values(), default=MAX_TIMESTAMP)
+        return max(self.floor, self._least)
 
     @property
     def is_idle(self) -> bool:
@@ -129,7 +139,7 @@ class ProducerWatermarks:
         # An heir of several is idle where all of them are.
         idle = self.idle - {producer}
         awake = {heir for heir in heirs if not was_idle or (heir in self.by_producer and heir not in self.idle)}
-        self.by_producer, self.idle = known, (idle | {*heirs}) - awake
+        self.by_producer, self.idle, self._least = known, (idle | {*heirs}) - awake, None
         if self.value < before:
             self.floor = before
 
@@ -148,7 +158,7 @@ class ProducerWatermarks:
         known = self.by_producer.get(producer)
         if known is None or (watermark <= known and idle == (producer in self.idle)):
             return
-        self.by_producer[producer] = max(known, watermark)
+        self.by_producer[producer], self._least = max(known, watermark), None
         self.idle = self.idle | {producer} if idle else self.idle - {producer}
         # How far event time came without the idle ones is kept as a floor: when one is back with an old
         # watermark, the minimum would fall behind what has fired.
@@ -156,14 +166,46 @@ class ProducerWatermarks:
             self.floor = reached
 
     @property
-    def mark(self) -> tuple[dict[str, int], frozenset[str], int]:
+    def mark(self) -> Mark:
         """Everything that is known, to be remembered."""
         return self.by_producer, self.idle, self.floor
+
+    def know(self, mark: Mark) -> None:
+        """Know what another one does."""
+        self.by_producer, self.idle, self.floor = mark
+        self._least = None
 
     def raise_stamps(self, stamps: list[int]) -> list[int]:
         """Return the stamps of records as event time has come while their producers were idle."""
         floor = self.floor
         return stamps if floor == MIN_TIMESTAMP else [max(stamp, floor) for stamp in stamps]
+
+
+class News:
+    """The words of producers that many readers hear at once: those that knew the same before know the same after it.
+
+    >>> one, other = ProducerWatermarks("ab", {}), ProducerWatermarks("ab", {})
+    >>> news = News([("a", 5, False), ("b", 7, False)])
+    >>> news.tell(one)
+    >>> news.tell(other)
+    >>> other.value, other.mark[0] is one.mark[0]
+    (5, True)
+    """
+
+    def __init__(self, told: Iterable[tuple[str, int, bool]]) -> None:
+        self.told = [*told]
+        self._heard: list[tuple[Mark, Mark]] = []
+        """What was known before, and after: of as many kinds as there were."""
+
+    def tell(self, reader: ProducerWatermarks) -> None:
+        """Let one reader hear it."""
+        before = reader.mark
+        for known, after in self._heard:
+            if known == before:
+                reader.know(after)
+                return
+        reader.hear_all(self.told)
+        self._heard.append((before, reader.mark))
 
 
 RECORDS = "the record has"

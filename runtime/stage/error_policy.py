@@ -94,6 +94,11 @@ class Guard:
         self.together = not (self.lenient and chain.sinks)
         """Whether records may be tried together: what a sink did can't be taken back, to be done again one by one."""
 
+    @property
+    def takes_many(self) -> bool:
+        """Whether records are tried together now."""
+        return self.together and self._alone_left <= 0
+
     def attempt(self, work: Callable[[], None]) -> Failure | None:
         """Do work; where it fails take all of it back and return the failure."""
         with self._alone:
@@ -167,7 +172,7 @@ class Guard:
 
     def at_once(self, work: Callable[[], None], where: Callable[[int | None], Whence]) -> bool:
         """Do the work of several records; return whether that went well, or they are to be done one by one."""
-        if not self.together or self._alone_left > 0:
+        if not self.takes_many:
             return False
         failure = self.attempt(work)
         if failure is not None:

@@ -121,8 +121,18 @@ class PartitionByExit:
         rows.headers = batch.headers
         self._route(rows, keys)
 
+    @property
+    def stays_in_memory(self) -> bool:
+        """Whether all partitions are read here, by relays."""
+        relays, stream = self._outputs.relays, self._to.stream
+        return all((stream, partition) in relays for partition in range(self._to.partitions))
+
     def fold(self, groups: Groups, late: Batch) -> None:
         """Write what is grouped for the windows behind, each key to its partition, and what is late as rows."""
+        in_memory = self.stays_in_memory
+        if in_memory:
+            # Made the next stage's own all at once, and not by partition.
+            self._values.own_groups(groups.by_slots.values())
         parts: dict[int, Grouped] = {}
         for slots, group in groups.by_slots.items():
             for partition, share in self._shares(group):
@@ -130,15 +140,18 @@ class PartitionByExit:
                     parts[partition] = Grouped(self.behind)
                 parts[partition].add(slots, groups.places[slots], share)
         for partition, part in parts.items():
-            self._outputs.hand_groups((self._to.stream, partition), part, self._values, self._keys)
+            place = self._to.stream, partition
+            if in_memory:
+                self._outputs.hand_own(place, part)
+            else:
+                self._outputs.hand_groups(place, part, self._values, self._keys)
         if len(late):
             assert late.keys is not None
             self._route(late, [*map(self._keys.decode, late.keys)])
 
     def _route(self, rows: Batch, keys: list[Any]) -> None:
         outputs, stream = self._outputs, self._to.stream
-        # Made the next stage's own all at once where all of them stay in memory, and not by partition.
-        if all((stream, partition) in outputs.relays for partition in range(self._to.partitions)):
+        if self.stays_in_memory:
             rows.values = self._values.own(rows.values)
             for partition, found in outputs.spread(self._to, rows, self._place_of, keys):
                 outputs.hand_own((stream, partition), found)

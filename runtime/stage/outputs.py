@@ -166,8 +166,11 @@ class Outputs:
             else:
                 self.append(place, stored)
 
-    def hand_own(self, place: tuple[str, int], rows: Batch) -> None:
-        """Give rows, whose values are the next stage's own, to a relay when the work at hand is done."""
+    def hand_own(self, place: tuple[str, int], rows: Batch | Grouped) -> None:
+        """Give rows, or groups, whose values are the next stage's own, to a relay when the work at hand is done."""
+        if isinstance(rows, Grouped):
+            self.handed.setdefault(place, []).append(rows)
+            return
         handed = Batch(rows.values, rows.keys, rows.timestamps, rows.stamps, headers=rows.headers, signs=rows.signs)
         parts = self.handed.setdefault(place, [])
         if parts and isinstance(last := parts[-1], Batch):
@@ -181,7 +184,7 @@ class Outputs:
             self.append(place, encoded(grouped.rows(), values.serde, keys))
             return
         values.own_groups(grouped.by_slots.values())
-        self.handed.setdefault(place, []).append(grouped)
+        self.hand_own(place, grouped)
 
     def hand_on(self) -> None:
         """Give relays what the work that is done has for them."""

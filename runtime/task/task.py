@@ -219,17 +219,24 @@ class Task:
     def feed(self, lane: Lane, reader: Reader, limit: int) -> int:
         """Take up to `limit` records of a reader in, and return how many there were."""
         with resting_for(limit):
-            return self._feed(lane, reader, limit)
+            started = self._clock.elapsed_ms()
+            return self.take_in(lane, reader, self.offered(lane, reader, limit), started)
 
-    def _feed(self, lane: Lane, reader: Reader, limit: int) -> int:
-        started = self._clock.elapsed_ms()
+    def offered(self, lane: Lane, reader: Reader, limit: int) -> Taken:
+        """Return up to `limit` records that a reader offers, which are to be taken in next."""
         self.touched = True
         self.current = reader
         self.heed()
         if reader.idle and reader.idle_after_ms is not None:
             reader.come_back(lane.watermark)
-        taken = reader.take(limit)
-        if taken.folded is not None:
+        return reader.take(limit)
+
+    def take_in(self, lane: Lane, reader: Reader, taken: Taken, started: float, is_done: bool = False) -> int:
+        """Take in what a reader has offered, and return how many records there were; `started` is when that was.
+
+        Where it `is_done` its records have taken effect already, with those of other tasks.
+        """
+        if taken.folded is not None and not is_done:
             fold = partial(lane.chain.fold, reader.entry, taken.folded)
             # Groups that fail as they take effect don't say which record it was: columns do, one by one.
             if not lane.guard.at_once(fold, partial(reader.place, taken.batch)):
@@ -241,7 +248,7 @@ class Task:
         # happened.
         self._refuse(lane.guard, reader, taken.malformed)
         lane.chain.count_dropped(reader.entry, taken.dropped)
-        if not len(taken.batch) or taken.folded is not None:
+        if is_done or not len(taken.batch) or taken.folded is not None:
             reader.track().release()
         elif lane.units is None:
             entry = reader.track()

@@ -1,0 +1,195 @@
+"""The readers of one input in several tasks, read together: what they hand on goes to partitions all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
+
+from operators.core.base import Batch, Slice
+from runtime.functions.failures import Failure
+from runtime.model.clock import Clock
+from runtime.model.garbage import resting_for
+from runtime.reading.folding import Folded, SharedGroups
+from runtime.reading.reader import Reader
+from runtime.reading.taken import Taken
+from runtime.stage.chain import Counts
+from runtime.stage.exits import PartitionByExit
+from runtime.task.lane import Lane
+from runtime.task.pace import LONGEST_MS
+from runtime.task.task import Task
+
+Place = tuple[Task, Lane, Reader]
+"""A reader, with the task and the lane that it feeds."""
+
+
+P = TypeVar("P", bound=Place)
+
+
+class Companions(Generic[P]):
+    """The readers that may be read together, by their input."""
+
+    def __init__(self) -> None:
+        self._by_entry: dict[str, list[P]] = {}
+
+    def add(self, place: P) -> None:
+        """Take in one more."""
+        _, _, reader = place
+        if not reader.later:
+            self._by_entry.setdefault(reader.entry, []).append(place)
+
+    def drop(self, goes: Callable[[P], bool]) -> None:
+        """Forget those that go."""
+        for places in self._by_entry.values():
+            places[:] = [place for place in places if not goes(place)]
+
+    def of(self, place: P, may_join: Callable[[P], bool]) -> list[P]:
+        """Return one that is to be read, and those of its input and priority that may join it."""
+        _, _, reader = place
+        places = self._by_entry.get(reader.entry, ())
+        if len(places) < 2 or not joins(place):
+            return [place]
+        alike = (one for one in places if one is not place and one[2].priority == reader.priority and joins(one))
+        return [place, *filter(may_join, alike)]
+
+
+@dataclass
+class Offer:
+    """The records that a reader offers to its task, and what its stateless operators have made of them.
+
+    Nothing has taken effect yet. `counts` are those of the lane from before, and `took_ms` how long all that took.
+    """
+
+    task: Task
+    lane: Lane
+    reader: Reader
+    taken: Taken
+    counts: Counts
+    found: list[tuple[str, Batch]] | None = None
+    """The rows that reach each exit; None where there are none, or where it goes alone."""
+    took_ms: float = 0.0
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether its values are in groups with those of others."""
+        return self.taken.folded is not None and self.taken.folded.is_shared
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether it is handed on with others."""
+        return self.is_grouped or self.found is not None
+
+
+def joins(place: Place) -> bool:
+    """Whether a reader may be read together with others of its input: all that it reads is handed on in memory."""
+    _, lane, reader = place
+    plan = lane.chain.segments[reader.entry].plan
+    if plan.keyed or lane.units is not None or not lane.guard.takes_many:
+        return False
+    exits = (lane.chain.exits[exit.id] for exit in plan.exits)
+    return all(isinstance(exit, PartitionByExit) and exit.stays_in_memory for exit in exits)
+
+
+def feed_together(places: Sequence[Place], each: int, clock: Clock) -> int:
+    """Feed tasks up to `each` records of readers of one input, and return how many there were.
+
+    With many partitions a batch of one has few rows for each of many others, and about one value for each key and
+    window: to split and to group each by itself costs more than all else. So what all of them hand on is split once.
+    The tasks have nothing else in common here: each accepts its own records, and what fails goes alone.
+    """
+    offers: list[Offer] = []
+    shared = SharedGroups()
+    began = clock.elapsed_ms()
+    with resting_for(each * len(places)):
+        for task, lane, reader in places:
+            started = clock.elapsed_ms()
+            # All of them together are one step, however slow the functions are.
+            if started - began > LONGEST_MS / 2:
+                break
+            assert not task.busy, "one thread at a time is in a task"
+            task.is_quiet = False
+            task.do(partial(_offer, offers, task, lane, reader, min(each, task.room(lane)), shared))
+            offers[-1].took_ms = clock.elapsed_ms() - started
+        if not (_is_whole(offers, shared) and _hand_on(offers, shared)):
+            for offer in offers:
+                _leave_alone(offer)
+        found: list[int] = []
+        for offer in offers:
+            offer.task.do(partial(_take_in, found, offer, clock))
+            offer.task.start_calls()
+    return sum(found)
+
+
+def _offer(offers: list[Offer], task: Task, lane: Lane, reader: Reader, limit: int, shared: SharedGroups) -> None:
+    counts, reader.shared = lane.chain.counts.copy(), shared
+    try:
+        offer = Offer(task, lane, reader, task.offered(lane, reader, limit), counts)
+    finally:
+        reader.shared = None
+    if offer.taken.folded is None and len(offer.taken.batch):
+        try:
+            offer.found = lane.chain.explore(reader.entry, offer.taken.batch)
+        except Failure:
+            lane.chain.counts = counts
+    offers.append(offer)
+
+
+def _take_in(found: list[int], offer: Offer, clock: Clock) -> None:
+    started = clock.elapsed_ms() - offer.took_ms
+    found.append(offer.task.take_in(offer.lane, offer.reader, offer.taken, started, is_done=offer.is_joint))
+
+
+def _leave_alone(offer: Offer) -> None:
+    """Let a task take in what it was offered by itself."""
+    if offer.is_joint:
+        offer.lane.chain.counts = offer.counts
+    if offer.is_grouped:
+        offer.taken = offer.reader.fold(offer.taken)
+    offer.found = None
+
+
+def _is_whole(offers: Sequence[Offer], shared: SharedGroups) -> bool:
+    """Whether groups have the values of those that are to go on with them, and of no others."""
+    grouped = [offer for offer in offers if offer.is_grouped]
+    if shared.runs != len(grouped):
+        return False
+    folding = grouped[0].reader.handing_on if grouped else None
+    return folding is None or folding.are_held(shared)
+
+
+def _hand_on(offers: Sequence[Offer], shared: SharedGroups) -> bool:
+    """Hand on what is joint; return whether that went well, or nothing has happened."""
+    joint = [offer for offer in offers if offer.is_joint]
+    went_well: list[bool] = []
+    if joint:
+        joint[0].task.do(lambda: went_well.append(_take_effect(joint, shared)))
+    return all(went_well)
+
+
+def _take_effect(offers: Sequence[Offer], shared: SharedGroups) -> bool:
+    """Let groups and rows take effect at the exits of the first task, and late ones of groups at those of their own."""
+    chain, entry = offers[0].lane.chain, offers[0].reader.entry
+    outputs = [offer.task.outputs for offer in offers]
+    rows: dict[str, list[Slice]] = {}
+    for one in outputs:
+        one.savepoint()
+    try:
+        for offer in offers:
+            if offer.is_grouped:
+                assert offer.taken.folded is not None
+                offer.lane.chain.fold(entry, offer.taken.folded)
+            for exit, batch in offer.found or ():
+                rows.setdefault(exit, []).append((batch, 0, len(batch)))
+        # It counts what was grouped for all.
+        chain.fold(entry, Folded(0, [(id, groups, Batch([])) for id, groups in shared.groups.items()], 0, ()))
+        for exit, slices in rows.items():
+            chain.apply(exit, Batch.gather(slices))
+    except Failure:
+        # It is not known which record it was: each task finds its own, under its policies.
+        for one in outputs:
+            one.rollback()
+        return False
+    for one in outputs:
+        one.release()
+    return True

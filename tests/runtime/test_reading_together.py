@@ -1,0 +1,196 @@
+"""Inputs of several tasks that are read together come to what each by itself does, whatever is unusual in one."""
+
+import asyncio
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.model.levers import ALL
+from runtime.job.pipeline import Pipeline
+from runtime.model.errors import SamzaError
+from runtime.reading.relay import Relay
+from runtime.run.run import Run
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink, ListSource
+from samza_dsl import (
+    App,
+    Options,
+    aggregate,
+    collect,
+    count,
+    dead_letter,
+    fail,
+    hopping,
+    maximum,
+    skip,
+    total,
+    tumbling,
+)
+from tests.scale import examples
+from tests.simulation.crash import rows_of
+
+WINDOWS = {
+    "tumbling": tumbling(milliseconds=5),
+    "hopping": hopping(milliseconds=6, every_ms=2),
+    "long": tumbling(milliseconds=50),
+}
+AGGREGATIONS = {
+    "count": count,
+    "several": lambda: aggregate(dict, n=count(), most=maximum(lambda r: r[2]), sum=total(lambda r: r[2])),
+    "sorted": lambda: collect(),
+    "raising": lambda: total(lambda r: 10 // (r[2] - 3)),
+}
+POLICIES = {"fail": fail, "skip": skip, "letter": dead_letter("bad")}
+USUAL = st.tuples(st.sampled_from(["a", "b", "c", "d", "é"]), st.integers(-20, 60), st.integers(0, 9))
+UNUSUAL = st.tuples(st.sampled_from([1, 2, -7, (1, "x"), True, None]), st.integers(-20, 60), st.integers(0, 9))
+MALFORMED = st.tuples(st.sampled_from(["a", "b"]), st.sampled_from([None, "soon", 2**70]), st.integers(0, 9))
+PARTS = st.lists(
+    st.lists(USUAL, max_size=25) | st.lists(USUAL | UNUSUAL, max_size=12) | st.lists(USUAL | MALFORMED, max_size=12),
+    min_size=2,
+    max_size=6,
+)
+
+
+def chosen(key, partitions):
+    """Choose a partition, but for one key that has none."""
+    if key == "d":
+        raise ValueError("nowhere")
+    return len(repr(key)) % partitions
+
+
+@st.composite
+def pipelines(draw):
+    """Draw what makes an application, given options."""
+    windows, aggregation = draw(st.sampled_from([*WINDOWS])), draw(st.sampled_from([*AGGREGATIONS]))
+    by = {"by": chosen} if draw(st.integers(0, 4)) == 0 else {}
+    partitions, policy, before = draw(st.integers(1, 5)), draw(st.sampled_from([*POLICIES])), draw(st.booleans())
+    lateness, branches = draw(st.sampled_from([0, 0, 10])), draw(st.booleans())
+    letters, in_rows, raising = draw(st.sampled_from([*POLICIES])), draw(st.booleans()), draw(st.booleans())
+
+    def make(options):
+        app = App("together", options)
+        records = app.input("in", timestamp=lambda r: r[1], max_disorder_ms=15, value=tuple, on_error=POLICIES[letters])
+        kept = records.filter(lambda r: r[2] != 5).flat_map(lambda r: [r] * (r[2] % 3))
+        if raising:
+            kept = kept.map(lambda r: (*r, 8 // (r[2] - 7)), on_error=POLICIES[policy], op_id="raising")
+        said = {"on_error": POLICIES[policy]} if before else {}
+        keyed = kept.partition_by(lambda r: r[0], partitions=partitions, op_id="by", **by, **said)
+        streams = [keyed]
+        if branches:
+            streams.append(kept.partition_by(lambda r: r[2] % 4, partitions=2, op_id="by-other"))
+        for number, stream in enumerate(streams):
+            # Windows behind a map get rows, and not groups.
+            panes = (stream.map(lambda r: r, op_id=f"as-rows-{number}") if in_rows else stream).window(
+                WINDOWS[windows],
+                AGGREGATIONS[aggregation](),
+                allowed_lateness_ms=lateness,
+                late=dead_letter("late"),
+                on_error=POLICIES[policy],
+                op_id=f"windows-{number}",
+            )
+            # What comes of several partitions has no order between them.
+            panes.map(
+                lambda p: [
+                    repr(p.key),
+                    p.start,
+                    p.end,
+                    p.index,
+                    sorted(map(repr, p.value)) if type(p.value) is list else repr(p.value),
+                ],
+                op_id=f"shown-{number}",
+            ).send_to(app.output(f"out-{number}"))
+        return app
+
+    return make, 1 + branches
+
+
+def outcome(app, branches, parts, levers):
+    """Return what a run in memory leaves: outputs, letters and counts; or the error that ended it."""
+    environment, sinks = MemoryEnvironment(), {f"out-{number}": ListSink() for number in range(branches)}
+    bind = {"in": ListSource(parts, partitions=len(parts)), **sinks}
+    run = Run(Pipeline(app.graph(), app.options, app.around), environment, RunSettings(bind=bind, levers=levers))
+    try:
+        asyncio.run(run.drive())
+    except SamzaError as failure:
+        return str(failure)
+    letters = [
+        sorted(repr(row[1]) for row in rows_of(environment, name)[0])
+        for name in ("bad", "late")
+        if rows_of(environment, name)
+    ]
+    counts = Counter()
+    for one in run.metrics().operators:
+        counts[one.operator, "received"] += one.received
+        counts[one.operator, "emitted"] += one.emitted
+        counts[one.operator, "skipped"] += one.skipped
+        counts[one.operator, "late"] += one.late
+    return [sorted(map(json.dumps, sink.values)) for sink in sinks.values()], letters, counts
+
+
+@given(pipelines(), PARTS, st.integers(1, 40))
+@settings(max_examples=examples(150, 5_000), deadline=None)
+def test_tasks_that_are_fed_together_come_to_what_each_does(pipeline, parts, batch_records):
+    make, branches = pipeline
+    options = Options(batch_records=batch_records)
+    alone = outcome(make(options), branches, parts, replace(ALL, folding=False))
+    together = outcome(make(options), branches, parts, ALL)
+    if isinstance(alone, str):  # which of several failures comes first is nobody's
+        assert isinstance(together, str)
+    else:
+        assert together == alone
+
+
+def words(partitions, app_options=None, **policies):
+    app = App("words", app_options or Options())
+    words = app.input("in", timestamp=lambda r: r[1], value=tuple, **policies)
+    counted = words.partition_by(lambda r: r[0], op_id="by").window(tumbling(milliseconds=100), count())
+    counted.map(lambda p: [p.key, p.start, p.value]).send_to(app.output("out-0"))
+    return app
+
+
+def handed_on(monkeypatch):
+    """Return the numbers of messages in what relays are given from now on, that of rows as 0."""
+    found, give = [], Relay.give
+
+    def noted(self, batch):
+        found.append(len(batch) if hasattr(batch, "by_slots") else 0)
+        give(self, batch)
+
+    monkeypatch.setattr(Relay, "give", noted)
+    return found
+
+
+def test_what_many_partitions_hand_on_is_grouped_once(monkeypatch):
+    found, partitions = handed_on(monkeypatch), 8
+    parts = [[(f"w{number % 50}", 50, 0) for number in range(1_600)] for _ in range(partitions)]
+    (values,), _, counts = outcome(words(partitions), 1, parts, ALL)
+    assert len(values) == 50 and counts["by", "received"] == counts["by", "emitted"] == 1_600 * partitions
+    # Steps begin with 16 records and grow: 16, 256, and the rest; each gives every partition one piece at most.
+    assert sum(found) == 1_600 * partitions and 0 not in found
+    assert len(found) <= 3 * partitions
+
+
+def test_rows_of_many_partitions_are_split_once(monkeypatch):
+    found, partitions = handed_on(monkeypatch), 8
+    app = App("rows", Options())
+    records = app.input("in", timestamp=lambda r: r[1], value=tuple)
+    records.partition_by(lambda r: r[0], op_id="by").map(lambda r: [r[0], r[1]]).send_to(app.output("out-0"))
+    parts = [[(f"w{number % 50}", 50, 0) for number in range(1_600)] for _ in range(partitions)]
+    (values,), _, counts = outcome(app, 1, parts, ALL)
+    assert len(values) == counts["by", "received"] == 1_600 * partitions
+    assert len(found) <= 3 * partitions
+
+
+def test_one_partition_with_a_malformed_record_goes_alone(monkeypatch):
+    found, partitions = handed_on(monkeypatch), 4
+    parts = [[(f"w{number}", 50, 0) for number in range(10)] for _ in range(partitions)]
+    parts[2][4] = ("w4", "soon", 0)
+    _, letters, counts = outcome(words(partitions, on_error=dead_letter("bad")), 1, parts, ALL)
+    assert len(letters[0]) == 1 and re.search("soon", letters[0][0])
+    assert counts["by", "received"] == 10 * partitions - 1
+    assert sum(found) == 10 * (partitions - 1), "the others are grouped"
