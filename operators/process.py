@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from operators.core.base import (
@@ -177,6 +177,7 @@ class ProcessContext(Generic[K, S]):
     __slots__ = (
         "_is_late",
         "_list_of",
+        "_lists",
         "_operator",
         "_place",
         "_stamp",
@@ -203,7 +204,8 @@ class ProcessContext(Generic[K, S]):
         self._operator = operator
         self._place: Key = b""
         # At hand, for speed: they are asked for with each message.
-        self._list_of, self._timers = operator.lists.of, operator.timers if operator.has_timers else None
+        self._lists, self._list_of = operator.lists.by_name, operator.lists.of
+        self._timers = operator.timers if operator.has_timers else None
         self._stamp = MIN_TIMESTAMP
         """The stamp of the message at hand, where a timer is late that is set for no later."""
         self._is_late = False
@@ -255,7 +257,11 @@ class ProcessContext(Generic[K, S]):
 
     def list(self, name: str) -> ListState[Any]:
         """Return a list among this key's state, whose entries are read and written one by one."""
-        return self._list_of(self._place, name)
+        named = self._lists.get(name)
+        # Mostly it is in use, which saves a call.
+        if named is None or (found := named.get(self._place)) is None:
+            return self._list_of(self._place, name)
+        return found
 
     def map(self, name: str) -> MapState[Any, Any]:
         """Return a map among this key's state, whose entries are read and written one by one."""
@@ -302,6 +308,8 @@ class ProcessOperator(KeyStates):
         self.context: ProcessContext[object, object] = ProcessContext(self)
         self._now_ms: int | None = None
         self._reached = MIN_TIMESTAMP
+        self._called_for_ms = NEVER
+        """The time of the timer or alarm that was called last."""
         self.late: Batch | None = None
         """The messages so late that their key's state had expired, or that a timer they set was due already."""
 
@@ -336,12 +344,7 @@ class ProcessOperator(KeyStates):
         if watermark < self.next_due():
             return None
         out = _nothing()
-        if watermark >= self.timers.first:
-            take = self.timers.take
-            for _ in count() if most is None else range(most):
-                if (due := take(watermark)) is None:
-                    break
-                self._call_timer(*due, out)
+        self._call_due(self.on_timer, self._unexpired(islice(self.timers.due(watermark), most)), MIN_TIMESTAMP, out)
         if watermark >= self._expiries.first and watermark < self.timers.first:
             self._expire(watermark)
         return out if out.values else None
@@ -349,11 +352,7 @@ class ProcessOperator(KeyStates):
     def on_clock(self, now_ms: int, most: int | None = None) -> Batch | None:
         """Call the alarms that are due, in order of time and key."""
         out = _nothing()
-        for _ in count() if most is None else range(most):
-            if (due := self.alarms.take(now_ms)) is None:
-                break
-            at = max(due[0], self._reached)
-            self._call(self.on_alarm, *due, at, at, out)
+        self._call_due(self.on_alarm, islice(self.alarms.due(now_ms), most), self._reached, out)
         return out if out.values else None
 
     def heed(self, now_ms: int, watermark: int) -> None:
@@ -460,35 +459,41 @@ class ProcessOperator(KeyStates):
 
     def _fire_before(self, key: Key, stamp: int, out: Batch) -> None:
         """Call the timers of a key that are due before a message of this stamp."""
-        take_of, self.context._stamp = self.timers.take_of, MIN_TIMESTAMP
-        # Taken before the call, which may set it again for the same time.
-        while (at_ms := take_of(key, stamp)) != NEVER:
-            try:
-                self._call_timer(at_ms, key, out)
-            except Exception as error:
-                raise TimerFailed(key, at_ms) from error
+        self.context._stamp = MIN_TIMESTAMP
+        try:
+            self._call_due(self.on_timer, self._unexpired(self.timers.due_of(key, stamp)), MIN_TIMESTAMP, out)
+        except Exception as error:
+            raise TimerFailed(key, self._called_for_ms) from error
 
-    def _call_timer(self, at_ms: int, key: Key, out: Batch) -> None:
-        if self._ttl_ms is not None:
-            self._used_last(key, at_ms)
-        self._call(self.on_timer, at_ms, key, at_ms, at_ms, out)
+    def _unexpired(self, due: Iterator[tuple[int, Key]]) -> Iterator[tuple[int, Key]]:
+        """Return what is due, with the key's state dropped before where it has expired by then."""
+        return due if self._ttl_ms is None else map(self._look_at_use, due)
 
-    def _call(self, function: Handler, first: object, place: Key, at: int, stamp: int, out: Batch) -> None:
-        """Call a function of the user for a key, and keep what it leaves and what it returns."""
-        context = self.context
-        # As `read` does it: a call less for each timer.
-        state = self.changed.get(place)
-        if state is None and (state := self.clean.get(place)) is None:
-            state = self.look_up(place)
-        context.key = self.decode(place) if type(place) is bytes else place
-        context._place, context.timestamp, context.state = place, at, state
-        # The results first: a generator sets the state while it is read to its end.
-        if emitted := function(first, context):
-            self._emit(emitted, place, at, stamp, out)
-        left = context.state
-        if left is not state or type(left) not in UNCHANGEABLE:
-            self.changed[place] = left
-            self.clean.pop(place, None)
+    def _look_at_use(self, due: tuple[int, Key]) -> tuple[int, Key]:
+        self._used_last(due[1], due[0])
+        return due
+
+    def _call_due(self, function: Handler, due: Iterable[tuple[int, Key]], earliest: int, out: Batch) -> None:
+        """Call a function of the user for what is due of keys, and keep what it leaves and what it returns.
+
+        What it returns has the time of the timer or alarm, but is no earlier than said.
+        """
+        context, changed, clean, looks = self.context, self.changed, self.clean, self.looks
+        for at_ms, key in due:
+            self._called_for_ms = at_ms
+            # As `read` does it: a call less for each.
+            if (state := changed.get(key)) is None and (state := clean.get(key)) is None and looks:
+                state = self.look_up(key)
+            at = at_ms if at_ms > earliest else earliest
+            context.key = key if type(key) is not bytes else self.decode(key)
+            context._place, context.timestamp, context.state = key, at, state
+            # The results first: a generator sets the state while it is read to its end.
+            if emitted := function(at_ms, context):
+                self._emit(emitted, key, at, at, out)
+            left = context.state
+            if left is not state or type(left) not in UNCHANGEABLE:
+                changed[key] = left
+                clean.pop(key, None)
 
     def _emit(self, emitted: Iterable[object], place: Key, at: int, stamp: int, out: Batch) -> None:
         assert out.keys is not None and out.timestamps is not None and out.stamps is not None

@@ -153,7 +153,7 @@ class IntervalJoinOperator(OverRows):
         assert batch.timestamps is not None and batch.stamps is not None
         sides, width, late, met = self._sides, self._width, list[int](), 0
         spans: list[tuple[int, int] | None] = [None, None]
-        near: list[list[Bucket]] = [[], []]
+        near: list[list[tuple[int, Bucket]]] = [[], []]
         """The other side's buckets that the bounds of a row of each side reach into, as they were for the last one."""
         out = Batch([], keys=[], timestamps=[], stamps=[])
         values = batch.values if self._forms is None else typed_sides(self._forms, batch.values)
@@ -167,16 +167,22 @@ class IntervalJoinOperator(OverRows):
             own, waits, (low, high) = sides[side], self._outer[side], self._bounds[side]
             span = (at + low) // width, (at + high) // width
             if span != spans[side]:
-                # A bucket is at least as wide as the bounds, so a row's bounds lie in two buckets at most.
-                spans[side], others = span, sides[1 - side].buckets
-                near[side] = [others[number] for number in sorted({*span}) if number in others]
-            for bucket in near[side]:
-                if key in bucket.changed or key in bucket.clean or not bucket.is_whole:
-                    if self._meet(side, key, value, at, stamp, out):
-                        waits = False
-                        met += 1
-                    break
-            if waits:
+                spans[side], near[side] = span, self._near(side, span)
+            has_met = False
+            for number, bucket in near[side]:
+                # As RowsByTime.rows_of does it.
+                rows = bucket.changed.get(key)
+                if rows is None and (rows := bucket.clean.get(key)) is None and not bucket.is_whole:
+                    rows = sides[1 - side].rows_of(number, key)
+                if rows and self._meet(side, key, (at, stamp, value), number, rows, out):
+                    has_met = True
+                    # Its buckets come the newest first, and in these the newest row is the one that counts.
+                    if self._latest:
+                        break
+            if has_met:
+                waits = False
+                met += 1
+            elif waits:
                 self._wait(side, key, at, stamp)
             # As RowsByTime.add does it, written out to spare a call for each row.
             number = at // width
@@ -197,39 +203,39 @@ class IntervalJoinOperator(OverRows):
         self.relieve()
         return out if out.values else None
 
-    def _meet(self, side: int, key: Key, value: object, at: int, stamp: int, out: Batch) -> bool:
-        """Join a row with those of the other side in its bounds; return whether there are any."""
-        assert out.keys is not None and out.timestamps is not None and out.stamps is not None
-        (low, high), other, join, met = self._bounds[side], self._sides[1 - side], self.join, False
-        first, last = (at + low) // self._width, (at + high) // self._width
+    def _near(self, side: int, span: tuple[int, int]) -> list[tuple[int, Bucket]]:
+        """Return the other side's buckets that the bounds of a row reach into, in the order in which it meets rows."""
         # A bucket is at least as wide as the bounds, so a row's bounds lie in two buckets at most.
-        for number in (last,) if first == last else (last, first) if self._latest else (first, last):
-            rows = other.rows_of(number, key)
-            if not rows:
-                continue
-            # Places are looked for only where the outermost rows lie outside of the bounds.
-            start, stop = 0, len(rows)
-            if rows[0][0] < at + low:
-                start = bisect_left(rows, (at + low,))
-            if rows[-1][0] > at + high:
-                stop = bisect_left(rows, (at + high + 1,))
-            if start == stop:
-                continue
-            # Rows lie in the order of their times, equal ones as they came: the last in the bounds is the newest.
-            if self._latest:
-                start = stop - 1
-            # No copy of the rows where all of them are met.
-            for theirs, their_stamp, their_value, _ in rows if stop - start == len(rows) else rows[start:stop]:
-                out.values.append(join(value, their_value) if side == LEFT else join(their_value, value))
-                out.keys.append(key)
-                out.timestamps.append(at if at > theirs else theirs)
-                out.stamps.append(stamp if stamp > their_stamp else their_stamp)
-            met = True
-            if self._outer[1 - side]:
-                self._no_longer_wait(other, number, key, start, stop)
-            if self._latest:
-                break
-        return met
+        others = self._sides[1 - side].buckets
+        return [(number, others[number]) for number in sorted({*span}, reverse=self._latest) if number in others]
+
+    def _meet(
+        self, side: int, key: Key, row: tuple[int, int, object], number: int, rows: list[Row], out: Batch
+    ) -> bool:
+        """Join a row with those of its key in a bucket of the other side; return whether any lie in its bounds."""
+        assert out.keys is not None and out.timestamps is not None and out.stamps is not None
+        (at, stamp, value), (low, high), join, waited = row, self._bounds[side], self.join, False
+        # Places are looked for only where the outermost rows lie outside of the bounds.
+        start, stop = 0, len(rows)
+        if rows[0][0] < at + low:
+            start = bisect_left(rows, (at + low,))
+        if rows[-1][0] > at + high:
+            stop = bisect_left(rows, (at + high + 1,))
+        if start >= stop:
+            return False
+        # Rows lie in the order of their times, equal ones as they came: the last in the bounds is the newest.
+        if self._latest:
+            start = stop - 1
+        # No copy of the rows where all of them are met.
+        for theirs, their_stamp, their_value, waits in rows if stop - start == len(rows) else rows[start:stop]:
+            out.values.append(join(value, their_value) if side == LEFT else join(their_value, value))
+            out.keys.append(key)
+            out.timestamps.append(at if at > theirs else theirs)
+            out.stamps.append(stamp if stamp > their_stamp else their_stamp)
+            waited = waited or waits
+        if waited:
+            self._no_longer_wait(self._sides[1 - side], number, key, start, stop)
+        return True
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
         """Emit the rows that have waited in vain, in stamp order, and drop those that nothing can meet any more."""
@@ -294,11 +300,12 @@ class IntervalJoinOperator(OverRows):
 
     def _no_longer_wait(self, side: RowsByTime, number: int, key: Key, start: int, stop: int) -> None:
         """Note that rows were met, and wait no longer."""
-        rows = side.rows_of(number, key) or []
+        rows = side.buckets[number].changed.get(key)
+        if rows is None:
+            rows = side.changing(number, key)
         for index in range(start, stop):
-            if rows[index][3]:
-                at, stamp, value, _ = rows[index]
-                rows = side.changing(number, key)
+            at, stamp, value, waits = rows[index]
+            if waits:
                 rows[index] = (at, stamp, value, False)
                 self._stamps.remove(stamp)
 

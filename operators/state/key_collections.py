@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 from operators.core.base import MOST_HELD, Form, Key, Serde, Store
 from operators.core.entry_keys import LENGTH_BYTES, EntryKind, LengthAhead, Rest, beyond
-from operators.state.keyed_state import dumped, is_plain, loaded, undeclared
+from operators.state.keyed_state import are_plain, dumped, is_plain, loaded, undeclared
 
 E = TypeVar("E")
 M = TypeVar("M")
@@ -96,7 +96,6 @@ class ListState(Iterable[E]):
         "_first",
         "_form",
         "_is_changed",
-        "_next",
         "_place",
         "_store",
         "_stored",
@@ -108,18 +107,17 @@ class ListState(Iterable[E]):
         self._form = form
         self._place = place
         self._changes = changes
-        self._stored = self._first, self._next = cast("tuple[int, int]", store.get(place, (0, 0)))
+        self._stored = self._first, self._base = cast("tuple[int, int]", store.get(place, (0, 0)))
         self._values: list[Any] = []
         """The entries from `_base` to the end, in their stored form; those before `_first` are dropped already."""
         # Entries from `_first` up to `_base` are in the store alone; of others it has what can't be changed in place.
-        self._base = self._next
         self._is_changed = False
 
     def append(self, value: E) -> None:
         """Put a value at the end."""
-        form = self._form
-        self._values.append(value if form is None or value is None else form.dump(value))
-        self._next += 1
+        if self._form is not None and value is not None:
+            value = cast(E, self._form.dump(value))
+        self._values.append(value)
         self._changes.number += 1
         if not self._is_changed:
             self._note()
@@ -131,14 +129,16 @@ class ListState(Iterable[E]):
 
     def drop(self, number: int = 1) -> None:
         """Remove so many of the oldest values, or all there are."""
-        upto = min(self._first + number, self._next)
-        if upto <= self._first:
+        first, values = self._first, self._values
+        if number > (most := self._base + len(values) - first):
+            number = most
+        if number <= 0:
             return
-        self._changes.number += upto - self._first
-        self._first = upto
+        self._changes.number += number
+        upto = self._first = first + number
         # In one go where half of them are gone, so that a drop costs the same however long the list is. Never in place:
         # somebody may be walking through them.
-        gone, values = upto - self._base, self._values
+        gone = upto - self._base
         if gone > 0 and gone * 2 >= len(values):
             self._values, self._base = values[gone:], upto
         if not self._is_changed:
@@ -148,33 +148,40 @@ class ListState(Iterable[E]):
         """Remove all values."""
         self.drop(len(self))
 
-    def write_back(self, entries: dict[bytes, object], gone: list[bytes]) -> None:
-        """Say which entries the store is to have, and which no more."""
-        first, end = self._stored
-        gone += [self._entry(place) for place in range(first, min(self._first, end))]
-        begin = max(self._first, end)
+    def write_back(self, entries: dict[bytes, object], gone: list[bytes]) -> list[Any]:
+        """Say which entries the store is to have, and which no more; return the values that it did not have."""
+        (begun, end), first, prefix = self._stored, self._first, self._place
+        following = self._base + len(self._values)
+        # As `_entry` does it, written out to spare a call for each.
+        if first > begun:
+            gone += [prefix + place.to_bytes(PLACE_BYTES, "big") for place in range(begun, min(first, end))]
+        begin = first if first > end else end
         assert begin >= self._base, "what the store does not have is at hand"
         new = self._values[begin - self._base :]
-        entries.update({self._entry(place): value for place, value in enumerate(new, begin)})
+        for place, value in enumerate(new, begin):
+            entries[prefix + place.to_bytes(PLACE_BYTES, "big")] = value
         # An empty list begins at 0 again, and has no entry of its own.
-        if self._first == self._next:
-            self._first = self._next = self._base = 0
+        if first == following:
+            self._first = self._base = following = 0
             self._values = []
             if end:
-                gone.append(self._place)
+                gone.append(prefix)
         else:
-            entries[self._place] = (self._first, self._next)
-        self._stored, self._is_changed = (self._first, self._next), False
-        # What may be changed in place is read again from the store, which then knows of it for a savepoint.
-        if not all(map(is_plain, new)):
-            self._values, self._base = [], self._next
+            entries[prefix] = (first, following)
+        self._stored, self._is_changed = (self._first, following), False
+        return new
+
+    def let_go(self) -> None:
+        """Leave the values to the store, which has all of them."""
+        self._base += len(self._values)
+        self._values = []
 
     def newest(self) -> list[Any]:
         """Return the entries that the store does not have, in their stored form."""
         return self._values[max(self._first, self._stored[1]) - self._base :]
 
     def __len__(self) -> int:
-        return self._next - self._first
+        return self._base + len(self._values) - self._first
 
     def __iter__(self) -> Iterator[E]:
         first, base, form, values = self._first, self._base, self._form, self._values
@@ -186,10 +193,12 @@ class ListState(Iterable[E]):
         return found if form is None else (loaded(form, stored) for stored in found)
 
     def __getitem__(self, index: int) -> E:
-        place = self._first + index if index >= 0 else self._next + index
-        if not self._first <= place < self._next:
+        values = self._values
+        at = (self._first - self._base if index >= 0 else len(values)) + index
+        # Mostly it is at hand; an index below 0 here is of an entry that the store has, or of none.
+        if not self._first - self._base <= at < len(values):
             raise IndexError(f"the list has {len(self)} values, and no [{index}]")
-        stored = self._values[place - self._base] if place >= self._base else self._at(place)
+        stored = values[at] if at >= 0 else self._at(self._base + at)
         value: E = stored if self._form is None else loaded(self._form, stored)
         return value
 
@@ -235,7 +244,7 @@ class KeyLists:
         self._place_of = place_of
         self._form_of = form_of
         self._most_held = most_held
-        self._lists: dict[str, dict[Key, ListState[Any]]] = {}
+        self.by_name: dict[str, dict[Key, ListState[Any]]] = {}
         """The lists of each name, of which an operator has few, by key."""
         self._changes = ListChanges()
 
@@ -246,9 +255,9 @@ class KeyLists:
 
     def of(self, key: Key, name: str) -> ListState[Any]:
         """Return the list of a key."""
-        named = self._lists.get(name)
+        named = self.by_name.get(name)
         if named is None:
-            named = self._lists[name] = {}
+            named = self.by_name[name] = {}
         found = named.get(key)
         if found is None:
             place = self._place_of(key, name)
@@ -259,14 +268,19 @@ class KeyLists:
         """Put what has changed into the store."""
         entries: dict[bytes, object] = {}
         gone: list[bytes] = []
-        for one in self._changes.lists:
-            one.write_back(entries, gone)
+        changed = self._changes.lists
+        new = [one.write_back(entries, gone) for one in changed]
+        # What may be changed in place is read again from the store, which then knows of it for a savepoint.
+        if not are_plain(entries.values()):
+            for one, values in zip(changed, new, strict=True):
+                if not are_plain(values):
+                    one.let_go()
         self._store.update(entries)
         self._store.delete_all(gone)
-        self._changes.lists.clear()
+        changed.clear()
         self._changes.number = 0
-        if sum(map(len, self._lists.values())) > self._most_held:
-            self._lists.clear()
+        if sum(map(len, self.by_name.values())) > self._most_held:
+            self.by_name.clear()
 
     def newest(self) -> Iterator[Any]:
         """Yield the entries that the store does not have, of the lists that changed last first."""
@@ -274,13 +288,13 @@ class KeyLists:
 
     def drop(self, key: Key) -> None:
         """Drop the lists of a key, whose entries are removed from the store."""
-        for named in self._lists.values():
+        for named in self.by_name.values():
             if (one := named.pop(key, None)) is not None:
                 self._changes.lists.pop(one, None)
 
     def forget(self) -> None:
         """Drop what is beside the store."""
-        self._lists.clear()
+        self.by_name.clear()
         self._changes.lists.clear()
         self._changes.number = 0
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
+from itertools import chain
 from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
@@ -52,6 +53,21 @@ def is_plain(value: Any) -> bool:
             if type(part) not in UNCHANGEABLE and not is_plain(part):
                 return False
     return True
+
+
+def are_plain(values: Collection[Any]) -> bool:
+    """Whether nobody can change any of the values in place.
+
+    >>> are_plain([1, "a"]), are_plain([(1, "a"), (2, "b")]), are_plain([(1,), [2]])
+    (True, True, False)
+    """
+    kinds = set(map(type, values))
+    if kinds <= UNCHANGEABLE:
+        return True
+    # Mostly they are tuples of scalars, of which the parts of all are looked at in C.
+    if kinds == {tuple} and UNCHANGEABLE.issuperset(map(type, chain.from_iterable(values))):
+        return True
+    return all(map(is_plain, values))
 
 
 @lru_cache(maxsize=256)

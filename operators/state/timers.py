@@ -5,9 +5,12 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterator
+from itertools import compress
+from operator import not_
 
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, MOST_HELD, NEVER, Key, Keys, Store
-from operators.core.entry_keys import NUMBER_BYTES, beyond, number_at, ordered
+from operators.core.entry_keys import NUMBER_BYTES, SHIFT, beyond, number_at, ordered
 
 KEY_AT = 1 + NUMBER_BYTES
 """The offset of the key in an entry's key, behind a prefix of one byte and the time."""
@@ -42,14 +45,24 @@ class Timers:
         self._changed: dict[tuple[int, Key], bool] = {}
         """The timers that the store does not have as they are: True for one that is set, False for one that is not."""
         self._beyond = MIN_TIMESTAMP
-        self._first: int | None = None
 
     @property
     def first(self) -> int:
         """The earliest time, NEVER where there is none."""
-        if self._first is None:
-            self._first = self._find_first()
-        return self._first
+        of = self._of
+        while True:
+            while self._times:
+                at_ms = self._times[0]
+                keys = self._at[at_ms]
+                while keys:
+                    times = of.get(keys[-1])
+                    if times is not None and times[0] == at_ms:
+                        return at_ms
+                    keys.pop()
+                del self._at[heapq.heappop(self._times)]
+            if self._beyond == NEVER:
+                return NEVER
+            self._read_on()
 
     @property
     def unwritten(self) -> int:
@@ -60,11 +73,29 @@ class Timers:
         """Remember a timer; raises ValueError for a key whose timers would go on for ever."""
         if self._ending:
             self._count_at_end(key)
-        # Before `_beyond` it is held here: what it was not before has changed, but for one that was taken back since
-        # the store had it.
         if at_ms >= self._beyond:
             self._changed[at_ms, key] = True
-        elif self._put(key, at_ms) and not self._changed.setdefault((at_ms, key), True):
+            return
+        times = self._of.get(key)
+        if times is None:
+            self._of[key] = [at_ms]
+        elif at_ms > times[-1]:  # as most are, which were set for later than those before
+            times.append(at_ms)
+        else:
+            place = bisect_left(times, at_ms)
+            if times[place] == at_ms:
+                return
+            times.insert(place, at_ms)
+        keys = self._at.get(at_ms)
+        if keys is None:
+            self._at[at_ms] = [key]
+            heapq.heappush(self._times, at_ms)
+        else:
+            keys.append(key)
+            if at_ms == self._in_order:
+                self._in_order = None
+        # What it was not before has changed, but for one that was taken back since the store had it.
+        if not self._changed.setdefault((at_ms, key), True):
             del self._changed[at_ms, key]
 
     def delete(self, key: Key, at_ms: int) -> None:
@@ -80,46 +111,56 @@ class Timers:
         del times[place]
         if not times:
             del self._of[key]
-        if at_ms == self._first:
-            self._first = None
         if self._changed.pop((at_ms, key), None) is None:
             self._changed[at_ms, key] = False
 
+    def due(self, until_ms: int) -> Iterator[tuple[int, Key]]:
+        """Remove and yield the timers that are due, in order of time and key; those set on the way, too.
+
+        Each is removed just before it is yielded, and nothing is lost where nobody asks for the next.
+        """
+        self._ending = until_ms == MAX_TIMESTAMP
+        of, at, times = self._of, self._at, self._times
+        while times or self._beyond <= until_ms:
+            if not times:
+                self._read_on()
+                continue
+            at_ms = times[0]
+            if at_ms > until_ms:
+                return
+            keys = at[at_ms]
+            if len(keys) > 1 and at_ms != self._in_order:
+                keys[:] = self.keys.in_order({key for key in keys if self._is_first(key, at_ms)})[::-1]
+                self._in_order = at_ms
+            if not keys:
+                del at[heapq.heappop(times)]
+                continue
+            key = keys.pop()
+            own = of.get(key)
+            # Else it was taken back, or removed by `due_of`.
+            if own is not None and own[0] == at_ms:
+                self._remove_first(key, own)
+                yield at_ms, key
+
+    def due_of(self, key: Key, until_ms: int) -> Iterator[tuple[int, Key]]:
+        """Remove and yield those of a key that are due, of what is held here, in their order, as `due` does."""
+        times_of = self._of.get
+        while (times := times_of(key)) is not None and (at_ms := times[0]) <= until_ms:
+            self._remove_first(key, times)
+            yield at_ms, key
+
     def take(self, until_ms: int) -> tuple[int, Key] | None:
         """Remove and return the first timer that is due; None where none is."""
-        self._ending = until_ms == MAX_TIMESTAMP
-        at_ms = self._find_first() if self._first is None else self._first
-        if at_ms > until_ms:
-            return None
-        keys = self._at[at_ms]
-        if self._in_order != at_ms:
-            if len(keys) > 1:
-                keys[:] = self.keys.in_order({key for key in keys if self._is_first(key, at_ms)})[::-1]
-            self._in_order = at_ms
-        key = keys.pop()
-        self._remove_first(key, at_ms)
-        # Known at once where one more of that time comes next, and else only looked for when it is asked for.
-        self._first = at_ms if keys and self._is_first(keys[-1], at_ms) else None
-        return at_ms, key
+        return next(self.due(until_ms), None)
 
-    def take_of(self, key: Key, until_ms: int) -> int:
-        """Remove and return the first timer of a key that is due; NEVER where none is, of those that are held here."""
-        times = self._of.get(key)
-        if times is None or times[0] > until_ms:
-            return NEVER
-        at_ms = times[0]
-        self._remove_first(key, at_ms)
-        if at_ms == self._first:
-            self._first = None
-        return at_ms
-
-    def _remove_first(self, key: Key, at_ms: int) -> None:
-        times = self._of[key]
-        assert times[0] == at_ms, "what is removed is the first of its key"
+    def _remove_first(self, key: Key, times: list[int]) -> None:
+        """Remove the first timer of a key, whose times are at hand."""
         if len(times) == 1:
+            at_ms = times[0]
             del self._of[key]
         else:
-            del times[0]
+            at_ms = times.pop(0)
+        # The store need not hear of one that it never had.
         if self._changed.pop((at_ms, key), None) is None:
             self._changed[at_ms, key] = False
 
@@ -145,7 +186,7 @@ class Timers:
         """Drop all that is beside the store, which was rolled back to the last `write_back`."""
         for held in (self._of, self._at, self._times, self._changed):
             held.clear()
-        self._beyond, self._first, self._in_order = MIN_TIMESTAMP, None, None
+        self._beyond, self._in_order = MIN_TIMESTAMP, None
 
     def _count_at_end(self, key: Key) -> None:
         self._set_at_end[key] += 1
@@ -155,50 +196,10 @@ class Timers:
                 "for ever; let on_timer stop, or set timers only where a message comes"
             )
 
-    def _put(self, key: Key, at_ms: int) -> bool:
-        """Hold a timer; return whether it was not held before."""
-        times = self._of.get(key)
-        if times is None:
-            self._of[key] = [at_ms]
-        elif at_ms > times[-1]:  # as most are, which were set for later than those before
-            times.append(at_ms)
-        else:
-            place = bisect_left(times, at_ms)
-            if times[place] == at_ms:
-                return False
-            times.insert(place, at_ms)
-        keys = self._at.get(at_ms)
-        if keys is None:
-            self._at[at_ms] = [key]
-            heapq.heappush(self._times, at_ms)
-        else:
-            keys.append(key)
-            if at_ms == self._in_order:
-                self._in_order = None
-        if self._first is not None and at_ms < self._first:
-            self._first = at_ms
-        return True
-
     def _is_first(self, key: Key, at_ms: int) -> bool:
         """Whether a key has a timer of the first time of all, which is then the first of its own."""
         times = self._of.get(key)
         return times is not None and times[0] == at_ms
-
-    def _find_first(self) -> int:
-        of = self._of
-        while True:
-            while self._times:
-                at_ms = self._times[0]
-                keys = self._at[at_ms]
-                while keys:
-                    times = of.get(keys[-1])
-                    if times is not None and times[0] == at_ms:
-                        return at_ms
-                    keys.pop()
-                del self._at[heapq.heappop(self._times)]
-            if self._beyond == NEVER:
-                return NEVER
-            self._read_on()
 
     def _read_on(self) -> None:
         """Read the next timers of those that may be in the store alone, all of one time together."""
@@ -212,7 +213,12 @@ class Timers:
                 break
             (key,) = self.keys.load([place[KEY_AT:]])
             assert key is not None
-            self._put(key, at_ms)
+            # All that is held comes before `_beyond`, and so before what is read.
+            self._of.setdefault(key, []).append(at_ms)
+            if at_ms not in self._at:
+                self._at[at_ms] = []
+                heapq.heappush(self._times, at_ms)
+            self._at[at_ms].append(key)
             number, last = number + 1, at_ms
         assert reached > self._beyond, "what is read comes nearer to the end"
         self._beyond = reached
@@ -221,10 +227,14 @@ class Timers:
         changed = self._changed
         if not changed:
             return
-        data = self.keys.encode_all([key for _, key in changed])
-        places = [self.prefix + ordered(at_ms) + key for (at_ms, _), key in zip(changed, data, strict=True)]
-        self.store.update({place: True for place, is_set in zip(places, changed.values(), strict=True) if is_set})
-        self.store.delete_all([place for place, is_set in zip(places, changed.values(), strict=True) if not is_set])
+        data, prefix = self.keys.encode_all([key for _, key in changed]), self.prefix
+        # As `ordered` does it, written out to spare a call for each.
+        places = [
+            prefix + (at_ms + SHIFT).to_bytes(NUMBER_BYTES, "big") + key
+            for (at_ms, _), key in zip(changed, data, strict=True)
+        ]
+        self.store.update(dict.fromkeys(compress(places, changed.values()), True))
+        self.store.delete_all(compress(places, map(not_, changed.values())))
         changed.clear()
 
     def _let_go(self) -> None:
@@ -240,4 +250,3 @@ class Timers:
                 if not times:
                     self._of.pop(key, None)
         del self._times[kept:]
-        self._first = None

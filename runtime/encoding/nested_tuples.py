@@ -18,6 +18,8 @@ MOST_PARTS = 100
 MOST_KNOWN = 1_000
 STRUCTURE = re.compile(rb"\([.()]*\)")
 
+_flat: dict[tuple[type, ...], bytes] = {}
+"""By the types of its parts, the bytes that a tuple of scalars alone begins with."""
 _known: dict[tuple[type, ...], list[tuple[Callable[[object], bool], bytes]]] = {}
 """By the types of its parts, what tells whether a tuple has a structure, and the bytes that it begins with then."""
 
@@ -29,6 +31,8 @@ def start_of(value: tuple[object, ...]) -> bytes | None:
     (b'(.(..))', None)
     """
     kinds = tuple(map(type, value))
+    if (known := _flat.get(kinds)) is not None:
+        return known
     if not PARTS.issuperset(kinds):
         return None
     for fits, start in _known.get(kinds, ()):
@@ -38,8 +42,13 @@ def start_of(value: tuple[object, ...]) -> bytes | None:
     if structure is None or len(structure) > MOST_PARTS:
         return None
     start = NESTED + bytes([len(structure)]) + structure.encode()
+    if tuple not in kinds:
+        if len(_flat) >= MOST_KNOWN:
+            _flat.clear()  # programs have few structures: these were of data
+        _flat[kinds] = start
+        return start
     if len(_known) >= MOST_KNOWN:
-        _known.clear()  # programs have few structures: these were of data
+        _known.clear()
     _known.setdefault(kinds, []).append((_told_by(structure), start))
     return start
 

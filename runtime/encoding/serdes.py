@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import cache, cached_property
-from itertools import chain, islice, repeat
+from itertools import repeat
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 import msgspec
@@ -338,11 +338,23 @@ class Tagged:
 
     def _encode_lists(self, values: Any) -> list[bytes]:
         """Return the bytes of lists; raises OverflowError or TypeError for what is encoded piece by piece."""
-        if any(SCALARS.issuperset(map(type, value)) for value in values):
-            return [self._encode(value, piecemeal=False) for value in values]
-        # The parts of all of them in one go, which spares calls for each.
-        parts, tag = iter(self._parts(chain.from_iterable(values))), TAG_OF_SEQUENCE[list]
-        return [tag + _pack([*islice(parts, len(value))]) for value in values]
+        shapes = [tuple(map(type, value)) for value in values]
+        # Those of one shape go together, so that what is at one place of all of them is encoded at once.
+        alike: dict[tuple[Class, ...], list[Any]] = {}
+        for shape, value in zip(shapes, values, strict=True):
+            alike.setdefault(shape, []).append(value)
+        encoded = {shape: iter(self._encode_alike(shape, found)) for shape, found in alike.items()}
+        return [next(encoded[shape]) for shape in shapes]
+
+    def _encode_alike(self, shape: tuple[Class, ...], values: list[Any]) -> list[bytes]:
+        """Return the bytes of lists whose parts have the same types, in their order."""
+        if SCALARS.issuperset(shape):
+            return [*map(PLAIN.__add__, map(_pack, values))]
+        tag = TAG_OF_SEQUENCE[list]
+        if len(values) <= len(shape):
+            return [tag + _pack(self._parts(value)) for value in values]
+        columns = [self.encode_all([*column]) for column in zip(*values, strict=True)]
+        return [*map(tag.__add__, map(_pack, zip(*columns, strict=True)))]
 
     def _parts(self, values: Iterable[Any]) -> list[bytes]:
         """Return the bytes of each part; raises OverflowError or TypeError for what is encoded piece by piece."""
@@ -438,10 +450,13 @@ class Evolving(Tagged):
         return super().encode(value)
 
     def encode_all(self, values: list[Any]) -> list[bytes]:
-        if set(map(type, values)) != {tuple}:
+        kinds = set(map(type, values))
+        if tuple not in kinds:
             return super().encode_all(values)
         by_parts = super().encode
         with suppress(OverflowError, TypeError):
+            if len(kinds) > 1:  # as in a store with several kinds of entries
+                return self._parts(values)
             return [by_parts(value) if (start := start_of(value)) is None else start + _pack(value) for value in values]
         return list(map(self.encode, values))
 
@@ -454,6 +469,8 @@ class Evolving(Tagged):
             or (kind is dict and ONLY_TEXT.issuperset(map(type, part)) and SCALARS.issuperset(map(type, part.values())))
             else starts[kind][0] + _pack(part)
             if kind in starts and starts[kind][1](part)
+            else start + _pack(part)
+            if kind is tuple and (start := start_of(part)) is not None
             else self.encode(part)
             for part in values
         ]

@@ -237,6 +237,23 @@ def test_lists_are_encoded_part_by_part_unless_all_parts_are_scalars(serde, colu
     assert serde.encode_all(list(column)) == expected == [serde.encode(value) for value in column]
 
 
+@pytest.mark.parametrize("serde", [Tagged(), Evolving()])
+@given(st.data())
+def test_lists_of_a_few_shapes_are_encoded_as_each_is(serde, data):
+    parts = values | st.builds(Flat, st.integers(), st.text()) | st.lists(scalars, max_size=3)
+    # A shape is a part of its own for each place, or the same value at a place of all.
+    shapes = st.lists(st.sampled_from([scalars, parts, st.lists(scalars)]) | parts.map(st.just), max_size=3)
+    one = st.lists(shapes.map(lambda shape: st.tuples(*shape).map(list)), min_size=1, max_size=3)
+    column = data.draw(one.flatmap(lambda shapes: st.lists(st.one_of(shapes), max_size=20)))
+    assert serde.encode_all(list(column)) == [serde.encode(value) for value in column]
+
+
+@pytest.mark.parametrize("serde", [Tagged(), Evolving()])
+@given(st.lists(values | st.tuples(scalars, scalars) | st.builds(Flat, st.integers(), st.text()), max_size=8))
+def test_a_column_of_several_kinds_is_encoded_as_each_is(serde, column):
+    assert serde.encode_all(list(column)) == [serde.encode(value) for value in column]
+
+
 @pytest.mark.parametrize("value", [object(), math, lambda: 0, Tagged().encode, iter([])])
 def test_what_has_no_serde_is_refused_with_a_way_out(value):
     with pytest.raises(SerdeError, match="declare"):
