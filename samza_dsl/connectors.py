@@ -1,4 +1,4 @@
-"""Systems of other kinds as inputs and outputs: a source or sink made of functions, and databases."""
+"""Systems of other kinds as inputs and outputs: sources and sinks made of functions, folders, and databases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from runtime.ports.connectors import (
     AtLeastOnceSink,
     ConnectedSource,
     IdempotentSink,
+    Intake,
     PositionedSink,
+    PushedRecord,
+    PushedSource,
     Scheme,
     SinkOwner,
     SinkRow,
@@ -18,14 +21,18 @@ from runtime.ports.streams import Offsets
 from runtime.systems.databases.duckdb_file import duckdb
 from runtime.systems.databases.postgres import postgres
 from runtime.systems.databases.sqlite import sqlite
+from runtime.systems.folders.growing import growing_folder
 
 __all__ = [
     "AtLeastOnceSink",
     "ConnectedSource",
     "Fenced",
     "IdempotentSink",
+    "Intake",
     "Offsets",
     "PositionedSink",
+    "PushedRecord",
+    "PushedSource",
     "Scheme",
     "SinkOwner",
     "SinkRow",
@@ -33,6 +40,7 @@ __all__ = [
     "TransactionalSink",
     "Unavailable",
     "duckdb",
+    "growing_folder",
     "postgres",
     "sqlite",
 ]

@@ -38,6 +38,7 @@ ORDER = (
     "runtime.systems.memory",
     "runtime.systems.files.places",
     "runtime.systems.files",
+    "runtime.systems.folders",
     "runtime.systems.frames",
     "runtime.systems.databases",
     "runtime.systems.kafka.client",

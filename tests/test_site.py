@@ -87,6 +87,14 @@ def test_the_connectors_of_the_tutorial_work(tmp_path, monkeypatch):
     runpy.run_path("orders.py", run_name="__main__")
     with closing(sqlite3.connect("shop.db")) as database:
         assert database.execute("SELECT * FROM paid").fetchall() == [(1, 7)]
+    (tmp_path / "incoming").mkdir()
+    (tmp_path / "incoming" / "1.jsonl").write_text('{"id": 1, "cents": 5}\n')
+    for _ in range(2):
+        runpy.run_path("incoming.py", run_name="__main__")
+    assert [one.records for one in samza_dsl.list_streams() if one.name == "incoming-orders"] == [1]
+    testing.check_source(lambda: runpy.run_path("ticker.py")["TICKS"], times=3)
+    arguments = shlex.split("plan incoming.py --bind incoming-orders=growing:incoming")
+    assert "appended to the embedded log" in CliRunner().invoke(commands, arguments).stdout
     arguments = shlex.split("plan orders.py --bind 'paid=sqlite:///shop.db?table=paid&key=id'")
     shown = CliRunner().invoke(commands, arguments).stdout
     assert "exactly once: its positions are in the transaction of the rows" in shown

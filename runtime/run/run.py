@@ -385,6 +385,8 @@ class Run:
                 beside.append(asyncio.create_task(self._follower.follow()))
             if self.plan.options.metrics_to is not None:
                 beside.append(asyncio.create_task(self._write_metrics(self.plan.options.metrics_to)))
+            if self._bindings.feeds and not self._is_short:
+                beside.append(asyncio.create_task(self._bindings.fed(self._loop.committer.generation)))
             if self._scaler is not None:
                 beside.append(asyncio.create_task(self._scaler.follow()))
             if self._may_be_held:
@@ -470,12 +472,16 @@ class Run:
             ends = {(stream, partition): end for stream, partition, end in share.ends}
         else:
             self._recovered = recover(self._environment, opened, self._graph, self._clock.now_ms())
+            if until_now and not settings.drains and span is None:
+                self._bindings.fill(opened.generation)
             ends = ends_of(self._environment, opened, self._graph, settings.drains) if until_now else {}
             if span is not None:
                 history = open_history(
                     span, self._environment, self._bindings, self._graph, self.plan, opened.generation
                 )
         ends = follow(history, self._bindings) if history is not None else ends
+        # What comes from now on is for another run.
+        self._is_short = until_now or span is not None
         self._may_be_held = bool(ends) and self._bindings.have_transactions
         by_task = commits_by_task(self.plan, self._bindings, self._graph)
         assembly = Assembly(

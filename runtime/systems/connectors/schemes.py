@@ -10,10 +10,12 @@ from urllib.parse import parse_qsl, unquote, urlencode
 
 from runtime.model.errors import SamzaError
 from runtime.ports.connectors import (
+    AnySource,
     AtLeastOnceSink,
     ConnectedSink,
     ConnectedSource,
     PositionedSink,
+    PushedSource,
     Scheme,
     TransactionalSink,
 )
@@ -26,7 +28,7 @@ GROUP = "samza_dsl.connectors"
 """The group of entry points by which packages name schemes."""
 
 
-def connected_source(url: str) -> ConnectedSource | None:
+def connected_source(url: str) -> AnySource | None:
     """Return the source behind a URL; None where its scheme is none of a connector's. Raises SamzaError."""
     return _connected(url, lambda scheme: scheme.source, "reads")
 
@@ -64,16 +66,25 @@ def _named() -> dict[str, object]:
 
 def scheme_of(url: str) -> Scheme | None:
     """Return the connectors of a URL's scheme, by the entry point of its name; None where there is none."""
-    found = _named().get(_name(url)) if SCHEME.match(url) else None
+    name = _name(url)
+    if name in OF_PLACES:
+        return OF_PLACES[name]
+    found = _named().get(name) if SCHEME.match(url) else None
     if found is None:
-        return BUILT_IN.get(_name(url)) if SCHEME.match(url) else None
+        return BUILT_IN.get(name) if SCHEME.match(url) else None
     loaded = found.load()  # type: ignore[attr-defined]  # an EntryPoint, which is read late
     if not isinstance(loaded, Scheme):
         raise SamzaError(
-            f"the entry point {_name(url)!r} of {GROUP} is a {type(loaded).__name__}: it has to be a "
+            f"the entry point {name!r} of {GROUP} is a {type(loaded).__name__}: it has to be a "
             "connectors.Scheme(source=..., sink=...)"
         )
     return loaded
+
+
+def _growing_at(url: str) -> PushedSource:
+    from runtime.systems.folders.growing import growing_folder
+
+    return growing_folder(url.partition(":")[2])
 
 
 def _sqlite_at(url: str) -> PositionedSink:
@@ -121,7 +132,7 @@ def promise_of(what: object, writes: bool) -> str:
     connected: object = what
     if is_connected(what):
         connected = connected_sink(what) if writes else connected_source(what)
-    if isinstance(connected, ConnectedSink | ConnectedSource):
+    if isinstance(connected, ConnectedSink | AnySource):
         return f"{connected.name} ({connected.promise})"
     promise = TransactionalSink.promise if writes else ConnectedSource.promise
     if isinstance(what, KafkaTopic):
@@ -136,13 +147,19 @@ def shown_url(url: str) -> str:
     ('postgres://db/shop', 'orders.jsonl')
     """
     scheme, colon, rest = url.partition("://")
+    if url.partition(":")[0] in OF_PLACES:
+        return url if "@" not in url else f"{scheme}{colon}{rest.rpartition('@')[2]}"
     return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}" if colon else url
 
 
 def _name(url: str) -> str:
-    return url.partition(":")[0].lower()
+    return url.partition(":")[0].lower() if ":" in url else ""
 
 
+OF_PLACES = {
+    "growing": Scheme(source=_growing_at),
+}
+"""The product's own connectors by what stands in front of a path, a glob or a URL: `growing:incoming/*.jsonl`."""
 BUILT_IN = {
     "sqlite": Scheme(sink=_sqlite_at),
     "duckdb": Scheme(sink=_duckdb_at),
