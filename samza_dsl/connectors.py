@@ -5,6 +5,7 @@ from __future__ import annotations
 from runtime.model.errors import Fenced, Unavailable
 from runtime.ports.connectors import (
     AtLeastOnceSink,
+    Batching,
     ConnectedSource,
     IdempotentSink,
     Intake,
@@ -22,9 +23,11 @@ from runtime.systems.databases.duckdb_file import duckdb
 from runtime.systems.databases.postgres import postgres
 from runtime.systems.databases.sqlite import sqlite
 from runtime.systems.folders.growing import growing_folder
+from runtime.systems.folders.rolling import committed_files, rolling_files
 
 __all__ = [
     "AtLeastOnceSink",
+    "Batching",
     "ConnectedSource",
     "Fenced",
     "IdempotentSink",
@@ -39,8 +42,10 @@ __all__ = [
     "SourceRecord",
     "TransactionalSink",
     "Unavailable",
+    "committed_files",
     "duckdb",
     "growing_folder",
     "postgres",
+    "rolling_files",
     "sqlite",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
@@ -138,10 +139,18 @@ class Bindings:
             for partition, position in outbox.positions.items()
         }
 
-    def deliver(self) -> None:
-        """Hand sinks what was committed; raises `Unavailable` where one fails for long, and `Fenced`."""
+    def deliver(self, whole: bool = False) -> None:
+        """Hand sinks what was committed, all where `whole`; raises `Unavailable` where one fails for long.
+
+        It is called by one thread at a time, the writer's. Raises `Fenced` where another run has a sink.
+        """
         for outbox in self.outboxes.values():
-            outbox.deliver()
+            outbox.deliver(whole)
+
+    @property
+    def gathered_ms(self) -> float:
+        """The least time for which rows wait for others on their way to a sink; infinity where none do."""
+        return min((outbox.batching.ms for outbox in self.outboxes.values() if outbox.batching), default=math.inf)
 
     def empty_outputs(self, positions: Mapping[str, int]) -> None:
         """Empty the bound outputs that this application has written."""

@@ -217,6 +217,17 @@ class TransactionalSink:
         check_functions(self, "recover", "write", "flush", "close")
 
 
+class Batching(NamedTuple):
+    """The rows that are to wait for a sink before it is given them, and the ms for which they wait at most.
+
+    >>> Batching(rows=1_000).ms
+    60000
+    """
+
+    rows: int = 100_000
+    ms: int = 60_000
+
+
 @dataclass(frozen=True)
 class PositionedSink:
     """A sink that keeps our positions beside the rows, in one transaction with them: each row takes effect once.
@@ -224,8 +235,9 @@ class PositionedSink:
     `claim` makes a run the owner of a partition of its output, and returns the position that the sink has of it, 0 at
     first; it raises `Fenced` where a later generation has it. `write` takes rows, and the position behind them, in one
     transaction that is refused with `Fenced` where the owner or the position before is another one. `empty` drops what
-    the owner has written, as the application begins anew. Rows come after the commit that has made them. What raises
-    `Unavailable` or OSError is called again after a pause; whatever else is raised ends the run.
+    the owner has written, as the application begins anew. Rows come after the commit that has made them; with
+    `batching`, once there are many, or some have waited for long, or the run ends. What raises `Unavailable` or OSError
+    is called again after a pause; whatever else is raised ends the run.
 
     >>> from samza_dsl import connectors
     >>> connectors.sqlite("shop.db", "orders", key="id").promise
@@ -237,6 +249,7 @@ class PositionedSink:
     write: Callable[[SinkOwner, Sequence[SinkRow], int, int], None]
     empty: Callable[[SinkOwner], None]
     close: Callable[[], None] = _nothing
+    batching: Batching | None = None
 
     promise: ClassVar[str] = "exactly once: its positions are in the transaction of the rows"
 

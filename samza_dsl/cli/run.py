@@ -50,7 +50,8 @@ BindOption = Annotated[
         metavar="NAME=PATH",
         help="Read or write a file (.jsonl, .csv, .parquet), a Kafka topic (kafka://HOST:PORT/TOPIC), or what a "
         "connector has (sqlite:///FILE?table=NAME, postgres://, duckdb://), instead; read a folder, a glob or a URL, "
-        "or what comes to one (growing:FOLDER); and on Spark a table (table:NAME, delta:PATH, iceberg:NAME).",
+        "or what comes to one (growing:FOLDER), and write files into one (rolling:FOLDER); and on Spark a table "
+        "(table:NAME, delta:PATH, iceberg:NAME).",
     ),
 ]
 ContainersOption = Annotated[

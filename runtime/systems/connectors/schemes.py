@@ -87,6 +87,21 @@ def _growing_at(url: str) -> PushedSource:
     return growing_folder(url.partition(":")[2])
 
 
+def _rolling_at(url: str) -> PositionedSink:
+    from runtime.systems.folders.rolling import rolling_files
+
+    place, _, query = url.partition(":")[2].partition("?")
+    said = dict(parse_qsl(query, keep_blank_values=True))
+    known = {"kind", "rows", "every_ms", "partition_by"}
+    if odd := said.keys() - known or {name for name in ("rows", "every_ms") if not said.get(name, "1").isdecimal()}:
+        raise SamzaError(
+            f"{url}: {', '.join(sorted(odd))}: write rolling:FOLDER?kind=parquet&rows=100000&every_ms=60000"
+        )
+    numbers = {name: int(said[name]) for name in ("rows", "every_ms") if name in said}
+    by = [name for name in said.get("partition_by", "").split(",") if name]
+    return rolling_files(place, said.get("kind", "parquet"), partition_by=by, **numbers)  # type: ignore[arg-type]
+
+
 def _sqlite_at(url: str) -> PositionedSink:
     from runtime.systems.databases.sqlite import sqlite
 
@@ -158,6 +173,7 @@ def _name(url: str) -> str:
 
 OF_PLACES = {
     "growing": Scheme(source=_growing_at),
+    "rolling": Scheme(sink=_rolling_at),
 }
 """The product's own connectors by what stands in front of a path, a glob or a URL: `growing:incoming/*.jsonl`."""
 BUILT_IN = {
