@@ -5,6 +5,7 @@ import re
 import runpy
 import shlex
 import sqlite3
+import warnings
 from contextlib import closing
 
 import pytest
@@ -98,6 +99,27 @@ def test_the_connectors_of_the_tutorial_work(tmp_path, monkeypatch):
     arguments = shlex.split("plan orders.py --bind 'paid=sqlite:///shop.db?table=paid&key=id'")
     shown = CliRunner().invoke(commands, arguments).stdout
     assert "exactly once: its positions are in the transaction of the rows" in shown
+
+
+@pytest.mark.ci
+def test_the_service_of_the_tutorial_works(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings():
+        # Of its client for tests, which goes by what is installed.
+        warnings.simplefilter("ignore")
+        from fastapi.testclient import TestClient
+    (text,) = (text for title, text in fences(DOCS / "connectors.md", "python") if title == "service.py")
+    (tmp_path / "service.py").write_text(text)
+    for total in (5, 10):
+        service = runpy.run_path("service.py")["service"]
+        with TestClient(service) as client:
+            assert client.get("/health").status_code == 200
+            assert client.post("/orders", json={"customer": "Ada", "cents": "x"}).status_code == 422
+            assert client.post("/orders", json={"customer": "Ada", "cents": 5}).status_code == 202
+            client.portal.call(service.state.run.settled)
+            assert client.get("/totals/Ada").json() == total
+            assert client.get("/totals/Bob").status_code == 404
+    assert len(samza_dsl.list_streams()) == 2
 
 
 @pytest.mark.parametrize(
