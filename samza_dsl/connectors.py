@@ -24,6 +24,8 @@ from runtime.systems.databases.postgres import postgres
 from runtime.systems.databases.sqlite import sqlite
 from runtime.systems.folders.growing import growing_folder
 from runtime.systems.folders.rolling import committed_files, rolling_files
+from runtime.systems.http.http_source import http_source
+from runtime.systems.http.webhook import webhook
 
 __all__ = [
     "AtLeastOnceSink",
@@ -45,7 +47,9 @@ __all__ = [
     "committed_files",
     "duckdb",
     "growing_folder",
+    "http_source",
     "postgres",
     "rolling_files",
     "sqlite",
+    "webhook",
 ]

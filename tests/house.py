@@ -40,6 +40,7 @@ ORDER = (
     "runtime.systems.files",
     "runtime.systems.folders",
     "runtime.systems.frames",
+    "runtime.systems.http",
     "runtime.systems.databases",
     "runtime.systems.kafka.client",
     "runtime.systems.connectors",

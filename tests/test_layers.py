@@ -42,6 +42,7 @@ HOMES = {
             "runtime/systems/frames/frame_source.py",
         ),
     ),
+    "aiohttp": ("runtime/systems/http/",),
     "fsspec": ("runtime/systems/files/places/remote.py",),
     "polars": ("runtime/systems/frames/",),
     "duckdb": ("runtime/systems/databases/duckdb_file.py",),

@@ -94,6 +94,9 @@ def test_the_connectors_of_the_tutorial_work(tmp_path, monkeypatch):
         runpy.run_path("incoming.py", run_name="__main__")
     assert [one.records for one in samza_dsl.list_streams() if one.name == "incoming-orders"] == [1]
     testing.check_source(lambda: runpy.run_path("ticker.py")["TICKS"], times=3)
+    bound = runpy.run_path("posted.py")
+    run = bound["app"].run(bind={**bound["BIND"], "large-orders": "large.jsonl"}, until_now=True)
+    assert run.plan.app == "posted"
     arguments = shlex.split("plan incoming.py --bind incoming-orders=growing:incoming")
     assert "appended to the embedded log" in CliRunner().invoke(commands, arguments).stdout
     arguments = shlex.split("plan orders.py --bind 'paid=sqlite:///shop.db?table=paid&key=id'")

@@ -20,8 +20,8 @@ from runtime.systems.connectors.schemes import connected_sink, connected_source,
 from runtime.systems.files.files import open_sink, open_source
 from runtime.systems.files.places.locations import is_remote
 from runtime.systems.files.tables import check_written_anywhere, into_table, only_on_spark
+from runtime.systems.host.addresses import address_of
 from runtime.systems.kafka.client.topic import KafkaCluster, topic_of
-from runtime.watching.server import address_of
 from samza_dsl.application.app import App
 from samza_dsl.application.run_request import RunRequest, served
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, options_in

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from typing import TypeGuard, TypeVar
-from urllib.parse import parse_qsl, unquote, urlencode
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from runtime.model.errors import SamzaError
 from runtime.ports.connectors import (
@@ -102,6 +102,22 @@ def _rolling_at(url: str) -> PositionedSink:
     return rolling_files(place, said.get("kind", "parquet"), partition_by=by, **numbers)  # type: ignore[arg-type]
 
 
+def _listening_at(url: str) -> PushedSource:
+    from runtime.systems.http.http_source import http_source
+
+    parts = urlsplit(url)
+    said = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if odd := said.keys() - {"token_file"}:
+        raise SamzaError(f"{shown_url(url)}: {', '.join(sorted(odd))}: write listen://:8080/orders?token_file=FILE")
+    return http_source(parts.netloc, parts.path or "/", token_file=said.get("token_file"))
+
+
+def _webhook_at(url: str) -> AtLeastOnceSink:
+    from runtime.systems.http.webhook import webhook
+
+    return webhook(url.removeprefix("webhook+"))
+
+
 def _sqlite_at(url: str) -> PositionedSink:
     from runtime.systems.databases.sqlite import sqlite
 
@@ -177,6 +193,9 @@ OF_PLACES = {
 }
 """The product's own connectors by what stands in front of a path, a glob or a URL: `growing:incoming/*.jsonl`."""
 BUILT_IN = {
+    "listen": Scheme(source=_listening_at),
+    "webhook+http": Scheme(sink=_webhook_at),
+    "webhook+https": Scheme(sink=_webhook_at),
     "sqlite": Scheme(sink=_sqlite_at),
     "duckdb": Scheme(sink=_duckdb_at),
     "postgres": Scheme(sink=_postgres_at),
