@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import TypeGuard, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -60,7 +60,8 @@ def is_connected(what: object) -> TypeGuard[str]:
 
 
 @cache
-def _named() -> dict[str, object]:
+def installed() -> dict[str, EntryPoint]:
+    """Return the entry points that packages name, by scheme."""
     return {one.name: one for one in entry_points(group=GROUP)}
 
 
@@ -69,10 +70,14 @@ def scheme_of(url: str) -> Scheme | None:
     name = _name(url)
     if name in OF_PLACES:
         return OF_PLACES[name]
-    found = _named().get(name) if SCHEME.match(url) else None
+    found = installed().get(name) if SCHEME.match(url) else None
     if found is None:
         return BUILT_IN.get(name) if SCHEME.match(url) else None
-    loaded = found.load()  # type: ignore[attr-defined]  # an EntryPoint, which is read late
+    try:
+        loaded = found.load()
+    except Exception as error:
+        wrong = f"the entry point {name!r} of {GROUP} can't be loaded: {error}: repair or remove its package"
+        raise SamzaError(wrong) from error
     if not isinstance(loaded, Scheme):
         raise SamzaError(
             f"the entry point {name!r} of {GROUP} is a {type(loaded).__name__}: it has to be a "
