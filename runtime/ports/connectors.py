@@ -1,12 +1,13 @@
-"""The values by which users connect systems of their own: a source, and sinks of four kinds, made of functions."""
+"""The values by which users connect systems of their own: sources, and sinks of four kinds, made of functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
-from operators.core.base import MAX_TIMESTAMP
+from operators.core.base import MAX_TIMESTAMP, Serde
+from operators.core.durations import Duration, whole_ms
 from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.streams import Offsets
 
@@ -31,10 +32,53 @@ class SourceRecord(NamedTuple):
     headers: Mapping[str, bytes] | None = None
 
 
+class PushedRecord(NamedTuple):
+    """A record that a source pushes: bytes are stored as they are, any other value as the input's `value=` writes it.
+
+    Records of one key go to one partition of the stream; those without a key go to the first.
+
+    >>> PushedRecord(b'{"id":1}').timestamp_ms is None
+    True
+    """
+
+    value: Any
+    key: bytes | None = None
+    timestamp_ms: int | None = None
+    headers: Mapping[str, bytes] | None = None
+
+
+class Intake(Protocol):
+    """The stream that a source pushes to, and what it has noted there; each method may be called from any thread."""
+
+    until_now: bool
+    """Whether the source is to push what is there now, and return."""
+
+    @property
+    def serde(self) -> Serde:
+        """Return the serde of the input's values."""
+
+    @property
+    def noted(self) -> Mapping[str, bytes]:
+        """Return what the source has noted last under each name, in this run or in earlier ones."""
+
+    def push(self, records: Sequence[PushedRecord], notes: Mapping[str, bytes] | None = None) -> None:
+        """Append records, and notes of how far the source has come by them, in one transaction; they are durable then.
+
+        Raises `Fenced` where another run has the stream, and SamzaError where this one is closing.
+        """
+
+    def end(self) -> None:
+        """Let the stream end for good: nothing will ever come again."""
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait, and return whether the run is closing, at once then; the source is to return."""
+
+
 class SinkRow(NamedTuple):
     """A row for a sink: the value and key as the pipeline has them, and its event time; no value means a deletion.
 
-    Without `key=` of the output a key is the bytes that it is stored as.
+    Without `key=` of the output a key is the bytes that it is stored as. A row has the same `id` whenever it is
+    written again, and no other row of any application has it; a `PositionedSink` needs none, and is given none.
 
     >>> SinkRow({"id": 1}, key="a").timestamp_ms is None
     True
@@ -43,6 +87,7 @@ class SinkRow(NamedTuple):
     value: Any
     key: Any = None
     timestamp_ms: int | None = None
+    id: str = ""
 
 
 class SinkOwner(NamedTuple):
@@ -121,6 +166,31 @@ class ConnectedSource:
 
 
 @dataclass(frozen=True)
+class PushedSource:
+    """A source that can't be read again: what it pushes is appended to the stream that the input reads.
+
+    `push` is called in a thread of its own while the application runs. It pushes records, each with a note of how far
+    it has come, and returns when `wait` says so, or at its end. An earlier run may have ended anywhere; what it had
+    noted is in `noted`. Records are kept as long as those of the stream, which others may read as well.
+
+    >>> def count(intake: Intake) -> None:
+    ...     for n in range(int(intake.noted.get("next", b"0")), 10):
+    ...         intake.push([PushedRecord(n)], {"next": b"%d" % (n + 1)})
+    ...     intake.end()
+    >>> PushedSource("ten numbers", count).promise
+    'appended to the embedded log, from where each record takes effect once'
+    """
+
+    name: str
+    push: Callable[[Intake], None]
+
+    promise: ClassVar[str] = "appended to the embedded log, from where each record takes effect once"
+
+    def __post_init__(self) -> None:
+        check_functions(self, "push")
+
+
+@dataclass(frozen=True)
 class TransactionalSink:
     """A sink that can be cut back to a position, which our commit records: each row is there exactly once.
 
@@ -147,6 +217,17 @@ class TransactionalSink:
         check_functions(self, "recover", "write", "flush", "close")
 
 
+class Batching(NamedTuple):
+    """The rows that are to wait for a sink before it is given them, and the ms for which they wait at most.
+
+    >>> Batching(rows=1_000).ms
+    60000
+    """
+
+    rows: int = 100_000
+    ms: int = 60_000
+
+
 @dataclass(frozen=True)
 class PositionedSink:
     """A sink that keeps our positions beside the rows, in one transaction with them: each row takes effect once.
@@ -154,8 +235,9 @@ class PositionedSink:
     `claim` makes a run the owner of a partition of its output, and returns the position that the sink has of it, 0 at
     first; it raises `Fenced` where a later generation has it. `write` takes rows, and the position behind them, in one
     transaction that is refused with `Fenced` where the owner or the position before is another one. `empty` drops what
-    the owner has written, as the application begins anew. Rows come after the commit that has made them. What raises
-    `Unavailable` or OSError is called again after a pause; whatever else is raised ends the run.
+    the owner has written, as the application begins anew. Rows come after the commit that has made them; with
+    `batching`, once there are many, or some have waited for long, or the run ends. What raises `Unavailable` or OSError
+    is called again after a pause; whatever else is raised ends the run.
 
     >>> from samza_dsl import connectors
     >>> connectors.sqlite("shop.db", "orders", key="id").promise
@@ -167,6 +249,7 @@ class PositionedSink:
     write: Callable[[SinkOwner, Sequence[SinkRow], int, int], None]
     empty: Callable[[SinkOwner], None]
     close: Callable[[], None] = _nothing
+    batching: Batching | None = None
 
     promise: ClassVar[str] = "exactly once: its positions are in the transaction of the rows"
 
@@ -222,6 +305,8 @@ class AtLeastOnceSink:
 DeliveredSink = PositionedSink | IdempotentSink | AtLeastOnceSink
 """The sinks that rows are delivered to behind the commit that has made them."""
 ConnectedSink = TransactionalSink | DeliveredSink
+AnySource = ConnectedSource | PushedSource
+"""What connects a system as an input."""
 
 
 @dataclass(frozen=True)
@@ -234,8 +319,21 @@ class Scheme:
     True
     """
 
-    source: Callable[[str], ConnectedSource] | None = None
+    source: Callable[[str], AnySource] | None = None
     sink: Callable[[str], ConnectedSink] | None = None
+
+
+def length_ms(said: str, length: Duration, least: int = 1) -> int:
+    """Return a length of time in ms; raises SamzaError for what is none of at least so much.
+
+    >>> length_ms("growing_folder(poll_ms", 500)
+    500
+    """
+    found = whole_ms(length)
+    if type(found) is not int or found < least:
+        name = said.partition("(")[2]
+        raise SamzaError(f"{said}={length!r}): write whole ms of at least {least}, or a timedelta: {name}=500")
+    return found
 
 
 def check_functions(connector: Any, *names: str) -> None:

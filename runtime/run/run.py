@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import (
@@ -74,6 +75,8 @@ METRICS_EVERY_MS = 10_000.0
 """The interval at which a container writes its numbers to a stream."""
 METRICS_KEPT_MS = 7 * 86_400_000
 """The time for which these are kept where the stream was made for them."""
+LEAST_LOOK_MS, MOST_LOOK_MS = 10.0, 1_000.0
+"""The interval at which rows are looked at that wait for others on their way to a sink."""
 WRITER = "samza-dsl-writer"
 """The name of the threads that commit."""
 
@@ -385,6 +388,10 @@ class Run:
                 beside.append(asyncio.create_task(self._follower.follow()))
             if self.plan.options.metrics_to is not None:
                 beside.append(asyncio.create_task(self._write_metrics(self.plan.options.metrics_to)))
+            if self._bindings.feeds and not self._is_short:
+                beside.append(asyncio.create_task(self._bindings.fed(self._loop.committer.generation)))
+            if self._bindings.gathered_ms < math.inf:
+                beside.append(asyncio.create_task(self._deliver_in_time()))
             if self._scaler is not None:
                 beside.append(asyncio.create_task(self._scaler.follow()))
             if self._may_be_held:
@@ -400,6 +407,9 @@ class Run:
                 await self._loop.run()
             for one in filter(asyncio.Task.done, beside):
                 one.result()
+            if self._bindings.gathered_ms < math.inf:
+                deliver = partial(self._bindings.deliver, whole=True)
+                await asyncio.get_running_loop().run_in_executor(self._writer, deliver)
         finally:
             # First: who waits for what was sent asks whether the run is over, while the rest comes to its end.
             self._over = True
@@ -428,6 +438,12 @@ class Run:
             # What ends a run is told elsewhere: it may be why nothing can be written any more.
             with suppress(Exception):
                 await loop.run_in_executor(self._sender, write, self.metrics())
+
+    async def _deliver_in_time(self) -> None:
+        """Hand sinks the rows that have waited for others for long, also where nothing is committed any more."""
+        while True:
+            await sleep_ms(min(max(self._bindings.gathered_ms / 4, LEAST_LOOK_MS), MOST_LOOK_MS))
+            await asyncio.get_running_loop().run_in_executor(self._writer, self._bindings.deliver)
 
     def _readers(self) -> Iterator[Reader]:
         return (reader for task in self._loop.tasks for lane in task.lanes for reader in lane.readers)
@@ -470,12 +486,16 @@ class Run:
             ends = {(stream, partition): end for stream, partition, end in share.ends}
         else:
             self._recovered = recover(self._environment, opened, self._graph, self._clock.now_ms())
+            if until_now and not settings.drains and span is None:
+                self._bindings.fill(opened.generation)
             ends = ends_of(self._environment, opened, self._graph, settings.drains) if until_now else {}
             if span is not None:
                 history = open_history(
                     span, self._environment, self._bindings, self._graph, self.plan, opened.generation
                 )
         ends = follow(history, self._bindings) if history is not None else ends
+        # What comes from now on is for another run.
+        self._is_short = until_now or span is not None
         self._may_be_held = bool(ends) and self._bindings.have_transactions
         by_task = commits_by_task(self.plan, self._bindings, self._graph)
         assembly = Assembly(

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import binascii
 import hmac
-import ipaddress
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -14,6 +13,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl
 
 from runtime.model.errors import SamzaError
+from runtime.systems.host.addresses import is_address, is_local
 
 MOST_BYTES = 8_192
 """The bytes that a request may have, all of its headers included."""
@@ -42,7 +42,6 @@ STATUS = {
     504: "Gateway Timeout",
 }
 CHALLENGES = ('WWW-Authenticate: Basic realm="samza-dsl"', "WWW-Authenticate: Bearer")
-LOCAL = "127.0.0.1"
 _END = b"\r\n\r\n"
 
 
@@ -85,18 +84,6 @@ class Page(NamedTuple):
     is_secret: bool = True
     acts: bool = False
     of_users: bool = False
-
-
-def address_of(said: str) -> tuple[str, int]:
-    """Return the host and port of an address; without a host it is this machine alone. Raises ValueError.
-
-    >>> address_of(":9464"), address_of("0.0.0.0:80"), address_of("[::1]:80")
-    (('127.0.0.1', 9464), ('0.0.0.0', 80), ('::1', 80))
-    """
-    host, colon, port = said.rpartition(":")
-    if not colon or not (port.isascii() and port.isdecimal()) or int(port) > 65_535:
-        raise ValueError(f"{said!r} is no address")
-    return host.strip("[]") or LOCAL, int(port)
 
 
 class PageServer:
@@ -269,7 +256,7 @@ class PageServer:
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return "another page may not ask\n"
         # A name that somebody else has let lead here (DNS rebinding) would make his page one of this host.
-        if not (has_token or host in ("localhost", self._host) or _is_address(host)):
+        if not (has_token or host in ("localhost", self._host) or is_address(host)):
             return "ask by an address, by the host that was given, or with the token: another name may be a trap\n"
         return ""
 
@@ -299,20 +286,3 @@ def _host_of(authority: str) -> str:
     if authority.startswith("["):
         return authority[1:].partition("]")[0].lower()
     return authority.partition(":")[0].lower()
-
-
-def is_local(host: str) -> bool:
-    """Whether only this machine can ask at a host.
-
-    >>> [*map(is_local, ("127.0.0.1", "::1", "localhost", "0.0.0.0", "example.com"))]
-    [True, True, True, False, False]
-    """
-    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

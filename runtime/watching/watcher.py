@@ -11,8 +11,9 @@ from runtime.model.clock import monotonic_ms, sleep_ms, wall_clock_ms
 from runtime.model.errors import SamzaError
 from runtime.model.metrics import Metrics, RunMetrics
 from runtime.run.driver import Watch, Watched
+from runtime.systems.host.addresses import address_of, is_local
 from runtime.watching.exposition import prometheus_text
-from runtime.watching.server import Answer, Page, PageServer, Request, address_of, is_local
+from runtime.watching.server import Answer, Page, PageServer, Request
 
 STAMP_MS = 1_000.0
 """The interval at which the event loop shows that it turns."""

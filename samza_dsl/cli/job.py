@@ -19,8 +19,8 @@ from runtime.model.clock import monotonic_ms, sleep_ms
 from runtime.model.metrics import Metrics
 from runtime.opening.rescaling import Scaled, scalings
 from runtime.ports.environment import Environment
+from runtime.systems.host.addresses import address_of, is_local
 from runtime.systems.kafka.client.topic import KafkaCluster
-from runtime.watching.server import address_of, is_local
 from runtime.watching.watcher import page_server
 from samza_dsl.cli.checkpoint import AppArgument, known, named
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened, options_in

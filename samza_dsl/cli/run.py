@@ -20,8 +20,8 @@ from runtime.systems.connectors.schemes import connected_sink, connected_source,
 from runtime.systems.files.files import open_sink, open_source
 from runtime.systems.files.places.locations import is_remote
 from runtime.systems.files.tables import check_written_anywhere, into_table, only_on_spark
+from runtime.systems.host.addresses import address_of
 from runtime.systems.kafka.client.topic import KafkaCluster, topic_of
-from runtime.watching.server import address_of
 from samza_dsl.application.app import App
 from samza_dsl.application.run_request import RunRequest, served
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, options_in
@@ -50,7 +50,8 @@ BindOption = Annotated[
         metavar="NAME=PATH",
         help="Read or write a file (.jsonl, .csv, .parquet), a Kafka topic (kafka://HOST:PORT/TOPIC), or what a "
         "connector has (sqlite:///FILE?table=NAME, postgres://, duckdb://), instead; read a folder, a glob or a URL, "
-        "and on Spark a table (table:NAME, delta:PATH, iceberg:NAME).",
+        "or what comes to one (growing:FOLDER), and write files into one (rolling:FOLDER); and on Spark a table "
+        "(table:NAME, delta:PATH, iceberg:NAME).",
     ),
 ]
 ContainersOption = Annotated[

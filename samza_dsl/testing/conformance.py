@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from operators.core.base import Serde
+from runtime.encoding.serdes import Json
 from runtime.model.errors import Fenced
 from runtime.ports.connectors import (
     AtLeastOnceSink,
     ConnectedSink,
     ConnectedSource,
     IdempotentSink,
+    Intake,
     PositionedSink,
+    PushedRecord,
+    PushedSource,
     SinkOwner,
     SinkRow,
     SourceRecord,
@@ -24,6 +29,7 @@ from runtime.ports.connectors import (
 Content = Callable[[], Sequence[object]]
 """Returns the values that somebody else finds in a sink now, in any order."""
 MOST_AT_ONCE = 7
+MANY = 1 << 60
 
 
 class PlayedDeath(Exception):
@@ -51,11 +57,12 @@ class _DyingRows(Sequence[SinkRow]):
         raise PlayedDeath
 
 
-def check_source(make: Callable[[], ConnectedSource], *, times: int = 100, seed: int = 0) -> None:
+def check_source(make: Callable[[], ConnectedSource | PushedSource], *, times: int = 100, seed: int = 0) -> None:
     """Check that a source of one's own can be read again from anywhere, also when it is opened anew.
 
-    `make` opens the source, whose content must not change meanwhile. Raises AssertionError for what a run would lose,
-    double or mix up by.
+    `make` opens the source, whose content must not change meanwhile. One that pushes has to go on where it was after a
+    death at any point; it is asked for what there is now. Raises AssertionError for what a run would lose, double or
+    mix up by.
 
     >>> from samza_dsl.connectors import ConnectedSource, Offsets, SourceRecord
     >>> def numbers() -> ConnectedSource:
@@ -66,6 +73,9 @@ def check_source(make: Callable[[], ConnectedSource], *, times: int = 100, seed:
     >>> check_source(numbers)
     """
     chance, source = random.Random(seed), make()
+    if isinstance(source, PushedSource):
+        _check_pushed(make, times, chance)
+        return
     names = [*source.partitions()]
     assert names and len({*names}) == len(names), f"partitions() returns names, each once, and returned {names}"
     whole = {name: _whole(source, name) for name in names}
@@ -73,6 +83,7 @@ def check_source(make: Callable[[], ConnectedSource], *, times: int = 100, seed:
         if chance.random() < 0.2:
             source.close()
             source = make()
+            assert isinstance(source, ConnectedSource), "a source is of one kind"
             found = [*source.partitions()]
             assert found[: len(names)] == names, f"opened anew, partitions() returned {found} after {names}"
         name = chance.choice(names)
@@ -90,6 +101,65 @@ def check_source(make: Callable[[], ConnectedSource], *, times: int = 100, seed:
             f"read({name!r}, {offset}, {most}) returned {found_records}, and the partition has {expected} there"
         )
     source.close()
+
+
+class _PlayedIntake(Intake):
+    """A stream that a source pushes to, which dies at one of its pushes: before it has that, or behind it."""
+
+    until_now = True
+
+    def __init__(self, records: list[PushedRecord], notes: dict[str, bytes], alive: int, keeps: bool) -> None:
+        self._records, self._notes, self._alive, self._keeps = records, notes, alive, keeps
+
+    @property
+    def serde(self) -> Serde:
+        return Json()
+
+    @property
+    def noted(self) -> Mapping[str, bytes]:
+        return dict(self._notes)
+
+    def push(self, records: Sequence[PushedRecord], notes: Mapping[str, bytes] | None = None) -> None:
+        self._alive -= 1
+        if self._alive >= 0 or self._keeps:
+            self._records += records
+            self._notes |= notes or {}
+        if self._alive < 0:
+            raise PlayedDeath
+
+    def end(self) -> None:
+        """Do nothing: a source ends once more where it has died behind that."""
+
+    def wait(self, seconds: float | None = None) -> bool:
+        return False
+
+
+def _check_pushed(make: Callable[[], object], times: int, chance: random.Random) -> None:
+    def pushed(records: list[PushedRecord], notes: dict[str, bytes], alive: int) -> bool:
+        source = make()
+        assert isinstance(source, PushedSource), "a source is of one kind"
+        try:
+            source.push(_PlayedIntake(records, notes, alive, chance.random() < 0.5))
+        except PlayedDeath:
+            return False
+        return True
+
+    whole: list[PushedRecord] = []
+    notes: dict[str, bytes] = {}
+    assert pushed(whole, notes, MANY), "a source returns once it has pushed what is there, where it is asked for that"
+    size = len(whole)
+    assert pushed(whole, notes, MANY) and len(whole) == size, (
+        f"run again, the source has pushed {whole[size]} once more: note how far it has come beside what is pushed"
+    )
+    for _ in range(times):
+        found: list[PushedRecord] = []
+        notes = {}
+        while not pushed(found, notes, chance.randrange(MOST_AT_ONCE)):
+            pass
+        lost, more = Counter(map(repr, whole)), Counter(map(repr, found))
+        lost, more = lost - more, more - lost
+        assert not lost, f"through deaths, the source has never pushed {[*lost][:5]}"
+        assert not more, f"through deaths, the source has pushed {[*more][:5]} more often than without"
 
 
 def _range_of(source: ConnectedSource, name: str) -> tuple[int, int]:

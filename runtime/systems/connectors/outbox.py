@@ -10,8 +10,9 @@ from typing import Any
 
 from operators.core.base import Batch, Output, Serde
 from runtime.encoding.serdes import decoded
+from runtime.model.clock import monotonic_ms
 from runtime.model.errors import SamzaError, Unavailable
-from runtime.ports.connectors import DeliveredSink, PositionedSink, SinkOwner, SinkRow, TransactionalSink
+from runtime.ports.connectors import Batching, DeliveredSink, PositionedSink, SinkOwner, SinkRow, TransactionalSink
 from runtime.ports.environment import Environment
 from runtime.ports.sink import Sink
 from runtime.systems.files.rows import type_of_values
@@ -43,6 +44,8 @@ class Outbox:
         self._app = app
         self._output = output
         self._owners: dict[int, SinkOwner] = {}
+        self._since_ms: dict[int, float] = {}
+        """By partition, since when rows have waited for others."""
         self._closing = threading.Event()
 
     @property
@@ -53,7 +56,7 @@ class Outbox:
     @property
     def is_noted(self) -> bool:
         """Whether our checkpoint has to say how far the sink has come, which does not know it."""
-        return not isinstance(self.sink, PositionedSink)
+        return not self._is_known
 
     def open(self, generation: int, identity: int, recorded: dict[int, int]) -> None:
         """Claim the sink for a generation, and deliver what an earlier run has left.
@@ -72,10 +75,18 @@ class Outbox:
             self._owners[partition], self.positions[partition] = owner, position
         self.deliver()
 
-    def deliver(self) -> None:
-        """Hand the sink all that is committed and that it has not; raises `Unavailable` where it fails for long."""
+    @property
+    def batching(self) -> Batching | None:
+        """The rows that are to wait for the sink, where it is not given those of each commit."""
+        return self.sink.batching if isinstance(self.sink, PositionedSink) else None
+
+    def deliver(self, whole: bool = False) -> None:
+        """Hand the sink what is committed and that it has not; raises `Unavailable` where it fails for long.
+
+        Where it takes them in batches, some may go on waiting, but for a delivery that is `whole`.
+        """
         for partition, owner in self._owners.items():
-            for rows, following in self._rows(partition):
+            for rows, following in self._rows(partition, self._least(partition, whole)):
                 position = self.positions[partition]
                 assert following > position, "a delivery leads on"
                 if isinstance(self.sink, PositionedSink):
@@ -99,18 +110,43 @@ class Outbox:
             self._closing.set()
             self.sink.close()
 
-    def _rows(self, partition: int) -> Iterator[tuple[list[SinkRow], int]]:
-        """Yield rows of a partition from its position on, and the offset behind them."""
+    def _least(self, partition: int, whole: bool) -> int:
+        """Return how many rows of a partition are to wait before these are written."""
+        batching = self.batching
+        if batching is None or whole:
+            return 0
+        now_ms, waiting = monotonic_ms(), self._end(partition) - self.positions[partition]
+        since_ms = self._since_ms.setdefault(partition, now_ms) if waiting else self._since_ms.pop(partition, now_ms)
+        return 0 if now_ms - since_ms >= batching.ms else batching.rows
+
+    def _end(self, partition: int) -> int:
+        return self._environment.offsets(self.stream, partition).end
+
+    def _rows(self, partition: int, least: int) -> Iterator[tuple[list[SinkRow], int]]:
+        """Yield rows of a partition from its position on, at least so many, and the offset behind them."""
+        if self._end(partition) - self.positions[partition] < least:
+            return
         rows: list[SinkRow] = []
-        offset = self.positions[partition]
+        offset, most = self.positions[partition], MOST_ROWS if self.batching is None else self.batching.rows
         while (read := self._environment.read(self.stream, partition, offset)) is not None:
-            rows += rows_of_batch(read.batch, self._output)
+            rows += rows_of_batch(read.batch, self._output, None if self._is_known else self._id_of(partition))
             offset = read.next_offset
-            if len(rows) >= MOST_ROWS:
+            if len(rows) >= most:
+                self._since_ms.pop(partition, None)
                 yield rows, offset
                 rows = []
-        if offset > self.positions[partition]:
+        if offset > self.positions[partition] and len(rows) >= least:
+            self._since_ms.pop(partition, None)
             yield rows, offset
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether the sink itself knows which rows it has."""
+        return isinstance(self.sink, PositionedSink)
+
+    def _id_of(self, partition: int) -> str:
+        """Return what begins the ids of a partition's rows: an application that begins anew has others."""
+        return f"{self._owners[partition].identity:x}-{partition}-"
 
     def _tried(self, function: Any, *arguments: object) -> Any:
         """Call a sink, again after a pause where that may help; anything else that it raises ends the run."""
@@ -174,12 +210,15 @@ def outbox_of(app: str, output: str, where: str) -> str:
     return f"{app}.outbox.{output}.{zlib.crc32(where.encode()):08x}"
 
 
-def rows_of_batch(batch: Batch, output: Output) -> list[SinkRow]:
-    """Return stored rows as a sink takes them: values and keys as the pipeline had them."""
+def rows_of_batch(batch: Batch, output: Output, ids: str | None = None) -> list[SinkRow]:
+    """Return stored rows as a sink takes them: values and keys as the pipeline had them, with `ids` that begin so."""
     none: Sequence[None] = [None] * len(batch)
     values = _all_decoded(output.value, batch.values)
     keys = _all_decoded(output.key, batch.keys) if output.key is not None and batch.keys is not None else none
-    return list(map(SinkRow, values, keys, batch.timestamps or none))
+    if ids is None:
+        return list(map(SinkRow, values, keys, batch.timestamps or none))
+    assert batch.offsets is not None, "what was read has offsets"
+    return list(map(SinkRow, values, keys, batch.timestamps or none, [f"{ids}{offset}" for offset in batch.offsets]))
 
 
 def _all_decoded(serde: Serde, column: Sequence[Any]) -> Sequence[Any]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import TypeGuard, TypeVar
-from urllib.parse import parse_qsl, unquote, urlencode
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from runtime.model.errors import SamzaError
 from runtime.ports.connectors import (
+    AnySource,
     AtLeastOnceSink,
     ConnectedSink,
     ConnectedSource,
     PositionedSink,
+    PushedSource,
     Scheme,
     TransactionalSink,
 )
@@ -26,7 +28,7 @@ GROUP = "samza_dsl.connectors"
 """The group of entry points by which packages name schemes."""
 
 
-def connected_source(url: str) -> ConnectedSource | None:
+def connected_source(url: str) -> AnySource | None:
     """Return the source behind a URL; None where its scheme is none of a connector's. Raises SamzaError."""
     return _connected(url, lambda scheme: scheme.source, "reads")
 
@@ -58,22 +60,67 @@ def is_connected(what: object) -> TypeGuard[str]:
 
 
 @cache
-def _named() -> dict[str, object]:
+def installed() -> dict[str, EntryPoint]:
+    """Return the entry points that packages name, by scheme."""
     return {one.name: one for one in entry_points(group=GROUP)}
 
 
 def scheme_of(url: str) -> Scheme | None:
     """Return the connectors of a URL's scheme, by the entry point of its name; None where there is none."""
-    found = _named().get(_name(url)) if SCHEME.match(url) else None
+    name = _name(url)
+    if name in OF_PLACES:
+        return OF_PLACES[name]
+    found = installed().get(name) if SCHEME.match(url) else None
     if found is None:
-        return BUILT_IN.get(_name(url)) if SCHEME.match(url) else None
-    loaded = found.load()  # type: ignore[attr-defined]  # an EntryPoint, which is read late
+        return BUILT_IN.get(name) if SCHEME.match(url) else None
+    try:
+        loaded = found.load()
+    except Exception as error:
+        wrong = f"the entry point {name!r} of {GROUP} can't be loaded: {error}: repair or remove its package"
+        raise SamzaError(wrong) from error
     if not isinstance(loaded, Scheme):
         raise SamzaError(
-            f"the entry point {_name(url)!r} of {GROUP} is a {type(loaded).__name__}: it has to be a "
+            f"the entry point {name!r} of {GROUP} is a {type(loaded).__name__}: it has to be a "
             "connectors.Scheme(source=..., sink=...)"
         )
     return loaded
+
+
+def _growing_at(url: str) -> PushedSource:
+    from runtime.systems.folders.growing import growing_folder
+
+    return growing_folder(url.partition(":")[2])
+
+
+def _rolling_at(url: str) -> PositionedSink:
+    from runtime.systems.folders.rolling import rolling_files
+
+    place, _, query = url.partition(":")[2].partition("?")
+    said = dict(parse_qsl(query, keep_blank_values=True))
+    known = {"kind", "rows", "every_ms", "partition_by"}
+    if odd := said.keys() - known or {name for name in ("rows", "every_ms") if not said.get(name, "1").isdecimal()}:
+        raise SamzaError(
+            f"{url}: {', '.join(sorted(odd))}: write rolling:FOLDER?kind=parquet&rows=100000&every_ms=60000"
+        )
+    numbers = {name: int(said[name]) for name in ("rows", "every_ms") if name in said}
+    by = [name for name in said.get("partition_by", "").split(",") if name]
+    return rolling_files(place, said.get("kind", "parquet"), partition_by=by, **numbers)  # type: ignore[arg-type]
+
+
+def _listening_at(url: str) -> PushedSource:
+    from runtime.systems.http.http_source import http_source
+
+    parts = urlsplit(url)
+    said = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if odd := said.keys() - {"token_file"}:
+        raise SamzaError(f"{shown_url(url)}: {', '.join(sorted(odd))}: write listen://:8080/orders?token_file=FILE")
+    return http_source(parts.netloc, parts.path or "/", token_file=said.get("token_file"))
+
+
+def _webhook_at(url: str) -> AtLeastOnceSink:
+    from runtime.systems.http.webhook import webhook
+
+    return webhook(url.removeprefix("webhook+"))
 
 
 def _sqlite_at(url: str) -> PositionedSink:
@@ -121,7 +168,7 @@ def promise_of(what: object, writes: bool) -> str:
     connected: object = what
     if is_connected(what):
         connected = connected_sink(what) if writes else connected_source(what)
-    if isinstance(connected, ConnectedSink | ConnectedSource):
+    if isinstance(connected, ConnectedSink | AnySource):
         return f"{connected.name} ({connected.promise})"
     promise = TransactionalSink.promise if writes else ConnectedSource.promise
     if isinstance(what, KafkaTopic):
@@ -136,14 +183,24 @@ def shown_url(url: str) -> str:
     ('postgres://db/shop', 'orders.jsonl')
     """
     scheme, colon, rest = url.partition("://")
+    if url.partition(":")[0] in OF_PLACES:
+        return url if "@" not in url else f"{scheme}{colon}{rest.rpartition('@')[2]}"
     return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}" if colon else url
 
 
 def _name(url: str) -> str:
-    return url.partition(":")[0].lower()
+    return url.partition(":")[0].lower() if ":" in url else ""
 
 
+OF_PLACES = {
+    "growing": Scheme(source=_growing_at),
+    "rolling": Scheme(sink=_rolling_at),
+}
+"""The product's own connectors by what stands in front of a path, a glob or a URL: `growing:incoming/*.jsonl`."""
 BUILT_IN = {
+    "listen": Scheme(source=_listening_at),
+    "webhook+http": Scheme(sink=_webhook_at),
+    "webhook+https": Scheme(sink=_webhook_at),
     "sqlite": Scheme(sink=_sqlite_at),
     "duckdb": Scheme(sink=_duckdb_at),
     "postgres": Scheme(sink=_postgres_at),

@@ -271,25 +271,57 @@ class PartedParquetSink(ParquetSink):
     def serde(self, declared: Serde) -> Serde:
         """Return the serde of rows with the declared type; raises SamzaError for columns that name no folders."""
         found = super().serde(declared)
-        columns = columns_of(self._rows.type) or []
-        types = {name: arrow_type(info) for name, info in column_types(self._rows.type, self._by).items()}
-        odd = [name for name in self._by if name not in columns or types[name] not in NAMING]
-        if odd or not {*columns} - {*self._by}:
-            wrong = f"{', '.join(odd)} is no declared text, whole number, bool or date" if odd else "no column is left"
-            raise SamzaError(
-                f"{self._path}: partition_by={[*self._by]}: {wrong}: the values of these columns are the names of "
-                "folders, beside which the output's type has other fields"
-            )
+        check_parted(self._rows.type, self._by, self._path)
         return found
 
     def _folders(self, table: pa.Table) -> Iterator[tuple[Path, pa.Table]]:
-        rows: dict[tuple[object, ...], list[int]] = {}
-        for row, found in enumerate(zip(*(table.column(name).to_pylist() for name in self._by), strict=True)):
-            rows.setdefault(found, []).append(row)
-        rest = table.drop_columns([*self._by])
-        for found, places in rows.items():
-            names = (folder_name(name, value) for name, value in zip(self._by, found, strict=True))
-            yield self._path.joinpath(*names), rest.take(places)
+        for folder, rows in parted(table, self._by):
+            yield self._path / folder, rows
+
+
+def check_rows(kind: object, by: Sequence[str], where: object) -> None:
+    """Raise SamzaError for values that can't be rows, or columns that name no folders."""
+    if kind is None:
+        raise SamzaError(
+            f"{where} holds rows of named fields: declare the output's value as a msgspec Struct or a dataclass, or "
+            "write JSON lines"
+        )
+    if by:
+        check_parted(row_type(kind), by, where)
+
+
+def check_parted(kind: object, by: Sequence[str], where: object) -> None:
+    """Raise SamzaError for columns of rows that name no folders."""
+    columns = columns_of(kind) or []
+    types = {name: arrow_type(info) for name, info in column_types(kind, by).items()}
+    odd = [name for name in by if name not in columns or types[name] not in NAMING]
+    if odd or not {*columns} - {*by}:
+        wrong = f"{', '.join(odd)} is no declared text, whole number, bool or date" if odd else "no column is left"
+        raise SamzaError(
+            f"{where}: partition_by={[*by]}: {wrong}: the values of these columns are the names of "
+            "folders, beside which the output's type has other fields"
+        )
+
+
+def parted(table: pa.Table, by: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
+    """Yield rows by the folders where they belong, as `day=2026-01-01/`, without the columns that these name."""
+    if not by:
+        yield "", table
+        return
+    rows: dict[tuple[object, ...], list[int]] = {}
+    for row, found in enumerate(zip(*(table.column(name).to_pylist() for name in by), strict=True)):
+        rows.setdefault(found, []).append(row)
+    rest = table.drop_columns([*by])
+    for found, places in rows.items():
+        names = (folder_name(name, value) for name, value in zip(by, found, strict=True))
+        yield "".join(f"{name}/" for name in names), rest.take(places)
+
+
+def bytes_of(table: pa.Table) -> bytes:
+    """Return the bytes of a file of some rows."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    return bytes(sink.getvalue())
 
 
 def _make(folder: Path) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from runtime.model.errors import SamzaError, SerdeError
@@ -68,6 +68,14 @@ class DataFile:
     fields: FolderFields = ()
 
 
+class FoundFile(NamedTuple):
+    """A file that was found, with its size in bytes, and when it was written last, in seconds since the epoch."""
+
+    file: DataFile
+    size: int
+    modified_s: float
+
+
 def is_remote(what: str | Path) -> bool:
     """Whether something is a URL of what lies in another file system than this machine's.
 
@@ -104,11 +112,12 @@ def files_of(what: str | Path) -> list[DataFile]:
     What begins with a dot or an underscore is no data, or not finished. Raises SamzaError when nothing is there.
     """
     if is_remote(what):
-        with needs_pyarrow(f"{what} needs", "files"):
-            from runtime.systems.files.places.remote import urls_of
-        return [DataFile(RemoteFile(url), fields_in(url)) for url in urls_of(url_of(what))]
+        files = [one.file for one in found_files(what)]
+        if not files:
+            raise SamzaError(f"there is no file {what}, nor one below it; check the URL that the stream is bound to")
+        return files
     path = local_path(what)
-    found = [path] if path.exists() else sorted({Path(one) for each in braced(str(path)) for one in _matching(each)})
+    found = _found_at(path)
     if not found:
         is_glob = MAGIC.search(str(path))
         raise SamzaError(
@@ -116,10 +125,27 @@ def files_of(what: str | Path) -> list[DataFile]:
             if is_glob
             else f"there is no file or directory {path}; check the path that the stream is bound to"
         )
-    files = [file for one in found for file in (_below(one) if one.is_dir() else [one])]
-    if not files:
+    paths = _data_in(found)
+    if not paths:
         raise SamzaError(f"{path} holds no files to read")
-    return [DataFile(file, fields_in(file.as_posix())) for file in dict.fromkeys(files)]
+    return [DataFile(file, fields_in(file.as_posix())) for file in paths]
+
+
+def found_files(what: str | Path) -> list[FoundFile]:
+    """Return the files that are in a place now, by name; none where none is there yet. Raises SamzaError."""
+    if is_remote(what):
+        with needs_pyarrow(f"{what} needs", "files"):
+            from runtime.systems.files.places.remote import listed_files
+        return [
+            FoundFile(DataFile(RemoteFile(url), fields_in(url)), size, modified_s)
+            for url, size, modified_s in listed_files(url_of(what))
+        ]
+    found = []
+    for path in _data_in(_found_at(local_path(what))):
+        with suppress(FileNotFoundError):  # it was moved away meanwhile
+            about = path.stat()
+            found.append(FoundFile(DataFile(path, fields_in(path.as_posix())), about.st_size, about.st_mtime))
+    return found
 
 
 def fields_in(path: str) -> FolderFields:
@@ -163,15 +189,20 @@ def braced(pattern: str) -> list[str]:
     return [one for each in found[2].split(",") for one in braced(found[1] + each + found[3])]
 
 
-@contextmanager
-def needs_pyarrow(what: str = "Parquet needs", extra: str = "parquet") -> Iterator[None]:
+def needs_pyarrow(what: str = "Parquet needs", extra: str = "parquet") -> AbstractContextManager[None]:
     """Say what to install where a block can't import pyarrow."""
+    return needs("pyarrow", what, extra)
+
+
+@contextmanager
+def needs(package: str, what: str, extra: str) -> Iterator[None]:
+    """Say what to install where a block can't import a package."""
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "pyarrow":
+        if (error.name or "").partition(".")[0] != package:
             raise
-        raise SamzaError(f"{what} pyarrow, which is not installed: pip install 'samza-dsl[{extra}]'") from error
+        raise SamzaError(f"{what} {package}, which is not installed: pip install 'samza-dsl[{extra}]'") from error
 
 
 def parted(url: str) -> tuple[str, str]:
@@ -183,6 +214,16 @@ def parted(url: str) -> tuple[str, str]:
     found = re.match(r"([^:]+:(?://[^/]*)?)/*(.*)", url, re.DOTALL)
     assert found is not None, "a URL has a scheme"
     return f"{found[1]}/", found[2]
+
+
+def _found_at(path: Path) -> list[Path]:
+    """Return the file or folder of a path, or those that it matches as a glob."""
+    return [path] if path.exists() else sorted({Path(one) for each in braced(str(path)) for one in _matching(each)})
+
+
+def _data_in(found: Iterable[Path]) -> list[Path]:
+    """Return files, and the data files of folders, each once."""
+    return [*dict.fromkeys(file for one in found for file in (_below(one) if one.is_dir() else [one]))]
 
 
 def _matching(pattern: str) -> list[str]:

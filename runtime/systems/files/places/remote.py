@@ -7,42 +7,52 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyarrow.fs import FileSelector, FileSystem, FileType
+from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, FSSpecHandler, PyFileSystem
 
 from runtime.model.errors import SamzaError
-from runtime.systems.files.places.locations import MAGIC, OBJECT_STORES, braced, is_data, matches, parted
+from runtime.systems.files.places.locations import MAGIC, OBJECT_STORES, braced, is_data, matches, needs, parted
 
 if TYPE_CHECKING:
     from typing import BinaryIO
 
+    from fsspec.spec import AbstractFileSystem
 
-def urls_of(url: str) -> list[str]:
-    """Return the URLs of the files of a URL, which may be a glob, at any depth."""
+OF_ARROW = {*OBJECT_STORES.values(), "hdfs", "viewfs"}
+"""The schemes that Arrow opens by itself."""
+
+
+def listed_files(url: str) -> list[tuple[str, int, float]]:
+    """Return the files of a URL, which may be a glob, at any depth: the URL of each, its bytes, and its time (s)."""
     base, path = parted(url)
-    fixed = MAGIC.split(path)[0].rpartition("/")[0] if MAGIC.search(path) else path.rstrip("/")
+    is_glob = MAGIC.search(path) is not None
+    fixed = MAGIC.split(path)[0].rpartition("/")[0] if is_glob else path.rstrip("/")
     system, root = remote_system(base + fixed)
     try:
-        found = list(_listed(system, root))
+        found = list(_listed(system, root, is_glob))
     except (OSError, pa.ArrowException) as error:
         raise SamzaError(f"can't look into {url}: {error}; check the URL, and who may read there") from error
-    below = [one[len(root) :].lstrip("/") for one in found]
+    below = [one.path[len(root) :].lstrip("/") for one in found]
     names = [f"{fixed}/{one}".strip("/") if one else fixed for one in below]
-    if MAGIC.search(path):
-        names = [name for name in names if any(matches(name, each) for each in braced(path.rstrip("/")))]
+    patterns = braced(path.rstrip("/")) if is_glob else []
     start = len(fixed.split("/")) if fixed else 0
-    names = [name for name in names if all(map(is_data, name.split("/")[start:]))]
-    if not names:
-        raise SamzaError(f"there is no file {url}, nor one below it; check the URL that the stream is bound to")
-    return [base + name for name in sorted(names, key=lambda one: one.split("/"))]
+    kept = [
+        (name, one)
+        for name, one in zip(names, found, strict=True)
+        if all(map(is_data, name.split("/")[start:])) and (not is_glob or any(matches(name, each) for each in patterns))
+    ]
+    kept.sort(key=lambda one: one[0].split("/"))
+    return [(base + name, one.size or 0, (one.mtime_ns or 0) / 1e9) for name, one in kept]
 
 
-def _listed(system: FileSystem, root: str) -> Iterable[str]:
-    """Return the paths of all files at a place or below it."""
-    (at,) = system.get_file_info([root])
-    if at.type == FileType.File:
-        return [at.path]
+def _listed(system: FileSystem, root: str, is_glob: bool) -> Iterable[FileInfo]:
+    """Return all files at a place or below it."""
+    if not is_glob:
+        # Of a glob the place is a folder, which a server of HTTP can't tell from a file.
+        (at,) = system.get_file_info([root])
+        if at.type == FileType.File:
+            return [at]
     found = system.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
-    return [one.path for one in found if one.type == FileType.File]
+    return [one for one in found if one.type == FileType.File]
 
 
 def opened_file(url: str) -> pa.NativeFile:
@@ -63,10 +73,11 @@ def remote_system(url: str) -> tuple[FileSystem, str]:
     scheme, _, authority = base.partition(":")
     try:
         system, root = opened_system(f"{OBJECT_STORES.get(scheme.lower(), scheme)}:{authority}")
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, ImportError, pa.ArrowException) as error:
         raise SamzaError(
-            f"can't open {url}: {error}; a local run opens s3://, gs://, abfss:// and hdfs:// by Arrow, with the "
-            "credentials that its own documentation names; Spark opens what its session can: on=Spark(session)"
+            f"can't open {url}: {error}; a local run opens s3://, gs://, abfss:// and hdfs:// by Arrow, and others, as "
+            "az://, http:// and memory://, by fsspec, with the credentials that the documentation of each names; Spark "
+            "opens what its session can: on=Spark(session)"
         ) from error
     return system, f"{root.rstrip('/')}/{path}"
 
@@ -74,5 +85,22 @@ def remote_system(url: str) -> tuple[FileSystem, str]:
 @cache
 def opened_system(url: str) -> tuple[FileSystem, str]:
     """Return the file system of a bucket or a server, of which one is enough for all its files."""
-    system, root = FileSystem.from_uri(url)
-    return system, root
+    if url.partition(":")[0].lower() in OF_ARROW:
+        system, root = FileSystem.from_uri(url)
+        return system, root
+    other, root = written_system(url)
+    return PyFileSystem(FSSpecHandler(other)), root
+
+
+def written_system(url: str) -> tuple[AbstractFileSystem, str]:
+    """Return the file system of a URL as fsspec has it, and the path in it; raises SamzaError where there is none.
+
+    Only that tells whether a file was there already where one is to be made.
+    """
+    if "://" not in url:
+        raise ValueError(f"fsspec knows file systems by a scheme and two slashes, and not by {url}")
+    with needs("fsspec", f"{url} needs", "files"):
+        from fsspec.core import url_to_fs
+    # What was listed is asked for anew at each look: files come, and others write.
+    system, path = url_to_fs(url, use_listings_cache=False)
+    return system, path

@@ -1,0 +1,196 @@
+"""A folder that grows, as an input without end: each file that comes is taken into the log once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from operators.core.base import Serde
+from operators.core.durations import Duration
+from runtime.encoding.serdes import decoded, encode_all
+from runtime.model.clock import monotonic_ms, wall_clock_ms
+from runtime.model.errors import Damaged, SamzaError
+from runtime.ports.connectors import Intake, PushedRecord, PushedSource, length_ms
+from runtime.ports.source import Source
+from runtime.systems.files.files import kind_read, open_files
+from runtime.systems.files.places.locations import FoundFile, found_files, is_remote, local_path, url_of
+
+AT_ONCE = 10_000
+"""The records that are appended at a time, about, with the notes of all files that they are of."""
+SETTLED_MS = 1_000
+"""The time for which a file of this machine has to lie still before it is taken for whole."""
+SHARE = 10
+"""A look that takes long is followed by a pause of so many times that, so that looking is a tenth of the work."""
+_log = logging.getLogger("samza_dsl")
+
+
+class FileProgress(msgspec.Struct, frozen=True, array_like=True):
+    """The rows of a file that are taken in, what told it from others of its name then, and whether these are all."""
+
+    rows: int
+    state: tuple[int, float]
+    is_done: bool
+
+
+_pack, _unpack = msgspec.msgpack.encode, msgspec.msgpack.Decoder(FileProgress).decode
+
+
+def growing_folder(where: str | Path, *, poll_ms: Duration = 1_000, settled_ms: Duration | None = None) -> PushedSource:
+    """Read the files of a folder, a glob or a URL, and all that come: `{"orders": connectors.growing_folder("new")}`.
+
+    Each file is copied into the stream of the input once, in the order in which files come, and by name where several
+    do; after a crash it goes on behind the last row. It may be removed as soon as that is done. Every `poll_ms` it is
+    looked for files, of the kinds and schemes that any input may be bound to. A file has to be whole when it appears,
+    under a name that does not begin with a dot or an underscore: rename it when it is written. One of this machine is
+    taken once nobody has written to it for `settled_ms` (a second); one behind a URL at once. It is an error where a
+    file was changed after it was taken. Raises SamzaError for malformed arguments, and the run where the folder is
+    absent.
+
+    >>> from samza_dsl import connectors
+    >>> connectors.growing_folder("s3://lake/incoming/*.jsonl").name
+    'growing:s3://lake/incoming/*.jsonl'
+    """
+    place = url_of(where) if is_remote(where) else str(local_path(where).absolute())
+    usual = 0 if is_remote(where) else SETTLED_MS
+    still_ms = usual if settled_ms is None else length_ms("growing_folder(settled_ms", settled_ms, least=0)
+    folder = _Folder(place, length_ms("growing_folder(poll_ms", poll_ms) / 1_000, still_ms / 1_000)
+    return PushedSource(f"growing:{place}", folder.push)
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """A folder that is looked into again and again; `warned` has the files of which was told that they are no data."""
+
+    place: str
+    poll_s: float
+    settled_s: float
+    warned: set[str] = field(default_factory=set)
+
+    def push(self, intake: Intake) -> None:
+        """Take in what comes until the run ends; or what is there now."""
+        noted = {name: _unpack(note) for name, note in intake.noted.items()}
+        while True:
+            started = monotonic_ms()
+            waiting = self._look(intake, noted)
+            if intake.until_now and not waiting:
+                return
+            took_s = (monotonic_ms() - started) / 1_000
+            if intake.wait(max(self.poll_s, SHARE * took_s) if not intake.until_now else self.settled_s / 10):
+                return
+
+    def _look(self, intake: Intake, noted: dict[str, FileProgress]) -> bool:
+        """Take in the files that are new; return whether some are not settled yet."""
+        load, waiting = _Load(intake, noted), False
+        for found in self._found():
+            name = str(found.file.path)
+            known = noted.get(name)
+            if known is not None and _state_of(found) != known.state:
+                raise Damaged(
+                    f"{name} was changed since it was taken in, with {known.state[0]:,} bytes then and {found.size:,} "
+                    "now: a file is read once. Write what comes to new files, each under a name that begins with a dot "
+                    "until it is whole; remove this one, and it comes no more"
+                )
+            if known is not None and known.is_done:
+                continue
+            if known is None and wall_clock_ms() / 1_000 - found.modified_s < self.settled_s:
+                waiting = True
+                continue
+            if intake.wait(0):
+                break
+            if self._is_data(found):
+                load.add(found)
+        load.push()
+        return waiting
+
+    def _found(self) -> list[FoundFile]:
+        found = found_files(self.place)
+        if not found and not is_remote(self.place):
+            _check_is_there(Path(self.place))
+        return found
+
+    def _is_data(self, found: FoundFile) -> bool:
+        try:
+            kind_read(found.file.path)
+        except SamzaError as error:
+            if str(found.file.path) not in self.warned:
+                self.warned.add(str(found.file.path))
+                _log.warning("%s is not taken in: %s", self.place, error)
+            return False
+        return True
+
+
+class _Load:
+    """The rows of several files on their way into the log, with the notes of how far each is read."""
+
+    def __init__(self, intake: Intake, noted: dict[str, FileProgress]) -> None:
+        self._intake, self._noted = intake, noted
+        self._records: list[PushedRecord] = []
+        self._notes: dict[str, FileProgress] = {}
+
+    def add(self, found: FoundFile) -> None:
+        """Take in a file, from behind what is taken in of it; raises SamzaError for one that can't be read."""
+        name, state = str(found.file.path), _state_of(found)
+        rows = self._noted[name].rows if name in self._noted else 0
+        try:
+            for values, following in _rows_of(found, rows, self._intake.serde):
+                rows = following
+                self._records += map(PushedRecord, values)
+                self._notes[name] = FileProgress(rows, state, False)
+                if len(self._records) >= AT_ONCE:
+                    self.push()
+        except FileNotFoundError as error:
+            if rows:
+                raise Damaged(f"{name} was removed when {rows:,} of its rows were taken in: restore it") from error
+            _log.warning("%s was removed before it was read", name)
+            return
+        except OSError as error:
+            raise SamzaError(f"{name} can't be read: {error.strerror or error}") from error
+        self._notes[name] = FileProgress(rows, state, True)
+
+    def push(self) -> None:
+        """Append what there is."""
+        if self._notes:
+            self._intake.push(self._records, {name: _pack(note) for name, note in self._notes.items()})
+            self._noted |= self._notes
+        self._records, self._notes = [], {}
+
+
+def _state_of(found: FoundFile) -> tuple[int, float]:
+    return found.size, found.modified_s
+
+
+def _rows_of(found: FoundFile, start: int, declared: Serde) -> Iterator[tuple[list[bytes | None], int]]:
+    """Yield the rows of a file as the declared serde writes them, and the number of the next row."""
+    source: Source = open_files([found.file])
+    try:
+        serde = source.serde(declared)
+        while (read := source.read(0, start, AT_ONCE)) is not None:
+            values = [*read.batch.values]
+            yield values if serde == declared else _rewritten(values, serde, declared), read.next_offset
+            start = read.next_offset
+    finally:
+        source.close()
+
+
+def _rewritten(values: list[bytes], serde: Serde, declared: Serde) -> list[bytes | None]:
+    """Return rows as another serde writes them; those that can't be read stay as they are.
+
+    Whoever reads the stream finds them there, and does with them what the input says: `on_error=`.
+    """
+    try:
+        return encode_all(declared, [*decoded(serde, values)])
+    except Exception:
+        if len(values) == 1:
+            return [*values]
+    return [one for value in values for one in _rewritten([value], serde, declared)]
+
+
+def _check_is_there(path: Path) -> None:
+    """Raise SamzaError where not even the folder is there in which files are to come."""
+    fixed = next(one for one in (path, *path.parents) if not any(sign in str(one) for sign in "*?[{"))
+    if not fixed.is_dir():
+        raise SamzaError(f"there is no folder {fixed} for files to come to: make it, or check the path")

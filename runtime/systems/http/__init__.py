@@ -1,0 +1,1 @@
+"""HTTP and websockets: inputs that others post or send, and outputs that are posted."""

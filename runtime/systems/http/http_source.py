@@ -1,0 +1,252 @@
+"""An input that others post to: each record is in the embedded log before it is acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from runtime.model.errors import SamzaError
+from runtime.ports.connectors import Intake, PushedRecord, PushedSource
+from runtime.systems.files.places.locations import needs
+from runtime.systems.host.addresses import address_of, is_local
+from runtime.systems.http.tokens import Token, token_said
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+REMEMBERED = 100_000
+"""The idempotency keys that are remembered, of the newest requests that had one."""
+LONGEST_KEY = 256
+MOST_WAITING = 1_000
+"""The requests that may wait for their records to be appended; others are told to come again."""
+TYPES = ("application/json", "application/x-ndjson", "application/octet-stream")
+LINES = "application/x-ndjson"
+_log = logging.getLogger("samza_dsl")
+
+
+def http_source(
+    address: str = ":8080",
+    path: str = "/",
+    *,
+    token: str | None = None,
+    token_file: str | Path | None = None,
+    max_body_bytes: int = 1 << 20,
+    on_ready: Callable[[str], None] | None = None,
+) -> PushedSource:
+    """Let others post records: `{"orders": connectors.http_source(":8080", "/orders")}`.
+
+    The body of a request is a record, as the input's `value=` reads it; with `Content-Type: application/x-ndjson` each
+    of its lines is. It is answered by 202 once all of them are durable in the stream of the input, and by 422, with
+    none of them taken, where one is not of the input's type. A request whose header `Idempotency-Key` was there before,
+    in one of the last 100,000 that had one, is answered alike and takes no effect. `on_ready` is told the URL once it
+    is served. Without a host it is for this machine alone; for others a `token` is needed, which requests carry as
+    `Authorization: Bearer TOKEN`. TLS is for a proxy in front of it. It needs `samza-dsl[http]`. Raises SamzaError for
+    malformed arguments, and the run where the address can't be had.
+
+    >>> from samza_dsl import connectors
+    >>> connectors.http_source(":8080", "/orders").name
+    'http://127.0.0.1:8080/orders'
+    """
+    try:
+        host, port = address_of(address)
+    except ValueError as error:
+        raise SamzaError(
+            f'http_source({address!r}): {error}: write ":8080", or 0.0.0.0:8080 for other machines'
+        ) from None
+    if not path.startswith("/"):
+        raise SamzaError(f'http_source(path={path!r}): write what stands behind the host: path="/orders"')
+    if type(max_body_bytes) is not int or max_body_bytes < 1:
+        raise SamzaError(f"http_source(max_body_bytes={max_body_bytes!r}): write a whole number, as 1_000_000")
+    found = token_said("http_source", token, token_file)
+    if found() is None and not is_local(host):
+        raise SamzaError(
+            f"http_source({address!r}): whoever reaches {host} could write: say a token, or token_file=, or leave the "
+            "host out"
+        )
+    server = _PostServer(host, port, path, found, max_body_bytes, on_ready)
+    return PushedSource(f"http://{host}:{port}{path}", lambda intake: _serve(server, intake))
+
+
+def _serve(server: _PostServer, intake: Intake) -> None:
+    with needs("aiohttp", f"{server.url(server.port)} needs", "http"):
+        import aiohttp  # noqa: F401  # so that its absence is told of in its own words
+    if not intake.until_now:
+        asyncio.run(server.serve(intake))
+
+
+class _Posted(NamedTuple):
+    """The records of a request that wait to be appended, its idempotency key, and who waits for them."""
+
+    records: list[PushedRecord]
+    key: str
+    done: asyncio.Future[None]
+
+
+class _PostServer:
+    """A server of one path. Its handlers and its one appender are tasks of one event loop, in the source's thread."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        path: str,
+        token: Token,
+        max_body_bytes: int,
+        on_ready: Callable[[str], None] | None,
+    ) -> None:
+        self._host, self.port, self._path = host, port, path
+        self._token, self._max_body_bytes, self._on_ready = token, max_body_bytes, on_ready
+        self._waiting: list[_Posted] = []
+        self._came = asyncio.Event()
+        self._ends = False
+        self._keys = _SeenKeys({})
+
+    def url(self, port: int) -> str:
+        """Return the URL at which it is served."""
+        return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{port}{self._path}"
+
+    async def serve(self, intake: Intake) -> None:
+        """Serve until the run ends."""
+        from aiohttp import web
+
+        self._intake, self._keys = intake, _SeenKeys(dict(intake.noted))
+        self._waiting, self._came, self._ends = [], asyncio.Event(), False
+        application = web.Application(client_max_size=self._max_body_bytes)
+        application.router.add_post(self._path, self._post)
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        appending = asyncio.create_task(self._append_all())
+        closing = asyncio.create_task(_until_closing(intake))
+        try:
+            try:
+                site = web.TCPSite(runner, self._host, self.port)
+                await site.start()
+            except OSError as error:
+                raise SamzaError(
+                    f"{self.url(self.port)} can't be listened at: {error.strerror}; give another port"
+                ) from error
+            url = self.url(runner.addresses[0][1])
+            _log.info("records are taken in by POST at %s", url)
+            if self._on_ready is not None:
+                self._on_ready(url)
+            await asyncio.wait({appending, closing}, return_when=asyncio.FIRST_COMPLETED)
+            if appending.done():
+                appending.result()
+        finally:
+            closing.cancel()
+            # What is on its way into the log is answered for; what is not yet, is not taken.
+            self._ends = True
+            self._came.set()
+            with suppress(SamzaError):
+                await appending
+            for posted in self._waiting:
+                posted.done.cancel()
+            await runner.cleanup()
+
+    async def _post(self, request: web.Request) -> web.Response:
+        from aiohttp import web
+
+        said = request.headers
+        token = self._token()
+        if token is not None:
+            scheme, _, given = said.get("Authorization", "").partition(" ")
+            # Compared in the same time whatever it is: nobody can guess it one character after the other.
+            if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token.encode()):
+                raise web.HTTPUnauthorized(text="a token is asked for: Authorization: Bearer TOKEN\n")
+        elif "Origin" in said:
+            # A page in the browser of this machine may post to it; of a program no Origin is told.
+            raise web.HTTPForbidden(text="a page of a browser may not post without a token\n")
+        if request.content_type not in TYPES:
+            raise web.HTTPUnsupportedMediaType(text=f"the Content-Type is one of {', '.join(TYPES)}\n")
+        key = said.get("Idempotency-Key", "")
+        if len(key) > LONGEST_KEY:
+            raise web.HTTPBadRequest(text=f"an Idempotency-Key has at most {LONGEST_KEY} characters\n")
+        if self._ends or len(self._waiting) >= MOST_WAITING:
+            raise web.HTTPServiceUnavailable(
+                text="too many requests wait, or the run has ended\n", headers={"Retry-After": "1"}
+            )
+        body = await request.read()
+        is_lines = request.content_type == LINES
+        records = self._records([line for line in body.splitlines() if line.strip()] if is_lines else [body])
+        await self._appended(records, key)
+        return web.json_response({"records": len(records)}, status=202)
+
+    def _records(self, values: list[bytes]) -> list[PushedRecord]:
+        from aiohttp import web
+
+        for number, value in enumerate(values, 1):
+            try:
+                self._intake.serde.decode(value)
+            except Exception as error:
+                raise web.HTTPUnprocessableEntity(text=f"record {number} of {len(values)}: {error}\n") from None
+        return [PushedRecord(value) for value in values]
+
+    async def _appended(self, records: list[PushedRecord], key: str) -> None:
+        """Wait until records are durable; those of a key that was there before are, or are on their way."""
+        from aiohttp import web
+
+        if key and key in self._keys.seen:
+            return
+        same = next((posted for posted in self._waiting if key and posted.key == key), None)
+        if same is None:
+            same = _Posted(records, key, asyncio.get_running_loop().create_future())
+            self._waiting.append(same)
+            self._came.set()
+        try:
+            # Whoever posts may go away, and others wait for the same.
+            await asyncio.shield(same.done)
+        except asyncio.CancelledError:
+            if same.done.cancelled():
+                raise web.HTTPServiceUnavailable(text="the run has ended\n", headers={"Retry-After": "5"}) from None
+            raise
+
+    async def _append_all(self) -> None:
+        """Append what has come, all that waits at once: each commit of the log is one write to the disk."""
+        while not self._ends:
+            await self._came.wait()
+            self._came.clear()
+            posted = [*self._waiting]
+            records = [record for one in posted for record in one.records]
+            notes = self._keys.notes([one.key for one in posted if one.key])
+            if posted:
+                await asyncio.to_thread(self._intake.push, records, notes)
+            self._keys.keep(notes)
+            del self._waiting[: len(posted)]
+            for one in posted:
+                if not one.done.done():
+                    one.done.set_result(None)
+
+
+async def _until_closing(intake: Intake) -> None:
+    # Asked again and again: a thread that waits for the end would keep a source from ending by an error of its own.
+    while not await asyncio.to_thread(intake.wait, 0.2):
+        pass
+
+
+class _SeenKeys:
+    """The idempotency keys of the last requests, each noted in a slot that is taken again after so many others."""
+
+    def __init__(self, noted: dict[str, bytes]) -> None:
+        self._slots = {name: value.decode() for name, value in noted.items() if name != "next"}
+        self._next = int(noted.get("next", b"0"))
+        self.seen = {*self._slots.values()}
+
+    def notes(self, keys: list[str]) -> dict[str, bytes]:
+        """Return the notes by which keys are kept."""
+        found = {str((self._next + n) % REMEMBERED): key.encode() for n, key in enumerate(keys)}
+        return found | {"next": b"%d" % (self._next + len(keys))} if keys else {}
+
+    def keep(self, notes: dict[str, bytes]) -> None:
+        """Take keys for seen, whose notes are durable."""
+        for name, value in notes.items():
+            if name == "next":
+                self._next = int(value)
+                continue
+            self.seen.discard(self._slots.get(name, ""))
+            self._slots[name] = value.decode()
+            self.seen.add(self._slots[name])

@@ -1,0 +1,347 @@
+"""Records that are posted, in and out: what is acknowledged takes effect, once where the poster says an id."""
+
+import asyncio
+import http.client
+import json
+import logging
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.model.errors import Unavailable
+from runtime.systems.connectors import outbox
+from runtime.systems.http import http_source as source_module
+from runtime.systems.memory.environment import MemoryEnvironment
+from samza_dsl import App, SamzaError, connectors
+from samza_dsl.connectors import AtLeastOnceSink, SinkRow
+from samza_dsl.testing import check_sink
+from tests.connectors.test_pushed_sources import DyingEnvironment
+from tests.real_time import until
+from tests.scale import examples
+
+JSON, LINES = "application/json", "application/x-ndjson"
+
+
+class Order(msgspec.Struct, frozen=True):
+    id: int
+    cents: int = 0
+
+
+def copying() -> App:
+    app = App("copying")
+    orders = app.input("orders", value=Order, key=lambda order: order.id % 3)
+    orders.send_to(app.output("copies", value=Order, key=int))
+    return app
+
+
+def posted(url: str, body: bytes, kind: str = JSON, method: str = "POST", **headers: str) -> tuple[int, str]:
+    """Post a body, and return the status and text of the answer."""
+    parts = urlsplit(url)
+    with closing(http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=60)) as connection:
+        said = {"Content-Type": kind, **{name.replace("_", "-"): value for name, value in headers.items()}}
+        connection.request(method, parts.path, body, said)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+class Ready:
+    """Tells a test at which URL an input is served."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._is_told = threading.Event()
+
+    def __call__(self, url: str) -> None:
+        self.url = url
+        self._is_told.set()
+
+    async def wait(self) -> str:
+        await until(self._is_told.is_set)
+        return self.url
+
+
+def test_what_is_acknowledged_takes_effect(tmp_path: Path) -> None:
+    async def main(start: int) -> list[Order]:
+        ready = Ready()
+        source = connectors.http_source(":0", "/orders", on_ready=ready)
+        async with copying().running(tmp_path, bind={"orders": source}) as run:
+            url = await ready.wait()
+            answers = await asyncio.gather(
+                *(asyncio.to_thread(posted, url, b'{"id":%d}' % n) for n in range(start, start + 20))
+            )
+            assert answers == [(202, '{"records": 1}')] * 20
+            lines = b'{"id":100}\n\n{"id":101,"cents":5}\n'
+            assert await asyncio.to_thread(posted, url, lines, LINES) == (202, '{"records": 2}')
+            await run.settled()
+            return run.received("copies")
+
+    first = asyncio.run(main(0))
+    assert Counter(order.id for order in first) == Counter([*range(20), 100, 101])
+    assert Counter(order.id for order in asyncio.run(main(20))) == Counter([*range(40), 100, 101, 100, 101])
+
+
+def test_a_request_that_comes_again_takes_effect_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_module, "REMEMBERED", 3)
+
+    async def main(keys: list[str]) -> list[Order]:
+        ready = Ready()
+        source = connectors.http_source(":0", on_ready=ready)
+        async with copying().running(tmp_path, bind={"orders": source}) as run:
+            url = await ready.wait()
+            for key in keys:
+                answers = await asyncio.gather(
+                    *(asyncio.to_thread(posted, url, b'{"id":1}', Idempotency_Key=key) for _ in range(3))
+                )
+                assert answers == [(202, '{"records": 1}')] * 3
+            await run.settled()
+            return run.received("copies")
+
+    assert len(asyncio.run(main(["a", "b", "c"]))) == 3
+    assert len(asyncio.run(main(["a", "b", "c"]))) == 3
+    # The fourth takes the place of the first, which is known no more.
+    assert len(asyncio.run(main(["d", "b", "c"]))) == 4
+    assert len(asyncio.run(main(["a"]))) == 5
+
+
+@pytest.mark.parametrize(
+    ("said", "request_", "status", "told"),
+    [
+        ({}, {"body": b'{"id":"x"}'}, 422, "record 1 of 1: Expected `int`, got `str`"),
+        ({}, {"body": b'{"id":1}\n{"id":}', "kind": LINES}, 422, "record 2 of 2: JSON is malformed"),
+        ({}, {"body": b""}, 422, "record 1 of 1"),
+        ({"max_body_bytes": 50}, {"body": b'{"id":1' + b" " * 50 + b"}"}, 413, "Maximum request body size"),
+        ({}, {"body": b'{"id":1}', "kind": "text/plain"}, 415, "the Content-Type is one of"),
+        ({}, {"body": b'{"id":1}', "Origin": "http://evil.example"}, 403, "a page of a browser"),
+        ({}, {"body": b"", "method": "GET"}, 405, "Method Not Allowed"),
+        ({}, {"body": b'{"id":1}', "Idempotency_Key": "k" * 257}, 400, "at most 256 characters"),
+        ({"token": "secret"}, {"body": b'{"id":1}'}, 401, "Authorization: Bearer TOKEN"),
+        ({"token": "secret"}, {"body": b'{"id":1}', "Authorization": "Bearer other"}, 401, "a token is asked for"),
+        ({"token": "secret"}, {"body": b'{"id":1}', "Authorization": "Bearer secret"}, 202, '{"records": 1}'),
+    ],
+)
+def test_each_request_is_answered_for_what_it_is(
+    said: dict[str, Any], request_: dict[str, Any], status: int, told: str
+) -> None:
+    async def main() -> int:
+        ready = Ready()
+        source = connectors.http_source(":0", "/orders", on_ready=ready, **said)
+        async with copying().running(MemoryEnvironment(), bind={"orders": source}) as run:
+            found, text = await asyncio.to_thread(lambda url: posted(url, **request_), await ready.wait())
+            assert (found, told in text) == (status, True), text
+            await run.settled()
+            return len(run.received("copies"))
+
+    assert asyncio.run(main()) == (status == 202)
+
+
+def test_a_commit_that_fails_acknowledges_nothing() -> None:
+    environment = DyingEnvironment()
+
+    async def main() -> int:
+        ready = Ready()
+        source = connectors.http_source(":0", on_ready=ready)
+        async with copying().running(environment, bind={"orders": source}) as run:
+            url = await ready.wait()
+            environment.dies_at = 1
+            status, _ = await asyncio.to_thread(posted, url, b'{"id":1}')
+            with pytest.raises(SamzaError, match="the machine is gone"):
+                await run.ended()
+            return status
+
+    with pytest.raises(SamzaError, match="the machine is gone"):
+        assert asyncio.run(main()) == 503
+
+
+def test_an_address_that_is_taken_is_told(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as taken:
+        source = connectors.http_source(f":{taken.server_address[1]}")
+        with pytest.raises(SamzaError, match="can't be listened at"):
+            copying().run(tmp_path, bind={"orders": source})
+
+
+class Hook(BaseHTTPRequestHandler):
+    """Takes what is posted, by id, and answers as it is told to."""
+
+    protocol_version = "HTTP/1.1"
+    rows: ClassVar[list[tuple[str, Any]]] = []
+    statuses: ClassVar[list[int]] = []
+    """The next answers; a row that is answered by 599 is taken, and the answer lost."""
+    headers_seen: ClassVar[list[dict[str, str]]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        status = self.statuses.pop(0) if self.statuses else 204
+        self.headers_seen.append(dict(self.headers))
+        if status in (204, 599):
+            self.rows.append((self.headers.get("Idempotency-Key", ""), json.loads(body)))
+        if status == 599:
+            self.close_connection = True
+            return
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *arguments: Any) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def hooked(*statuses: int) -> Iterator[tuple[str, type[Hook]]]:
+    """Serve a hook, and return its URL and what it has taken."""
+    kind = type("OneHook", (Hook,), {"rows": [], "statuses": [*statuses], "headers_seen": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/hook?key=secret", kind
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "FIRST_PAUSE_S", 0.0)
+
+
+def test_the_suite_for_sinks_passes() -> None:
+    with hooked() as (url, kind):
+        rows = [SinkRow({"id": n}, key=n % 4) for n in range(20)]
+        check_sink(lambda: connectors.webhook(url), lambda: [row for _, row in kind.rows], rows, times=30)
+
+
+@given(
+    orders=st.lists(st.integers(0, 9), max_size=20),
+    statuses=st.lists(st.sampled_from([204, 429, 500, 599, 400]), max_size=8),
+    at_once=st.integers(1, 4),
+)
+@settings(deadline=None, max_examples=examples(15, 200))
+def test_each_row_is_posted_under_one_id_and_each_key_in_order(
+    orders: list[int], statuses: list[int], at_once: int
+) -> None:
+    environment, wanted = MemoryEnvironment(), [Order(id, cents) for cents, id in enumerate(orders)]
+    with hooked(*statuses) as (url, kind):
+        for _ in range(len(statuses) + 1):
+            bind = {"orders": wanted, "copies": connectors.webhook(url, at_once=at_once)}
+            with suppress(SamzaError):  # it was refused
+                copying().run(environment, bind=bind)
+    by_id = dict(kind.rows)
+    assert len(by_id) == len(wanted) and all(by_id)
+    assert all(by_id[id] == row for id, row in kind.rows), "an id is of one row"
+    assert Counter(row["cents"] for row in by_id.values()) == Counter(range(len(wanted)))
+    for key in range(3):
+        taken = [row["cents"] for row in dict(kind.rows).values() if row["id"] % 3 == key]
+        assert taken == [order.cents for order in wanted if order.id % 3 == key]
+
+
+def test_a_webhook_ends_the_run_where_it_is_refused_and_shows_no_secret(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with hooked(500, 401) as (url, kind):
+        sink = connectors.webhook(url, token="geheim", headers={"X-Shop": "7"})
+        with pytest.raises(SamzaError, match=r"/hook answered 401 to row .*The row waits") as caught:
+            copying().run(tmp_path, bind={"orders": [Order(1)], "copies": sink})
+    told = f"{sink} {caught.value} {caplog.text}"
+    assert "secret" not in told and "geheim" not in told
+    assert kind.headers_seen[-1]["Authorization"] == "Bearer geheim"
+    assert kind.headers_seen[-1]["X-Shop"] == "7"
+
+
+def test_a_token_in_a_file_may_change(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("one\n")
+    with hooked() as (url, kind):
+        sink = connectors.webhook(url, token_file=file)
+        for token in ("one", "two"):
+            file.write_text(token)
+            sink.write([SinkRow(1)])
+        sink.close()
+    assert [seen["Authorization"] for seen in kind.headers_seen] == ["Bearer one", "Bearer two"]
+
+
+def test_nobody_who_answers_is_waited_for() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hook) as gone:
+        port = gone.server_address[1]
+    sink = connectors.webhook(f"http://127.0.0.1:{port}/hook")
+    assert isinstance(sink, AtLeastOnceSink)
+    with pytest.raises((OSError, Unavailable)):
+        sink.write([SinkRow(1)])
+
+
+@pytest.mark.ci
+def test_from_one_application_to_another_each_row_takes_effect_once(tmp_path: Path) -> None:
+    first = App("first")
+    numbers = first.input("numbers", value=Order)
+    numbers.send_to(first.output("sent", value=Order))
+
+    async def main() -> list[Order]:
+        ready = Ready()
+        source = connectors.http_source(":0", on_ready=ready)
+        async with copying().running(tmp_path / "second", bind={"orders": source}) as second:
+            url = await ready.wait()
+            environment = DyingEnvironment()
+            orders = [Order(n) for n in range(50)]
+            for dies_at in (3, 4, 5, -1):
+                environment.dies_at = dies_at
+                bind = {"numbers": orders, "sent": connectors.webhook(url, at_once=3)}
+                try:
+                    await asyncio.to_thread(first.run, environment, bind=bind)
+                except SamzaError:
+                    continue
+            await second.settled()
+            return second.received("copies")
+
+    assert Counter(order.id for order in asyncio.run(main())) == Counter(range(50))
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda: connectors.http_source("8080"), "is no address"),
+        (lambda: connectors.http_source(":8080", "orders"), "write what stands behind the host"),
+        (lambda: connectors.http_source("0.0.0.0:8080"), r"whoever reaches 0\.0\.0\.0 could write: say a token"),
+        (lambda: connectors.http_source(max_body_bytes=0), "write a whole number"),
+        (lambda: connectors.http_source(token=""), "a token that nobody guesses"),
+        (lambda: connectors.http_source(token="a", token_file="b"), "say one of the two"),
+        (lambda: connectors.http_source(token_file="absent"), "can't be read"),
+        (lambda: connectors.webhook("ftp://example.com"), "write the URL"),
+        (lambda: connectors.webhook("https://me:x@example.com", token="a"), "not by both"),
+        (lambda: connectors.webhook("https://example.com", at_once=0), "up to 256"),
+        (lambda: connectors.webhook("https://example.com", timeout_ms=0), "whole ms of at least 1"),
+    ],
+)
+def test_malformed_arguments_are_told(make: Any, error: str) -> None:
+    with pytest.raises(SamzaError, match=error):
+        make()
+
+
+def test_by_url_on_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret")
+    app = copying()
+    with hooked() as (url, kind):
+        run = app.run(tmp_path / "data", bind={"orders": [Order(1)], "copies": f"webhook+{url}"})
+        assert [row["id"] for _, row in kind.rows] == [1]
+    bind = {"orders": f"listen://:0/orders?token_file={tmp_path}/token"}
+    run = app.run(tmp_path / "other", bind=bind, until_now=True)
+    assert run.received("copies") == []
+    with pytest.raises(SamzaError, match=r"listen://:0/orders: tokens: write listen://"):
+        app.run(tmp_path / "other", bind={"orders": "listen://:0/orders?tokens=secret"}, until_now=True)
+
+
+def test_its_absence_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    with pytest.raises(SamzaError, match=r"needs aiohttp, which is not installed: pip install 'samza-dsl\[http\]'"):
+        copying().run(tmp_path, bind={"orders": connectors.http_source(":0")})

@@ -1,0 +1,239 @@
+"""Sources that push: each record takes effect once through crashes, from a stream that others may read as well."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.containers.protocol import places
+from runtime.model.errors import Fenced, Owned
+from runtime.ports.commits import Commit
+from runtime.systems.connectors import feed
+from runtime.systems.log.environment import LogEnvironment
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.units.driver.application import check_not_connected
+from samza_dsl import App, PlanError, SamzaError, dead_letter
+from samza_dsl.connectors import Intake, PushedRecord, PushedSource
+from samza_dsl.testing import check_source
+from tests.real_time import until
+from tests.scale import examples
+
+
+class DyingEnvironment(MemoryEnvironment):
+    """An environment of which a commit dies, before it is made or behind it."""
+
+    dies_at = -1
+    keeps = False
+
+    def commit(self, commit: Commit) -> None:
+        self.dies_at -= 1
+        if self.dies_at != 0 or self.keeps:
+            super().commit(commit)
+        if self.dies_at == 0:
+            raise SamzaError("the machine is gone")
+
+
+def counting(end: int, at_once: int = 1, ends: bool = False) -> PushedSource:
+    """Return a source of the numbers up to an end, which notes the number that is next."""
+
+    def push(intake: Intake) -> None:
+        start = int(intake.noted.get("next", b"0"))
+        for first in range(start, end, at_once):
+            numbers = range(first, min(first + at_once, end))
+            records = [PushedRecord(n, b"%d" % (n % 3), 1_000 * n) for n in numbers]
+            intake.push(records, {"next": b"%d" % numbers.stop})
+        if ends:
+            intake.end()
+        elif not intake.until_now:
+            intake.wait()
+
+    return PushedSource("numbers from somewhere", push)
+
+
+def copying(partitions: int | None = None, **how: Any) -> App:
+    app = App("copying")
+    numbers = app.input("numbers", value=int, key=str, partitions=partitions, **how)
+    numbers.send_to(app.output("copies", value=int, key=str))
+    return app
+
+
+@given(
+    ends=st.lists(st.integers(0, 12), min_size=1, max_size=4),
+    at_once=st.integers(1, 5),
+    deaths=st.lists(st.tuples(st.integers(1, 12), st.booleans()), max_size=5),
+    partitions=st.integers(1, 3),
+)
+@settings(deadline=None, max_examples=examples(25, 400))
+def test_each_record_takes_effect_once_through_deaths_at_any_commit(
+    ends: list[int], at_once: int, deaths: list[tuple[int, bool]], partitions: int
+) -> None:
+    environment = DyingEnvironment()
+    app = copying(partitions)
+    for number in range(len(ends) + len(deaths)):
+        source = counting(max(ends[: number + 1]), at_once)
+        environment.dies_at, environment.keeps = deaths[number] if number < len(deaths) else (-1, False)
+        try:
+            app.run(environment, bind={"numbers": source}, until_now=True)
+        except SamzaError:
+            continue
+    environment.dies_at = -1
+    run = app.run(environment, bind={"numbers": counting(max(ends), at_once)}, until_now=True)
+    assert sorted(run.received("copies")) == [*range(max(ends))]
+
+
+def test_a_source_that_ends_ends_the_run(tmp_path: Path) -> None:
+    for _ in range(2):
+        run = copying(2).run(tmp_path, bind={"numbers": counting(10, ends=True)})
+        assert sorted(run.received("copies")) == [*range(10)]
+
+
+def test_what_was_pushed_is_a_stream_that_others_read(tmp_path: Path) -> None:
+    copying().run(tmp_path, bind={"numbers": counting(10, ends=True)})
+    other = App("other")
+    other.input("numbers", value=int).send_to(other.output("seen", value=int))
+    assert other.run(tmp_path).received("seen") == [*range(10)]
+
+
+def test_the_suite_for_sources_passes() -> None:
+    check_source(lambda: counting(20, 3), times=20)
+
+
+def test_a_live_run_takes_in_what_comes(tmp_path: Path) -> None:
+    came = threading.Semaphore(0)
+
+    def push(intake: Intake) -> None:
+        for n in range(int(intake.noted.get("n", b"0")), 10):
+            while not came.acquire(timeout=0.01):
+                if intake.wait(0):
+                    return
+            intake.push([PushedRecord(n)], {"n": b"%d" % (n + 1)})
+        intake.end()
+
+    async def run(number: int) -> list[int]:
+        async with copying().running(tmp_path, bind={"numbers": PushedSource("doors", push)}) as live:
+            came.release(number)
+            await until(lambda: len(live.received("copies")) == number)
+            return live.received("copies")
+
+    assert asyncio.run(run(5)) == [*range(5)]
+    came.release(5)
+    assert copying().run(tmp_path, bind={"numbers": PushedSource("doors", push)}).received("copies") == [*range(10)]
+
+
+def test_what_goes_wrong_in_a_source_ends_the_run(tmp_path: Path) -> None:
+    def push(intake: Intake) -> None:
+        intake.push([PushedRecord(1)])
+        raise ValueError("too much")
+
+    with pytest.raises(SamzaError, match=r"wild: push\(\) of the source failed: ValueError\('too much'\)"):
+        copying().run(tmp_path, bind={"numbers": PushedSource("wild", push)})
+
+
+def test_bytes_that_are_no_value_are_for_the_policy_of_the_input(tmp_path: Path) -> None:
+    def push(intake: Intake) -> None:
+        intake.push([PushedRecord(b"x"), PushedRecord(b"7"), PushedRecord(8)])
+        intake.end()
+
+    run = copying(on_error=dead_letter("bad")).run(tmp_path, bind={"numbers": PushedSource("mixed", push)})
+    assert run.received("copies") == [7, 8]
+    assert len(run.received("bad")) == 1
+
+
+def test_a_stream_that_is_made_anew_is_filled_anew(tmp_path: Path) -> None:
+    bind = {"numbers": counting(5)}
+    copying().run(tmp_path, bind=bind, until_now=True)
+    log = LogEnvironment(tmp_path)
+    log.delete_stream("numbers")
+    log.close()
+    run = copying().run(tmp_path, bind=bind, until_now=True, from_start=True, state="reset")
+    assert run.received("copies") == [*range(5)] * 2
+
+
+def test_a_second_run_takes_in_nothing(tmp_path: Path) -> None:
+    other = App("other")
+    other.input("numbers", value=int).send_to(other.output("seen", value=int))
+
+    async def main() -> None:
+        async with copying().running(tmp_path, bind={"numbers": counting(5)}) as first:
+            await until(lambda: len(first.received("copies")) == 5)
+            with pytest.raises(Owned, match="by another run: end that first"):
+                await asyncio.to_thread(other.run, tmp_path, bind={"numbers": counting(5)}, until_now=True)
+
+    asyncio.run(main())
+
+
+def test_a_run_that_was_taken_over_pushes_nothing() -> None:
+    environment, app = MemoryEnvironment(), copying()
+    may_go_on = threading.Event()
+    failures: list[Exception] = []
+
+    def push(intake: Intake) -> None:
+        may_go_on.wait()
+        try:
+            intake.push([PushedRecord(99)], {"next": b"99"})
+        except Fenced as error:
+            failures.append(error)
+            raise
+
+    async def main() -> None:
+        async with app.running(environment, bind={"numbers": PushedSource("numbers from somewhere", push)}) as run:
+            await asyncio.to_thread(app.run, environment, bind={"numbers": counting(5)}, until_now=True)
+            may_go_on.set()
+            await run.ended()
+
+    with pytest.raises(Fenced):
+        asyncio.run(main())
+    assert len(failures) == 1
+    run = app.run(environment, bind={"numbers": counting(5)}, until_now=True)
+    assert run.received("copies") == [*range(5)]
+
+
+def test_a_source_that_does_not_return_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(feed, "PATIENCE_S", 0.01)
+    later, refused = threading.Event(), threading.Event()
+
+    def push(intake: Intake) -> None:
+        later.wait()
+        try:
+            intake.push([PushedRecord(1)])
+        except SamzaError:
+            refused.set()
+
+    async def main() -> None:
+        async with copying().running(tmp_path, bind={"numbers": PushedSource("deaf", push)}):
+            pass
+
+    asyncio.run(main())
+    later.set()
+    assert refused.wait(60)
+    assert "deaf has not returned as the run ended" in caplog.text
+
+
+def shared_out(bind: dict[str, Any]) -> None:
+    places(copying().graph(), bind)
+
+
+@pytest.mark.parametrize(
+    ("use", "error"),
+    [
+        (shared_out, "every container opens what is bound, and can't open a PushedSource"),
+        (check_not_connected, "a connector is read and written by a live run alone"),
+    ],
+)
+def test_who_can_not_use_it_says_so(use: Callable[[dict[str, Any]], None], error: str) -> None:
+    with pytest.raises(SamzaError, match=error):
+        use({"numbers": counting(1)})
+
+
+def test_a_pattern_is_no_place_to_push_to(tmp_path: Path) -> None:
+    app = App("copying")
+    app.input("numbers-*", value=int).send_to(app.output("copies", value=int))
+    with pytest.raises(PlanError, match="pushes to one stream"):
+        app.run(tmp_path, bind={"numbers-*": counting(1)})
