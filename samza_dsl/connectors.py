@@ -8,6 +8,9 @@ from runtime.ports.connectors import (
     ConnectedSource,
     IdempotentSink,
     PositionedSink,
+    Pulled,
+    PulledRecord,
+    PulledSource,
     Scheme,
     SinkOwner,
     SinkRow,
@@ -15,9 +18,9 @@ from runtime.ports.connectors import (
     TransactionalSink,
 )
 from runtime.ports.streams import Offsets
-from runtime.systems.databases.duckdb_file import duckdb
-from runtime.systems.databases.postgres import postgres
-from runtime.systems.databases.sqlite import sqlite
+from runtime.systems.databases.duckdb_file import duckdb, duckdb_source
+from runtime.systems.databases.postgres import postgres, postgres_source
+from runtime.systems.databases.sqlite import sqlite, sqlite_source
 
 __all__ = [
     "AtLeastOnceSink",
@@ -26,6 +29,9 @@ __all__ = [
     "IdempotentSink",
     "Offsets",
     "PositionedSink",
+    "Pulled",
+    "PulledRecord",
+    "PulledSource",
     "Scheme",
     "SinkOwner",
     "SinkRow",
@@ -33,6 +39,9 @@ __all__ = [
     "TransactionalSink",
     "Unavailable",
     "duckdb",
+    "duckdb_source",
     "postgres",
+    "postgres_source",
     "sqlite",
+    "sqlite_source",
 ]

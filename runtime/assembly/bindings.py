@@ -17,7 +17,7 @@ from planner.model.graph import Graph, intermediate
 from planner.model.plan import Plan, StreamPlan
 from planner.passes import streams_of
 from runtime.model.errors import SamzaError
-from runtime.ports.connectors import ConnectedSink, ConnectedSource, TransactionalSink
+from runtime.ports.connectors import AnySource, ConnectedSink, PulledSource, TransactionalSink
 from runtime.ports.environment import Environment, LiveEnvironment, typed
 from runtime.ports.sink import Limit, LimitedSink, Sink
 from runtime.ports.source import (
@@ -31,6 +31,7 @@ from runtime.ports.source import (
 )
 from runtime.ports.streams import Offsets, StreamConfig, check_name, contradicted
 from runtime.reading.reader import Origin, Reader
+from runtime.systems.connectors.inbox import Inbox
 from runtime.systems.connectors.outbox import CutBackSink, Outbox
 from runtime.systems.connectors.schemes import connected_sink, connected_source
 from runtime.systems.files.places.locations import needs_pyarrow
@@ -73,7 +74,7 @@ class Bindings:
         try:
             for name, what in bind.items():
                 if name in read:
-                    self.sources[name] = _source(name, what)
+                    self.sources[name] = self._source(graph, name, what)
                     if isinstance(self.sources[name], LiveSource):
                         check_source(graph, name, self.sources[name].partitions)
                 elif name in written:
@@ -367,6 +368,33 @@ class Bindings:
             if isinstance(source, LiveSource):
                 source.listen(tell)
 
+    def catch_up(self) -> None:
+        """Pull all that places which forget have by now, and go on with it beside the run.
+
+        Only the process that owns the application does. Before anything is read: a table begins with all of its rows.
+        """
+        inboxes = [source for source in self.sources.values() if isinstance(source, Inbox)]
+        for inbox in inboxes:
+            inbox.catch_up()
+        for inbox in inboxes:
+            inbox.follow()
+
+    def _source(self, graph: Graph, stream: str, what: object) -> Source:
+        connected = what if isinstance(what, AnySource) else None
+        if isinstance(what, str):
+            connected = connected_source(what)
+        if isinstance(connected, PulledSource):
+            spec = next(spec for spec in graph.inputs.values() if spec.stream == stream)
+            if isinstance(self.environment, LiveEnvironment):
+                wrong = f"{connected.name} is pulled into the embedded log, and this run is on {self.environment}"
+                raise refuse(spec, wrong, "a topic there, and a run on the embedded log that writes it")
+            return Inbox(self.environment, self._app, spec, connected)
+        if connected is not None:
+            from runtime.systems.connectors.reading import PolledSource
+
+            return PolledSource(connected)
+        return _source(stream, what)
+
     def _bind_output(self, output: Output, what: object) -> None:
         stream = output.stream
         if is_another(what):
@@ -479,13 +507,6 @@ def _source(stream: str, what: object) -> Source:
         from runtime.systems.kafka.streams.fetcher import KafkaSource
 
         return KafkaSource(topic)
-    connected = what if isinstance(what, ConnectedSource) else None
-    if isinstance(what, str):
-        connected = connected_source(what)
-    if connected is not None:
-        from runtime.systems.connectors.reading import PolledSource
-
-        return PolledSource(connected)
     if is_frame(what):
         with needs_pyarrow(f"the frame for {stream!r} needs"):
             from runtime.systems.frames.frame_source import FrameSource

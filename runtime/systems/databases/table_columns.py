@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Literal
 
+import msgspec
 from msgspec import inspect
 
 from runtime.encoding.record_types import is_pydantic
@@ -92,6 +93,27 @@ def row_maker(columns: Sequence[TableColumn], adapted: Callable[[ColumnKind], Ma
             if row[place] is not None:
                 row[place] = make(row[place])
         return tuple(row)
+
+    return made
+
+
+def read_as(kind: Any) -> Made:
+    """Return what makes a row of a type, which a sink has kept as text and numbers, as plain as that type is.
+
+    >>> read_as(dict[str, int])({"n": 1})
+    {'n': 1}
+    """
+    try:
+        columns = columns_for(kind, "") if kind is not None and has_columns(kind) else ()
+    except SamzaError:
+        columns = ()  # the type says no columns: rows are read as they are
+    needed = [(column.name, *_KEPT_AS[column.kind]) for column in columns if column.kind in _KEPT_AS]
+
+    def made(row: Any) -> Any:
+        if not isinstance(row, dict):
+            return row
+        found = [(name, read(row[name])) for name, of, read in needed if isinstance(row.get(name), of)]
+        return {**row, **dict(found)} if found else row
 
     return made
 
@@ -194,5 +216,11 @@ def _as_json(value: Any) -> str:
     return to_json(value).decode()
 
 
+_KEPT_AS: dict[ColumnKind, tuple[type, Made]] = {
+    "bool": (int, bool),
+    "duration": (int, lambda value: dt.timedelta(microseconds=value)),
+    "json": (str, msgspec.json.decode),
+}
+"""The kinds of columns that are kept as values of another type, and what makes their values of these."""
 JSON: tuple[ColumnKind, Made] = ("json", _as_json)
 """What holds whatever has no column of its own."""
