@@ -103,7 +103,9 @@ class Outbox:
         """Yield rows of a partition from its position on, and the offset behind them."""
         rows: list[SinkRow] = []
         offset = self.positions[partition]
-        while (read := self._environment.read(self.stream, partition, offset)) is not None:
+        # On brokers a read returns what is known to be there: they are asked first.
+        end = self._environment.offsets(self.stream, partition).end
+        while offset < end and (read := self._environment.read(self.stream, partition, offset)) is not None:
             rows += rows_of_batch(read.batch, self._output)
             offset = read.next_offset
             if len(rows) >= MOST_ROWS:
