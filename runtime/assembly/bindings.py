@@ -368,6 +368,17 @@ class Bindings:
             if isinstance(source, LiveSource):
                 source.listen(tell)
 
+    @property
+    def pulls(self) -> bool:
+        """Whether a bound source is pulled by the process that owns the application."""
+        return any(isinstance(source, Inbox) for source in self.sources.values())
+
+    def check_pulled(self) -> None:
+        """Raise what has gone wrong where sources are pulled beside the run."""
+        for source in self.sources.values():
+            if isinstance(source, Inbox):
+                source.check()
+
     def catch_up(self) -> None:
         """Pull all that places which forget have by now, and go on with it beside the run.
 

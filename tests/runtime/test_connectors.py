@@ -323,9 +323,14 @@ def test_tasks_do_not_commit_alone_to_a_sink(tmp_path: Path) -> None:
         app.run(tmp_path, bind={"doubled": Place().positioned()})
 
 
-def test_several_containers_share_no_sink() -> None:
+def test_several_containers_share_no_sink_that_is_cut_back() -> None:
     with pytest.raises(SamzaError, match="one process writes a bound output"):
-        places(doubling().graph(), {"doubled": Place().positioned()})
+        places(doubling().graph(), {"doubled": Place().transactional()})
+
+
+def test_containers_write_to_an_outbox_what_their_starter_delivers() -> None:
+    found = places(doubling().graph(), {"doubled": Place().positioned()})
+    assert found == {"doubled": f"stream:{outbox.outbox_of('doubling', 'doubled', 'place')}"}
 
 
 def by_number(partitions: int | None) -> App:

@@ -103,16 +103,21 @@ class Inbox(LiveSource):
 
     def offsets(self, partition: int) -> Offsets:
         """Return the range of what was pulled."""
-        self._check()
+        self.check()
         return self._environment.offsets(self._stream, partition)
 
     def version(self, partition: int) -> int:
         """Return a number that grows when there may be more; raises what has gone wrong where it is pulled."""
-        self._check()
+        self.check()
         return self._environment.version()
 
     def unheard_ms(self, partition: int, offset: int) -> float:
-        """Return the ms since the place was asked for more; infinity where there is something to read."""
+        """Return the ms since the place was asked for more; infinity where there is something to read.
+
+        A container, for which another process asks, does not know them: 0.
+        """
+        if self._thread is None:
+            return 0.0
         end = self._environment.offsets(self._stream, partition).end
         return math.inf if end > offset else monotonic_ms() - self._heard_ms
 
@@ -122,7 +127,7 @@ class Inbox(LiveSource):
 
     def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
         """Return what was pulled from `offset` on, with values and keys as the inputs that read it have declared."""
-        self._check()
+        self.check()
         read = self._environment.read(self._stream, partition, offset, max_records)
         if read is None:
             return None
@@ -227,7 +232,8 @@ class Inbox(LiveSource):
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         raise Unavailable(f"{self.name} can't be read: {failure}") from failure
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise what has gone wrong where it is pulled."""
         if self._failure is not None:
             raise self._failure
 
