@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -109,7 +109,7 @@ def _postgres(url: str) -> tuple[Dialect, str]:
     return dialect, where
 
 
-def _copy(connection: Any, dialect: Dialect, target: Target, rows: Sequence[tuple[object, ...]]) -> None:
+def _copy(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tuple[object, ...]]) -> None:
     names = dialect.listed([column.name for column in target.columns])
     into = target.table
     if target.key:
