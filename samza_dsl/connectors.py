@@ -10,6 +10,9 @@ from runtime.ports.connectors import (
     IdempotentSink,
     Intake,
     PositionedSink,
+    Pulled,
+    PulledRecord,
+    PulledSource,
     PushedRecord,
     PushedSource,
     Scheme,
@@ -19,9 +22,9 @@ from runtime.ports.connectors import (
     TransactionalSink,
 )
 from runtime.ports.streams import Offsets
-from runtime.systems.databases.duckdb_file import duckdb
-from runtime.systems.databases.postgres import postgres
-from runtime.systems.databases.sqlite import sqlite
+from runtime.systems.databases.duckdb_file import duckdb, duckdb_source
+from runtime.systems.databases.postgres import postgres, postgres_source
+from runtime.systems.databases.sqlite import sqlite, sqlite_source
 from runtime.systems.folders.growing import growing_folder
 from runtime.systems.folders.rolling import committed_files, rolling_files
 from runtime.systems.http.http_source import http_source
@@ -36,6 +39,9 @@ __all__ = [
     "Intake",
     "Offsets",
     "PositionedSink",
+    "Pulled",
+    "PulledRecord",
+    "PulledSource",
     "PushedRecord",
     "PushedSource",
     "Scheme",
@@ -46,10 +52,13 @@ __all__ = [
     "Unavailable",
     "committed_files",
     "duckdb",
+    "duckdb_source",
     "growing_folder",
     "http_source",
     "postgres",
+    "postgres_source",
     "rolling_files",
     "sqlite",
+    "sqlite_source",
     "webhook",
 ]

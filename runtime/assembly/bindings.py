@@ -20,7 +20,7 @@ from planner.model.graph import Graph, intermediate
 from planner.model.plan import Plan, StreamPlan
 from planner.passes import streams_of
 from runtime.model.errors import SamzaError
-from runtime.ports.connectors import ConnectedSink, ConnectedSource, PushedSource, TransactionalSink
+from runtime.ports.connectors import ConnectedSink, ConnectedSource, PulledSource, PushedSource, TransactionalSink
 from runtime.ports.environment import Environment, LiveEnvironment, typed
 from runtime.ports.sink import Limit, LimitedSink, Sink
 from runtime.ports.source import (
@@ -36,6 +36,7 @@ from runtime.ports.source import (
 from runtime.ports.streams import Offsets, StreamConfig, check_name, contradicted
 from runtime.reading.fingerprint import Fingerprint
 from runtime.reading.reader import Origin, Reader
+from runtime.systems.connectors.inbox import Inbox
 from runtime.systems.connectors.outbox import CutBackSink, Outbox
 from runtime.systems.connectors.schemes import connected_sink, connected_source
 from runtime.systems.files.places.locations import needs_pyarrow
@@ -87,7 +88,7 @@ class Bindings:
                     if isinstance(connected, PushedSource):
                         self._feed(graph, name, connected)
                         continue
-                    self.sources[name] = _source(name, connected or what)
+                    self.sources[name] = self._source(graph, name, connected or what)
                     if isinstance(self.sources[name], LiveSource):
                         check_source(graph, name, self.sources[name].partitions)
                 elif name in written:
@@ -410,6 +411,41 @@ class Bindings:
             feed.start(generation, tell)
         await failed
 
+    @property
+    def pulls(self) -> bool:
+        """Whether a bound source is pulled by the process that owns the application."""
+        return any(isinstance(source, Inbox) for source in self.sources.values())
+
+    def check_pulled(self) -> None:
+        """Raise what has gone wrong where sources are pulled beside the run."""
+        for source in self.sources.values():
+            if isinstance(source, Inbox):
+                source.check()
+
+    def catch_up(self) -> None:
+        """Pull all that places which forget have by now, and go on with it beside the run.
+
+        Only the process that owns the application does. Before anything is read: a table begins with all of its rows.
+        """
+        inboxes = [source for source in self.sources.values() if isinstance(source, Inbox)]
+        for inbox in inboxes:
+            inbox.catch_up()
+        for inbox in inboxes:
+            inbox.follow()
+
+    def _source(self, graph: Graph, stream: str, what: object) -> Source:
+        if isinstance(what, PulledSource):
+            spec = next(spec for spec in graph.inputs.values() if spec.stream == stream)
+            if isinstance(self.environment, LiveEnvironment):
+                wrong = f"{what.name} is pulled into the embedded log, and this run is on {self.environment}"
+                raise refuse(spec, wrong, "a topic there, and a run on the embedded log that writes it")
+            return Inbox(self.environment, self._app, spec, what)
+        if isinstance(what, ConnectedSource):
+            from runtime.systems.connectors.reading import PolledSource
+
+            return PolledSource(what)
+        return _source(stream, what)
+
     def _bind_output(self, output: Output, what: object) -> None:
         stream = output.stream
         if is_another(what):
@@ -455,9 +491,6 @@ class Bindings:
             self.sinks[output.stream] = CutBackSink(sink, output)
             self.places[output.stream] = f"{output.stream}={sink.name}"
             return
-        if isinstance(self.environment, LiveEnvironment):
-            wrong = f"rows for {sink.name} are delivered from the embedded log, and this run is on {self.environment}"
-            raise refuse(output.site, wrong, "a topic there, and a run on the embedded log that carries it on")
         outbox = Outbox(self.environment, self._app, output, sink)
         self.outboxes[output.stream] = outbox
         self._others[output.stream] = outbox.stream
@@ -542,10 +575,6 @@ def _source(stream: str, what: object) -> Source:
         from runtime.systems.kafka.streams.fetcher import KafkaSource
 
         return KafkaSource(topic)
-    if isinstance(what, ConnectedSource):
-        from runtime.systems.connectors.reading import PolledSource
-
-        return PolledSource(what)
     if is_frame(what):
         with needs_pyarrow(f"the frame for {stream!r} needs"):
             from runtime.systems.frames.frame_source import FrameSource

@@ -185,22 +185,7 @@ class Committer:
         self._bindings.environment.commit(commit)
         # Only now: where the commit fails, these lengths count for nobody.
         self._positions = positions
-        self._deliver()
-
-    def _deliver(self) -> None:
-        """Hand sinks what is committed now, and note it where a sink does not know by itself how far it has come.
-
-        Behind the commit, so that no sink shows what is not committed; a crash in between is made good at the next
-        opening.
-        """
-        self._bindings.deliver()
-        if any(outbox.is_noted for outbox in self._bindings.outboxes.values()):
-            positions = {**self._positions, **self._bindings.delivered()}
-            if positions != self._positions:
-                noted = {SHARED: Checkpoint(self.generation, outputs=positions)}
-                taken_out = self._bindings.taken_out()
-                self._bindings.environment.commit(Commit(self.app, self.generation, [], [], noted, taken_out))
-                self._positions = positions
+        self._positions = deliver(self._bindings, self.app, self.generation, positions)
 
     def done(self, commit: Commit, tasks: Iterable[Task]) -> list[Task]:
         """After a commit: what was pending is no more, what was written is clean.
@@ -313,6 +298,23 @@ class Committer:
                 batch = task.outputs.pending.get((stream, partition), Batch([]))
                 appends.append(Append(stream, partition, _without_gaps(batch, self._clock), control))
         return appends
+
+
+def deliver(
+    bindings: Bindings, app: str, generation: int, positions: dict[str, int], *, takes_out: bool = False
+) -> dict[str, int]:
+    """Hand sinks what is committed now, and note it where a sink does not know by itself how far it has come.
+
+    Behind the commit, so that no sink shows what is not committed; a crash in between is made good at the next opening.
+    Where nobody else's commit `takes_out` what was delivered, this does. Returns the positions that are noted.
+    """
+    bindings.deliver()
+    found = {**positions, **bindings.delivered()}
+    if found == positions or not (takes_out or any(outbox.is_noted for outbox in bindings.outboxes.values())):
+        return positions
+    noted = {SHARED: Checkpoint(generation, outputs=found)}
+    bindings.environment.commit(Commit(app, generation, [], [], noted, bindings.taken_out()))
+    return found
 
 
 def _together(state: Iterable[StateWrites]) -> list[StateWrites]:

@@ -23,8 +23,10 @@ from runtime.model import errors
 from runtime.model.errors import Elsewhere, SamzaError
 from runtime.model.metrics import ContainerMetrics, RunMetrics, added
 from runtime.opening.opening import Share
+from runtime.ports.connectors import DeliveredSink
 from runtime.queries.state_requests import StateAnswer, StateRequest
-from runtime.systems.connectors.schemes import is_connected
+from runtime.systems.connectors.outbox import outbox_of
+from runtime.systems.connectors.schemes import connected_sink, is_connected
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic, topic_of
 
 # A plan with its bindings, or the metrics of thousands of tasks, are far beyond the 64 KiB that asyncio lets a line
@@ -294,11 +296,25 @@ def as_given(what: Place, said: str) -> Place:
     return replace(what, options=options_as_given(what.options, said))
 
 
+def delivered_sinks(graph: Graph, bind: Mapping[str, object]) -> dict[str, DeliveredSink]:
+    """Return the sinks that rows are delivered to behind commits, by output."""
+    written = {output.stream for spec in graph.specs.values() for output in spec.outputs}
+    found = {stream: connected_sink(what) if is_connected(what) else what for stream, what in bind.items()}
+    return {stream: sink for stream, sink in found.items() if stream in written and isinstance(sink, DeliveredSink)}
+
+
 def _paths(graph: Graph, bind: Mapping[str, object]) -> dict[str, str]:
     """Return the paths of bound files, in full; raises SamzaError for what is none."""
     written = {output.stream for spec in graph.specs.values() for output in spec.outputs}
-    found = {}
+    found: dict[str, str] = {}
     for stream, what in bind.items():
+        if stream in written and isinstance(what, DeliveredSink):
+            # The process that owns the application delivers what containers have written to the outbox.
+            found[stream] = f"{ANOTHER}{outbox_of(graph.app, stream, what.name)}"
+            continue
+        if stream not in written and is_connected(what):
+            found[stream] = what
+            continue
         if stream in written:
             raise SamzaError(
                 f"bind={{{stream!r}: {what!r}}}: one process writes a bound output, and there are several containers; "

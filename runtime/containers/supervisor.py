@@ -21,6 +21,7 @@ from planner.model.errors import PlanError
 from planner.model.levers import Levers
 from runtime.assembly.history import History, beside, open_history
 from runtime.assembly.pattern_spread import check_spread
+from runtime.commit.commit import deliver
 from runtime.containers.protocol import (
     Ask,
     AskState,
@@ -39,6 +40,7 @@ from runtime.containers.protocol import (
     ToldState,
     as_given,
     combined,
+    delivered_sinks,
     error_of,
     places,
     what_adds_up,
@@ -182,8 +184,17 @@ class Containers:
         self.start_up_ms = 0.0
         """The time until all containers had loaded the application and could begin."""
         self._begun = self._ending = self._is_watched = self.stopping = self.failed = False
-        bound = places(graph, settings.bind or {})
+        bind = settings.bind or {}
+        delivered = delivered_sinks(graph, bind)
+        bound = places(graph, {**bind, **delivered})
+        # Here they are opened as they are: what containers have committed is delivered by this process.
+        here = {**bound, **{stream: bind[stream] for stream in delivered}}
         cluster = cluster_of(settings.environment)
+        if cluster is not None and delivered:
+            raise SamzaError(
+                f"{', '.join(map(repr, delivered))} would be delivered by the machine that has begun the run, and "
+                "others may go on without it: run containers=1, or write to a topic that a run of its own delivers"
+            )
         shared = as_given(cluster, f"environment={cluster!r}") if cluster is not None else None
         self._cluster = cluster
         self._environment = open_environment(data, cluster, settings.host_id)
@@ -191,10 +202,10 @@ class Containers:
         try:
             alive = self._shared_run() if crew.fenced is None else self._newer_run(crew.fenced)
             if alive is not None:
-                share = self._join_run(alive, pipeline, bound, until_now, from_start)
+                share = self._join_run(alive, pipeline, here, until_now, from_start)
             else:
                 opened = open_application(
-                    self._environment, pipeline, bound, levers=levers, from_start=from_start, state=state
+                    self._environment, pipeline, here, levers=levers, from_start=from_start, state=state
                 )
                 self._bindings, self.plan = opened.bindings, opened.plan
                 share = self._begin_run(opened, levers, until_now, settings.span, settings.drains)
@@ -202,7 +213,7 @@ class Containers:
             self._release()
             raise
         module, name = crew.found
-        self._scales(alive is None and settings.span is None, pipeline, bound, levers)
+        self._scales(alive is None and settings.span is None, pipeline, here, levers)
         self._start = Start(
             module=module,
             name=name,
@@ -217,10 +228,10 @@ class Containers:
             opentelemetry=crew.opentelemetry,
         )
 
-    def _scales(self, may_scale: bool, pipeline: Pipeline, bound: Mapping[str, object], levers: Levers) -> None:
+    def _scales(self, may_scale: bool, pipeline: Pipeline, here: Mapping[str, object], levers: Levers) -> None:
         """Know the size that was asked for until now, of which another one differs, and how it is opened anew."""
         self._may_scale = may_scale
-        self._opens = partial(open_application, self._environment, pipeline, bound, levers=levers)
+        self._opens = partial(open_application, self._environment, pipeline, here, levers=levers)
         self._asked, self._wanted = self._environment.asked_scale(self._graph.app), Scale()
         self._wanted_at_ms = 0.0
 
@@ -228,12 +239,12 @@ class Containers:
         self,
         alive: SharedRun,
         pipeline: Pipeline,
-        bound: Mapping[str, object],
+        here: Mapping[str, object],
         until_now: bool,
         from_start: bool,
     ) -> Share:
         """Join the run that others have begun; raises SamzaError where it is of another application."""
-        opened = join_application(self._environment, pipeline, bound, alive.share)
+        opened = join_application(self._environment, pipeline, here, alive.share)
         self._bindings, self.plan = opened.bindings, opened.plan
         how = from_start, self._placement, self._standby
         check_same(alive, self._graph.app, digest_of(self.plan), until_now, *how)
@@ -385,18 +396,42 @@ class Containers:
         keeping = [asyncio.create_task(self._keep(slot)) for slot in range(self._number)]
         asking = asyncio.create_task(self._ask())
         heeding = asyncio.create_task(self._heed_scale())
+        delivering = asyncio.create_task(self._deliver())
+        # What delivers ends with an error alone.
+        watched = [*keeping, asking, delivering]
         try:
-            await asyncio.wait([*keeping, asking], return_when=asyncio.FIRST_EXCEPTION)
+            while not all(one.done() for one in (*keeping, asking)) and not any(map(_has_failed, watched)):
+                await asyncio.wait([one for one in watched if not one.done()], return_when=asyncio.FIRST_COMPLETED)
             # Where one has failed, the others drain, commit and end.
             self._end_all()
             await asyncio.wait([*keeping, asking], timeout=PATIENCE_S)
-            failures = [one.exception() for one in (*keeping, asking) if one.done()]
+            failures = [one.exception() for one in watched if one.done()]
             for failure in filter(None, failures):
                 raise failure
         finally:
-            for task in (*keeping, asking, heeding):
+            for task in (*watched, heeding):
                 task.cancel()
-            await asyncio.wait([*keeping, asking, heeding])
+            await asyncio.wait([*watched, heeding])
+        # What the last commits have written.
+        await asyncio.to_thread(self._deliver_now)
+
+    async def _deliver(self) -> None:
+        """Hand sinks what containers have committed, and raise what went wrong with sources that are pulled here."""
+        while self._bindings.outboxes or self._bindings.pulls:
+            await sleep_ms(LOOK_MS)
+            # Shielded: else the thread would use what is closed meanwhile.
+            delivering = asyncio.ensure_future(asyncio.to_thread(self._deliver_now))
+            try:
+                await asyncio.shield(delivering)
+            finally:
+                await asyncio.wait([delivering])
+
+    def _deliver_now(self) -> None:
+        self._bindings.check_pulled()
+        if self._bindings.outboxes:
+            share = self._start.share
+            how = self._bindings, self._graph.app, share.generation, self._recovered.positions
+            self._recovered = self._recovered._replace(positions=deliver(*how, takes_out=True))
 
     async def _heed_scale(self) -> None:
         """Let the containers end, and others begin, where the application is asked to have another size."""
@@ -663,6 +698,10 @@ class Containers:
         if hasattr(self, "_bindings"):
             self._bindings.close()
         self._environment.close()
+
+
+def _has_failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None
 
 
 def _held(reports: Mapping[str, Report]) -> set[int]:

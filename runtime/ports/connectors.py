@@ -128,6 +128,10 @@ def _nothing() -> None:
     """Do nothing at the end."""
 
 
+def _unheard(reader: str, position: bytes) -> None:
+    """Do nothing about what is needed no more."""
+
+
 @dataclass(frozen=True)
 class ConnectedSource:
     """A partitioned source that can be read again from any offset: `bind={"orders": ConnectedSource(...)}`.
@@ -161,8 +165,62 @@ class ConnectedSource:
 
     def __post_init__(self) -> None:
         check_functions(self, "partitions", "offsets", "read", "close")
-        if isinstance(self.poll_ms, bool) or not isinstance(self.poll_ms, int) or self.poll_ms < 1:
-            raise SamzaError(f"ConnectedSource(poll_ms={self.poll_ms!r}): write a whole number of ms: poll_ms=500")
+        check_poll(self, self.poll_ms)
+
+
+class PulledRecord(NamedTuple):
+    """A record as it was pulled: its value, which may be a `Change` of a row, its key, and its event time if any.
+
+    Of a `Change` an input that declares another type reads the row after it, and of a deletion no value.
+
+    >>> PulledRecord({"id": 1}, key=1).timestamp_ms is None
+    True
+    """
+
+    value: Any
+    key: Any = None
+    timestamp_ms: int | None = None
+
+
+class Pulled(NamedTuple):
+    """The records that come next, the position behind them, and whether `more` than these was there already."""
+
+    records: Sequence[PulledRecord]
+    position: bytes
+    more: bool = False
+
+
+@dataclass(frozen=True)
+class PulledSource:
+    """A source that forgets: what is pulled is appended to a stream of the application, which is read in its place.
+
+    `pull` takes the name of a reader, which is an application's own for good, and the position behind what it has; at
+    first that is b"", from which it begins anew whatever an earlier try has left. A position is kept with the records
+    in front of it, in one transaction; only then `confirm` tells the place that what lies before it is needed no more.
+    So each record is there once, whatever crashes. `adapt` returns, for the type that an input declares of rows, what
+    makes such values as plain as the type has them, where the place keeps, say, lists as text. All are called in one
+    thread at a time. What raises `Unavailable` or OSError is called again after a pause; whatever else is raised ends
+    the run.
+
+    >>> lines = [b"a", b"b"]
+    >>> def pull(reader: str, position: bytes) -> Pulled:
+    ...     found = lines[int(position or 0) :]
+    ...     return Pulled([PulledRecord(line) for line in found], b"%d" % len(lines))
+    >>> PulledSource("lines", pull).pull("me", b"1").records
+    [PulledRecord(value=b'b', key=None, timestamp_ms=None)]
+    """
+
+    name: str
+    pull: Callable[[str, bytes], Pulled]
+    confirm: Callable[[str, bytes], None] = _unheard
+    close: Callable[[], None] = _nothing
+    poll_ms: int = 500
+    promise: str = "kept as it is pulled, so that each record takes effect once"
+    adapt: Callable[[Any], Callable[[Any], Any]] | None = None
+
+    def __post_init__(self) -> None:
+        check_functions(self, "pull", "confirm", "close")
+        check_poll(self, self.poll_ms)
 
 
 @dataclass(frozen=True)
@@ -305,7 +363,7 @@ class AtLeastOnceSink:
 DeliveredSink = PositionedSink | IdempotentSink | AtLeastOnceSink
 """The sinks that rows are delivered to behind the commit that has made them."""
 ConnectedSink = TransactionalSink | DeliveredSink
-AnySource = ConnectedSource | PushedSource
+AnySource = ConnectedSource | PulledSource | PushedSource
 """What connects a system as an input."""
 
 
@@ -345,3 +403,10 @@ def check_functions(connector: Any, *names: str) -> None:
     for name in names:
         if name not in said:
             raise SamzaError(f"{kind}({name}={getattr(connector, name)!r}): write a function: {name}=my_{name}")
+
+
+def check_poll(connector: object, poll_ms: object) -> None:
+    """Raise SamzaError where a connector says no whole number of ms between two looks."""
+    if isinstance(poll_ms, bool) or not isinstance(poll_ms, int) or poll_ms < 1:
+        kind = type(connector).__name__
+        raise SamzaError(f"{kind}(poll_ms={poll_ms!r}): write a whole number of ms: poll_ms=500")

@@ -10,7 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 PLACES = "/usr/lib/postgresql"
-SETTINGS = {"fsync": "off", "listen_addresses": "''", "max_connections": "40", "autovacuum": "off"}
+SETTINGS = {
+    "fsync": "off",
+    "listen_addresses": "''",
+    "max_connections": "40",
+    "autovacuum": "off",
+    "wal_level": "logical",
+}
 
 
 def programs() -> Path:

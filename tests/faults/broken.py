@@ -11,12 +11,15 @@ from typing import Any
 import lmdb
 import msgspec
 
+from operators.core.base import Batch
 from runtime.model.clock import SystemClock
 from runtime.model.errors import EnvironmentFault
 from runtime.opening import stored_state
 from runtime.ports.commits import Commit
 from runtime.ports.connectors import PositionedSink, SinkOwner, SinkRow
+from runtime.ports.streams import Append
 from runtime.reading import reader as inputs
+from runtime.systems.connectors.inbox import Inbox
 from runtime.systems.connectors.outbox import Outbox
 from runtime.systems.databases.table_sink import TableSink
 from runtime.systems.host import locks as log_locks
@@ -161,12 +164,29 @@ def _no_positions_in_the_sink() -> None:
     TableSink.write = write  # type: ignore[method-assign]
 
 
+def _no_positions_in_the_inbox() -> None:
+    whole = Inbox._pull_once
+
+    def pull_once(self: Inbox) -> bool:
+        noted, self._note = self._note, lambda position: Append(self._positions, 0, Batch([]))  # type: ignore[method-assign]
+        try:
+            more = whole(self)
+        finally:
+            self._note = noted  # type: ignore[method-assign]
+        time.sleep(0.02)
+        self._environment.append([self._note(self._position)])
+        return more
+
+    Inbox._pull_once = pull_once  # type: ignore[method-assign]
+
+
 SAFEGUARDS: dict[str, Callable[[], None]] = {
     "fsync at every commit": _no_fsync,
     "one transaction per commit": _no_atomic_commit,
     "errors of a commit are raised": _no_errors,
     "checksums": _no_checksums,
     "positions in the transaction of the rows": _no_positions_in_the_sink,
+    "positions beside what was pulled": _no_positions_in_the_inbox,
     "pages are checked": _no_page_check,
     "a change of state is noted before it is made": _no_intent,
     "one owner per application": _no_owner_lock,

@@ -35,6 +35,7 @@ FAULTS = (
     Fault("kill-rescaling", "kills runs and containers while tasks are split and merged", "nothing", "kills", 20, 500),
     Fault("kill-state", "kills changes of stored state by command", "nothing", "kills", 20, 1_000),
     Fault("kill-database", "kills runs that write to databases, or stops them", "postgresql", "trials", 20, 500),
+    Fault("kill-table", "kills runs that read a table which is written to", "postgresql", "trials", 4, 200),
     Fault("power-cut", "cuts the power under a FUSE disk", "root, fuse3", "power cuts", 25, 1_000),
     Fault("full-disk", "fills the disk, a tmpfs", "root", "full disks", 10, 100),
     Fault("io-error", "has the system refuse a write or a sync", "root, strace", "errors of the system", 15, 300),

@@ -13,12 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.assembly.bindings import Bindings
 from runtime.containers.protocol import places
 from runtime.model.errors import Damaged, Fenced, Unavailable
 from runtime.systems.connectors import outbox
 from runtime.systems.memory.environment import MemoryEnvironment
-from samza_dsl import App, PlanError, SamzaError
+from samza_dsl import App, Options, SamzaError
 from samza_dsl.connectors import (
     AtLeastOnceSink,
     ConnectedSource,
@@ -30,7 +29,9 @@ from samza_dsl.connectors import (
     SourceRecord,
     TransactionalSink,
 )
+from tests.runtime.test_laws import crash_points
 from tests.scale import examples
+from tests.simulation.crash import Crash, Watched, fill, run_once
 from tests.simulation.kafka import opened, simulated
 from tests.simulation.kafka_brokers import Cluster
 
@@ -322,13 +323,52 @@ def test_tasks_do_not_commit_alone_to_a_sink(tmp_path: Path) -> None:
         app.run(tmp_path, bind={"doubled": Place().positioned()})
 
 
-def test_several_containers_share_no_sink() -> None:
+def test_several_containers_share_no_sink_that_is_cut_back() -> None:
     with pytest.raises(SamzaError, match="one process writes a bound output"):
-        places(doubling().graph(), {"doubled": Place().positioned()})
+        places(doubling().graph(), {"doubled": Place().transactional()})
 
 
-@pytest.mark.parametrize("kind", ["positioned", "idempotent", "at_least_once"])
-def test_rows_are_delivered_from_the_embedded_log_alone(kind: str, tmp_path: Path) -> None:
-    told = pytest.raises(PlanError, match=r"delivered from the embedded log, and this run is on .*simulated")
-    with simulated(Cluster()), closing(opened(tmp_path)) as environment, told:
-        Bindings(environment, doubling().graph(), {"doubled": getattr(Place(), kind)()})
+def test_containers_write_to_an_outbox_what_their_starter_delivers() -> None:
+    found = places(doubling().graph(), {"doubled": Place().positioned()})
+    assert found == {"doubled": f"stream:{outbox.outbox_of('doubling', 'doubled', 'place')}"}
+
+
+def by_number(partitions: int | None) -> App:
+    app = App("by-number", Options(batch_records=3, max_uncommitted=4))
+    numbers = app.input("in", value=int).partition_by(lambda n: n % 3, op_id="by", partitions=2)
+    numbers.map(Doubled).send_to(app.output("doubled", value=Doubled, partitions=partitions))
+    return app
+
+
+@given(
+    numbers=st.lists(st.integers(0, 99), max_size=20),
+    crashes=st.lists(crash_points, max_size=3),
+    fails=st.lists(st.booleans(), max_size=4),
+    kind=st.sampled_from([Place.positioned, Place.idempotent, Place.at_least_once]),
+    partitions=st.sampled_from([None, 1, 3]),
+)
+@settings(deadline=None, max_examples=examples(40, 1_000))
+def test_on_kafka_rows_take_effect_as_a_sink_promises(
+    tmp_path_factory: pytest.TempPathFactory,
+    numbers: list[int],
+    crashes: list[Any],
+    fails: list[bool],
+    kind: Callable[[Place], Any],
+    partitions: int | None,
+) -> None:
+    place, folder = Place(), tmp_path_factory.mktemp("kafka")
+    place.failures = [Fenced("for good") if one else None for one in fails]
+    with simulated(Cluster()):
+        with closing(opened(folder)) as environment:
+            fill(environment, "in", [[(b"k", b"%d" % n, 0) for n in numbers]])
+        # Each life opens its connections anew, and takes up what an earlier one has left.
+        for crash in [*crashes, *[None] * (len(fails) + 1)]:
+            with closing(opened(folder)) as environment:
+                try:
+                    run_once(by_number(partitions), Watched(environment, crash), bind={"doubled": kind(place)})
+                except (Crash, Fenced):
+                    continue
+                if crash is None:
+                    break
+    found, wanted = Counter(row.value.n for row in place.rows), Counter(numbers)
+    assert found == wanted if kind is Place.positioned else found >= wanted and found.keys() == wanted.keys()

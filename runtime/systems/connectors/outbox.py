@@ -128,7 +128,9 @@ class Outbox:
             return
         rows: list[SinkRow] = []
         offset, most = self.positions[partition], MOST_ROWS if self.batching is None else self.batching.rows
-        while (read := self._environment.read(self.stream, partition, offset)) is not None:
+        # On brokers a read returns what is known to be there: they are asked first.
+        end = self._environment.offsets(self.stream, partition).end
+        while offset < end and (read := self._environment.read(self.stream, partition, offset)) is not None:
             rows += rows_of_batch(read.batch, self._output, None if self._is_known else self._id_of(partition))
             offset = read.next_offset
             if len(rows) >= most:

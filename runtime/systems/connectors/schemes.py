@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from runtime.model.errors import SamzaError
@@ -15,6 +15,7 @@ from runtime.ports.connectors import (
     ConnectedSink,
     ConnectedSource,
     PositionedSink,
+    PulledSource,
     PushedSource,
     Scheme,
     TransactionalSink,
@@ -123,6 +124,27 @@ def _webhook_at(url: str) -> AtLeastOnceSink:
     return webhook(url.removeprefix("webhook+"))
 
 
+def _sqlite_source_at(url: str) -> PulledSource:
+    from runtime.systems.databases.sqlite import sqlite_source
+
+    rest, table, said = _source_apart(url, "sqlite:///shop.db?table=orders")
+    return sqlite_source(_file(rest), table, **said)
+
+
+def _duckdb_source_at(url: str) -> PulledSource:
+    from runtime.systems.databases.duckdb_file import duckdb_source
+
+    rest, table, said = _source_apart(url, "duckdb:///shop.duckdb?table=orders&by=id")
+    return duckdb_source(_file(rest), table, **{"by": "", **said})
+
+
+def _postgres_source_at(url: str) -> PulledSource:
+    from runtime.systems.databases.postgres import postgres_source
+
+    rest, table, said = _source_apart(url, "postgres://user@host/shop?table=orders")
+    return postgres_source(rest, table, **said)
+
+
 def _sqlite_at(url: str) -> PositionedSink:
     from runtime.systems.databases.sqlite import sqlite
 
@@ -155,8 +177,17 @@ def _taken_apart(url: str, example: str) -> tuple[str, str, Sequence[str]]:
     said = dict(parse_qsl(query, keep_blank_values=True))
     table, key = said.pop("table", ""), said.pop("key", "")
     if not table:
-        raise SamzaError(f"a URL of a database says the table that is written: {example}")
+        raise SamzaError(f"a URL of a database says the table: {example}")
     return f"{rest}?{urlencode(said)}" if said else rest, table, [name for name in key.split(",") if name]
+
+
+def _source_apart(url: str, example: str) -> tuple[str, str, dict[str, Any]]:
+    """Return a URL without what it says of a table that is read, the table, and in which order and by which key."""
+    rest, _, query = url.partition("?")
+    said = dict(parse_qsl(query, keep_blank_values=True))
+    by = {"by": said.pop("by")} if "by" in said else {}
+    rest, table, key = _taken_apart(f"{rest}?{urlencode(said)}" if said else rest, example)
+    return rest, table, {**by, **({"key": key} if key else {})}
 
 
 def promise_of(what: object, writes: bool) -> str:
@@ -201,9 +232,9 @@ BUILT_IN = {
     "listen": Scheme(source=_listening_at),
     "webhook+http": Scheme(sink=_webhook_at),
     "webhook+https": Scheme(sink=_webhook_at),
-    "sqlite": Scheme(sink=_sqlite_at),
-    "duckdb": Scheme(sink=_duckdb_at),
-    "postgres": Scheme(sink=_postgres_at),
-    "postgresql": Scheme(sink=_postgres_at),
+    "sqlite": Scheme(_sqlite_source_at, _sqlite_at),
+    "duckdb": Scheme(_duckdb_source_at, _duckdb_at),
+    "postgres": Scheme(_postgres_source_at, _postgres_at),
+    "postgresql": Scheme(_postgres_source_at, _postgres_at),
 }
 """The product's own connectors by the schemes of their URLs; each is imported where it is used."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -51,7 +51,7 @@ class Dialect:
     types: Mapping[ColumnKind, str]
     errors: tuple[type[Exception], ...]
     passes: Callable[[Exception], bool]
-    put: Callable[[Any, Dialect, Target, Sequence[tuple[object, ...]]], None]
+    put: Callable[[Any, Dialect, Target, Iterable[tuple[object, ...]]], None]
     adapt: Mapping[ColumnKind, Made] = field(default_factory=dict)
     begin: str = "BEGIN"
     mark: str = "?"
@@ -98,7 +98,7 @@ class Dialect:
         return f"CREATE TABLE IF NOT EXISTS {target.table} ({', '.join([*columns, *key])})"
 
 
-def put_each(connection: Any, dialect: Dialect, target: Target, rows: Sequence[tuple[object, ...]]) -> None:
+def put_each(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tuple[object, ...]]) -> None:
     """Insert rows by one statement for each, which any driver has."""
     statement = dialect.insert(target, f"VALUES ({', '.join([PARAMETER] * len(target.columns))})")
     connection.cursor().executemany(dialect.with_parameters(statement), rows)

@@ -1,15 +1,17 @@
-"""DuckDB as a sink of rows, by Arrow."""
+"""DuckDB as a sink of rows, by Arrow, and as a source of rows in the order of a column."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from runtime.model.errors import SamzaError
-from runtime.ports.connectors import PositionedSink
+from runtime.ports.connectors import PositionedSink, PulledSource
+from runtime.systems.databases.column_source import column_source
 from runtime.systems.databases.dialect import Dialect, SqlConnection, Target
-from runtime.systems.databases.table_columns import ColumnKind
+from runtime.systems.databases.table_columns import ColumnKind, read_as
 from runtime.systems.databases.table_sink import table_sink
 
 
@@ -24,13 +26,34 @@ def duckdb(path: str | Path, table: str, key: str | Sequence[str] = ()) -> Posit
     >>> connectors.duckdb("shop.duckdb", "orders", key="id").name.rpartition("/")[2]
     'shop.duckdb#orders'
     """
+    return table_sink(_duckdb(path), _place(path), table, key)
+
+
+def duckdb_source(path: str | Path, table: str, *, by: str, key: str | Sequence[str] = ()) -> PulledSource:
+    """Read new rows of a table of a DuckDB file: `bind={"orders": connectors.duckdb_source(path, "orders", by="id")}`.
+
+    Rows come in the order of the column `by`, whose values rise with each new row. Deletions are missed, and updates
+    that leave that column as it is. `key` names the columns of their key. Raises SamzaError where duckdb is absent.
+
+    >>> from samza_dsl import connectors
+    >>> connectors.duckdb_source("shop.duckdb", "orders", by="id").promise
+    'rows in the order of id, each once; deletions, and rows whose id does not rise, are not seen'
+    """
+    return replace(column_source(_duckdb(path), _place(path), table, by, key), adapt=read_as)
+
+
+def _place(path: str | Path) -> str:
+    return f"duckdb:{Path(path).absolute()}"
+
+
+def _duckdb(path: str | Path) -> Dialect:
     try:
         import duckdb as library
         import pyarrow as pa
     except ImportError as error:
         raise SamzaError("DuckDB needs duckdb and pyarrow: pip install 'samza-dsl[duckdb]'") from error
 
-    def put(connection: Any, dialect: Dialect, target: Target, rows: Sequence[tuple[object, ...]]) -> None:
+    def put(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tuple[object, ...]]) -> None:
         kinds = _arrow_types(pa)
         columns = {
             column.name: pa.array(values, kinds[column.kind])
@@ -42,7 +65,7 @@ def duckdb(path: str | Path, table: str, key: str | Sequence[str] = ()) -> Posit
     def connect() -> SqlConnection:
         return _DuckDbConnection(library.connect(str(path)))
 
-    dialect = Dialect(
+    return Dialect(
         name="duckdb",
         connect=connect,
         types=_TYPES,
@@ -51,7 +74,6 @@ def duckdb(path: str | Path, table: str, key: str | Sequence[str] = ()) -> Posit
         put=put,
         adapt={"decimal": str, "uuid": str},
     )
-    return table_sink(dialect, f"duckdb:{Path(path).absolute()}", table, key)
 
 
 class _FetchedResult(NamedTuple):

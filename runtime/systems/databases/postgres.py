@@ -1,14 +1,16 @@
-"""Postgres as a sink of rows, by COPY."""
+"""Postgres as a sink of rows, by COPY, and as a source of rows and their changes, by logical replication."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from runtime.model.errors import SamzaError
-from runtime.ports.connectors import PositionedSink
+from runtime.ports.connectors import PositionedSink, PulledSource
+from runtime.systems.databases.column_source import CHANGES, column_source
 from runtime.systems.databases.dialect import POSITIONS, Dialect, SqlConnection, Target
+from runtime.systems.databases.postgres_changes import PostgresChanges
 from runtime.systems.databases.table_columns import ColumnKind
 from runtime.systems.databases.table_sink import table_sink
 
@@ -30,6 +32,46 @@ def postgres(url: str, table: str, key: str | Sequence[str] = ()) -> PositionedS
     >>> connectors.postgres("postgres://me:secret@db/shop", "orders", key="id").name
     'postgres://db/shop#orders'
     """
+    dialect, where = _postgres(url)
+    return table_sink(dialect, where, table, key)
+
+
+def postgres_source(url: str, table: str, *, by: str = "", key: str | Sequence[str] = ()) -> PulledSource:
+    """Read a table of Postgres, and then its changes: `bind={"orders": connectors.postgres_source(url, "orders")}`.
+
+    All rows that are there come first, in short transactions, then each insert, update and delete, in the order of
+    their commits, while others write. An input reads rows, and no value where one is deleted, or with
+    `value=Change[int, Order]` each row before and after; the key is the primary key. It goes by logical replication:
+    the server needs wal_level=logical, the table REPLICA IDENTITY FULL, and `url` a user who may make publications and
+    slots. With `by=` a column none of these is needed: rows come in its order, which misses deletions, updates that
+    leave it as it is, and rows that commit after one with a later value; their key is then what `key` names.
+
+    >>> from samza_dsl import connectors
+    >>> connectors.postgres_source("postgres://me:secret@db/shop", "orders").name
+    'postgres://db/shop#orders'
+    """
+    dialect, where = _postgres(url)
+    if by:
+        return column_source(dialect, where, table, by, key)
+    if key:
+        raise SamzaError(
+            f"{where}: key={key!r}: the key of changes is the table's primary key; leave it out, or say by="
+        )
+    changes = PostgresChanges(dialect, where, table, _loader)
+    return PulledSource(f"{where}#{table}", changes.pull, changes.confirm, changes.close, promise=CHANGES)
+
+
+def _loader(connection: Any, kind: int) -> Callable[[bytes], Any]:
+    """Return what makes a value of the text that the server has for one of a type."""
+    from psycopg.adapt import Transformer
+    from psycopg.pq import Format
+
+    loader = Transformer(connection).get_loader(kind, Format.TEXT)
+    return lambda text: loader.load(text)
+
+
+def _postgres(url: str) -> tuple[Dialect, str]:
+    """Return the dialect that connects to a URL, and the place without who connects; raises SamzaError."""
     try:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
@@ -64,10 +106,10 @@ def postgres(url: str, table: str, key: str | Sequence[str] = ()) -> PositionedS
     )
     host, port = (str(said.get(name) or default) for name, default in (("host", "localhost"), ("port", "")))
     where = f"postgres://{quote(host, safe=':/.')}{':' + port if port else ''}/{said.get('dbname') or ''}"
-    return table_sink(dialect, where, table, key)
+    return dialect, where
 
 
-def _copy(connection: Any, dialect: Dialect, target: Target, rows: Sequence[tuple[object, ...]]) -> None:
+def _copy(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tuple[object, ...]]) -> None:
     names = dialect.listed([column.name for column in target.columns])
     into = target.table
     if target.key:

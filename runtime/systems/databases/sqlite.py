@@ -1,4 +1,4 @@
-"""SQLite as a sink of rows, with the driver that Python brings."""
+"""SQLite as a sink and a source of rows, with the driver that Python brings."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import datetime as dt
 import math
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runtime.model.errors import SerdeError
-from runtime.ports.connectors import PositionedSink
+from runtime.model.errors import SamzaError, SerdeError
+from runtime.ports.connectors import PositionedSink, PulledSource
+from runtime.systems.databases.column_source import CHANGES, column_source
 from runtime.systems.databases.dialect import Dialect, SqlConnection, put_each
-from runtime.systems.databases.table_columns import ColumnKind, Made
+from runtime.systems.databases.sqlite_changes import SqliteChanges
+from runtime.systems.databases.table_columns import ColumnKind, Made, read_as
 from runtime.systems.databases.table_sink import table_sink
 
 WAIT_S = 30.0
@@ -30,12 +33,45 @@ def sqlite(path: str | Path, table: str, key: str | Sequence[str] = ()) -> Posit
     >>> connectors.sqlite("shop.db", "orders", key="id").name.rpartition("/")[2]
     'shop.db#orders'
     """
+    return table_sink(_dialect(path), _where(path), table, key)
 
+
+def sqlite_source(path: str | Path, table: str, *, by: str = "", key: str | Sequence[str] = ()) -> PulledSource:
+    """Read a table of an SQLite file, then its changes: `bind={"orders": connectors.sqlite_source(path, "orders")}`.
+
+    All rows that are there come first, then each insert, update and delete, in order, while others write. An input
+    reads rows, and no value where one is deleted, or with `value=Change[int, Order]` each row before and after; the key
+    is the primary key. Triggers that this makes note the changes in tables of the same file, until they are read.
+    With `by=` a column no trigger is made: rows come in its order, which misses deletions, and updates that leave it
+    as it is; their key is then what `key` names.
+
+    >>> from samza_dsl import connectors
+    >>> connectors.sqlite_source("shop.db", "orders").name.rpartition("/")[2]
+    'shop.db#orders'
+    """
+    dialect, where = _dialect(path), _where(path)
+    if by:
+        return replace(column_source(dialect, where, table, by, key), adapt=read_as)
+    if key:
+        raise SamzaError(
+            f"{where}: key={key!r}: the key of changes is the table's primary key; leave it out, or say by="
+        )
+    changes = SqliteChanges(dialect, where, table)
+    return PulledSource(
+        f"{where}#{table}", changes.pull, changes.confirm, changes.close, promise=CHANGES, adapt=read_as
+    )
+
+
+def _where(path: str | Path) -> str:
+    return f"sqlite:{Path(path).absolute()}"
+
+
+def _dialect(path: str | Path) -> Dialect:
     def connect() -> SqlConnection:
         # Our own statements begin and end transactions; and one thread at a time uses it, though not always the same.
         return sqlite3.connect(path, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
 
-    dialect = Dialect(
+    return Dialect(
         name="sqlite",
         connect=connect,
         types=_TYPES,
@@ -45,7 +81,6 @@ def sqlite(path: str | Path, table: str, key: str | Sequence[str] = ()) -> Posit
         adapt=_ADAPT,
         begin="BEGIN IMMEDIATE",
     )
-    return table_sink(dialect, f"sqlite:{Path(path).absolute()}", table, key)
 
 
 def _finite(value: float) -> float:

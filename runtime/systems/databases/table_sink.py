@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import repeat
+from operator import is_, itemgetter
 from typing import Any
 
 from runtime.model.errors import Fenced, SamzaError, SerdeError, Unavailable
 from runtime.ports.connectors import PositionedSink, SinkOwner, SinkRow
 from runtime.systems.databases.dialect import PARAMETER, POSITIONS, Dialect, SqlConnection, Target
-from runtime.systems.databases.table_columns import columns_for, key_maker, row_maker
+from runtime.systems.databases.table_columns import RowsMade, columns_for, key_maker, rows_maker
 
 _log = logging.getLogger("samza_dsl")
 
@@ -34,7 +36,7 @@ class TableSink:
         self._target = Target(self._table, ())
         self._tokens: dict[tuple[str, str, int], int] = {}
         """The claims of this process, by what a position is kept for."""
-        self._row_of: Callable[[Any], tuple[object, ...]] = lambda value: ()
+        self._rows_of: RowsMade = lambda values: iter(())
         self._key_of: Callable[[Any], tuple[object, ...]] = lambda key: ()
 
     def claim(self, owner: SinkOwner) -> int:
@@ -93,7 +95,8 @@ class TableSink:
                 equal = " AND ".join(f"{self._dialect.word(name)} = {PARAMETER}" for name in self._key)
                 statement = self._dialect.with_parameters(f"DELETE FROM {self._table} WHERE {equal}")
                 connection.cursor().executemany(statement, gone)
-            if put:
+            # Of rows that are appended nobody counts those that are put, before they are made.
+            if rows and put:
                 self._dialect.put(connection, self._dialect, self._target, put)
             connection.execute(
                 f"UPDATE {POSITIONS} SET position = {self._dialect.mark} WHERE {self._at}",
@@ -140,29 +143,30 @@ class TableSink:
             if name not in names:
                 raise SamzaError(f"{self._where}: key={name!r} is no column of {names}: name columns of the value")
         self._target = Target(self._table, columns, self._key)
-        self._row_of = row_maker(columns, self._dialect.adapt.get)
+        self._rows_of = rows_maker(columns, self._dialect.adapt.get)
         of_key = [next(column for column in columns if column.name == name) for name in self._key]
         self._key_of = key_maker(of_key, self._dialect.adapt.get, self._where)
 
-    def _changes(self, rows: Sequence[SinkRow]) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
+    def _changes(self, rows: Sequence[SinkRow]) -> tuple[Iterable[tuple[object, ...]], list[tuple[object, ...]]]:
         """Return the rows that are put, and the keys that are gone: by key only the last of each counts."""
-        make = self._row_of
+        values = list(map(_VALUE, rows))
         if not self._key:
-            if any(row.value is None for row in rows):
+            if any(map(is_, values, repeat(None))):
                 raise SerdeError(
                     f"{self._where}: a record without a value deletes the row of its key, and rows are appended here: "
                     'name the key: key="id", or filter such records out'
                 )
-            return [make(row.value) for row in rows], []
+            return self._rows_of(values), []
         names = [column.name for column in self._target.columns]
         places = [names.index(name) for name in self._key]
+        made = self._rows_of([value for value in values if value is not None])
         newest: dict[tuple[object, ...], tuple[object, ...] | None] = {}
         for row in rows:
-            if row.value is None:
-                newest[self._key_of(row.key)] = None
+            if row[0] is None:
+                newest[self._key_of(row[1])] = None
             else:
-                made = make(row.value)
-                newest[tuple(made[place] for place in places)] = made
+                one = next(made)
+                newest[tuple(one[place] for place in places)] = one
         put = [row for row in newest.values() if row is not None]
         return put, [key for key, row in newest.items() if row is None]
 
@@ -243,6 +247,7 @@ def table_sink(dialect: Dialect, where: str, table: str, key: str | Sequence[str
     return PositionedSink(f"{where}#{table}", sink.claim, sink.write, sink.empty, sink.close)
 
 
+_VALUE = itemgetter(0)
 _POSITIONS_TABLE = (
     f"CREATE TABLE IF NOT EXISTS {POSITIONS} (app VARCHAR(255) NOT NULL, output VARCHAR(255) NOT NULL, "
     "part INTEGER NOT NULL, identity BIGINT NOT NULL, generation BIGINT NOT NULL, token BIGINT NOT NULL, "

@@ -1,0 +1,97 @@
+"""A table as a source, read in the order of a column that rises with every new row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from runtime.encoding.serdes import Tagged
+from runtime.model.errors import SamzaError, Unavailable
+from runtime.ports.connectors import Pulled, PulledRecord, PulledSource
+from runtime.systems.databases.dialect import Dialect, SqlConnection
+
+MOST_ROWS = 10_000
+"""The rows that are read at a time."""
+PROMISE = "rows in the order of {by}, each once; deletions, and rows whose {by} does not rise, are not seen"
+
+
+class ColumnReader:
+    """The rows of a table that are new, by a column whose values rise.
+
+    Invariant: the position is the highest value of which all rows were read: of rows with one value, all are read at
+    once. One thread at a time calls it.
+    """
+
+    def __init__(self, dialect: Dialect, where: str, table: str, by: str, key: Sequence[str]) -> None:
+        self._dialect, self._where = dialect, where
+        self._by, self._key = by, tuple(key)
+        self._table, self._column = dialect.quoted(table), dialect.word(by)
+        self._connection: SqlConnection | None = None
+
+    def pull(self, reader: str, position: bytes) -> Pulled:
+        """Return the rows behind a position, of as many values as fit."""
+        try:
+            return self._pulled(position)
+        except self._dialect.errors as error:
+            self.close()
+            if self._dialect.passes(error):
+                raise Unavailable(f"{self._where}: {error}") from error
+            raise SamzaError(f"{self._where}: {error}") from error
+
+    def close(self) -> None:
+        """Close the connection; the next call opens another."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            with suppress(*self._dialect.errors):
+                connection.close()
+
+    def _pulled(self, position: bytes) -> Pulled:
+        last = _POSITIONS.decode(position) if position else None
+        mark = self._dialect.mark
+        behind, said = (f"{self._column} > {mark}", (last,)) if position else (f"{self._column} IS NOT NULL", ())
+        names, rows = self._read(f"{behind} ORDER BY {self._column} LIMIT {MOST_ROWS}", said)
+        if not rows:
+            return Pulled((), position)
+        missing = [name for name in (self._by, *self._key) if name not in names]
+        if missing:
+            raise SamzaError(f"{self._where} has the columns {', '.join(names)}, and none of {', '.join(missing)}")
+        at = names.index(self._by)
+        more = len(rows) == MOST_ROWS
+        if more:
+            # Others may have the value of the last one: they are read with it, by the next look or all at once.
+            whole = [row for row in rows if row[at] != rows[-1][at]]
+            rows = whole or self._read(f"{self._column} = {mark}", (rows[-1][at],))[1]
+        return Pulled([self._record(names, row) for row in rows], _POSITIONS.encode(rows[-1][at]), more)
+
+    def _read(self, which: str, said: tuple[object, ...]) -> tuple[list[str], list[tuple[object, ...]]]:
+        if self._connection is None:
+            self._connection = self._dialect.connect()
+        found = self._connection.execute(f"SELECT * FROM {self._table} WHERE {which}", said)
+        return [one[0] for one in found.description], found.fetchall()
+
+    def _record(self, names: Sequence[str], row: tuple[object, ...]) -> PulledRecord:
+        value = dict(zip(names, row, strict=True))
+        return PulledRecord(value, key_of(value, self._key) if self._key else None)
+
+
+def key_of(row: dict[str, object], key: Sequence[str]) -> object:
+    """Return the key of a row: the value of one column, or those of several.
+
+    >>> key_of({"id": 1, "note": "a"}, ["id"]), key_of({"shop": 1, "id": 2}, ["shop", "id"])
+    (1, (1, 2))
+    """
+    return row[key[0]] if len(key) == 1 else tuple(row[name] for name in key)
+
+
+def column_source(dialect: Dialect, where: str, table: str, by: str, key: Sequence[str] | str) -> PulledSource:
+    """Return a source of the rows of a table in the order of a column; raises SamzaError where that has no name."""
+    if not isinstance(by, str) or not by:
+        raise SamzaError(f'{where}: by={by!r} names no column: name one that rises with every new row: by="id"')
+    names = (key,) if isinstance(key, str) else tuple(key)
+    reader = ColumnReader(dialect, f"{where}, table {table}", table, by, names)
+    return PulledSource(f"{where}#{table} by {by}", reader.pull, close=reader.close, promise=PROMISE.format(by=by))
+
+
+_POSITIONS = Tagged()
+CHANGES = "all rows and then their changes, each once"
+"""The promise of a source that reads changes."""

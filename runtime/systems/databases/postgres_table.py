@@ -1,0 +1,83 @@
+"""A table of Postgres whose changes are read: its columns and key, and what the server has to tell of it."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, NamedTuple
+
+from runtime.model.errors import SamzaError
+
+
+class PgTable(NamedTuple):
+    """A table: its number, its name as SQL has it, its columns, and those of its primary key with their types."""
+
+    oid: int
+    quoted: str
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    key_types: tuple[str, ...]
+
+    @property
+    def publication(self) -> str:
+        """The name of the publication by which its changes are told: one for all who read it."""
+        return f"samza_dsl_{zlib.crc32(self.quoted.encode()):08x}"
+
+
+def read_table(connection: Any, where: str, name: str, quoted: str) -> PgTable:
+    """Return a table as it is now; raises SamzaError where its changes can't be read."""
+    found = connection.execute("SELECT to_regclass(%s)::oid", (quoted,)).fetchone()
+    if found[0] is None:
+        raise SamzaError(f"{where} is not there")
+    oid = int(found[0])
+    columns = connection.execute(
+        "SELECT attname FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped "
+        "AND attgenerated = '' ORDER BY attnum",
+        (oid,),
+    ).fetchall()
+    key = connection.execute(
+        "SELECT attname, format_type(atttypid, atttypmod) FROM pg_index, "
+        "unnest(indkey) WITH ORDINALITY AS at (n, place) "
+        "JOIN pg_attribute ON attnum = n WHERE indrelid = %s AND indisprimary AND attrelid = indrelid ORDER BY place",
+        (oid,),
+    ).fetchall()
+    if not key:
+        raise SamzaError(f"{where} has no primary key, by which its rows are told apart: read it by= a column")
+    return PgTable(
+        oid, quoted, tuple(row[0] for row in columns), tuple(row[0] for row in key), tuple(row[1] for row in key)
+    )
+
+
+def check_published(connection: Any, where: str, table: PgTable) -> None:
+    """Make the publication of a table where it is absent; raises SamzaError where the server does not tell enough."""
+    level = connection.execute("SHOW wal_level").fetchone()[0]
+    if level != "logical":
+        raise SamzaError(
+            f"{where}: the server has wal_level={level}, and its log tells of no rows: ALTER SYSTEM SET wal_level = "
+            "logical, and restart it; or read the table by= a column"
+        )
+    parts = connection.execute(
+        "SELECT relid::regclass::text, relreplident FROM pg_partition_tree(%s) JOIN pg_class ON oid = relid "
+        "WHERE isleaf UNION SELECT oid::regclass::text, relreplident FROM pg_class WHERE oid = %s AND relkind = 'r'",
+        (table.oid, table.oid),
+    ).fetchall()
+    if partial := [row[0] for row in parts if row[1] != "f"]:
+        raise SamzaError(
+            f"{where} does not tell rows as they were before: "
+            + "; ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in partial)
+        )
+    name = table.publication
+    if connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", (name,)).fetchone() is None:
+        connection.execute(
+            f"CREATE PUBLICATION {name} FOR TABLE {table.quoted} WITH (publish_via_partition_root = true)"
+        )
+    found = connection.execute(
+        "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate AND pubviaroot AND prrelid = %s "
+        "AND prqual IS NULL AND prattrs IS NULL FROM pg_publication AS p JOIN pg_publication_rel ON prpubid = p.oid "
+        "WHERE pubname = %s",
+        (table.oid, name),
+    ).fetchone()
+    if found is None or not found[0]:
+        raise SamzaError(
+            f"{where}: the publication {name} is another one than is made for the table: DROP PUBLICATION {name}, and "
+            "run again"
+        )

@@ -1,0 +1,70 @@
+"""Tables as inputs and outputs of several containers: their starter pulls and delivers, and each row is there once."""
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.source import ROOT
+
+PROGRAM = """
+    import os, signal, sys
+    from pathlib import Path
+
+    import msgspec
+
+    from samza_dsl import App, Options, connectors
+
+
+    class Row(msgspec.Struct):
+        id: int
+        note: str | None = None
+
+
+    app = App("moving", Options(batch_records=10, max_uncommitted=20))
+
+
+    def dying(row, context):
+        mark = Path(f"died-{row.id // 100}")
+        if row.id % 100 == 50 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [row]
+
+
+    rows = app.input("rows", value=Row, key=int).partition_by(lambda row: row.id, op_id="by", partitions=3)
+    done = rows.process(dying, op_id="dying")
+    done.send_to(app.output("copies", value=Row, partitions=2))
+    done.send_to(app.output("newest", value=Row, key=int))
+
+    if __name__ == "__main__":
+        bind = {
+            "rows": "sqlite:///rows.db?table=rows",
+            "copies": "sqlite:///copies.db?table=copies",
+            "newest": connectors.sqlite("copies.db", "newest", key="id"),
+        }
+        app.run("data", containers=2, bind=bind, until_now=True)
+"""
+
+
+@pytest.mark.ci
+def test_rows_go_from_a_table_to_tables_once_whoever_dies(tmp_path: Path) -> None:
+    (tmp_path / "moving.py").write_text("\n".join(line[4:] for line in PROGRAM.splitlines()))
+    with closing(sqlite3.connect(tmp_path / "rows.db", isolation_level=None)) as writer:
+        writer.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY, note TEXT)")
+        for begun in (0, 100):
+            rows = [(n, f"note {n}") for n in range(begun, begun + 100)]
+            writer.executemany("INSERT INTO rows VALUES (?, ?)", rows)
+            command = [sys.executable, "moving.py"]
+            done = subprocess.run(
+                command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr
+    with closing(sqlite3.connect(tmp_path / "copies.db")) as found:
+        wanted = [(n, f"note {n}") for n in range(200)]
+        assert found.execute("SELECT * FROM copies ORDER BY id").fetchall() == wanted
+        assert found.execute("SELECT * FROM newest ORDER BY id").fetchall() == wanted
+    assert len([*tmp_path.glob("died-*")]) == 2

@@ -1,0 +1,303 @@
+"""Tables as inputs of applications: rows, changes, tables to join, containers, and what can't be read."""
+
+import asyncio
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runtime.model.errors import Damaged
+from runtime.systems.connectors import inbox
+from runtime.systems.databases import column_source, postgres_changes
+from runtime.systems.memory.environment import MemoryEnvironment
+from samza_dsl import App, Change, MessagePack, SamzaError, connectors
+from samza_dsl.connectors import Pulled, PulledRecord, PulledSource, SinkRow
+from tests.databases.conftest import NUMBERS, Database
+from tests.databases.test_table_sinks import EVERYTHING, Everything, Order, owner
+from tests.scale import examples
+
+KINDS = ["sqlite", pytest.param("postgres", marks=pytest.mark.ci)]
+
+
+class Tables:
+    """A database with a table of orders, whose changes are read."""
+
+    def __init__(self, kind: str, where: str) -> None:
+        self.has_second = False
+        self.kind, self.where, self.table = kind, where, f"orders_{next(NUMBERS)}"
+        connect = {"sqlite": lambda: sqlite3.connect(where, isolation_level=None), "postgres": self._postgres}
+        self.connection: Any = connect[kind]()
+        self.do("CREATE TABLE {} (id INTEGER PRIMARY KEY, note TEXT)")
+        if kind == "postgres":
+            self.do("ALTER TABLE {} REPLICA IDENTITY FULL")
+
+    def _postgres(self) -> Any:
+        return psycopg.connect(self.where, autocommit=True)
+
+    def do(self, statement: str) -> list[Any]:
+        found = self.connection.execute(statement.format(self.table))
+        return found.fetchall() if found.description else []
+
+    def put(self, *ids: int, note: str = "new") -> None:
+        self.do(f"INSERT INTO {{}} VALUES {', '.join(f'({n}, {note!r})' for n in ids)}")
+
+    def source(self, **said: Any) -> PulledSource:
+        return getattr(connectors, f"{self.kind}_source")(self.where, self.table, **said)
+
+    def close(self) -> None:
+        if self.kind == "postgres":
+            self.do("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active")
+        self.connection.close()
+
+
+@pytest.fixture(params=KINDS)
+def tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tables]:
+    where = request.getfixturevalue("server") if request.param == "postgres" else str(tmp_path / "orders.db")
+    with closing(Tables(request.param, where)) as found:
+        yield found
+
+
+def copying(value: Any = Order, name: str = "copying") -> App:
+    app = App(name)
+    app.input("orders", value=value, key=int).send_to(app.output("seen", value=value, key=int))
+    return app
+
+
+def seen(tables: Tables, data: Path, value: Any, **said: Any) -> list[Any]:
+    run = copying(value).run(data, bind={"orders": tables.source(**said)}, until_now=True)
+    return run.received("seen")
+
+
+def test_rows_come_once_and_their_changes_behind_them(tables: Tables, tmp_path: Path) -> None:
+    kind = Change[int, Order]
+    tables.put(1, 2, 3)
+    assert seen(tables, tmp_path, kind) == [Change(n, None, Order(n, "new")) for n in (1, 2, 3)]
+    tables.do("UPDATE {} SET note = NULL WHERE id = 2")
+    tables.do("DELETE FROM {} WHERE id = 1")
+    tables.do("UPDATE {} SET id = 9 WHERE id = 3")
+    changes = [
+        Change(2, Order(2, "new"), Order(2)),
+        Change(1, Order(1, "new"), None),
+        Change(3, Order(3, "new"), None),
+        Change(9, None, Order(9, "new")),
+    ]
+    assert seen(tables, tmp_path, kind)[3:] == changes
+    assert len(seen(tables, tmp_path, kind)) == 7
+
+
+def test_an_input_of_rows_reads_no_value_where_one_is_deleted(tables: Tables, tmp_path: Path) -> None:
+    tables.put(1)
+    assert seen(tables, tmp_path, Order | None) == [Order(1, "new")]
+    tables.do("DELETE FROM {}")
+    assert seen(tables, tmp_path, Order | None) == [Order(1, "new"), None]
+
+
+def priced(broadcast: bool, partitions: int | None) -> App:
+    app = App("priced")
+    orders = app.table("orders", value=Order, key=int, broadcast=broadcast, partitions=partitions)
+    ids = app.input("ids", value=int)
+    by_id = ids if broadcast else ids.partition_by(lambda n: n, partitions=partitions, key_type=int)
+    on: dict[str, Any] = {"on": lambda n: n} if broadcast else {}
+    joined = by_id.join(orders, lambda n, order: (n, order and order.note), how="left", **on)
+    joined.send_to(app.output("joined"))
+    return app
+
+
+@pytest.mark.parametrize(("broadcast", "partitions"), [(True, None), (False, 3)], ids=["broadcast", "by key"])
+def test_a_table_is_whole_before_what_joins_it(
+    tables: Tables, tmp_path: Path, broadcast: bool, partitions: int | None
+) -> None:
+    tables.put(*range(50))
+
+    def joined() -> set[Any]:
+        bind = {"orders": tables.source(), "ids": [0, 7, 49, 50]}
+        run = priced(broadcast, partitions).run(tmp_path, bind=bind, until_now=True, from_start=True, state="reset")
+        return {tuple(one) for one in run.received("joined")}
+
+    assert joined() == {(0, "new"), (7, "new"), (49, "new"), (50, None)}
+    tables.do("DELETE FROM {} WHERE id = 7")
+    tables.do("UPDATE {} SET note = 'old' WHERE id = 0")
+    assert {(0, "old"), (7, None)} <= joined()
+
+
+def test_a_run_without_an_end_hears_of_changes(tables: Tables, tmp_path: Path) -> None:
+    tables.put(1)
+
+    async def main() -> list[Any]:
+        source, came = tables.source(), threading.Event()
+
+        def confirm(reader: str, position: bytes) -> None:
+            source.confirm(reader, position)
+            if tables.has_second:
+                came.set()
+
+        bind = {"orders": replace(source, poll_ms=1, confirm=confirm)}
+        async with copying().running(tmp_path, bind=bind) as run:
+            await run.settled()
+            tables.has_second = True
+            tables.put(2)
+            await asyncio.to_thread(came.wait)
+            await run.settled()
+            return run.received("seen")
+
+    assert asyncio.run(main()) == [Order(1, "new"), Order(2, "new")]
+
+
+@given(values=st.lists(EVERYTHING, min_size=1, max_size=8, unique_by=lambda one: one.id))
+@settings(
+    deadline=None,
+    max_examples=examples(10, 200),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_what_a_sink_has_written_a_source_reads(database: Database, values: list[Everything]) -> None:
+    table, mine = database.table(), owner(kind=Everything)
+    sink = database.sink(table, "id")
+    mine = mine._replace(output=table)
+    sink.claim(mine)
+    sink.write(mine, [SinkRow(value) for value in values], 0, 1)
+    sink.close()
+    app = App("everything")
+    app.input("rows", value=Everything).send_to(app.output("seen", value=MessagePack(Everything)))
+    source = getattr(connectors, f"{database.kind}_source")(database.where, table, by="id")
+    run = app.run(MemoryEnvironment(), bind={"rows": source}, until_now=True)
+    assert run.received("seen") == sorted(values, key=lambda one: one.id)
+
+
+def test_rows_are_read_in_the_order_of_a_column(database: Database, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(column_source, "MOST_ROWS", 3)
+    table = database.table()
+    database.change(f"CREATE TABLE {table} (n INTEGER, stamp INTEGER)")
+    seen: list[Any] = []
+    for rows in ([(1, 1), (2, 2), (3, 2), (4, 2), (5, 2)], [], [(6, 3), (7, 2), (8, 4), (9, 4)]):
+        if rows:
+            database.change(f"INSERT INTO {table} VALUES {', '.join(map(str, rows))}")
+        app = App("ordered")
+        app.input("rows", value=dict[str, int], key=int).send_to(app.output("seen", key=int))
+        source = getattr(connectors, f"{database.kind}_source")(database.where, table, by="stamp", key="n")
+        run = app.run(tmp_path, bind={"rows": source}, until_now=True)
+        seen = [one["n"] for one in run.received("seen")]
+    assert sorted(seen) == [1, 2, 3, 4, 5, 6, 8, 9]  # 7 has come with a value that was read already
+
+
+def test_a_url_reads_a_table(tables: Tables, tmp_path: Path) -> None:
+    tables.put(1, 2)
+    scheme = f"sqlite:///{tables.where}" if tables.kind == "sqlite" else tables.where
+    url = f"{scheme}{'&' if '?' in scheme else '?'}table={tables.table}"
+    assert copying().run(tmp_path, bind={"orders": url}, until_now=True).received("seen") == [
+        Order(1, "new"),
+        Order(2, "new"),
+    ]
+    by = copying(name="by").run(tmp_path / "by", bind={"orders": f"{url}&by=id&key=id"}, until_now=True)
+    assert by.received("seen") == [Order(1, "new"), Order(2, "new")]
+
+
+def restored(tables: Tables, tmp_path: Path) -> None:
+    """Read on from a copy of the data directory, and then from the directory itself."""
+    tables.put(1)
+    seen(tables, tmp_path / "a", Order)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    tables.put(2)
+    seen(tables, tmp_path / "b", Order)
+    tables.put(3)
+    seen(tables, tmp_path / "a", Order)
+
+
+def without_key(tables: Tables, tmp_path: Path) -> None:
+    tables.do("DROP TABLE {}")
+    tables.do("CREATE TABLE {} (id INTEGER)")
+    seen(tables, tmp_path, Order)
+
+
+def absent(tables: Tables, tmp_path: Path) -> None:
+    tables.do("DROP TABLE {}")
+    seen(tables, tmp_path, Order)
+
+
+def keyed(tables: Tables, tmp_path: Path) -> None:
+    tables.source(key="id")
+
+
+def deleted(tables: Tables, tmp_path: Path) -> None:
+    tables.put(1)
+    seen(tables, tmp_path, Order)
+    tables.do("DELETE FROM {}")
+    seen(tables, tmp_path, Order)
+
+
+def other_column(tables: Tables, tmp_path: Path) -> None:
+    tables.put(1)
+    seen(tables, tmp_path, Order, by="nothing")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "error"),
+    [
+        (restored, "copy of another time"),
+        (without_key, "has no primary key"),
+        (absent, "is not there"),
+        (keyed, "the table's primary key"),
+        (deleted, "no value"),
+        (other_column, "nothing"),
+    ],
+)
+def test_what_is_wrong_is_told(
+    tables: Tables, tmp_path: Path, mistake: Callable[[Tables, Path], None], error: str
+) -> None:
+    with pytest.raises(SamzaError, match=error):
+        mistake(tables, tmp_path)
+
+
+@pytest.mark.ci
+def test_what_a_server_does_not_tell_is_told(server: str, tmp_path: Path) -> None:
+    with closing(Tables("postgres", server)) as tables:
+        tables.put(1)
+        tables.do("ALTER TABLE {} REPLICA IDENTITY DEFAULT")
+        with pytest.raises(SamzaError, match="REPLICA IDENTITY FULL"):
+            seen(tables, tmp_path, Order)
+        tables.do("ALTER TABLE {} REPLICA IDENTITY FULL")
+        seen(tables, tmp_path, Order)
+        tables.do("TRUNCATE {}")
+        with pytest.raises(SamzaError, match="emptied by TRUNCATE"):
+            seen(tables, tmp_path, Order)
+        tables.do("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+        with pytest.raises(Damaged, match="is gone"):
+            seen(tables, tmp_path, Order)
+
+
+@pytest.mark.ci
+def test_a_table_at_rest_does_not_hold_the_server_s_log(server: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(postgres_changes, "NOTED_BYTES", 1_000)
+    with closing(Tables("postgres", server)) as tables, closing(Tables("postgres", server)) as others:
+        tables.put(1)
+        seen(tables, tmp_path, Order)
+        held = "SELECT pg_current_wal_lsn() - confirmed_flush_lsn FROM pg_replication_slots"
+        others.put(*range(2_000))
+        before = tables.do(held)[0][0]
+        seen(tables, tmp_path, Order)
+        assert tables.do(held)[0][0] < before / 10
+
+
+def test_a_source_that_fails_is_asked_again(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(inbox, "FIRST_PAUSE_S", 0.0)
+    asked: list[bytes] = []
+
+    def pull(reader: str, position: bytes) -> Pulled:
+        asked.append(position)
+        if len(asked) % 2:
+            raise OSError("down")
+        number = int(position or 0)
+        return Pulled([PulledRecord(number, key=number)] if number < 3 else [], b"%d" % min(number + 1, 3), number < 3)
+
+    app = App("numbers")
+    app.input("numbers", value=int, key=int).send_to(app.output("seen", value=int))
+    run = app.run(tmp_path, bind={"numbers": PulledSource("numbers", pull)}, until_now=True)
+    assert run.received("seen") == [0, 1, 2] and asked[:3] == [b"", b"", b"1"]
