@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import io
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,34 +14,24 @@ from operators.core.sites import here
 from planner.model.errors import refuse
 from runtime.encoding.formats.avro_nesting import depth_check
 from runtime.encoding.formats.avro_shapes import AvroShape, Change, NotHeld, name_of, shape_of
+from runtime.encoding.formats.extras import needs_extra
 from runtime.encoding.formats.plain_values import PlainValues
 from runtime.encoding.formats.registry import (
     HEAD,
-    MAGIC,
     RegisteredSchema,
     SchemaRegistry,
+    head_of,
     split_head,
 )
-from runtime.encoding.formats.subjects import SubjectPlace, subject_of
+from runtime.encoding.formats.subjects import SubjectPlace
 from runtime.encoding.serdes import to_json
-from runtime.model.errors import SamzaError, SerdeError
+from runtime.model.errors import SerdeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ParsedSchema: TypeAlias = Any
 """A schema as fastavro has parsed it: a text, a dict, or a list of such."""
-
-
-@contextmanager
-def needs_extra(what: str, library: str, extra: str) -> Iterator[None]:
-    """Say what to install where a block can't import a library."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != library.partition(".")[0]:
-            raise
-        raise SamzaError(f"{what} needs {library}, which is not installed: pip install 'samza-dsl[{extra}]'") from error
 
 
 @dataclass(frozen=True)
@@ -153,8 +142,8 @@ class Avro:
         if self.registry is None:
             return b""
         if not self._head:
-            subject = subject_of(self.registry.naming, self.place, self._codec.name, self.subject, self)
-            self._head.append(HEAD.pack(MAGIC, self.registry.id_of(subject, RegisteredSchema(self._codec.text))))
+            names = self.place, self._codec.name, self.subject
+            self._head.append(head_of(self.registry, RegisteredSchema(self._codec.text), names, self))
         return self._head[0]
 
 

@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-from runtime.encoding.formats.subjects import NAMINGS, Naming
+from runtime.encoding.formats.subjects import NAMINGS, Naming, SubjectPlace, subject_of
 from runtime.encoding.serdes import to_json
 from runtime.model.errors import Refused, SamzaError, SerdeError, Unreachable
 
@@ -120,14 +120,14 @@ class SchemaRegistry:
         said = (self.url, self.username, self.password, self.token, self.naming, self.register, self.ca_file)
         return type(self), said
 
-    def schema(self, id: int) -> RegisteredSchema:
-        """Return the schema with a number.
+    def schema(self, id: int, serialized: bool = False) -> RegisteredSchema:
+        """Return the schema with a number; a file of Protobuf as text, or where it is to be `serialized`, in base64.
 
         Raises SerdeError where there is none, and `Unreachable` where the registry does not answer.
         """
         if id not in self._schemas:
             try:
-                found = self._ask("GET", f"/schemas/ids/{id}")
+                found = self._ask("GET", f"/schemas/ids/{id}{'?format=serialized' if serialized else ''}")
             except _Absent as error:
                 raise SerdeError(f"the registry {shown(self.url)} has no schema {id}: {error}") from None
             self._schemas[id] = _registered(found)
@@ -323,6 +323,20 @@ class _Memory:
 
 
 _MEMORIES: dict[str, _Memory] = {}
+
+
+def head_of(
+    registry: SchemaRegistry,
+    schema: RegisteredSchema,
+    names: tuple[SubjectPlace | None, str, str | None],
+    serde: object,
+) -> bytes:
+    """Return what lies in front of values, with their schema registered; raises as `SchemaRegistry.id_of` does.
+
+    The names are those of the place that is written, of the record, and of the subject where that is said.
+    """
+    place, record, said = names
+    return HEAD.pack(MAGIC, registry.id_of(subject_of(registry.naming, place, record, said, serde), schema))
 
 
 def split_head(data: bytes) -> int:
