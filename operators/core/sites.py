@@ -17,7 +17,10 @@ OURS = tuple(str(ROOT / package) + "/" for package in ("samza_dsl", "runtime", "
 def here() -> Site:
     """Return the file and line of the nearest caller outside our own packages."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(OURS):
+    # A dataclass has its constructor made of text: it belongs to the module that it was made for.
+    while frame.f_code.co_filename.startswith(OURS) or (
+        frame.f_code.co_filename == "<string>" and str(frame.f_globals.get("__file__")).startswith(OURS)
+    ):
         if frame.f_back is None:
             return NOWHERE
         frame = frame.f_back

@@ -32,6 +32,7 @@ from runtime.assembly.awaiting import feed_ahead, let_await
 from runtime.assembly.bindings import Bindings, intermediate_of
 from runtime.assembly.lookups import lookups
 from runtime.assembly.partitions import Repartition, inputs_of, look, repartitions_into, start_of
+from runtime.encoding.formats.subjects import placed
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.ownership import AsItIs, OwnValues
 from runtime.encoding.serdes import Evolving, Natural, Tagged, copying, kept
@@ -218,9 +219,11 @@ class Assembly:
 
     def destination(self, output: Output) -> Destination:
         """Return where an output goes."""
+        name = self.bindings.name_of(output.stream)
+        value, key = placed(output.value, name), placed(output.key, name, is_key=True)
         if (sink := self.bindings.sinks.get(output.stream)) is None:
-            return Destination(output.stream, self.bindings.partitions(output.stream), output.value, output.key)
-        return Destination(output.stream, sink.partitions, sink.serde(output.value), output.key, sink=sink)
+            return Destination(output.stream, self.bindings.partitions(output.stream), value, key)
+        return Destination(output.stream, sink.partitions, sink.serde(value), key, sink=sink)
 
     def locates(self, ids: Iterable[str]) -> bool:
         """Whether records must carry where they are from, for the dead letters of those that are late."""

@@ -69,6 +69,7 @@ class Bindings:
         """By input, what takes a source that pushes into the stream of the environment that is read."""
         self._app = graph.app
         self._others: dict[str, str] = {}
+        self._topics: dict[str, str] = {}
         self._limits: dict[str, Limit] | None = None
         self._occupied: set[str] = set()
         self._partitions: dict[str, int] = {}
@@ -260,6 +261,10 @@ class Bindings:
     def place_of(self, stream: str) -> str:
         """Return the stream of the environment that one of the application's is written to: itself, or another."""
         return self._others.get(stream, stream)
+
+    def name_of(self, stream: str) -> str:
+        """Return what a stream that is written is called where it lies, by which schemas of it are registered."""
+        return self._topics.get(stream) or self.place_of(stream)
 
     def end_at(self, ends: Iterable[tuple[str, int, int]], *, is_end_of_stream: bool) -> None:
         """Let partitions end at offsets for whoever asks from now on: for good, or as what others go on reading."""
@@ -456,6 +461,7 @@ class Bindings:
             from runtime.systems.kafka.streams.sink import KafkaSink
 
             self.sinks[stream] = KafkaSink(topic, config_of(output))
+            self._topics[stream] = topic.name
             self.places[stream] = f"{stream}={topic.address}"
             _check_partitions(output.site, output.partitions, topic.address, self.sinks[stream].partitions)
             return

@@ -54,6 +54,7 @@ class _PydanticModel(Protocol):
     model_construct: ClassVar[Callable[..., _PydanticModel]]
     model_validate: ClassVar[Callable[[object], _PydanticModel]]
     model_validate_json: ClassVar[Callable[[bytes], _PydanticModel]]
+    model_json_schema: ClassVar[Callable[[], dict[str, Any]]]
     __private_attributes__: ClassVar[Mapping[str, object]]
     model_dump: Callable[..., dict[str, object]]
     model_fields_set: set[str]

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import cache, cached_property
 from itertools import repeat
-from typing import Any, NamedTuple, NoReturn, TypeVar, cast
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
 
@@ -549,6 +549,17 @@ class Unread:
         return [None] * len(column)
 
 
+@runtime_checkable
+class BulkSerde(Protocol):
+    """A serde that does many values at once in less time than one by one."""
+
+    def encode_all(self, values: list[object], /) -> list[bytes]:
+        """Return the bytes of each of many values; None is one of them."""
+
+    def decode_all(self, column: Sequence[bytes], /) -> list[object]:
+        """Return the value of each of many bytes."""
+
+
 def serde_of(declared: object) -> Serde:
     """Return the serde for what a user may write: a serde, a type, or None for JSON of anything.
 
@@ -647,7 +658,9 @@ def encode_all(serde: Serde, values: list[Any]) -> list[bytes | None]:
 
 def encoded(serde: Serde, values: list[object]) -> list[bytes]:
     """Encode values; None is one of them."""
-    return serde.encode_all(values) if isinstance(serde, Tagged | Unread) else list(map(serde.encode, values))
+    if isinstance(serde, Tagged | Unread | BulkSerde):
+        return serde.encode_all(values)
+    return list(map(serde.encode, values))
 
 
 def decoded(serde: Serde, column: Sequence[bytes]) -> list[object]:
@@ -657,7 +670,9 @@ def decoded(serde: Serde, column: Sequence[bytes]) -> list[object]:
     if isinstance(column, Columns):
         rows = column.rows
         return serde.decode_table(column) if isinstance(serde, TableSerde) else list(map(serde.decode, rows()))
-    return serde.decode_all(column) if isinstance(serde, Tagged | Unread) else list(map(serde.decode, column))
+    if isinstance(serde, Tagged | Unread | BulkSerde):
+        return serde.decode_all(column)
+    return list(map(serde.decode, column))
 
 
 def _freeze(serde: object, encode: Callable[[object], bytes], decode: Callable[[bytes], object]) -> None:

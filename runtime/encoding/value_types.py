@@ -239,7 +239,7 @@ _BY_NAME = {
 }
 
 
-_SPELLED = (
+SPELLED = (
     *(Fraction, complex, pathlib.PurePath, ipaddress.IPv4Address, ipaddress.IPv6Address),
     *(ipaddress.IPv4Network, ipaddress.IPv6Network, ipaddress.IPv4Interface, ipaddress.IPv6Interface),
 )
@@ -261,7 +261,7 @@ def as_plain(value: Any) -> object:
         plain = value.tolist()
         if type(plain) is not kind:  # as a long double, of which Python has no like: it would be asked again for ever
             return plain
-    if isinstance(value, _SPELLED):
+    if isinstance(value, SPELLED):
         return str(value)
     if isinstance(value, deque):
         return list(value)
@@ -280,6 +280,6 @@ def made_of_plain(kind: Any, plain: object) -> object:
             return kind.model_validate_json(msgspec.json.encode(plain))
     if isinstance(plain, kind):
         return plain
-    if (isinstance(plain, str) and issubclass(kind, _SPELLED)) or (isinstance(plain, list) and kind is deque):
+    if (isinstance(plain, str) and issubclass(kind, SPELLED)) or (isinstance(plain, list) and kind is deque):
         return kind(plain)
     raise TypeError(f"Expected `{kind.__qualname__}`, got `{type(plain).__name__}`")

@@ -10,6 +10,7 @@ SamzaError
     ├── Refused             brokers do not let this client do what would be refused again
     ├── TooLarge            a record is larger than where it is to be written takes
     ├── Unavailable         brokers did not answer in time; what is asked anew may succeed
+    │   └── Unreachable         a registry of schemas did not answer
     ├── Fenced              a newer generation of the application has taken over
     └── Owned               another process runs this application on this directory
 """
@@ -61,8 +62,16 @@ class Unavailable(EnvironmentFault):
     """Brokers did not do what they were asked, or not in time; what is asked anew may succeed."""
 
 
+class Unreachable(Unavailable):
+    """A registry of schemas did not answer: no record is at fault, and none is skipped for it."""
+
+
 class Refused(EnvironmentFault):
     """Brokers do not let this client do something; to ask again would change nothing."""
+
+
+NO_RECORDS_FAULT = (Unreachable, Refused)
+"""The errors that end a run, or begin it anew, whatever the policies for records say."""
 
 
 class TooLarge(EnvironmentFault):

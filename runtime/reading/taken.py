@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from operators.core.base import Batch
+from runtime.model.errors import NO_RECORDS_FAULT
 from runtime.ports.streams import Control
 from runtime.reading.folding import Folded
 
@@ -60,12 +61,16 @@ def column_of(make: Callable[[list[Any]], list[Any]], values: list[Any]) -> tupl
         # The whole column at once is the hot path: nothing is guarded per record, and only a column that fails
         # is done again row by row, to find which rows those are.
         return make(values), {}
+    except NO_RECORDS_FAULT:
+        raise
     except Exception:
         column: list[Any] = []
         errors: dict[int, Exception] = {}
         for row, value in enumerate(values):
             try:
                 column += make([value])
+            except NO_RECORDS_FAULT:
+                raise
             except Exception as error:
                 column.append(None)
                 errors[row] = error

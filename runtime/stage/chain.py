@@ -28,6 +28,7 @@ from planner.model.plan import SegmentPlan, StagePlan
 from runtime.encoding.lines import Lines, rows_in
 from runtime.functions.failures import Failure, Whence, attributed, locate, row_of, trace_into
 from runtime.functions.first_call import check_fused, check_kept
+from runtime.model.errors import NO_RECORDS_FAULT
 from runtime.reading.folding import Folded, FoldingSegment
 from runtime.reading.watermarks import is_constant
 from runtime.stage.exits import NO_TIME, SendToExit, SinkExit
@@ -239,7 +240,7 @@ class Chain:
         """Run the stateless operators below `entry`; raises Failure with the operator that raised."""
         try:
             found = self.segments[entry].run(batch, self.counts)
-        except (Failure, PlanError):
+        except (Failure, PlanError, *NO_RECORDS_FAULT):
             raise
         except Exception as error:
             raise Failure(locate(error, self.lines, entry), error, row_of(error)) from error
@@ -267,7 +268,7 @@ class Chain:
         """Let rows take effect at an exit, and what that emits further down."""
         try:
             emitted = self.exits[exit].take(rows)
-        except (Failure, PlanError):
+        except (Failure, PlanError, *NO_RECORDS_FAULT):
             raise
         except Exception as error:
             raise Failure(self.first_operator[exit], error) from error
@@ -290,7 +291,7 @@ class Chain:
             self.counts.leave(exit, len(groups) + len(late))
             try:
                 cast(Folding, self.exits[exit]).fold(groups, late)
-            except (Failure, PlanError):
+            except (Failure, PlanError, *NO_RECORDS_FAULT):
                 raise
             except Exception as error:
                 raise Failure(self.first_operator[exit], error) from error

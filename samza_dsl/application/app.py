@@ -197,7 +197,7 @@ class App(Reprocessing):
                     partitions=partitions,
                     priority=priority,
                     headers=headers,
-                    **source_said(site, "input", value, key, partitioned_by_key, on_error),
+                    **source_said(site, "input", stream, value, key, partitioned_by_key, on_error),
                 )
             ),
         )
@@ -274,7 +274,7 @@ class App(Reprocessing):
         check_name(site, "a stream", stream)
         check_whole(site, "partitions", partitions, optional=True)
         check_type(site, "table(broadcast=...)", broadcast, bool, "broadcast=True")
-        read_as = source_said(site, "table", value, key, partitioned_by_key, on_error)
+        read_as = source_said(site, "table", stream, value, key, partitioned_by_key, on_error)
         times = _times_said(site, timestamp, max_disorder_ms, retention_ms, pace, broadcast)
         spec: TableInput | VersionedTable
         if times:

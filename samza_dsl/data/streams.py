@@ -15,6 +15,7 @@ from operators.core.durations import Duration
 from operators.core.sites import here
 from operators.core.wording import words_of
 from planner.model.errors import refuse
+from runtime.encoding.formats.subjects import placed
 from runtime.encoding.serdes import Natural, encode_all
 from runtime.model.errors import SamzaError
 from runtime.ports.streams import END, Append, StreamConfig, contradicted
@@ -100,7 +101,7 @@ def produce(
     for said, function in (("produce(key=...)", key), ("produce(timestamp=...)", timestamp)):
         if function is not None:
             check_function(site, said, function, 1)
-    serde = serde_said(site, "value", value)
+    serde = placed(serde_said(site, "value", value), stream)
     # All or none: nothing is written before the last value was made, encoded and keyed.
     found = list(values)
     try:

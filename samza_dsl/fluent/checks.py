@@ -16,6 +16,7 @@ from operators.core.policies import DeadLetterPolicy, Fail, Policy, Retry, Skip
 from planner.model.errors import refuse
 from planner.model.identities import NAME
 from planner.model.plan import Options
+from runtime.encoding.formats.subjects import placed
 from runtime.encoding.record_types import is_pydantic, is_record
 from runtime.encoding.serdes import BASES, Declared, Json, kept, serde_of
 from runtime.encoding.value_types import value_type_of
@@ -237,7 +238,7 @@ class SourceFields(TypedDict):
 
 
 def source_said(
-    site: Site, said: str, value: object, key: object, partitioned_by_key: bool, on_error: Policy
+    site: Site, said: str, stream: str, value: object, key: object, partitioned_by_key: bool, on_error: Policy
 ) -> SourceFields:
     """Return the fields of a source's spec about reading its records; refuses arguments that can't be meant."""
     check_policy(site, on_error)
@@ -251,8 +252,8 @@ def source_said(
     return {
         "site": site,
         "on_error": on_error,
-        "value": serde_said(site, "value", value),
-        "key": serde_said(site, "key", key) if key is not None and key_of is None else None,
+        "value": placed(serde_said(site, "value", value), stream),
+        "key": placed(serde_said(site, "key", key), stream, True) if key is not None and key_of is None else None,
         "key_of": function_said(site, f"{said}(key=...)", key_of),
         "partitioned_by_key": partitioned_by_key,
     }

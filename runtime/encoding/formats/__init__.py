@@ -1,0 +1,1 @@
+"""Formats that other programs read and write: Avro, Protobuf, JSON Schema, registries of schemas, Debezium."""

@@ -1,0 +1,319 @@
+"""Avro as bytes of values: by a schema that is derived or given, with a registry or without."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from operators.core.sites import here
+from planner.model.errors import refuse
+from runtime.encoding.formats.avro_nesting import depth_check
+from runtime.encoding.formats.avro_shapes import AvroShape, Change, NotHeld, name_of, shape_of
+from runtime.encoding.formats.extras import needs_extra
+from runtime.encoding.formats.plain_values import PlainValues
+from runtime.encoding.formats.registry import (
+    HEAD,
+    RegisteredSchema,
+    SchemaRegistry,
+    head_of,
+    split_head,
+)
+from runtime.encoding.formats.subjects import SubjectPlace
+from runtime.encoding.serdes import to_json
+from runtime.model.errors import SerdeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ParsedSchema: TypeAlias = Any
+"""A schema as fastavro has parsed it: a text, a dict, or a list of such."""
+
+
+@dataclass(frozen=True)
+class Avro:
+    r"""Avro of `type`, by the schema that follows from it, or by another `schema`, a text or a dict.
+
+    A type is a Struct, a dataclass, a model of pydantic or attrs, or a plain type; without one, values are dicts and
+    need a `schema`. With a `registry` values lie as Confluent's serialisers write them: each is read by the schema that
+    it was written with, and the own schema is registered under the `subject`, which follows from the stream if it is
+    not said. Without one there is no number in front, and what an earlier schema has written is read by `written_with`.
+    Records that are derived lie in a `namespace`.
+
+    Of a type the names of fields count, and not that of the record: a field that was not written takes its default, and
+    a field of more is left out. A `schema` is resolved as Avro says, with aliases. Raises PlanError for a part of the
+    type that Avro, or the schema, can't hold. It needs `pip install 'samza-dsl[avro]'`.
+
+    >>> from msgspec import Struct
+    >>> class Order(Struct):
+    ...     id: int
+    ...     note: str | None = None
+    >>> Avro(Order).decode(Avro(Order).encode(Order(7)))
+    Order(id=7, note=None)
+    >>> orders = Avro(Order, registry=SchemaRegistry("memory://shop"), subject="orders-value")
+    >>> orders.encode(Order(7))[:5], orders.decode(orders.encode(Order(7, "by post")))
+    (b'\x00\x00\x00\x00\x01', Order(id=7, note='by post'))
+    """
+
+    type: object = Any
+    schema: str | Mapping[str, object] | Sequence[object] | None = None
+    registry: SchemaRegistry | None = None
+    subject: str | None = None
+    namespace: str | None = None
+    written_with: str | Mapping[str, object] | Sequence[object] | None = None
+    place: SubjectPlace | None = field(default=None, repr=False, compare=False)
+    """The stream that it writes, which a run fills in."""
+    _codec: AvroCodec = field(init=False, repr=False, compare=False)
+    _readers: dict[int, Callable[[bytes], Any]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _head: list[bytes] = field(init=False, repr=False, compare=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        for name in ("schema", "written_with"):
+            object.__setattr__(self, name, self._text(name))
+        if self.registry is not None and self.written_with is not None:
+            raise refuse(here(), f"{self!r}: written_with= is for bytes without a registry", "registry= alone")
+        object.__setattr__(self, "_codec", AvroCodec(self.type, self._text("schema"), self.namespace))
+        if self.registry is None:
+            earlier = self._text("written_with")
+            written = self._codec.schema if earlier is None else parsed(_of_text(earlier))
+            self._readers[0] = self._codec.reading(written, 0)
+
+    def __repr__(self) -> str:
+        # By this an application knows what its keys lie as: the place of a registry is no part of it.
+        said = {"schema": self.schema, "subject": self.subject, "namespace": self.namespace}
+        told = "".join(f", {name}={what!r}" for name, what in said.items() if what is not None)
+        return f"Avro({name_of(self.type)}{told}{', registry=...' if self.registry is not None else ''})"
+
+    def _text(self, name: str) -> str | None:
+        """Return a schema as JSON, so that equal ones are equal, whoever has said them."""
+        said = vars(self)[name]
+        return None if said is None else to_json(_of_text(said)).decode()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        said = self.type, self.schema, self.registry, self.subject, self.namespace, self.written_with, self.place
+        return type(self), said
+
+    def placed(self, place: SubjectPlace) -> Avro:
+        """Return it as it writes to a stream."""
+        return self if self.registry is None or self.place == place else replace(self, place=place)
+
+    def encode(self, value: object) -> bytes:
+        """Return the bytes of `value`; raises SerdeError for what is not of the type."""
+        return self._codec.write([value], self._start())[0]
+
+    def encode_all(self, values: list[object]) -> list[bytes]:
+        """Return the bytes of each of many values."""
+        return self._codec.write(values, self._start())
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value of `data`; raises SerdeError for what does not fit its schema, or the type."""
+        return self._codec.made([self._read(data)])[0]
+
+    def decode_all(self, column: Sequence[bytes]) -> list[Any]:
+        """Return the value of each of many bytes."""
+        if self.registry is None:
+            return self._codec.made(list(map(self._readers[0], column)))
+        return self._codec.made(list(map(self._read, column)))
+
+    def _read(self, data: bytes) -> Any:
+        if self.registry is None:
+            return self._readers[0](data)
+        id = split_head(data)
+        read = self._readers.get(id)
+        if read is None:
+            read = self._readers[id] = self._codec.reading(self._registered(self.registry, id), HEAD.size)
+        return read(data)
+
+    def _registered(self, registry: SchemaRegistry, id: int) -> ParsedSchema:
+        found = registry.schema(id)
+        if found.written_in != "AVRO":
+            raise SerdeError(f"schema {id} of {registry!r} is {found.written_in}, and this stream is read as Avro")
+        named: dict[str, Any] = {}
+        for _, other in registry.referred(found):
+            parsed(_of_text(other.schema), named)
+        return parsed(_of_text(found.schema), named)
+
+    def _start(self) -> bytes:
+        """Return what lies in front of each value; the first time, with the schema registered."""
+        if self.registry is None:
+            return b""
+        if not self._head:
+            names = self.place, self._codec.name, self.subject
+            self._head.append(head_of(self.registry, RegisteredSchema(self._codec.text), names, self))
+        return self._head[0]
+
+
+class AvroCodec:
+    """Turns values of a type into data of Avro by one schema, and what any schema has written into values.
+
+    Raises PlanError for a type that the schema does not hold, and for a schema that is none.
+    """
+
+    def __init__(self, kind: object, schema: str | None, namespace: str | None = None) -> None:
+        with needs_extra("Avro", "fastavro", "avro"):
+            import fastavro
+            import fastavro.validation
+        what = f"Avro({name_of(kind)})"
+        shape: AvroShape | None = None
+        if kind is not Any:
+            try:
+                shape = shape_of(kind, namespace)
+            except NotHeld as not_held:
+                # A schema may say what a type does not, as how many digits a Decimal has.
+                if schema is None:
+                    raise refuse(here(), f"{what}: {not_held.where} {not_held.wrong}", not_held.instead) from None
+            except (TypeError, NameError) as error:
+                raise refuse(here(), f"{what}: {error}", "a Struct, a dataclass, or a plain type") from None
+        elif schema is None:
+            raise refuse(
+                here(), "Avro() says neither the type of values nor their schema", "Avro(Order), or Avro(schema=...)"
+            )
+        said = shape.schema if schema is None and shape is not None else _of_text(schema or "")
+        if schema is not None and shape is not None:
+            _check_all_held(what, shape.schema, said)
+        try:
+            self.schema: ParsedSchema = fastavro.parse_schema(said)
+        except Exception as error:
+            raise refuse(
+                here(), f"{what}: the schema is none of Avro: {error}", "a schema as Avro specifies it"
+            ) from None
+        self.text = to_json(said).decode()
+        self.name = _name_in(self.schema)
+        self._given = schema is not None
+        self._plain = PlainValues(kind)
+        self._change: Change | None = None if shape is None else shape.write
+        self._back: Change | None = None if shape is None else shape.read
+        self._write = fastavro.schemaless_writer
+        self._read = fastavro.schemaless_reader
+        self._validate = fastavro.validation.validate
+        self._check_depth = depth_check(self.schema)
+        self._what = what
+
+    def write(self, values: list[object], start: bytes = b"") -> list[bytes]:
+        """Return the bytes of values, each behind a start; raises SerdeError for what the schema does not hold."""
+        data = self._plain.taken(values)
+        if self._change is not None:
+            data = list(map(self._change, data))
+        write, schema, found = self._write, self.schema, []
+        for datum in data:
+            file = io.BytesIO()
+            file.write(start)
+            try:
+                if self._given:
+                    # fastavro alone cuts off what an int has behind its point, and more; types were looked at already.
+                    self._validate(datum, schema)
+                    _check_millis(schema, datum)
+                write(file, schema, datum)
+            except SerdeError:
+                raise
+            except Exception as error:
+                raise SerdeError(f"{self._what} has no bytes for {datum!r}: {error}") from error
+            found.append(file.getvalue())
+            self._check_depth(found[-1])
+        return found
+
+    def made(self, data: list[Any]) -> list[Any]:
+        """Return the values of data that were read; raises SerdeError where they are none of the type."""
+        return self._plain.made(data if self._back is None else list(map(self._back, data)))
+
+    def reading(self, written: ParsedSchema, skipped: int) -> Callable[[bytes], Any]:
+        """Return what reads a datum that a schema has written, behind so many bytes."""
+        read, wanted = self._read, self.schema if self._given and written != self.schema else None
+        # Of a union of records the name tells which one it is; of others the types do.
+        named = self._back is not None
+        check_depth = depth_check(written, skipped)
+
+        def datum_of(data: bytes) -> Any:
+            file = io.BytesIO(data)
+            file.seek(skipped)
+            try:
+                check_depth(data)
+                datum = read(file, written, wanted, return_record_name=named, return_record_name_override=named)
+            except SerdeError:
+                raise
+            except Exception as error:
+                raise SerdeError(
+                    f"bytes are not what {_name_in(written)} writes: {error or type(error).__name__}"
+                ) from error
+            if file.tell() != len(data):
+                raise SerdeError(
+                    f"{len(data) - file.tell()} bytes are left behind a {_name_in(written)}: it is another schema"
+                )
+            return datum
+
+        return datum_of
+
+
+def parsed(schema: Any, named: dict[str, Any] | None = None) -> ParsedSchema:
+    """Return a schema as fastavro takes it, and note what it names; raises SerdeError for what is none."""
+    with needs_extra("Avro", "fastavro", "avro"):
+        import fastavro
+    try:
+        return fastavro.parse_schema(schema, named_schemas=named if named is not None else {})
+    except Exception as error:
+        raise SerdeError(f"a schema is none of Avro: {error}") from error
+
+
+def _of_text(schema: Any) -> Any:
+    """Return a schema that may be text as JSON has it; a name, as "long", is itself."""
+    if not isinstance(schema, str):
+        return schema
+    try:
+        return msgspec.json.decode(schema)
+    except msgspec.DecodeError:
+        return schema
+
+
+def _name_in(schema: ParsedSchema) -> str:
+    """Return the full name of a record, or of another type what it is."""
+    if isinstance(schema, dict):
+        return str(schema.get("name") or schema["type"])
+    return schema if isinstance(schema, str) else "union"
+
+
+def _check_all_held(what: str, derived: Any, said: Any) -> None:
+    """Raise PlanError where a record of a type has a field that the schema has not: it would be written nowhere."""
+    for where, fields, others in _records_beside(derived, said, ""):
+        for name in fields:
+            if name not in others:
+                wrong = f"{what}: the schema has no field {where}{name}, which the type has"
+                raise refuse(here(), wrong, f"such a field in the schema; it has {', '.join(others) or 'none'}")
+
+
+def _records_beside(derived: Any, said: Any, where: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield the fields of records that lie in the same place of two schemas."""
+    ours, theirs = (one if isinstance(one, list) else [one] for one in (derived, said))
+    ours, theirs = ([one for one in each if isinstance(one, dict)] for each in (ours, theirs))
+    if len(ours) != 1 or len(theirs) != 1:
+        return
+    one, other = ours[0], theirs[0]
+    if one["type"] == other["type"] == "record":
+        fields = {field["name"]: field["type"] for field in other["fields"]}
+        yield where, [field["name"] for field in one["fields"]], [*fields]
+        for field in one["fields"]:
+            if field["name"] in fields:
+                yield from _records_beside(field["type"], fields[field["name"]], f"{where}{field['name']}.")
+    for name in ("items", "values"):
+        if name in one and name in other:
+            yield from _records_beside(one[name], other[name], f"{where}[].")
+
+
+def _check_millis(schema: ParsedSchema, datum: Any) -> None:
+    """Raise SerdeError for a time with more than milliseconds where the schema has no more."""
+    if isinstance(schema, list):
+        schema = next((one for one in schema if one != "null"), schema)
+    if not isinstance(schema, dict) or datum is None:
+        return
+    if schema.get("logicalType", "").endswith("-millis"):
+        if isinstance(datum, dt.datetime | dt.time) and datum.microsecond % 1000:
+            raise SerdeError(f"{datum} has more than milliseconds, and the schema has no more: round it first")
+    elif isinstance(datum, dict) and "fields" in schema:
+        for each in schema["fields"]:
+            _check_millis(each["type"], datum.get(each["name"]))
+    elif isinstance(datum, list | dict) and ("items" in schema or "values" in schema):
+        for one in datum if isinstance(datum, list) else datum.values():
+            _check_millis(schema.get("items", schema.get("values")), one)

@@ -1,0 +1,135 @@
+"""The depth of data whose schema names itself: fastavro follows any depth in C, and has no stack for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from runtime.model.errors import SerdeError
+
+DEEPEST = 250
+"""So deep may values be nested whose schema names itself."""
+_SIZES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
+
+
+def depth_check(schema: Any, skipped: int = 0) -> Callable[[bytes], None]:
+    """Return what raises SerdeError for data, behind so many bytes, that lie deeper than `DEEPEST`.
+
+    >>> node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+    >>> depth_check(node)(bytes(1))
+    """
+    named = {one["name"]: one for one in _parts(schema) if isinstance(one, dict) and "name" in one and "type" in one}
+    if not _names_itself(named):
+        return _whatever
+    walk = _Walk(named)
+
+    def check(data: bytes) -> None:
+        # Each level takes a byte at least.
+        if len(data) - skipped > DEEPEST:
+            walk.past(schema, data, skipped, 0)
+
+    return check
+
+
+class _Walk:
+    """Walks over data, and makes nothing of them."""
+
+    def __init__(self, named: dict[str, Any]) -> None:
+        self._named = named
+
+    def past(self, schema: Any, data: bytes, at: int, depth: int) -> int:
+        """Return the place behind a datum; raises SerdeError, and IndexError where data end before."""
+        while True:
+            schema = self._named.get(schema, schema) if isinstance(schema, str) else schema
+            if not isinstance(schema, list):
+                break
+            branch, at = _long(data, at)
+            schema = schema[branch]
+        base = schema if isinstance(schema, str) else schema["type"]
+        if isinstance(base, dict | list):
+            return self.past(base, data, at, depth)
+        if base in _SIZES:
+            return at + _SIZES[base]
+        if base in ("int", "long", "enum"):
+            return _long(data, at)[1]
+        if base in ("bytes", "string"):
+            length, at = _long(data, at)
+            return at + length
+        if base == "fixed":
+            return at + int(schema["size"])
+        if depth >= DEEPEST:
+            raise SerdeError(f"a value is nested deeper than {DEEPEST} levels, which is more than a schema is read to")
+        if base in ("record", "error"):
+            for one in schema["fields"]:
+                at = self.past(one["type"], data, at, depth + 1)
+            return at
+        return self._items(schema, data, at, depth + 1)
+
+    def _items(self, schema: Any, data: bytes, at: int, depth: int) -> int:
+        """Return the place behind an array or a map, which lie in blocks."""
+        while True:
+            count, at = _long(data, at)
+            if not count:
+                return at
+            if count < 0:
+                _, at = _long(data, at)
+            for _ in range(min(abs(count), len(data))):
+                if "values" in schema:
+                    length, at = _long(data, at)
+                    at += length
+                at = self.past(schema.get("items", schema.get("values")), data, at, depth)
+
+
+def _long(data: bytes, at: int) -> tuple[int, int]:
+    found, shift = 0, 0
+    while True:
+        byte = data[at]
+        found |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return (found >> 1) ^ -(found & 1), at
+
+
+def _parts(schema: Any) -> Iterator[Any]:
+    """Yield a schema and all that is in it."""
+    yield schema
+    if isinstance(schema, list):
+        for one in schema:
+            yield from _parts(one)
+    elif isinstance(schema, dict):
+        for name in ("type", "items", "values"):
+            if isinstance(schema.get(name), dict | list | str):
+                yield from _parts(schema[name])
+        for one in schema.get("fields", ()):
+            yield from _parts(one["type"])
+
+
+def _names_itself(named: dict[str, Any]) -> bool:
+    """Whether a record is within itself, directly or by way of others."""
+    within = {
+        name: {
+            part for each in one["fields"] for part in _parts(each["type"]) if isinstance(part, str) and part in named
+        }
+        | {
+            part["name"]
+            for each in one["fields"]
+            for part in _parts(each["type"])
+            if isinstance(part, dict) and "name" in part
+        }
+        for name, one in named.items()
+        if "fields" in one
+    }
+    for name in within:
+        met, left = set[str](), [name]
+        while left:
+            for one in within.get(left.pop(), ()):
+                if one == name:
+                    return True
+                if one not in met:
+                    met.add(one)
+                    left.append(one)
+    return False
+
+
+def _whatever(data: bytes) -> None:
+    """Let all data pass."""

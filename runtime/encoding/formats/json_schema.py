@@ -1,0 +1,163 @@
+"""JSON whose schema follows from a type or is given, with a registry or without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from operators.core.sites import here
+from planner.model.errors import refuse
+from runtime.encoding.formats.avro_shapes import name_of
+from runtime.encoding.formats.extras import needs_extra
+from runtime.encoding.formats.registry import HEAD, RegisteredSchema, SchemaRegistry, head_of, split_head
+from runtime.encoding.formats.subjects import SubjectPlace
+from runtime.encoding.record_types import is_pydantic
+from runtime.encoding.serdes import REFUSALS, Json, to_json
+from runtime.model.errors import SerdeError
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+@dataclass(frozen=True)
+class JsonSchema:
+    r"""JSON of `type`, whose schema follows from it, or which is checked against a given `schema`, a text or a dict.
+
+    With a `registry` values lie as Confluent's serialisers write them, behind the number of the schema, which is
+    registered under the `subject`; else they are JSON alone. Data are read as the type says, whatever schema they were
+    written with. A `schema` is checked where values are written and read, by `pip install 'samza-dsl[jsonschema]'`.
+    Raises PlanError for a type that JSON can't hold, and a schema that is none.
+
+    >>> from msgspec import Struct
+    >>> class Order(Struct):
+    ...     id: int
+    >>> JsonSchema(Order).decode(JsonSchema(Order).encode(Order(7)))
+    Order(id=7)
+    >>> JsonSchema(Order, registry=SchemaRegistry("memory://json"), subject="orders-value").encode(Order(7))
+    b'\x00\x00\x00\x00\x01{"id":7}'
+    """
+
+    type: object = Any
+    schema: str | Mapping[str, object] | None = None
+    registry: SchemaRegistry | None = None
+    subject: str | None = None
+    place: SubjectPlace | None = field(default=None, repr=False, compare=False)
+    """The stream that it writes, which a run fills in."""
+    _json: Json = field(init=False, repr=False, compare=False)
+    _check: Callable[[bytes], None] = field(init=False, repr=False, compare=False)
+    _own: RegisteredSchema = field(init=False, repr=False, compare=False)
+    _name: str = field(init=False, repr=False, compare=False)
+    _head: list[bytes] = field(init=False, repr=False, compare=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        given = msgspec.json.decode(self.schema) if isinstance(self.schema, str) else self.schema
+        if given is None and self.type is Any:
+            raise refuse(here(), "JsonSchema() says neither a type nor a schema", "JsonSchema(Order), or schema=...")
+        try:
+            schema = _schema_of(self.type) if given is None else given
+        except Exception as error:
+            raise refuse(here(), f"JsonSchema({name_of(self.type)}): {error}", "a Struct, or a plain type") from None
+        check = self._decoded if given is None else _validation(name_of(self.type), given)
+        held = {"_json": Json(self.type), "_own": RegisteredSchema(to_json(schema).decode(), "JSON"), "_check": check}
+        held |= {
+            "schema": None if given is None else to_json(given).decode(),
+            "_name": str(schema.get("title", "value")),
+        }
+        for name, value in held.items():
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        said = {"schema": self.schema, "subject": self.subject}
+        told = "".join(f", {name}={what!r}" for name, what in said.items() if what is not None)
+        return f"JsonSchema({name_of(self.type)}{told}{', registry=...' if self.registry is not None else ''})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.type, self.schema, self.registry, self.subject, self.place)
+
+    def placed(self, place: SubjectPlace) -> JsonSchema:
+        """Return it as it writes to a stream."""
+        return self if self.registry is None or self.place == place else replace(self, place=place)
+
+    def encode(self, value: object) -> bytes:
+        """Return the bytes of `value`; raises SerdeError for what does not fit the type, or the schema."""
+        data = to_json(value)
+        self._check(data)
+        if self.registry is None:
+            return data
+        if not self._head:
+            self._head.append(head_of(self.registry, self._own, (self.place, self._name, self.subject), self))
+        return self._head[0] + data
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value of `data`; raises SerdeError for what is no JSON, or does not fit."""
+        if self.registry is not None:
+            split_head(data)
+            data = data[HEAD.size :]
+        if self.schema is not None:
+            self._check(data)
+        return self._decoded(data)
+
+    def _decoded(self, data: bytes) -> Any:
+        try:
+            return self._json.decode(data)
+        except REFUSALS as error:
+            raise SerdeError(f"JSON is no {name_of(self.type)}: {error}") from error
+
+
+def _schema_of(kind: Any) -> dict[str, Any]:
+    """Return the schema of a type; raises what msgspec and pydantic do for what JSON can't hold."""
+    if is_pydantic(kind):
+        found = kind.model_json_schema()
+    else:
+        found = msgspec.json.schema(kind, schema_hook=_schema_within)
+    return {"$schema": DRAFT, "title": name_of(kind), **found}
+
+
+def _schema_within(kind: Any) -> dict[str, Any]:
+    if is_pydantic(kind):
+        return _inlined(kind.model_json_schema())
+    raise TypeError(f"{name_of(kind)} is no Struct, dataclass or plain type")
+
+
+def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema that may lie within another: what it defines has no other place there."""
+    definitions = schema.pop("$defs", {})
+
+    def within(part: Any, met: tuple[str, ...]) -> Any:
+        if isinstance(part, list):
+            return [within(one, met) for one in part]
+        if not isinstance(part, dict):
+            return part
+        name = str(part.get("$ref", "")).rpartition("/")[2]
+        if name in met:
+            raise TypeError(f"{name} is within itself, and a model of pydantic: make it a Struct, or the whole value")
+        if name:
+            return within(definitions[name], (*met, name))
+        return {key: within(one, met) for key, one in part.items()}
+
+    found: dict[str, Any] = within(schema, ())
+    return found
+
+
+def _validation(what: str, schema: Mapping[str, Any]) -> Callable[[bytes], None]:
+    """Return what raises SerdeError for JSON that does not fit a schema; raises PlanError for one that is none."""
+    with needs_extra("JsonSchema(schema=...)", "jsonschema", "jsonschema"):
+        import jsonschema
+    kind = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
+    try:
+        kind.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        raise refuse(here(), f"JsonSchema({what}): the schema is none: {error.message}", "a JSON Schema") from None
+    validator = kind(schema)
+
+    def check(data: bytes) -> None:
+        try:
+            wrong = next(iter(validator.iter_errors(msgspec.json.decode(data))), None)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise SerdeError(f"bytes are no JSON: {error}") from error
+        if wrong is not None:
+            raise SerdeError(f"JSON does not fit its schema at {wrong.json_path}: {wrong.message}")
+
+    return check

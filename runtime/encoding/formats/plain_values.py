@@ -1,0 +1,74 @@
+"""Values of a type taken apart into plain ones and made of these again, each checked against the type."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from runtime.encoding.value_types import as_plain, made_of_plain
+from runtime.model.errors import SerdeError
+
+AS_THEY_ARE = (bytes, bytearray, memoryview, dt.datetime, dt.date, dt.time, dt.timedelta, uuid.UUID, Decimal)
+"""The types whose values stay as they are in a plain value."""
+REFUSALS = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError, AttributeError, KeyError)
+
+
+@dataclass(frozen=True)
+class PlainValues:
+    """Plain values of a type: dicts, lists and scalars, as formats with a schema hold them.
+
+    A value that is not of its declared type is refused where it is taken apart: a format would write something else.
+
+    >>> PlainValues(dict[str, int]).taken([{"a": 1}])
+    [{'a': 1}]
+    >>> PlainValues(dict[str, int]).taken([{"a": 1.5}])
+    Traceback (most recent call last):
+    runtime.model.errors.SerdeError: {'a': 1.5} is no dict[str, int]: Expected `int`, got `float` - at `$[...]`
+    """
+
+    type: object
+    _many: Any = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_many", list[self.type])  # type: ignore[name-defined]  # known as the program runs
+
+    def taken(self, values: Sequence[object]) -> list[Any]:
+        """Return values as plain ones; raises SerdeError for one that is not of the type."""
+        try:
+            plain: list[Any] = msgspec.to_builtins(list(values), builtin_types=AS_THEY_ARE, enc_hook=as_plain)
+            if self.type is not Any:
+                msgspec.convert(plain, self._many, dec_hook=made_of_plain)
+        except REFUSALS as error:
+            if len(values) > 1:
+                # One by one, so that the error is about one value.
+                return [one for value in values for one in self.taken([value])]
+            raise SerdeError(f"{values[0]!r} is no {_name(self.type)}: {_without_place(error)}") from error
+        return plain
+
+    def made(self, plain: list[Any]) -> list[Any]:
+        """Return values of the type; raises SerdeError where plain ones don't make such."""
+        if self.type is Any:
+            return plain
+        try:
+            found: list[Any] = msgspec.convert(plain, self._many, dec_hook=made_of_plain)
+        except REFUSALS as error:
+            if len(plain) > 1:
+                return [one for each in plain for one in self.made([each])]
+            raise SerdeError(f"what was read is no {_name(self.type)}: {_without_place(error)}") from error
+        return found
+
+
+def _without_place(error: Exception) -> str:
+    """Return the words of an error without the place in the list that values are converted in."""
+    return re.sub(r"`\$\[(?:\d+|\.\.\.)\]", "`$", str(error), count=1) or type(error).__name__
+
+
+def _name(kind: object) -> str:
+    return kind.__qualname__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)

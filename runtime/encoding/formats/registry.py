@@ -1,0 +1,350 @@
+"""Registries of schemas: the client of one over HTTP or in memory, and the bytes in front of what names its schema."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from struct import Struct
+from typing import Any, Literal, Protocol
+from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
+
+from runtime.encoding.formats.subjects import NAMINGS, Naming, SubjectPlace, subject_of
+from runtime.encoding.serdes import to_json
+from runtime.model.errors import Refused, SamzaError, SerdeError, Unreachable
+
+SchemaKind = Literal["AVRO", "PROTOBUF", "JSON"]
+MAGIC = 0
+HEAD = Struct(">bI")
+"""What Confluent's serialisers write in front: a byte that is always 0, and the number of the schema."""
+TIMEOUT_SECONDS = 10
+ABSENT = (40401, 40402, 40403)
+"""The codes of a registry for a subject, a version and a schema that it has not."""
+TYPE = "application/vnd.schemaregistry.v1+json"
+
+
+class SchemaReference(msgspec.Struct, frozen=True):
+    """Another schema that one names: as what, and which version of which subject it is."""
+
+    name: str
+    subject: str
+    version: int
+
+
+class RegisteredSchema(msgspec.Struct, frozen=True):
+    """A schema as a registry has it: its text, what it is written in, and the schemas that it names."""
+
+    schema: str
+    written_in: SchemaKind = "AVRO"
+    references: tuple[SchemaReference, ...] = ()
+
+    def body(self) -> dict[str, object]:
+        """Return what a registry is sent."""
+        found: dict[str, object] = {"schema": self.schema}
+        if self.written_in != "AVRO":
+            found["schemaType"] = self.written_in
+        if self.references:
+            found["references"] = [msgspec.to_builtins(one) for one in self.references]
+        return found
+
+
+class SchemaVersion(msgspec.Struct, frozen=True):
+    """A schema of a subject: its number among all schemas, and its version there."""
+
+    id: int
+    version: int
+
+
+class _Answers(Protocol):
+    """Sends requests of the registry's protocol; raises `_Absent` where what is asked for is not there."""
+
+    def __call__(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:
+        """Return what was answered."""
+
+
+class _Absent(Exception):
+    """A registry has no such subject, version or schema."""
+
+
+@dataclass(frozen=True)
+class SchemaRegistry:
+    """A registry of schemas with Confluent's protocol: `Avro(Order, registry=SchemaRegistry("https://schemas:8081"))`.
+
+    It asks with a `username` and `password`, or with a `token` (a text, or a function that returns one), and trusts the
+    certificates in `ca_file`. `naming` says under which subject the schema of a stream is: that of the topic
+    ("orders-value"), of the record's name, or of both ("orders-Order"). A schema that is not there is registered before
+    the first record is written, if it is compatible with the newest; with `register=False` the run ends instead.
+
+    Schemas never change under their numbers, so each is asked for once. "memory://name" is a registry of this process
+    alone, for tests. Several URLs with commas between are tried in turn. Raises SamzaError for what is no such URL.
+
+    >>> SchemaRegistry("https://me:secret@schemas:8081")
+    SchemaRegistry('https://schemas:8081', naming='topic', register=True)
+    """
+
+    url: str
+    username: str | None = None
+    password: str | None = None
+    token: str | Callable[[], str] | None = None
+    naming: Naming = "topic"
+    register: bool = True
+    ca_file: str | None = None
+    _ids: dict[tuple[str, RegisteredSchema], int] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _schemas: dict[int, RegisteredSchema] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _ask: _Answers = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.naming not in NAMINGS:
+            raise SamzaError(f"SchemaRegistry(naming={self.naming!r}): there are {', '.join(map(repr, NAMINGS))}")
+        urls = [urlsplit(one.strip()) for one in self.url.split(",")]
+        if not all(one.netloc and one.scheme in ("http", "https", "memory") for one in urls):
+            raise SamzaError(f'SchemaRegistry({shown(self.url)!r}): write the URL of one: "https://schemas:8081"')
+        if urls[0].scheme == "memory":
+            ask: _Answers = _MEMORIES.setdefault(urls[0].netloc, _Memory())
+        else:
+            ask = _Http(self)
+        object.__setattr__(self, "_ask", ask)
+
+    def __repr__(self) -> str:
+        return f"SchemaRegistry({shown(self.url)!r}, naming={self.naming!r}, register={self.register})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # What was asked for stays here: a worker asks for itself.
+        said = (self.url, self.username, self.password, self.token, self.naming, self.register, self.ca_file)
+        return type(self), said
+
+    def schema(self, id: int, serialized: bool = False) -> RegisteredSchema:
+        """Return the schema with a number; a file of Protobuf as text, or where it is to be `serialized`, in base64.
+
+        Raises SerdeError where there is none, and `Unreachable` where the registry does not answer.
+        """
+        if id not in self._schemas:
+            try:
+                found = self._ask("GET", f"/schemas/ids/{id}{'?format=serialized' if serialized else ''}")
+            except _Absent as error:
+                raise SerdeError(f"the registry {shown(self.url)} has no schema {id}: {error}") from None
+            self._schemas[id] = _registered(found)
+        return self._schemas[id]
+
+    def id_of(self, subject: str, schema: RegisteredSchema) -> int:
+        """Return the number of a subject's schema, and register it where it is new.
+
+        Raises `Refused` where it may not be registered, or is incompatible, and `Unreachable` where nobody answers.
+        """
+        known = subject, schema
+        if known not in self._ids:
+            found = self._looked_up(subject, schema)
+            self._ids[known] = self._registered(subject, schema) if found is None else found.id
+        return self._ids[known]
+
+    def version_of(self, subject: str, schema: RegisteredSchema) -> SchemaVersion:
+        """Return the number and version of a subject's schema, and register it where it is new; raises as `id_of`."""
+        self.id_of(subject, schema)
+        found = self._looked_up(subject, schema)
+        if found is None:
+            raise Refused(f"{shown(self.url)} has no schema of {subject!r} that was just registered there")
+        return found
+
+    def referred(self, schema: RegisteredSchema) -> list[tuple[str, RegisteredSchema]]:
+        """Return the schemas that one names, as what, those before others that name them; raises as `schema`."""
+        found: dict[str, RegisteredSchema] = {}
+        for one in schema.references:
+            try:
+                path = f"/subjects/{quote(one.subject, safe='')}/versions/{one.version}"
+                other = _registered(self._ask("GET", path))
+            except _Absent as error:
+                raise SerdeError(
+                    f"the registry {shown(self.url)} has no {one.subject} {one.version}: {error}"
+                ) from None
+            found |= {**dict(self.referred(other)), one.name: other}
+        return [*found.items()]
+
+    def newest(self, subject: str) -> RegisteredSchema | None:
+        """Return the newest schema of a subject; None where there is none. Raises `Unreachable`."""
+        try:
+            return _registered(self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/latest"))
+        except _Absent:
+            return None
+
+    def _looked_up(self, subject: str, schema: RegisteredSchema) -> SchemaVersion | None:
+        try:
+            found = self._ask("POST", f"/subjects/{quote(subject, safe='')}", schema.body())
+        except _Absent:
+            return None
+        return SchemaVersion(found["id"], found["version"])
+
+    def _registered(self, subject: str, schema: RegisteredSchema) -> int:
+        if not self.register:
+            raise Refused(
+                f"the registry {shown(self.url)} has no such schema of {subject!r}, and this run is not to register "
+                f"one: register it, or write SchemaRegistry(..., register=True). It is {schema.schema}"
+            )
+        name = quote(subject, safe="")
+        try:
+            path = f"/compatibility/subjects/{name}/versions/latest?verbose=true"
+            found = self._ask("POST", path, schema.body())
+        except _Absent:
+            found = {"is_compatible": True}
+        if not found["is_compatible"]:
+            why = "; ".join(map(str, found.get("messages", ()))) or "it does not say why"
+            raise Refused(
+                f"the schema of {subject!r} is incompatible with the newest one of {shown(self.url)}: {why}. Give new "
+                "fields a default, or write to another stream"
+            )
+        return int(self._ask("POST", f"/subjects/{name}/versions", schema.body())["id"])
+
+
+def _registered(found: Mapping[str, Any]) -> RegisteredSchema:
+    references = (SchemaReference(one["name"], one["subject"], one["version"]) for one in found.get("references") or ())
+    return RegisteredSchema(found["schema"], found.get("schemaType") or "AVRO", tuple(references))
+
+
+class _Http:
+    """Asks a registry over HTTP; the URLs of one are tried in turn."""
+
+    def __init__(self, registry: SchemaRegistry) -> None:
+        self._shown = shown(registry.url)
+        self._registry = registry
+        self._bases = [_split(one.strip()) for one in registry.url.split(",")]
+        handlers: list[urllib.request.BaseHandler] = []
+        if any(url.startswith("https:") for url, _, _ in self._bases):
+            handlers.append(urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=registry.ca_file)))
+        # A redirection would carry what we ask with to another host.
+        self._open = urllib.request.build_opener(_NoRedirection, *handlers).open
+
+    def __call__(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:
+        failed: Exception | None = None
+        for url, user, password in self._bases:
+            data = None if body is None else to_json(body)
+            request = urllib.request.Request(url + path, data, {"Accept": TYPE, "Content-Type": TYPE}, method=method)
+            if (said := self._authorization(user, password)) is not None:
+                request.add_unredirected_header("Authorization", said)
+            try:
+                with self._open(request, timeout=TIMEOUT_SECONDS) as answer:
+                    return json.loads(answer.read())
+            except urllib.error.HTTPError as error:
+                with error:
+                    failed = self._told(error, path)
+                if failed is None:
+                    continue
+                raise failed from None
+            except (OSError, HTTPException, ValueError) as error:
+                failed = error
+        raise Unreachable(f"the registry {self._shown} can't be asked: {failed}") from failed
+
+    def _authorization(self, user: str | None, password: str | None) -> str | None:
+        token = self._registry.token
+        if token is not None:
+            return f"Bearer {token() if callable(token) else token}"
+        user = user if self._registry.username is None else self._registry.username
+        password = password if self._registry.password is None else self._registry.password
+        if user is None:
+            return None
+        return f"Basic {b64encode(f'{user}:{password or str()}'.encode()).decode()}"
+
+    def _told(self, error: urllib.error.HTTPError, path: str) -> Exception:
+        try:
+            said = json.loads(error.read())
+            code, words = int(said.get("error_code", error.code)), str(said.get("message", ""))
+        except (ValueError, AttributeError, OSError):
+            code, words = error.code, ""
+        if code in ABSENT or (error.code == 404 and code == 404):
+            return _Absent(words or path)
+        what = f"the registry {self._shown} answered {error.code} to {path.partition('?')[0]}: {words or error.reason}"
+        if error.code in (401, 403):
+            return Refused(f"{what}. Check the username and password, or the token, of SchemaRegistry(...)")
+        return Unreachable(what) if error.code >= 500 or error.code in (408, 429) else Refused(what)
+
+
+class _NoRedirection(urllib.request.HTTPRedirectHandler):
+    """Follows no redirection, so that nobody else is told a secret."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def _split(url: str) -> tuple[str, str | None, str | None]:
+    """Return a URL without who asks, and who that is."""
+    found = urlsplit(url)
+    base = f"{found.scheme}://{found.netloc.rpartition('@')[2]}{found.path.rstrip('/')}"
+    user = None if found.username is None else unquote(found.username)
+    return base, user, None if found.password is None else unquote(found.password)
+
+
+def shown(url: str) -> str:
+    """Return the URLs of a registry without what may be a secret.
+
+    >>> shown("https://me:secret@a:8081/x?key=1,http://b:8081")
+    'https://a:8081/x,http://b:8081'
+    """
+    return ",".join(_split(one.strip())[0] for one in url.split(","))
+
+
+class _Memory:
+    """A registry of this process: every schema is compatible, as with a registry that is told NONE."""
+
+    def __init__(self) -> None:
+        self._schemas: list[dict[str, Any]] = []
+        self._versions: dict[str, list[int]] = {}
+
+    def __call__(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:
+        _, what, name, *rest = path.partition("?")[0].split("/")
+        if what == "schemas":
+            id = int(rest[0])
+            if not 0 < id <= len(self._schemas):
+                raise _Absent(f"there are {len(self._schemas)}")
+            return self._schemas[id - 1]
+        if what == "compatibility":
+            return {"is_compatible": True}
+        versions = self._versions.setdefault(unquote(name), [])
+        if method == "GET":
+            if not versions:
+                raise _Absent(name)
+            return self._schemas[versions[-1 if rest[-1] == "latest" else int(rest[-1]) - 1] - 1]
+        schema = {**(body or {})}
+        if rest:
+            if schema not in self._schemas:
+                self._schemas.append(schema)
+            id = self._schemas.index(schema) + 1
+            if id not in versions:
+                versions.append(id)
+            return {"id": id}
+        for version, id in enumerate(versions, 1):
+            if self._schemas[id - 1] == schema:
+                return {"id": id, "version": version}
+        raise _Absent(name)
+
+
+_MEMORIES: dict[str, _Memory] = {}
+
+
+def head_of(
+    registry: SchemaRegistry,
+    schema: RegisteredSchema,
+    names: tuple[SubjectPlace | None, str, str | None],
+    serde: object,
+) -> bytes:
+    """Return what lies in front of values, with their schema registered; raises as `SchemaRegistry.id_of` does.
+
+    The names are those of the place that is written, of the record, and of the subject where that is said.
+    """
+    place, record, said = names
+    return HEAD.pack(MAGIC, registry.id_of(subject_of(registry.naming, place, record, said, serde), schema))
+
+
+def split_head(data: bytes) -> int:
+    """Return the number of the schema that bytes begin with; raises SerdeError where they begin otherwise."""
+    if len(data) < HEAD.size or data[0] != MAGIC:
+        raise SerdeError(
+            f"bytes that begin with {data[:8]!r} name no schema of a registry, as Confluent's serialisers do: were "
+            "they written without one, say no registry="
+        )
+    found: int = HEAD.unpack_from(data)[1]
+    return found

@@ -1,0 +1,250 @@
+"""Avro: every type that can be declared comes back, by our own schema, by fastavro alone, and from an earlier one."""
+
+import datetime as dt
+import io
+import pickle
+from contextlib import suppress
+from decimal import Decimal
+from typing import Annotated, Any
+
+import fastavro
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from planner.model.errors import PlanError
+from runtime.model.errors import SerdeError
+from samza_dsl.formats import Avro, digits
+from tests.formats.typed_values import INT64, is_same, records, typed
+from tests.scale import examples
+
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+class Order(msgspec.Struct):
+    id: int
+    note: str | None = None
+
+
+@given(st.data())
+@settings(max_examples=examples(600, 20_000), suppress_health_check=SLOW)
+def test_a_value_of_any_type_comes_back(data):
+    kind, values = data.draw(typed())
+    put = data.draw(st.lists(values, min_size=1, max_size=3))
+    try:
+        avro = Avro(kind)
+    except PlanError as error:
+        if "union with two of" in str(error) or "second type with the name" in str(error):
+            return
+        raise
+    stored = list(map(avro.encode, put))
+    back = list(map(avro.decode, stored))
+    assert all(map(is_same, put, back)), (put, back)
+    if None not in put:
+        assert avro.encode_all(put) == stored
+    assert all(map(is_same, back, avro.decode_all(stored)))
+    assert pickle.loads(pickle.dumps(Avro(int))) == Avro(int)
+
+
+@given(st.data())
+@settings(max_examples=examples(200, 5_000), suppress_health_check=SLOW)
+def test_fastavro_reads_what_was_written_and_writes_the_same(data):
+    kind, values = data.draw(records())
+    put = data.draw(values)
+    try:
+        avro = Avro(kind)
+    except PlanError:
+        return
+    schema = fastavro.parse_schema(avro._codec.schema)
+    stored = avro.encode(put)
+    datum = fastavro.schemaless_reader(io.BytesIO(stored), schema, return_record_name=True)
+    again = io.BytesIO()
+    fastavro.schemaless_writer(again, schema, datum)
+    assert again.getvalue() == stored
+
+
+@given(st.binary(max_size=200), st.data())
+@settings(max_examples=examples(300, 20_000), suppress_health_check=SLOW)
+def test_hostile_bytes_make_a_value_or_an_error_of_ours(noise, data):
+    kind, values = data.draw(typed())
+    try:
+        avro = Avro(kind)
+    except PlanError:
+        return
+    stored = avro.encode(data.draw(values))
+    at = data.draw(st.integers(0, len(stored)))
+    for hostile in (noise, stored[:at], stored[:at] + noise + stored[at:]):
+        with suppress(SerdeError):
+            avro.decode(hostile)
+
+
+class Narrow(msgspec.Struct, frozen=True):
+    id: int
+    gone: str
+    kept: str = "k"
+
+
+class Wide(msgspec.Struct, frozen=True):
+    id: float
+    kept: str | None
+    added: list[int] = []
+
+
+@given(INT64, st.text(st.characters(exclude_categories=["Cs"])))
+def test_a_later_class_reads_what_an_earlier_one_wrote(number, text):
+    stored = Avro(Narrow).encode(Narrow(number, "x", text))
+    earlier = Avro(Narrow)._codec.text
+    assert Avro(Wide, written_with=earlier).decode(stored) == Wide(float(number), text)
+
+
+def test_a_field_that_was_not_written_and_has_no_default_is_named():
+    class More(msgspec.Struct):
+        id: int
+        needed: str
+
+    stored = Avro(Order).encode(Order(1))
+    with pytest.raises(SerdeError, match="needed"):
+        Avro(More, written_with=Avro(Order)._codec.text).decode(stored)
+
+
+def test_a_reader_schema_is_resolved_as_avro_says():
+    reader = {
+        "type": "record",
+        "name": "Order",
+        "fields": [
+            {"name": "number", "aliases": ["id"], "type": "double"},
+            {"name": "since", "type": "string", "default": "2026"},
+        ],
+    }
+    stored = Avro(Order).encode(Order(4))
+    avro = Avro(schema=reader, written_with=Avro(Order)._codec.text)
+    assert avro.decode(stored) == {"number": 4.0, "since": "2026"}
+
+
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}
+
+
+class Priced(msgspec.Struct):
+    price: Decimal
+    at: dt.datetime
+
+
+def priced(at):
+    fields = [{"name": "price", "type": DECIMAL}, {"name": "at", "type": {"type": "long", "logicalType": at}}]
+    return Avro(Priced, schema={"type": "record", "name": "Priced", "fields": fields})
+
+
+def test_a_schema_says_what_a_type_does_not():
+    put = Priced(Decimal("12.50"), dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
+    avro = priced("timestamp-millis")
+    assert avro.decode(avro.encode(put)) == put
+    with pytest.raises(SerdeError, match="Scale"):
+        avro.encode(Priced(Decimal("1.234"), put.at))
+    with pytest.raises(SerdeError, match="milliseconds"):
+        avro.encode(Priced(Decimal(1), put.at + dt.timedelta(microseconds=1)))
+
+
+class Holder(msgspec.Struct):
+    inner: Any
+
+
+class Money(msgspec.Struct):
+    lines: list[Decimal]
+
+
+class Unset(msgspec.Struct):
+    n: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class Dashed(msgspec.Struct, rename="kebab"):
+    long_name: int
+
+
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [
+        (Holder, "Holder.inner may hold anything"),
+        (Money, r"Money.lines\[\] is a Decimal"),
+        (Unset, "Unset.n may be UNSET"),
+        (Dashed, "Dashed.long-name is 'long-name' in the data"),
+        (dict[str, object], "may hold anything"),
+        (list[complex | None], "write instead"),
+        (int | dt.timedelta, "union with two of long"),
+        (print, "write instead"),
+    ],
+)
+def test_what_avro_cannot_hold_is_told_when_it_is_planned(kind, where):
+    if kind == list[complex | None]:  # complex is text, as in JSON
+        assert Avro(kind).decode(Avro(kind).encode([1j, None])) == [1j, None]
+        return
+    with pytest.raises(PlanError, match=where) as refused:
+        Avro(kind)
+    assert "test_avro.py" in str(refused.value)
+
+
+def test_a_field_that_the_schema_has_not_is_told_when_it_is_planned():
+    schema = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+    with pytest.raises(PlanError, match="no field note"):
+        Avro(Order, schema=schema)
+    with pytest.raises(PlanError, match="none of Avro"):
+        Avro(schema={"type": "recrd"})
+    with pytest.raises(PlanError, match="neither"):
+        Avro()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "told"),
+    [
+        (int, 1.5, "Expected `int`, got `float`"),
+        (int, 2**63, "has no bytes"),
+        (bool, "x", "Expected `bool`"),
+        (Order, Order("seven"), "got `str` - at `$.id`"),
+        (int | float, 2**70, "more than 64 bits"),
+        (dt.datetime, dt.datetime(2026, 1, 1), "without a time zone"),
+        (dt.time, dt.time(1, tzinfo=dt.UTC), "time with a time zone"),
+        (Annotated[Decimal, digits(4, 2)], Decimal("1.234"), "4 digits, 2 of them"),
+        (Annotated[Decimal, digits(4, 2)], Decimal("123.4"), "4 digits, 2 of them"),
+        (Annotated[Decimal, digits(4, 2)], Decimal("NaN"), "4 digits, 2 of them"),
+        (str, "\ud800", "has no bytes"),
+    ],
+)
+def test_what_would_be_written_as_another_value_is_refused(kind, value, told):
+    with pytest.raises(SerdeError) as refused:
+        Avro(kind).encode(value)
+    assert told in str(refused.value)
+
+
+class Node(msgspec.Struct):
+    next: "Node | None" = None
+
+
+def test_data_too_deep_for_the_stack_are_refused_and_do_not_end_the_process():
+    chain = None
+    for _ in range(200):
+        chain = Node(chain)
+    avro = Avro(Node)
+    assert avro.decode(avro.encode(chain)) == chain
+    for depth in (300, 100_000):
+        with pytest.raises(SerdeError, match="nested deeper"):
+            avro.decode(b"\x02" * depth + b"\x00")
+
+
+def test_bytes_left_over_are_another_schema():
+    with pytest.raises(SerdeError, match="1 bytes are left"):
+        Avro(int).decode(Avro(int).encode(3) + b"\0")
+
+
+def test_a_namespace_names_records():
+    assert Avro(Order, namespace="org.shop")._codec.name == "org.shop.Order"
+
+
+def test_many_values_lie_in_a_stream_and_in_state(tmp_path):
+    from samza_dsl import App, produce
+
+    app, found = App("counting"), []
+    orders = app.input("orders", value=Avro(Order), key=lambda order: order.id % 3)
+    orders.partition_by(lambda order: order.id % 2, value=Avro(Order), op_id="by-two").sink(found.append)
+    produce("orders", [Order(n) for n in range(50)], value=Avro(Order), data=tmp_path, end=True)
+    app.run(tmp_path)
+    assert sorted(order.id for order in found) == list(range(50))

@@ -1,0 +1,120 @@
+"""JSON Schema: what a type writes fits the schema that follows from it, as an independent validator sees it."""
+
+import json
+import math
+
+import jsonschema
+import msgspec
+import pydantic
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient, topic_subject_name_strategy
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from planner.model.errors import PlanError
+from runtime.encoding.formats.subjects import SubjectPlace
+from runtime.model.errors import SerdeError
+from samza_dsl import App
+from samza_dsl.formats import JsonSchema, SchemaRegistry
+from tests.formats.typed_values import Model, is_same, typed
+from tests.scale import examples
+
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+VALUE = SerializationContext("orders", MessageField.VALUE)
+
+
+def is_finite(value):
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(map(is_finite, value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(map(is_finite, value))
+    fields = getattr(value, "__struct_fields__", None) or getattr(value, "__dataclass_fields__", ())
+    return all(is_finite(getattr(value, name)) for name in fields)
+
+
+@given(st.data())
+@settings(max_examples=examples(300, 10_000), suppress_health_check=SLOW)
+def test_what_is_written_fits_its_schema_and_comes_back(data):
+    kind, values = data.draw(typed())
+    put = data.draw(values)
+    try:
+        serde = JsonSchema(kind)
+    except PlanError as error:
+        if "within itself" in str(error) or "two" in str(error) or "Two or more" in str(error):
+            return
+        raise
+    if not is_finite(put):
+        with pytest.raises(SerdeError):
+            serde.encode(put)
+        return
+    stored = serde.encode(put)
+    jsonschema.Draft202012Validator(json.loads(serde._own.schema)).validate(json.loads(stored))
+    assert is_same(put, serde.decode(stored))
+
+
+class Order(msgspec.Struct):
+    id: int
+    note: str | None = None
+
+
+def test_confluents_clients_read_ours_and_ours_reads_theirs(registry):
+    ours = JsonSchema(Order, registry=SchemaRegistry(registry.url)).placed(SubjectPlace("orders"))
+    stored = ours.encode(Order(3, "x"))
+    text = ours._own.schema
+    client = SchemaRegistryClient({"url": registry.url})
+    conf = {"subject.name.strategy": topic_subject_name_strategy}
+    found = JSONDeserializer(text)(stored, VALUE)
+    assert found == {"id": 3, "note": "x"}
+    assert ours.decode(JSONSerializer(text, client, conf=conf)(found, VALUE)) == Order(3, "x")
+    assert registry.versions == {"orders-value": [1]}
+    assert registry.schemas[0]["schemaType"] == "JSON"
+
+
+def test_a_given_schema_is_checked_both_ways():
+    schema = {"type": "object", "properties": {"id": {"type": "integer", "minimum": 1}}, "required": ["id"]}
+    for serde in (JsonSchema(schema=schema), JsonSchema(dict[str, int], schema=json.dumps(schema))):
+        assert serde.decode(serde.encode({"id": 1})) == {"id": 1}
+        with pytest.raises(SerdeError, match=r"at \$.id: 0 is less than"):
+            serde.encode({"id": 0})
+        with pytest.raises(SerdeError, match="'id' is a required property"):
+            serde.decode(b"{}")
+        for hostile in (b"", b"\xff", b"[" * 9999):
+            with pytest.raises(SerdeError):
+                serde.decode(hostile)
+
+
+def test_what_has_no_schema_is_told_when_it_is_planned():
+    with pytest.raises(PlanError, match="neither"):
+        JsonSchema()
+    with pytest.raises(PlanError, match="the schema is none"):
+        JsonSchema(schema={"type": "recrd"})
+    with pytest.raises(PlanError, match=r"is unsupported|is not supported|no Struct"):
+        JsonSchema(print)
+
+
+def test_a_value_that_is_not_of_its_type_is_refused():
+    with pytest.raises(SerdeError, match="id"):
+        JsonSchema(Order).encode(Order("seven"))
+
+
+class Paid(pydantic.BaseModel):
+    id: int
+    cents: int = pydantic.Field(gt=0)
+
+
+def test_a_model_of_pydantic_is_a_value_with_and_without_a_schema():
+    from samza_dsl.testing import run
+
+    for value in (Paid, JsonSchema(Paid)):
+        app = App("models")
+        app.input("in", value=value).map(lambda paid: Paid(id=paid.id, cents=paid.cents + 1)).send_to(
+            app.output("out", value=value)
+        )
+        assert run(app, {"in": [Paid(id=1, cents=5)]})["out"] == [Paid(id=1, cents=6)]
+    with pytest.raises(SerdeError, match="greater than 0"):
+        JsonSchema(Paid).decode(b'{"id": 1, "cents": 0}')
+    assert JsonSchema(Model)._name == "Model"

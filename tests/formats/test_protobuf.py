@@ -1,0 +1,207 @@
+"""Protobuf: messages and values of types with their fields, as Confluent's clients write and read them."""
+
+import datetime as dt
+import enum
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient, topic_subject_name_strategy
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from planner.model.errors import PlanError
+from runtime.encoding.formats.subjects import SubjectPlace
+from runtime.model.errors import SerdeError
+from samza_dsl.formats import Protobuf, SchemaRegistry
+from tests.formats.messages import BeforeMessage, LineMessage, OrderMessage
+from tests.formats.typed_values import INT64, TEXT, is_same
+from tests.scale import examples
+
+SLOW = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+VALUE = SerializationContext("orders", MessageField.VALUE)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INSTANTS = st.datetimes(dt.datetime(1, 1, 2), dt.datetime(9999, 12, 30), timezones=st.just(dt.UTC))
+
+
+class Colour(enum.Enum):
+    NONE = "NONE"
+    RED = "RED"
+    BLUE = "BLUE"
+
+
+class Line(msgspec.Struct, frozen=True):
+    sku: str
+
+
+@dataclass(frozen=True)
+class Money:
+    cents: int
+
+
+class Order(msgspec.Struct, frozen=True):
+    flag: bool
+    small: int
+    number: int
+    natural: int
+    real: float
+    text: str
+    raw: bytes
+    lines: list[Line]
+    numbers: tuple[int, ...]
+    counts: dict[str, int]
+    at: dt.datetime | None
+    took: dt.timedelta | None
+    rating: int | None
+    colour: Colour
+    price: Money | None
+    by_post: str | None = None
+    by_hand: int | None = None
+    note: str | None = None
+    parent: "Order | None" = None
+
+
+def orders(depth=1):
+    ways = st.fixed_dictionaries({}, optional={"by_post": TEXT}) | st.fixed_dictionaries({"by_hand": INT32})
+    above = st.none() if not depth else st.none() | orders(depth - 1)
+    return st.builds(
+        lambda way, **held: Order(**way, **held),
+        ways,
+        flag=st.booleans(),
+        small=INT32,
+        number=INT64,
+        natural=st.integers(0, 2**64 - 1),
+        real=st.floats(),
+        text=TEXT,
+        raw=st.binary(max_size=9),
+        lines=st.lists(st.builds(Line, TEXT), max_size=2),
+        numbers=st.lists(INT32, max_size=3).map(tuple),
+        counts=st.dictionaries(TEXT, INT64, max_size=2),
+        at=st.none() | INSTANTS,
+        took=st.none() | st.timedeltas(-dt.timedelta(9**5), dt.timedelta(9**5)),
+        rating=st.none() | INT64,
+        colour=st.sampled_from(Colour),
+        price=st.none() | st.builds(Money, INT64),
+        note=st.none() | TEXT,
+        parent=above,
+    )
+
+
+@given(orders())
+@settings(max_examples=examples(200, 5_000), suppress_health_check=SLOW)
+def test_values_come_back_and_confluents_clients_agree(served, order):
+    registry = SchemaRegistry(served.url)
+    typed = Protobuf(OrderMessage, Order, registry=registry).placed(SubjectPlace("orders"))
+    plain = Protobuf(OrderMessage, registry=registry).placed(SubjectPlace("orders"))
+    stored = typed.encode(order)
+    assert is_same(order, typed.decode(stored))
+    client = SchemaRegistryClient({"url": served.url})
+    message = ProtobufDeserializer(OrderMessage, {"use.deprecated.format": False})(stored, VALUE)
+    assert is_same(order, typed.decode(plain.encode(message)))
+    conf = {"use.deprecated.format": False, "subject.name.strategy": topic_subject_name_strategy}
+    theirs = ProtobufSerializer(OrderMessage, client, conf)(message, VALUE)
+    assert is_same(order, typed.decode(theirs))
+    assert theirs[:7] == stored[:7]
+
+
+@given(st.binary(max_size=60), st.integers(0, 80))
+@settings(max_examples=examples(300, 20_000))
+def test_hostile_bytes_make_a_value_or_an_error_of_ours(noise, at):
+    good = OrderMessage(text="x", number=-1, counts={"a": 1}, lines=[LineMessage(sku="s")]).SerializeToString()
+    for serde in (Protobuf(OrderMessage), Protobuf(OrderMessage, Order), registered(OrderMessage)):
+        for hostile in (noise, good[:at] + noise + good[at:], b"\0\0\0\0\1" + noise):
+            with suppress(SerdeError):
+                serde.decode(hostile)
+
+
+def registered(message, kind=None):
+    return Protobuf(message, kind, registry=SchemaRegistry("memory://protobuf"), subject=message.DESCRIPTOR.full_name)
+
+
+@pytest.mark.parametrize(
+    "message", [OrderMessage, LineMessage, BeforeMessage], ids=lambda one: one.DESCRIPTOR.full_name
+)
+def test_the_place_of_a_message_in_its_file_comes_back(message):
+    serde = registered(message)
+    assert serde.decode(serde.encode(message())) == message()
+
+
+def test_another_message_is_not_taken_for_this_one():
+    with pytest.raises(SerdeError, match=r"a tests.Before was written, and tests.Order is read"):
+        registered(OrderMessage).decode(registered(BeforeMessage).encode(BeforeMessage()))
+
+
+def test_what_imports_others_registers_these_first(registry):
+    serde = Protobuf(OrderMessage, registry=SchemaRegistry(registry.url), subject="orders-value")
+    serde.encode(OrderMessage())
+    assert registry.versions == {"tests/money.proto": [1], "orders-value": [2]}
+    assert registry.schemas[1]["references"] == [
+        {"name": "tests/money.proto", "subject": "tests/money.proto", "version": 1}
+    ]
+
+
+class Extra(msgspec.Struct):
+    text: str
+    more: int
+
+
+class Null(msgspec.Struct):
+    text: str | None
+
+
+class Wrong(msgspec.Struct):
+    text: int
+
+
+class Green(msgspec.Struct):
+    colour: Literal["GREEN"]
+
+
+class Loose(msgspec.Struct):
+    lines: list[Any]
+
+
+class Naive(msgspec.Struct):
+    at: dt.datetime
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (Extra, "Extra.more is no field of tests.Order"),
+        (Null, "Null.text may be None, and the field has a value always"),
+        (Wrong, "Wrong.text is a Int, and the field is text"),
+        (Green, "Green.colour may be 'GREEN', which is none of Colour"),
+        (Loose, r"Loose.lines\[\] is a Any"),
+        (int, "int is a Int, and the message has named fields"),
+    ],
+)
+def test_what_a_message_cannot_hold_is_told_when_it_is_planned(kind, told):
+    with pytest.raises(PlanError, match=told):
+        Protobuf(OrderMessage, kind)
+
+
+def test_what_would_be_written_as_another_value_is_refused():
+    order = msgspec.convert(dict.fromkeys(("at", "took", "rating", "price")) | filled(), Order)
+    both = msgspec.structs.replace(order, by_post="x", by_hand=1)
+    for wrong, told in (
+        (both, "by_post and by_hand are set"),
+        (msgspec.structs.replace(order, small=2**31), "no place"),
+        (msgspec.structs.replace(order, text=3), "Expected `str`"),
+        (OrderMessage(), "is no Order"),
+    ):
+        with pytest.raises(SerdeError, match=told):
+            Protobuf(OrderMessage, Order).encode(wrong)
+    with pytest.raises(SerdeError, match="without a time zone"):
+        Protobuf(OrderMessage, Naive).encode(Naive(dt.datetime(2026, 1, 1)))
+    with pytest.raises(PlanError, match="no message"):
+        Protobuf(Order)
+
+
+def filled():
+    held = {"flag": True, "small": 1, "number": 1, "natural": 1, "real": 1.0, "text": "", "raw": b"", "colour": "RED"}
+    return held | {"lines": [], "numbers": [], "counts": {}}
