@@ -89,7 +89,7 @@ class Bindings:
                     if isinstance(connected, PushedSource):
                         self._feed(graph, name, connected)
                         continue
-                    self.sources[name] = self._source(graph, name, connected or what)
+                    self.sources[name] = self._source(graph, name, what if connected is None else connected)
                     if isinstance(self.sources[name], LiveSource):
                         check_source(graph, name, self.sources[name].partitions)
                 elif name in written:

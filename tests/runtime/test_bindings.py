@@ -224,7 +224,7 @@ def test_an_output_is_made_as_it_was_said():
     app.run(environment, bind={"numbers": [1]})
     wanted = StreamConfig(partitions=2, retention_ms=60_000, retention_bytes=1_000, compression="zlib")
     assert environment.streams()["kept"] == wanted
-    app.run(environment, bind={"numbers": [2]})
+    app.run(environment, bind={"numbers": [1, 2]})
 
 
 @pytest.mark.parametrize(
