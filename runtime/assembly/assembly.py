@@ -45,10 +45,10 @@ from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import Clock
 from runtime.ports.sink import Limit
 from runtime.ports.store import StorePlace, TaskStore
-from runtime.reading.event_times import EventTimes
+from runtime.reading.event_times import EventTimes, Pacing
 from runtime.reading.folding import FoldingSegment
 from runtime.reading.key_places import KeyPlaces, Meeting
-from runtime.reading.reader import Columnar, Decoding, Pacing, Reader, Shortcuts, StartPoint, Turn
+from runtime.reading.reader import Columnar, Decoding, Reader, Shortcuts, StartPoint, Turn
 from runtime.reading.relay import AnyRelay, Relay
 from runtime.reading.shared_reads import SharedPartitions
 from runtime.reading.sieve import WHOLE, KeyShare

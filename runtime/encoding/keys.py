@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from operator import countOf
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar, cast
 
 from operators.core.base import Key, Serde
-from runtime.encoding.serdes import Json, MessagePack, String, Tagged, encode_all, remembering
+from runtime.encoding.nested_tuples import SCALARS
+from runtime.encoding.serdes import Json, MessagePack, String, Tagged, encode_all
 
+In = TypeVar("In")
+Out = TypeVar("Out")
+REMEMBERED_KEYS = 100_000
 LEAST, MOST = -(2**63), 2**63 - 1
 """The ints that every serde takes."""
 
@@ -148,3 +152,35 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def remembering(function: Callable[[In], Out]) -> Callable[[In], Out]:
+    """Return a function that remembers its results, where nobody can change these; None stays None.
+
+    Its arguments are bytes, or ints and strings: never two that Python takes for equal, as it does 1 and True.
+
+    >>> decode = remembering(Tagged().decode)
+    >>> decode(Tagged().encode("AA")), decode(None)
+    ('AA', None)
+    """
+    remembered: dict[In, Out | None] = _Remembered(lambda data: None if data is None else function(data))
+    # Cast, since types can't say that None alone becomes None.
+    return cast(Callable[[In], Out], remembered.__getitem__)
+
+
+class _Remembered(dict[In, Out]):
+    """Remembers the results of a function by their arguments, and forgets all of them when it is full."""
+
+    def __init__(self, function: Callable[[In], Out]) -> None:
+        super().__init__()
+        self._function = function
+
+    def __missing__(self, argument: In) -> Out:
+        result = self._function(argument)
+        # Scalars alone: anything else could be changed by one caller and then be handed to the next.
+        if type(result) in SCALARS:
+            # To forget all costs nothing per look-up, as to keep an order of use would.
+            if len(self) >= REMEMBERED_KEYS:
+                self.clear()
+            self[argument] = result
+        return result

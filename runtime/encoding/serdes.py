@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import cache, cached_property
 from itertools import repeat
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import msgspec
 
@@ -39,9 +39,6 @@ from runtime.encoding.record_types import (
 from runtime.encoding.value_types import as_plain, made_of_plain, value_type_named, value_type_of
 from runtime.model.errors import SerdeError
 
-In = TypeVar("In")
-Out = TypeVar("Out")
-REMEMBERED_KEYS = 100_000
 Class = type
 """A class of values, for where a field is called `type`."""
 REFUSALS = (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError, ValueError, OverflowError, KeyError)
@@ -604,38 +601,6 @@ class _ThroughBytes:
     def copy(self, value: object) -> object:
         """Return the value that the bytes of `value` are decoded to."""
         return self.serde.decode(self.serde.encode(value))
-
-
-def remembering(function: Callable[[In], Out]) -> Callable[[In], Out]:
-    """Return a function that remembers its results, where nobody can change these; None stays None.
-
-    Its arguments are bytes, or ints and strings: never two that Python takes for equal, as it does 1 and True.
-
-    >>> decode = remembering(Tagged().decode)
-    >>> decode(Tagged().encode("AA")), decode(None)
-    ('AA', None)
-    """
-    remembered: dict[In, Out | None] = _Remembered(lambda data: None if data is None else function(data))
-    # Cast, since types can't say that None alone becomes None.
-    return cast(Callable[[In], Out], remembered.__getitem__)
-
-
-class _Remembered(dict[In, Out]):
-    """Remembers the results of a function by their arguments, and forgets all of them when it is full."""
-
-    def __init__(self, function: Callable[[In], Out]) -> None:
-        super().__init__()
-        self._function = function
-
-    def __missing__(self, argument: In) -> Out:
-        result = self._function(argument)
-        # Scalars alone: anything else could be changed by one caller and then be handed to the next.
-        if type(result) in SCALARS:
-            # To forget all costs nothing per look-up, as to keep an order of use would.
-            if len(self) >= REMEMBERED_KEYS:
-                self.clear()
-            self[argument] = result
-        return result
 
 
 def encode_all(serde: Serde, values: list[Any]) -> list[bytes | None]:

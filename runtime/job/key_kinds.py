@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from operators.core.base import Key, Serde, Spec
 from operators.joins.match_counts import kind_of
 from planner.model.virtual_tasks import is_task
-from runtime.encoding.keys import KeySerde
-from runtime.encoding.serdes import remembering
+from runtime.encoding.keys import KeySerde, remembering
 from runtime.job.job_model import JOB
 from runtime.model.checkpoint import Checkpoint
 from runtime.ports.environment import Environment, typed

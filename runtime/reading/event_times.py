@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from numbers import Integral, Real
@@ -277,3 +278,19 @@ class EventTimes:
         if self.jumps:
             self.warning += "; metrics count all as jumps"
         _log.warning("%s", self.warning)
+
+
+@dataclass(frozen=True)
+class Pacing:
+    """The options of an input for event time: its disorder, when a partition is idle, and how far it may be ahead."""
+
+    max_disorder_ms: int = 0
+    idle_after_ms: int | None = None
+    close_on_idle: bool = False
+    max_drift_ms: int | None = None
+    times: EventTimes | None = None
+    """The judge of event times in this partition, where an input has one."""
+
+
+UNPACED = Pacing()
+"""Nothing is said of event time."""

@@ -22,7 +22,7 @@ from runtime.model.errors import SerdeError
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.streams import OUTSIDE, Control, Offsets, Read, ends, made_anew_error
 from runtime.reading.completion import Entry, InFlight, RowsInFlight
-from runtime.reading.event_times import EventTimes
+from runtime.reading.event_times import Pacing
 from runtime.reading.fingerprint import Fingerprint
 from runtime.reading.folding import Folded, FoldingSegment, PreparedRows, SharedGroups
 from runtime.reading.key_places import SAMPLE
@@ -103,18 +103,6 @@ class Decoding:
 
 
 @dataclass(frozen=True)
-class Pacing:
-    """The options of an input for event time: its disorder, when a partition is idle, and how far it may be ahead."""
-
-    max_disorder_ms: int = 0
-    idle_after_ms: int | None = None
-    close_on_idle: bool = False
-    max_drift_ms: int | None = None
-    times: EventTimes | None = None
-    """The judge of event times in this partition, where an input has one."""
-
-
-@dataclass(frozen=True)
 class StartPoint:
     """The point from which a partition is read: its checkpointed position, and the producers whose watermarks count.
 
@@ -174,7 +162,7 @@ class Reader:
         entry: str,
         start: StartPoint,
         turn: Turn = Turn(),
-        pacing: Pacing = Pacing(),
+        pacing: Pacing = UNPACED,
         shortcuts: Shortcuts = Shortcuts(),
     ) -> None:
         position, producers = start.position, start.producers

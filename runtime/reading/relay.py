@@ -11,9 +11,9 @@ from typing import Any
 from operators.core.base import Batch, Key, Slice
 from operators.partition_by import bucket_of
 from operators.windows.window_groups import Grouped
-from runtime.encoding.keys import KeySerde
+from runtime.encoding.keys import KeySerde, remembering
 from runtime.encoding.ownership import are_unchangeable
-from runtime.encoding.serdes import encode_all, remembering
+from runtime.encoding.serdes import encode_all
 
 MOST_RELAYED = 10_000
 """Rows that wait for their reader before those that write them take in no more."""

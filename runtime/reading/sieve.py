@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from operators.core.base import Batch, Key
 from operators.partition_by import bucket_of
 from planner.model.virtual_tasks import VirtualTask, share_of
-from runtime.encoding.serdes import remembering
+from runtime.encoding.keys import remembering
 from runtime.model.checkpoint import Position
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from operators.scan import ScanOperator
 from operators.task import Effects, Envelope, TaskContext, TaskOperator
 from operators.windows.window import WindowOperator
 from operators.windows.window_groups import Grouped, Groups
-from runtime.encoding.keys import KeySerde
+from runtime.encoding.keys import KeySerde, remembering
 from runtime.encoding.lines import Lines
 from runtime.encoding.ownership import OwnValues
-from runtime.encoding.serdes import Json, Natural, encode_all, remembering
+from runtime.encoding.serdes import Json, Natural, encode_all
 from runtime.encoding.storable import check_kept
 from runtime.stage.outputs import Destination, FirstValues, Outputs, routed
 

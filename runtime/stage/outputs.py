@@ -11,10 +11,10 @@ from operators.core.base import Batch, Key, Serde
 from operators.core.wording import shown
 from operators.partition_by import Partitioner, hash_, murmur2
 from operators.windows.window_groups import Grouped
-from runtime.encoding.keys import KeySerde
+from runtime.encoding.keys import KeySerde, remembering
 from runtime.encoding.lines import NULL, Lines
 from runtime.encoding.ownership import OwnValues
-from runtime.encoding.serdes import Evolving, Json, encode_all, remembering
+from runtime.encoding.serdes import Evolving, Json, encode_all
 from runtime.model.errors import TooLarge
 from runtime.ports.sink import Limit, Sink
 from runtime.reading.relay import AnyRelay, encoded

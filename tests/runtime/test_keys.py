@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.encoding.keys import KeySerde
-from runtime.encoding.serdes import Bytes, Json, MessagePack, NoKey, String, Tagged, encode_all, remembering
+from runtime.encoding.keys import KeySerde, remembering
+from runtime.encoding.serdes import Bytes, Json, MessagePack, NoKey, String, Tagged, encode_all
 
 ALIKE = st.sampled_from([1, True, 1.0, 0, False, 0.0, -0.0, "1", None, "", "é", b"1", b""])
 INTS = st.integers() | st.sampled_from([2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64])

@@ -8,7 +8,8 @@ from operators.core.base import Batch
 from planner.model.virtual_tasks import VirtualTask
 from runtime.encoding.serdes import Json, Tagged
 from runtime.ports.streams import Control, Offsets, Read
-from runtime.reading.reader import Decoding, Origin, Pacing, Reader, Shortcuts, StartPoint, Turn
+from runtime.reading.event_times import Pacing
+from runtime.reading.reader import Decoding, Origin, Reader, Shortcuts, StartPoint, Turn
 from runtime.reading.shared_reads import SharedReads
 from runtime.reading.sieve import KeyShare
 from tests.scale import examples
