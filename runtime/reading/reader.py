@@ -22,7 +22,7 @@ from runtime.model.errors import SerdeError
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.streams import OUTSIDE, Control, Offsets, Read, ends, made_anew_error
 from runtime.reading.completion import Entry, InFlight, RowsInFlight
-from runtime.reading.event_times import Pacing
+from runtime.reading.event_times import UNPACED, Pacing
 from runtime.reading.fingerprint import Fingerprint
 from runtime.reading.folding import Folded, FoldingSegment, PreparedRows, SharedGroups
 from runtime.reading.key_places import SAMPLE
