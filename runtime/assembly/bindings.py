@@ -61,6 +61,7 @@ class Bindings:
         self._limits: dict[str, Limit] | None = None
         self._occupied: set[str] = set()
         self._partitions: dict[str, int] = {}
+        self._held: Mapping[str, int] = {}
         self._ends: dict[tuple[str, int], int] = {}
         self._is_end_of_stream = True
         roles = [named for spec in graph.specs.values() for named in streams_of(graph, spec)]
@@ -227,12 +228,18 @@ class Bindings:
 
     def partitions(self, stream: str) -> int:
         """Return how many partitions a stream has, wherever it lives: as many as when it was first asked for."""
+        if stream in self._held:
+            return self._held[stream]
         if stream in self.sources:
             return self.sources[stream].partitions
         place = self.place_of(stream)
         if place not in self._partitions:
             self._partitions = {name: config.partitions for name, config in self.environment.streams().items()}
         return self._partitions[place]
+
+    def hold(self, partitions: Mapping[str, int]) -> None:
+        """Let streams have so many partitions for whoever asks, also where there are more by now."""
+        self._held = partitions
 
     def place_of(self, stream: str) -> str:
         """Return the stream of the environment that one of the application's is written to: itself, or another."""

@@ -24,6 +24,7 @@ from runtime.model.checkpoint import Checkpoint
 from runtime.model.metrics import ChangeMetrics, RunMetrics
 from runtime.model.state_choice import Forget, State
 from runtime.opening.former_inputs import TABLES, followed, tables_noted
+from runtime.opening.former_layout import Moving, moving
 from runtime.opening.rescaling import rescale, tell_split
 from runtime.opening.rewind import (
     check_state,
@@ -66,12 +67,16 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Opened(NamedTuple):
-    """An application that is ready to run: its generation, bindings, partition counts of streams, and plan."""
+    """An application that is ready to run: its generation, bindings, partition counts of streams, and plan.
+
+    Where it is to move to other partitions, these are those by which its state lies, with a task for each.
+    """
 
     generation: int
     bindings: Bindings
     counts: dict[str, int]
     plan: Plan
+    moving: Moving | None = None
 
 
 def open_application(
@@ -90,7 +95,11 @@ def open_application(
     # A crash may have left the state of an operator half dropped or half moved: nothing may be read before that is
     # done.
     finish(environment, graph.app)
-    bindings = Bindings(environment, graph, bind)
+    bindings, to = Bindings(environment, graph, bind), None
+
+    def can_move(stream: str) -> bool:
+        return not bindings.is_of_brokers(stream)
+
     try:
         counts = bindings.partition_counts(graph)
         asked = environment.asked_scale(graph.app)
@@ -100,9 +109,15 @@ def open_application(
             generation = rewind(environment, plan, bindings, state)
         else:
             if isinstance(state, Forget):
-                forget_what_does_not_fit(environment, plan, graph, counts, state.operators)
+                forget_what_does_not_fit(environment, plan, graph, counts, state.operators, can_move)
             # Before any stream is made or removed: what is refused here leaves them as they were.
-            check_state(environment, plan, graph, counts)
+            check_state(environment, plan, graph, counts, moves=can_move)
+            to = moving(environment, plan) if not isinstance(environment, LiveEnvironment) else None
+            if to is not None:
+                counts |= to.before
+                bindings.hold(to.before)
+                whole = replace(options, elasticity=1)
+                plan = make_plan(graph, whole, counts, wrapped=pipeline.wrapped, levers=levers)
             drop_what_a_reset_left(environment, plan)
             drop_read_streams(environment, plan)
             bindings.create_streams(plan)
@@ -117,7 +132,7 @@ def open_application(
     except BaseException:
         bindings.close()
         raise
-    return Opened(generation, bindings, counts, plan)
+    return Opened(generation, bindings, counts, plan, to)
 
 
 def with_factor(options: Options, asked: int | None) -> Options:
@@ -188,7 +203,7 @@ class Recovered(NamedTuple):
 
 def recover(environment: Environment, opened: Opened, graph: Graph, now_ms: int) -> Recovered:
     """Cut bound outputs back to what was committed, note the application as it is now, and warn of its changes."""
-    generation, bindings, _, plan = opened
+    generation, bindings, plan = opened.generation, opened.bindings, opened.plan
     checkpoints = environment.checkpoints(plan.app)
     recorded = checkpoints.get(SHARED, Checkpoint(0)).outputs
     # Rows behind what was committed are of a run that died: they come again.
@@ -238,7 +253,8 @@ def ends_of(environment: Environment, opened: Opened, graph: Graph, drains: bool
     """Return the end offsets of the inputs, but for tables; raises `Damaged` where more was read of one than there is.
 
     They lie behind what open transactions have written: a run waits for these, and for those of tables here. Where it
-    `drains`, they are where the application has come to, so that nothing more is read but what lies between stages.
+    `drains`, they are where the application has come to, so that nothing more is read but what lies between stages;
+    and so where it moves to other partitions, but for what has to be processed before.
     """
     bindings = opened.bindings
     for table in graph.tables.values():
@@ -263,4 +279,7 @@ def ends_of(environment: Environment, opened: Opened, graph: Graph, drains: bool
                 # The source may tell of it in its own words.
                 bindings.origin(*place).read(position.offset)
                 raise gone_error(*place, position.offset, ranges[place].start, ranges[place].end)
+    if opened.moving is not None:
+        to_end = opened.moving.drained
+        return {place: found.end if place[0] in to_end else reached[place] for place, found in ranges.items()}
     return reached if drains else {place: found.end for place, found in ranges.items()}

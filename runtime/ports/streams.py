@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -175,6 +175,32 @@ def check_config(name: str, config: StreamConfig) -> None:
             raise EnvironmentFault(f"Stream {name!r}: {option} is {limit}, and can't be below 0.")
 
 
+def check_grown(name: str, config: StreamConfig, partitions: int) -> None:
+    """Raise `EnvironmentFault` unless a stream can have so many partitions from now on: more, and by its keys' hash."""
+    if partitions < config.partitions:
+        raise EnvironmentFault(
+            f"Stream {name!r} has {config.partitions} partitions, and can't have {partitions}: what lies in the others "
+            "would be lost. Write it to another stream."
+        )
+    if config.compacted:
+        raise EnvironmentFault(
+            f"Stream {name!r} is compacted: the newest row of a key would lie in one partition, and an older one in "
+            "another. Write its rows to another stream that has as many."
+        )
+    if config.intermediate:
+        raise EnvironmentFault(
+            f"Stream {name!r} lies between the stages of an application, which gives it its partitions: say "
+            "partitions= in the partition_by that writes it."
+        )
+
+
+def check_among(among: Mapping[str, int], partitions: Callable[[str], int]) -> None:
+    """Raise `Grown` where the partitions of keys were chosen among another number of them than a stream has."""
+    for stream, chosen in among.items():
+        if (now := partitions(stream)) != chosen:
+            raise grown_error(f"The stream {stream!r}", now, chosen)
+
+
 def check_keys(stream: str, config: StreamConfig, batch: Batch) -> None:
     """Raise `EnvironmentFault` when a row for a compacted stream has no key."""
     if config.compacted and batch.values and (batch.keys is None or None in batch.keys):
@@ -220,7 +246,7 @@ def made_anew_error(stream: str, partition: int, offset: int) -> Damaged:
 def grown_error(stream: str, partitions: int, before: int) -> Grown:
     """Return the error for when a stream has got more partitions, or fewer, since a run has begun to read it."""
     return Grown(
-        f"{stream} has {partitions} partitions now, and had {before}. Without state the application goes on with all "
-        "of them when it is run again; where state is kept by the keys of this stream, they lie in others from now on: "
-        "run it again, which says what to drop of it and how, or let it begin anew (samza-dsl reset APP)."
+        f"{stream} has {partitions} partitions now, and had {before}. The application goes on with all of them when it is "
+        "run again: what it keeps by the keys of this stream, which lie in others from now on, moves there; where that "
+        "can't be, that run says what to drop of it and how, or let it begin anew (samza-dsl reset APP)."
     )

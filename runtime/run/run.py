@@ -13,6 +13,7 @@ from contextlib import (
     nullcontext,
     suppress,
 )
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from runtime.functions.user_functions import Around, Functions, close_all
 from runtime.job.pipeline import Pipeline
 from runtime.loop.loop import HEARING_POLL_MS, LoopMode
 from runtime.model.clock import Clock, SystemClock, sleep_ms
-from runtime.model.errors import Damaged, EnvironmentFault, Fenced, SamzaError
+from runtime.model.errors import Damaged, EnvironmentFault, Fenced, Repartitioned, SamzaError
 from runtime.model.garbage import collector_patient
 from runtime.model.metrics import ContainerMetrics, HistogramMetrics, RunMetrics
 from runtime.opening.opening import (
@@ -65,6 +66,7 @@ from runtime.run.sampling import Sampler
 from runtime.run.scaling import Scaler
 from runtime.run.settings import UNSAID, Cluster, RunSettings
 from runtime.stage.chain import Chain
+from runtime.stored_state.repartitioning import Repartitioning, repartitioned
 from runtime.systems.files.rows import type_of_values
 from runtime.systems.frames.results import OutputFrame
 from runtime.systems.kafka.client.topic import cluster_of
@@ -122,11 +124,16 @@ class Run:
                 opened = open_application(*where, levers=levers, from_start=from_start, state=state)
             else:
                 opened = join_application(*where, share)
-            self._bindings, self.plan = opened.bindings, opened.plan
+            self._bindings, self.plan, self._moving = opened.bindings, opened.plan, opened.moving
             self._assemble(pipeline.around, opened, settings)
         except BaseException:
             self.release()
             raise
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether it only completes what lies by former partitions, and then raises `Repartitioned`."""
+        return self._moving is not None
 
     @property
     def finished(self) -> bool:
@@ -400,6 +407,8 @@ class Run:
                 await self._loop.run()
             for one in filter(asyncio.Task.done, beside):
                 one.result()
+            if self.is_moving and not self.stopping:
+                await self._move()
         finally:
             # First: who waits for what was sent asks whether the run is over, while the rest comes to its end.
             self._over = True
@@ -407,6 +416,14 @@ class Run:
                 one.cancel()
             if beside:
                 await asyncio.wait(beside)
+
+    async def _move(self) -> None:
+        """Move state to the partitions that there are now, and raise `Repartitioned`: another run goes on there."""
+        assert self._moving is not None, "an application that lies where it is to lie"
+        began_ms = self._clock.elapsed_ms()
+        move = Repartitioning(self._environment, self._bindings, self._graph, self.plan, self._moving)
+        moved = await asyncio.get_running_loop().run_in_executor(self._writer, move.run)
+        raise repartitioned(self._moving, moved, self._clock.elapsed_ms() - began_ms)
 
     async def _write_metrics(self, stream: str) -> None:
         """Write the numbers of this container to a stream, again and again, and a last time when it ends."""
@@ -470,6 +487,7 @@ class Run:
             ends = {(stream, partition): end for stream, partition, end in share.ends}
         else:
             self._recovered = recover(self._environment, opened, self._graph, self._clock.now_ms())
+            until_now |= opened.moving is not None
             ends = ends_of(self._environment, opened, self._graph, settings.drains) if until_now else {}
             if span is not None:
                 history = open_history(
@@ -516,7 +534,7 @@ class Run:
             self._environment.announce(self.plan.app, opened.generation)
         if share is not None:
             self._follower = self._follow(share, assembly, composition.tables)
-        elif span is None:
+        elif span is None and not self.is_moving:
             how = self._loop, self._writer, self._functions, self._replan
             self._scaler = Scaler(assembly, opened.counts, composition.tables, *how)
 
@@ -631,6 +649,10 @@ def running(
     @asynccontextmanager
     async def context() -> AsyncIterator[Run]:
         run = Run(pipeline, data, settings)
+        while run.is_moving:
+            with suppress(Repartitioned):
+                await run.drive()
+            run = Run(pipeline, data, replace(settings, from_start=False, state=None))
         driving = asyncio.create_task(run.drive())
         try:
             await run.opened()

@@ -16,6 +16,7 @@ from runtime.ports.streams import (
     Read,
     StreamConfig,
     absent_error,
+    check_grown,
     check_keys,
     ended_error,
     ends,
@@ -108,6 +109,19 @@ class LogStreams:
             raise EnvironmentFault(f"Stream {name!r}: for {config.compression} compression install `zstandard`.")
         self._name(transaction, self.begin(transaction, Stream(next_id(transaction, self._meta), name, config)))
         return config
+
+    def grow(self, transaction: lmdb.Transaction[memoryview], name: str, partitions: int) -> StreamConfig:
+        """Give a stream more partitions, which are empty."""
+        found = self.find(transaction, name)
+        check_grown(name, found.config, partitions)
+        number = found.config.partitions
+        if any(self.tail(transaction, found, place).ended for place in range(number)):
+            raise ended_error(name, 0)
+        for partition in range(number, partitions):
+            self.put_tail(transaction, PARTITION.pack(found.id, partition), Tail())
+        grown = found._replace(config=msgspec.structs.replace(found.config, partitions=partitions))
+        self._name(transaction, grown)
+        return grown.config
 
     def begin(self, transaction: lmdb.Transaction[memoryview], stream: Stream) -> Stream:
         """Make room for the rows of a stream of a new id, and return it."""
