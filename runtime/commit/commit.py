@@ -135,8 +135,11 @@ class Committer:
         if self._siblings is not None:
             state, consumed = _together(state), self._consumed_by_all(tasks, together, consumed)
         consumed |= self._bindings.taken_out()
-        # Keys went to partitions as many as there were when this run began: others hold their state.
-        counts = {one.stream: self._bindings.partitions(one.stream) for one in appends if one.batch.values}
+        # Keys went to partitions as many as there were when this run began, and others hold their state. What is read
+        # behind the growth of an input may be of keys that another task has.
+        counts = self._bindings.read_among() | {
+            one.stream: self._bindings.partitions(one.stream) for one in appends if one.batch.values
+        }
         return Commit(self.app, self.generation, appends, state, checkpoints, consumed, taken, among=counts)
 
     def _consumed_by_all(

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from planner.checks.grouping import layout
+from planner.model.errors import refuse
 from planner.model.graph import Graph
-from planner.model.plan import Plan, Unsplit
+from planner.model.plan import Plan, StagePlan, Unsplit
 from runtime.job.job_model import reads_of
-from runtime.opening.stored_state import Lies, noted_lies
+from runtime.model.errors import SamzaError
+from runtime.opening.stored_state import Lies, lies, noted_lies
 from runtime.ports.environment import Environment
+from runtime.stores.registry import store_kind
 
 ANOTHER = "a .partition_by(..., partitions=...) before it in a new application"
 OF_BROKERS = Unsplit(
@@ -21,32 +24,61 @@ OF_BROKERS = Unsplit(
 
 
 class Moving(NamedTuple):
-    """The move of an application to the partitions of a `plan`; it runs by its former ones until nothing is left there.
+    """The move of an application to other partitions; it runs by its former ones until nothing is left there.
 
-    `before` has the former counts of streams that have others now, `drained` the inputs whose keys have state by them:
-    what lies there is processed before their state moves.
+    `before` has the former counts of streams that get others, `now` what inputs have next, which may be more in a
+    further step; `ends` says up to where inputs by whose keys state lies are processed before it moves.
     """
 
-    plan: Plan
     before: Mapping[str, int]
-    drained: frozenset[str]
+    now: Mapping[str, int]
+    ends: Mapping[tuple[str, int], int]
 
 
 def moving(environment: Environment, plan: Plan) -> Moving | None:
     """Return how an application comes to the partitions of a plan; None where nothing lies by others."""
     if layout(plan):
         return None
-    before = former_sizes(environment, plan)
-    kept = {*environment.stores(plan.app)}
-    drained = {
-        stream
-        for stage in plan.stages
-        for stream in stage.inputs
-        if stream in before and kept & {*stage.operators} and plan.stream(stream).role == "input"
-    }
+    before, existing = former_sizes(environment, plan), environment.streams()
+    now: dict[str, int] = {}
+    ends: dict[tuple[str, int], int] = {}
+    for stage in plan.stages:
+        for stream in (one for one in stage.inputs if one in before and one in existing and _keeps_keys(plan, stage)):
+            grown = existing[stream].grown
+            step = next((number for number, at in enumerate(grown) if len(at) == before[stream]), None)
+            if step is not None and not existing[stream].intermediate:
+                ends |= {(stream, partition): at for partition, at in enumerate(grown[step])}
+                now[stream] = len(grown[step + 1]) if step + 1 < len(grown) else existing[stream].partitions
     # Without state and streams between stages nothing remembers how far event time has come: it just reads on.
     has_stages = any(stream.role == "intermediate" for stream in plan.streams)
-    return Moving(plan, before, frozenset(drained)) if before and (drained or has_stages) else None
+    return Moving(before, now, ends) if before and (ends or has_stages) else None
+
+
+def check_replay(environment: Environment, plan: Plan) -> None:
+    """Refuse to read inputs again, with state as it is, that have grown since: keys lay elsewhere at their start."""
+    existing = environment.streams()
+    for stage in plan.stages:
+        for stream in (one for one in stage.inputs if one in existing and _keeps_keys(plan, stage)):
+            if existing[stream].grown:
+                raise SamzaError(
+                    f"{stream!r} was given more partitions since its start, and what {plan.app!r} keeps by its keys "
+                    'lies by those that it has now: begin anew (state="reset"), or go on without a rewind'
+                )
+
+
+def check_moves(former: Plan, target: Plan, graph: Graph) -> None:
+    """Refuse to move from the partitions of one plan to those of another what can't move; raises PlanError."""
+    had, has, sizes = lies(former, graph), lies(target, graph), {stage.id: stage.partitions for stage in former.stages}
+    for stage in (one for one in target.stages if sizes.get(one.id, one.partitions) != one.partitions):
+        for store in (one for one in target.stores if one.operator in stage.operators and store_kind(one.kind).durable):
+            why = why_it_stays(target, graph, store.operator, had.get(store.operator), has.get(store.operator))
+            if why is not None:
+                wrong = f"its stage has had {sizes[stage.id]} partitions and is to have {stage.partitions}"
+                raise refuse(graph.specs[store.operator], f"{wrong}, and it can't be moved: {why.wrong}", why.instead)
+
+
+def _keeps_keys(plan: Plan, stage: StagePlan) -> bool:
+    return any(store.operator in stage.operators and store_kind(store.kind).durable for store in plan.stores)
 
 
 def former_sizes(environment: Environment, plan: Plan) -> dict[str, int]:
@@ -56,9 +88,10 @@ def former_sizes(environment: Environment, plan: Plan) -> dict[str, int]:
     kept = {id: one for id, one in noted_lies(checkpoints).items() if id in environment.stores(plan.app)}
     found = {}
     for stream in plan.streams:
-        had = noted.get(stream.name)
+        had, here = noted.get(stream.name), existing.get(stream.name)
+        if had is None and here is not None and here.grown and stream.role == "input":
+            had = len(here.grown[0])  # what is read from its start lies by its first partitions
         if stream.role == "intermediate":
-            here = existing.get(stream.name)
             # Where it is not there, as a crash has cut a move short, the state of those who read it tells.
             lying = (
                 kept[id].partitions

@@ -124,7 +124,8 @@ class Run:
                 opened = open_application(*where, levers=levers, from_start=from_start, state=state)
             else:
                 opened = join_application(*where, share)
-            self._bindings, self.plan, self._moving = opened.bindings, opened.plan, opened.moving
+            self._bindings, self.plan = opened.bindings, opened.plan
+            self._moving, self._target = opened.moving, opened.target
             self._assemble(pipeline.around, opened, settings)
         except BaseException:
             self.release()
@@ -320,10 +321,11 @@ class Run:
         if spec is None or stream in self._bindings.sources:
             raise SamzaError(f"run.send({stream!r}): the app reads no such stream from its data directory")
         data = (spec.key or Tagged()).encode(key) if key is not None else None
-        partition = murmur2(data) % self._bindings.partitions(stream) if data is not None else 0
+        among = self._bindings.partitions(stream)
+        partition = murmur2(data) % among if data is not None else 0
         batch = Batch([spec.value.encode(value)], [data], None if timestamp is None else [timestamp])
         await asyncio.get_running_loop().run_in_executor(
-            self._sender, self._environment.append, [Append(stream, partition, batch)]
+            self._sender, self._environment.append, [Append(stream, partition, batch)], {stream: among}
         )
         self._loop.wake()
 
@@ -419,11 +421,12 @@ class Run:
 
     async def _move(self) -> None:
         """Move state to the partitions that there are now, and raise `Repartitioned`: another run goes on there."""
-        assert self._moving is not None, "an application that lies where it is to lie"
+        assert self._moving is not None and self._target is not None, "somewhere it is to move"
         began_ms = self._clock.elapsed_ms()
-        move = Repartitioning(self._environment, self._bindings, self._graph, self.plan, self._moving)
+        how = self._environment, self._bindings, self._graph
+        move = Repartitioning(*how, self.plan, self._target, self._moving)
         moved = await asyncio.get_running_loop().run_in_executor(self._writer, move.run)
-        raise repartitioned(self._moving, moved, self._clock.elapsed_ms() - began_ms)
+        raise repartitioned(self.plan, self._target, moved, self._clock.elapsed_ms() - began_ms)
 
     async def _write_metrics(self, stream: str) -> None:
         """Write the numbers of this container to a stream, again and again, and a last time when it ends."""
@@ -488,6 +491,11 @@ class Run:
         else:
             self._recovered = recover(self._environment, opened, self._graph, self._clock.now_ms())
             until_now |= opened.moving is not None
+            if span is not None and opened.moving is not None:
+                raise SamzaError(
+                    f"{self.plan.app!r} keeps state by keys of a stream that was given more partitions since: its "
+                    "history can't be read by parts, as keys lay elsewhere then; run it from the start"
+                )
             ends = ends_of(self._environment, opened, self._graph, settings.drains) if until_now else {}
             if span is not None:
                 history = open_history(

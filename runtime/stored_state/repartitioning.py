@@ -49,6 +49,7 @@ class Repartitioning:
     bindings: Bindings
     graph: Graph
     former: Plan
+    plan: Plan
     moving: Moving
 
     def run(self) -> MovedEntries:
@@ -56,7 +57,7 @@ class Repartitioning:
 
         Raises PlanError where a key's state is not where its partitioner says, and leaves all as it was.
         """
-        app, plan = self.former.app, self.moving.plan
+        app, plan = self.former.app, self.plan
         checkpoints = self.environment.checkpoints(app)
         had, has = noted_lies(checkpoints), lies(plan, self.graph)
         operators = self._moved(had, has)
@@ -66,8 +67,9 @@ class Repartitioning:
         job = checkpoints.get(JOB, Checkpoint(0))
         now = found | {JOB: replace(job, meanings={**job.meanings, **configuration(plan, {})})}
         gone = [name for name in checkpoints if is_task(name) and name not in found]
-        between = {stream.name for stream in plan.streams if stream.role == "intermediate"}
-        remade = [operator_of(app, name) for name in self.moving.before if name in between]
+        remade = [
+            operator_of(app, one.name) for one in plan.streams if one.role == "intermediate" and self._sizes(one.name)
+        ]
         move_staged(self.environment, app, operators, had | has, now, gone=gone, remade=remade)
         return MovedEntries(*counts)
 
@@ -82,7 +84,7 @@ class Repartitioning:
     ) -> Iterator[tuple[str, Stored]]:
         for operator in operators:
             before = task_of_keys(self.former, self.graph, operator)
-            now = task_of_keys(self.moving.plan, self.graph, operator)
+            now = task_of_keys(self.plan, self.graph, operator)
             assert before is not None and now is not None, "what lies by no partitioner stays where it is"
             for task in range(had[operator].partitions):
                 for place, value in self.environment.state_range(self.former.app, operator, task):
@@ -123,16 +125,23 @@ class Repartitioning:
 
     def _positions(self, stream: str, known: Mapping[int, Position]) -> list[Position]:
         """Return the positions in a stream: of one that is made anew from its start, else on from where they were."""
-        planned = next((one for one in self.moving.plan.streams if one.name == stream), None)
-        before, now = self.moving.before.get(stream), planned.partitions if planned is not None else None
-        sizes = None if before is None or now is None else (before, now)
+        planned = next((one for one in self.plan.streams if one.name == stream), None)
+        sizes = self._sizes(stream)
         if planned is not None and planned.role == "intermediate":
             return self._between(stream, known, sizes)
         return [*known.values()] if sizes is None else self._grown(stream, known, *sizes)
 
+    def _sizes(self, stream: str) -> tuple[int, int] | None:
+        """Return how many partitions a stream has had, and is to have, where these are not as many."""
+        before, now = (
+            next((one.partitions for one in plan.streams if one.name == stream), None)
+            for plan in (self.former, self.plan)
+        )
+        return None if before is None or now is None or before == now else (before, now)
+
     def _grown(self, stream: str, known: Mapping[int, Position], before: int, now: int) -> list[Position]:
         """Return the positions in an input that has more partitions: each is as late as those its keys come from."""
-        found, by_key = [], stream in self.moving.drained
+        found, by_key = [], stream in self.moving.now
         lowest = event_time((one.watermark, bool(one.idle)) for one in known.values())
         for number in range(now):
             own = known.get(number)
@@ -154,7 +163,7 @@ class Repartitioning:
         sizes: tuple[int, int] | None,
     ) -> list[Position]:
         """Return the positions in a stream between stages, where those who write it may be others as well."""
-        before, now = self._writers(self.former, stream), self._writers(self.moving.plan, stream)
+        before, now = self._writers(self.former, stream), self._writers(self.plan, stream)
         heard = {number: self._heard(position) for number, position in known.items()}
         renamed = {number: _heirs(one, len(before.bases), now.bases) for number, one in heard.items()}
         if sizes is None:
@@ -179,7 +188,7 @@ class Repartitioning:
     def _heard(self, position: Position) -> ProducerWatermarks:
         """Return what a reader knows of the event time of those who write, with what it has not read of it yet."""
         found = ProducerWatermarks(position.producers, position.producers, position.idle, position.watermark)
-        if position.stream not in self.moving.before:
+        if self._sizes(position.stream) is None:
             return found
         offset, end = position.offset, self.environment.offsets(position.stream, position.partition).end
         while offset < end and (read := self.environment.read(position.stream, position.partition, offset)) is not None:
@@ -221,11 +230,15 @@ def _told(position: Position, producers: ProducerWatermarks, floor: int) -> Posi
     return replace(position, producers=known, idle=tuple(sorted(idle)), watermark=max(before, floor))
 
 
-def repartitioned(moving: Moving, moved: MovedEntries, took_ms: float) -> Repartitioned:
+def repartitioned(former: Plan, plan: Plan, moved: MovedEntries, took_ms: float) -> Repartitioned:
     """Return what ends a run that has moved an application to other partitions."""
-    sizes = {stream.name: stream.partitions for stream in moving.plan.streams}
-    told = ", ".join(f"{name!r} {sizes[name]} and not {had}" for name, had in sorted(moving.before.items()))
+    had = {stream.name: stream.partitions for stream in former.streams}
+    told = ", ".join(
+        f"{one.name!r} {one.partitions} and not {had[one.name]}"
+        for one in plan.streams
+        if had.get(one.name, one.partitions) != one.partitions
+    )
     return Repartitioned(
-        f"{moving.plan.app} has other partitions, of {told}: {moved.moved:,} entries of its state were moved, and "
+        f"{plan.app} has other partitions, of {told}: {moved.moved:,} entries of its state were moved, and "
         f"{moved.stayed:,} lay where they lie now, in {took_ms:,.0f} ms"
     )

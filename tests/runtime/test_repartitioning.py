@@ -14,7 +14,8 @@ from planner.checks.splitting import splittable
 from planner.model.errors import PlanError
 from planner.model.levers import Levers
 from runtime.model.errors import Repartitioned
-from samza_dsl import App
+from samza_dsl import App, count, session, total, tumbling
+from samza_dsl.laws import check_laws
 from samza_dsl.testing.environment import Crash, CrashPoint
 from tests.building import build
 from tests.runtime.test_laws import World, worlds
@@ -107,3 +108,27 @@ def test_whatever_the_partitions_from_run_to_run_the_end_is_that_of_the_records(
     world = data.draw(worlds(kinds))
     assume(can_be_moved(world, turns))
     run_resized(world, turns, crashes, levers=Levers(relays=relays))
+
+
+def counting(windows) -> App:
+    """Return an application that keeps state by the keys of its input, and behind a repartitioning of its size."""
+    app = App("growing")
+    ticks = app.input("ticks", value=int, key=str, timestamp=lambda tick: tick)
+    ticks.scan(lambda seen, tick: seen + tick, init=int, emit=lambda key, seen: f"{key} {seen}", op_id="sums").send_to(
+        app.output("sums-seen", value=str)
+    )
+    panes = ticks.window(windows, count(), op_id="panes")
+    panes.map(lambda pane: f"{pane.key} {pane.start} {pane.value}").send_to(app.output("panes-seen", value=str))
+    again = ticks.partition_by(lambda tick: f"k{tick % 3}", op_id="by-tick", key_type=str)
+    again.window(windows, total(lambda tick: tick), op_id="totals").map(
+        lambda pane: f"{pane.key} {pane.start} {pane.value}"
+    ).send_to(app.output("totals-seen", value=str))
+    return app
+
+
+TICKS = st.lists(st.tuples(st.sampled_from("abcdefg"), st.integers(0, 60)), min_size=4, max_size=20)
+
+
+@pytest.mark.parametrize("windows", [tumbling(milliseconds=10), session(milliseconds=7)], ids=str)
+def test_inputs_that_get_more_partitions_while_they_are_read_change_no_result(windows):
+    check_laws(counting(windows), {"ticks": TICKS}, rescale=True, examples=examples(60, 5_000))

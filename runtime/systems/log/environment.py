@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from itertools import islice
@@ -29,7 +29,17 @@ from runtime.ports.environment import (
 )
 from runtime.ports.membership import Membership
 from runtime.ports.state import StateReader, StateWrites
-from runtime.ports.streams import END, Append, Offsets, Read, StreamConfig, check_among, check_config, check_name
+from runtime.ports.streams import (
+    END,
+    NO_SIZES,
+    Append,
+    Offsets,
+    Read,
+    StreamConfig,
+    check_among,
+    check_config,
+    check_name,
+)
 from runtime.systems.host.doorbell import Listener
 from runtime.systems.host.locks import owner_lock, owner_of
 from runtime.systems.log.batch import pack
@@ -146,11 +156,12 @@ class LogEnvironment(
         with self._reading() as transaction:
             return self._streams.read(transaction, stream, partition, offset, max_records)
 
-    def append(self, appends: Iterable[Append]) -> None:
+    def append(self, appends: Iterable[Append], among: Mapping[str, int] = NO_SIZES) -> None:
         with self._reading() as transaction:
             # Encoded before the write lock is taken, which all writers of the directory share.
             prepared = self._streams.prepare(transaction, appends)
         with self._writing() as transaction:
+            check_among(among, lambda stream: self._streams.find(transaction, stream).config.partitions)
             self._streams.append(transaction, prepared)
         self._after_appending(append.stream for append in prepared)
 

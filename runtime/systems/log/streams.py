@@ -21,6 +21,7 @@ from runtime.ports.streams import (
     ended_error,
     ends,
     gone_error,
+    grown_config,
     no_partition_error,
 )
 from runtime.systems.log.batch import Packed, StoredBatch, compression_codes, header, pack, seal, unpack
@@ -115,11 +116,14 @@ class LogStreams:
         found = self.find(transaction, name)
         check_grown(name, found.config, partitions)
         number = found.config.partitions
-        if any(self.tail(transaction, found, place).ended for place in range(number)):
+        tails = [self.tail(transaction, found, place) for place in range(number)]
+        if any(tail.ended for tail in tails):
             raise ended_error(name, 0)
+        if partitions == number:
+            return found.config
         for partition in range(number, partitions):
             self.put_tail(transaction, PARTITION.pack(found.id, partition), Tail())
-        grown = found._replace(config=msgspec.structs.replace(found.config, partitions=partitions))
+        grown = found._replace(config=grown_config(found.config, partitions, [tail.end for tail in tails]))
         self._name(transaction, grown)
         return grown.config
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
-
-import msgspec
 
 from operators.core.base import Batch
 from runtime.model.assignment import JobModel, Placement, Scale, sticky
@@ -22,6 +20,7 @@ from runtime.ports.membership import Membership
 from runtime.ports.state import StateReader
 from runtime.ports.streams import (
     END,
+    NO_SIZES,
     Append,
     Control,
     Offsets,
@@ -36,6 +35,7 @@ from runtime.ports.streams import (
     ended_error,
     ends,
     gone_error,
+    grown_config,
     no_partition_error,
 )
 from runtime.stores.held_snapshot import HeldSnapshot
@@ -169,9 +169,11 @@ class MemoryEnvironment(SnapshotEnvironment, GrowingEnvironment):
             check_grown(name, found.config, partitions)
             if any(one.ended for one in found.partitions):
                 raise ended_error(name, 0)
+            if partitions == found.config.partitions:
+                return found.config
             self._version += 1
-            found.partitions.extend(_Partition() for _ in range(partitions - found.config.partitions))
-            found.config = msgspec.structs.replace(found.config, partitions=partitions)
+            found.config = grown_config(found.config, partitions, [one.end for one in found.partitions])
+            found.partitions.extend(_Partition() for _ in range(partitions - len(found.partitions)))
             return found.config
 
     def delete_stream(self, name: str) -> None:
@@ -214,8 +216,9 @@ class MemoryEnvironment(SnapshotEnvironment, GrowingEnvironment):
                     return Read(batch.copy(), control, next_offset, self._stream(stream).id, stored.appended_ms)
             return None
 
-    def append(self, appends: Iterable[Append]) -> None:
+    def append(self, appends: Iterable[Append], among: Mapping[str, int] = NO_SIZES) -> None:
         with self._lock:
+            check_among(among, lambda stream: self._stream(stream).config.partitions)
             self._append(self._checked(appends))
 
     def end_stream(self, stream: str) -> None:
