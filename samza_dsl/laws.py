@@ -182,7 +182,7 @@ def schedules(max_crashes: int = 3, *, min_crashes: int = 0) -> st.SearchStrateg
 
     >>> from hypothesis import find
     >>> find(schedules(), lambda schedule: schedule.seed > 2)
-    Schedule(seed=3, crashes=(), factors=())
+    Schedule(seed=3, crashes=(), factors=(), grown=())
     """
     crashes = st.lists(crash_points(), min_size=min_crashes, max_size=max_crashes).map(tuple)
     return st.builds(Schedule, st.integers(0, SEEDS), crashes)
@@ -240,9 +240,10 @@ def check_laws(
     and state by key allows it, its records are also divided otherwise, in the order of their times, so that nothing is
     late by that, unless there are timers, a `ttl_ms` or a `deduplicate`, which look at a whole partition. What a sink
     is called with is no result: it may be called again after a crash. Early panes are left out: which there are depends
-    on what came first. With a `seed` the examples are the same each time. With `rescale` tasks are split and merged as
-    well, from one restart to the next. With `on=Spark()` each is run there, too,
-    which takes a second or so: say fewer `examples`, and the smallest one is not looked for.
+    on what came first. With a `seed` the examples are the same each time.With `rescale` tasks are split and merged as
+    well, from one restart to the next, and what is divided otherwise gets more partitions while records come. With
+    `on=Spark()` each is run there, too, which takes a second or so: say fewer `examples`, and the smallest one is not
+    looked for.
 
     Raises `LawBroken` with the smallest example that was found, and the first operator that emits something else.
 
@@ -259,7 +260,7 @@ def check_laws(
     phases = SHRUNK if on is None else UNSHRUNK
 
     @settings(max_examples=examples, deadline=None, print_blob=False, database=None, phases=phases)
-    @given(_cases(final, inputs, partitions or {}, _schedules(max_crashes, rescale)))
+    @given(_cases(final, inputs, partitions or {}, _schedules(max_crashes, rescale), rescale))
     def law(case: Case) -> None:
         calm, disturbed = case.outcomes(final)
         if calm != disturbed:
@@ -297,6 +298,7 @@ def _cases(
     streams: Mapping[str, st.SearchStrategy[Sequence[object]]],
     partitions: Mapping[str, int],
     disturbances: st.SearchStrategy[Schedule],
+    rescale: bool,
 ) -> st.SearchStrategy[Case]:
     disturbed = st.builds(
         lambda given, schedule: Case(given, given, schedule, partitions, partitions),
@@ -306,7 +308,7 @@ def _cases(
     divisible = [stream for stream in _divisible(app) if stream in streams and stream not in partitions]
     if not divisible or not _can_be_divided(app, divisible, partitions):
         return disturbed
-    return disturbed | _divided_otherwise(app, streams, partitions, divisible)
+    return disturbed | _divided_otherwise(app, streams, partitions, divisible, rescale)
 
 
 @st.composite
@@ -316,8 +318,12 @@ def _divided_otherwise(
     streams: Mapping[str, st.SearchStrategy[Sequence[object]]],
     partitions: Mapping[str, int],
     divisible: Sequence[str],
+    rescale: bool,
 ) -> Case:
-    """Draw records in the order of their times, which lie once in one partition each, and once in several."""
+    """Draw records in the order of their times, which lie once in one partition each, and once in several.
+
+    With `rescale` these get more while records come, and tasks are split and merged.
+    """
     declared = {spec.stream: spec for spec in app.graph().inputs.values()}
     others = {stream: values for stream, values in streams.items() if stream not in divisible}
     given = draw(inputs(app, others, partitions=partitions)) if others else {}
@@ -327,7 +333,11 @@ def _divided_otherwise(
         given[stream] = sorted(draw(streams[stream]), key=partial(time_of, spec))
         again[stream] = draw(partitioned(st.just(given[stream]), number, partial(place_of, spec, number)))
     counts = {**partitions, **dict.fromkeys(divisible, 1)}
-    return Case(given, again, draw(schedules(0)), counts, {**counts, **dict.fromkeys(divisible, number)})
+    schedule = draw(_schedules(1, rescale) if rescale else schedules(0))
+    if rescale:
+        grown = draw(st.lists(st.sampled_from((2, 3)), max_size=2).map(tuple))
+        schedule = replace(schedule, grown=grown)
+    return Case(given, again, schedule, counts, {**counts, **dict.fromkeys(divisible, number)})
 
 
 def _divisible(app: App) -> list[str]:

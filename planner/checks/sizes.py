@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from operators.core.base import Spec
 from operators.io import Input
@@ -26,17 +26,19 @@ def grown_sizes(plan: Plan, graph: Graph, partitions: Mapping[str, int], sizes: 
     """Add to `sizes` the streams that are written, and return the partition count of each stage.
 
     All that meets by key in a stage, directly or through other joins there, has one count: that of an input, or the one
-    that was said, or else the largest that one of them would have by itself.
+    that was said, or else the largest that one of them would have by itself. A stream between stages that `partitions`
+    names is as large as it says there.
     """
     stages: dict[str, int] = {}
     # Stages come behind those that they read, and all that meets is read by one stage: one walk settles every size.
     for stage in plan.stages:
-        _agree(plan, graph, stage, sizes)
+        _agree(plan, graph, stage, sizes, partitions)
         size = stages[stage.id] = max((sizes[name] for name in stage.inputs), default=1)
         for id in stage.operators:
             spec = graph.specs[id]
             if spec.repartitions:
-                sizes[intermediate(graph.app, id)] = _intermediate_size(plan, graph, spec, sizes, size)
+                name = intermediate(graph.app, id)
+                sizes[name] = partitions.get(name) or _intermediate_size(plan, graph, spec, sizes, size)
             for output in spec.outputs:
                 name = output.stream
                 sizes[name] = partitions.get(name) or output.partitions or max(size, sizes.get(name, 1))
@@ -44,14 +46,15 @@ def grown_sizes(plan: Plan, graph: Graph, partitions: Mapping[str, int], sizes: 
     return stages
 
 
-def _agree(plan: Plan, graph: Graph, stage: StagePlan, sizes: dict[str, int]) -> None:
+def _agree(plan: Plan, graph: Graph, stage: StagePlan, sizes: dict[str, int], partitions: Mapping[str, int]) -> None:
     """Give all streams that meet by key in a stage one partition count, as far as they are free to take it."""
     streams = {
         entry: spec.subject if spec.source else intermediate(graph.app, entry)
         for entry, spec in graph.specs.items()
         if spec.source or spec.repartitions
     }
-    for free, given in _meetings(graph, stage, {entry: sizes.get(name) for entry, name in streams.items()}):
+    sized = {entry for entry, name in streams.items() if name in partitions}
+    for free, given in _meetings(graph, stage, {entry: sizes.get(name) for entry, name in streams.items()}, sized):
         size = max(sizes[streams[entry]] for entry in free)
         # Beyond the cap a repartitioning keeps its own size, and `check_keys_meet` then refuses what does not meet.
         if given is not None and given <= plan.options.max_partitions:
@@ -61,12 +64,15 @@ def _agree(plan: Plan, graph: Graph, stage: StagePlan, sizes: dict[str, int]) ->
     copies: dict[str, int] = {}
     for id in (id for id in stage.operators if graph.specs[id].keyed_by_first):
         size = max(sizes[streams[entry]] for entry in entries_of(graph, id))
-        for copy in (parent for parent in graph.streams_into(id)[1:] if graph.specs[parent].repartitions):
+        others = {parent for parent in graph.streams_into(id)[1:] if graph.specs[parent].repartitions}
+        for copy in others - sized:
             copies[copy] = max(size, copies.get(copy, 0))
     sizes.update((streams[copy], size) for copy, size in copies.items())
 
 
-def _meetings(graph: Graph, stage: StagePlan, sizes: Mapping[str, int | None]) -> Iterable[tuple[set[str], int | None]]:
+def _meetings(
+    graph: Graph, stage: StagePlan, sizes: Mapping[str, int | None], sized: Set[str]
+) -> Iterable[tuple[set[str], int | None]]:
     """Return the free repartitionings that meet in a stage, set by set, with the partition count given there, or None.
 
     Refuses an operator by which two sizes that are given meet through what is free.
@@ -76,7 +82,7 @@ def _meetings(graph: Graph, stage: StagePlan, sizes: Mapping[str, int | None]) -
         if not graph.specs[id].keyed:
             continue
         met = entries_of(graph, id)
-        free = {entry for entry in met if _is_free(graph, graph.specs[entry])}
+        free = {entry for entry in met - sized if _is_free(graph, graph.specs[entry])}
         given = {size for entry in met - free if (size := sizes[entry]) is not None}
         touched = [one for one in found if one[0] & free]
         if len(given) > 1 or not free:

@@ -73,6 +73,8 @@ class Bindings:
         self._limits: dict[str, Limit] | None = None
         self._occupied: set[str] = set()
         self._partitions: dict[str, int] = {}
+        self._held: Mapping[str, int] = {}
+        self._counted: dict[str, int] = {}
         self._ends: dict[tuple[str, int], int] = {}
         self._is_end_of_stream = True
         roles = [named for spec in graph.specs.values() for named in streams_of(graph, spec)]
@@ -197,6 +199,8 @@ class Bindings:
                 place = self.place_of(output.stream)
                 if output.stream not in self.sinks and output.stream not in elsewhere and place in streams:
                     _check_config(output, streams[place])
+        read = {spec.stream for spec in graph.inputs.values()} - self.sources.keys()
+        self._counted = {name: existing[name] for name in read & existing.keys()}
         return existing | {name: source.partitions for name, source in self.sources.items()}
 
     def create_streams(self, plan: Plan) -> None:
@@ -251,12 +255,22 @@ class Bindings:
 
     def partitions(self, stream: str) -> int:
         """Return how many partitions a stream has, wherever it lives: as many as when it was first asked for."""
+        if stream in self._held:
+            return self._held[stream]
         if stream in self.sources:
             return self.sources[stream].partitions
         place = self.place_of(stream)
         if place not in self._partitions:
             self._partitions = {name: config.partitions for name, config in self.environment.streams().items()}
         return self._partitions[place]
+
+    def read_among(self) -> dict[str, int]:
+        """Return the partitions that inputs of the environment had when they were counted, for all that are read."""
+        return {name: size for name, size in self._counted.items() if name not in self._held}
+
+    def hold(self, partitions: Mapping[str, int]) -> None:
+        """Let streams have so many partitions for whoever asks, also where there are more by now."""
+        self._held = partitions
 
     def place_of(self, stream: str) -> str:
         """Return the stream of the environment that one of the application's is written to: itself, or another."""

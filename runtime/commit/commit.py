@@ -136,7 +136,12 @@ class Committer:
         if self._siblings is not None:
             state, consumed = _together(state), self._consumed_by_all(tasks, together, consumed)
         consumed |= self._bindings.taken_out()
-        return Commit(self.app, self.generation, appends, state, checkpoints, consumed, taken)
+        # Keys went to partitions as many as there were when this run began, and others hold their state. What is read
+        # behind the growth of an input may be of keys that another task has.
+        counts = self._bindings.read_among() | {
+            one.stream: self._bindings.partitions(one.stream) for one in appends if one.batch.values
+        }
+        return Commit(self.app, self.generation, appends, state, checkpoints, consumed, taken, among=counts)
 
     def _consumed_by_all(
         self, tasks: Iterable[Task], together: dict[tuple[str, str, int], int], consumed: Iterable[tuple[str, int]]

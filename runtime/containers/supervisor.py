@@ -48,7 +48,7 @@ from runtime.containers.worker import digest_of
 from runtime.job.pipeline import Pipeline
 from runtime.model.assignment import Scale
 from runtime.model.clock import Clock, SystemClock, sleep_ms, wall_clock_ms
-from runtime.model.errors import EnvironmentFault, Fenced, SamzaError, Unavailable
+from runtime.model.errors import EnvironmentFault, Fenced, Grown, SamzaError, Unavailable
 from runtime.model.history import HistorySpan
 from runtime.model.metrics import ContainerMetrics, InputMetrics, RunMetrics, StoreMetrics
 from runtime.opening.agreement import QuietReport
@@ -58,7 +58,6 @@ from runtime.opening.opening import (
     Share,
     ends_of,
     join_application,
-    open_application,
     recover,
     with_changes,
 )
@@ -70,10 +69,11 @@ from runtime.queries.state_query import QueriedState, StateQuery
 from runtime.queries.state_requests import NoAnswer, StateAnswer, StateRequest
 from runtime.queries.state_routes import StateRoutes
 from runtime.run.driver import Watch, check_no_loop, run_whatever_begins
+from runtime.run.former_run import opened_where_it_lies
 from runtime.run.measurement import left_alone
 from runtime.run.rebalance import tasks_told
 from runtime.run.run import open_environment
-from runtime.run.scaling import FAR_LOOK_MS, asked_size
+from runtime.run.scaling import FAR_LOOK_MS, asked_size, check_grown
 from runtime.run.settings import UNSAID, CrewSettings, RunSettings
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic, cluster_of
 from runtime.systems.log.environment import LogEnvironment
@@ -151,7 +151,7 @@ class Containers:
             if alive is not None:
                 share = self._join_run(alive, pipeline, here, until_now, from_start)
             else:
-                opened = open_application(
+                opened = opened_where_it_lies(
                     self._environment, pipeline, here, levers=levers, from_start=from_start, state=state
                 )
                 self._bindings, self.plan = opened.bindings, opened.plan
@@ -178,7 +178,7 @@ class Containers:
     def _scales(self, may_scale: bool, pipeline: Pipeline, here: Mapping[str, object], levers: Levers) -> None:
         """Know the size that was asked for until now, of which another one differs, and how it is opened anew."""
         self._may_scale = may_scale
-        self._opens = partial(open_application, self._environment, pipeline, here, levers=levers)
+        self._opens = partial(opened_where_it_lies, self._environment, pipeline, here, levers=levers)
         self._asked, self._wanted = self._environment.asked_scale(self._graph.app), Scale()
         self._wanted_at_ms = 0.0
 
@@ -386,6 +386,14 @@ class Containers:
         while self._may_scale and not self._ending:
             await sleep_ms(LOOK_MS if self._cluster is None else FAR_LOOK_MS)
             asked = await asyncio.to_thread(asked_size, self._environment, app)
+            try:
+                await asyncio.to_thread(check_grown, self._bindings, self._graph, self._start.share.counts)
+            except Grown as grown:
+                _log.warning("containers begin anew: %s", grown)
+                asked = self._asked = Scale(self.plan.options.factor, self._number)
+                self._wanted, self._wanted_at_ms = asked, self._clock.elapsed_ms()
+                self._end_all()
+                return
             if asked is None or asked == self._asked:
                 continue
             self._asked = asked

@@ -58,6 +58,10 @@ class Grown(Damaged):
     """A stream that is read has more partitions than when the run began."""
 
 
+class Repartitioned(Grown):
+    """All that lay by former partitions was processed, and moved: the run goes on with those that are there now."""
+
+
 class Unavailable(EnvironmentFault):
     """Brokers did not do what they were asked, or not in time; what is asked anew may succeed."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -24,6 +25,7 @@ from runtime.model.checkpoint import Checkpoint
 from runtime.model.metrics import ChangeMetrics, RunMetrics
 from runtime.model.state_choice import Forget, State
 from runtime.opening.former_inputs import TABLES, followed, tables_noted
+from runtime.opening.former_layout import Moving, check_moves, check_replay, moving
 from runtime.opening.rescaling import rescale, tell_split
 from runtime.opening.rewind import (
     check_state,
@@ -66,12 +68,17 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Opened(NamedTuple):
-    """An application that is ready to run: its generation, bindings, partition counts of streams, and plan."""
+    """An application that is ready to run: its generation, bindings, partition counts of streams, and plan.
+
+    Where it is to move to the partitions of a `target`, these are those by which its state lies, with a task for each.
+    """
 
     generation: int
     bindings: Bindings
     counts: dict[str, int]
     plan: Plan
+    moving: Moving | None = None
+    target: Plan | None = None
 
 
 def open_application(
@@ -90,19 +97,35 @@ def open_application(
     # A crash may have left the state of an operator half dropped or half moved: nothing may be read before that is
     # done.
     finish(environment, graph.app)
-    bindings = Bindings(environment, graph, bind)
+    bindings, to, target = Bindings(environment, graph, bind), None, None
+    made = partial(make_plan, graph, wrapped=pipeline.wrapped, levers=levers)
+
+    def can_move(stream: str) -> bool:
+        return stream not in bindings.sources and not bindings.is_of_brokers(stream)
+
     try:
         counts = bindings.partition_counts(graph)
         asked = environment.asked_scale(graph.app)
         options = with_factor(pipeline.options, asked.factor)
-        plan = make_plan(graph, options, counts, wrapped=pipeline.wrapped, levers=levers)
+        plan = made(options, counts)
         if state == "reset":
             generation = rewind(environment, plan, bindings, state)
+            if _moving(environment, plan) is not None:
+                for stream in (one.name for one in plan.streams if one.role == "intermediate"):
+                    environment.delete_stream(stream)
+                bindings.close()
+                return open_application(environment, pipeline, bind, levers=levers)
         else:
             if isinstance(state, Forget):
-                forget_what_does_not_fit(environment, plan, graph, counts, state.operators)
+                forget_what_does_not_fit(environment, plan, graph, counts, state.operators, can_move)
             # Before any stream is made or removed: what is refused here leaves them as they were.
-            check_state(environment, plan, graph, counts)
+            check_state(environment, plan, graph, counts, moves=can_move)
+            if (to := _moving(environment, plan)) is not None:
+                target = made(options, {**counts, **to.now})
+                counts |= to.before
+                bindings.hold(to.before)
+                plan = made(replace(options, elasticity=1), counts)
+                check_moves(plan, target, graph)
             drop_what_a_reset_left(environment, plan)
             drop_read_streams(environment, plan)
             bindings.create_streams(plan)
@@ -111,13 +134,19 @@ def open_application(
         _check_rights(environment, bindings, plan, graph)
         # A reset has rewound already, before its streams were made anew.
         if from_start and state != "reset":
+            check_replay(environment, plan)
             generation = rewind(environment, plan, bindings, state)
         tell_split(environment, plan, graph)
         _tell_times(environment, graph, bindings)
     except BaseException:
         bindings.close()
         raise
-    return Opened(generation, bindings, counts, plan)
+    return Opened(generation, bindings, counts, plan, to, target)
+
+
+def _moving(environment: Environment, plan: Plan) -> Moving | None:
+    """Return how an application comes to other partitions; on brokers it does not."""
+    return None if isinstance(environment, LiveEnvironment) else moving(environment, plan)
 
 
 def with_factor(options: Options, asked: int | None) -> Options:
@@ -188,7 +217,7 @@ class Recovered(NamedTuple):
 
 def recover(environment: Environment, opened: Opened, graph: Graph, now_ms: int) -> Recovered:
     """Cut bound outputs back to what was committed, note the application as it is now, and warn of its changes."""
-    generation, bindings, _, plan = opened
+    generation, bindings, plan = opened.generation, opened.bindings, opened.plan
     checkpoints = environment.checkpoints(plan.app)
     recorded = checkpoints.get(SHARED, Checkpoint(0)).outputs
     # Rows behind what was committed are of a run that died: they come again.
@@ -239,7 +268,8 @@ def ends_of(environment: Environment, opened: Opened, graph: Graph, drains: bool
     """Return the end offsets of the inputs, but for tables; raises `Damaged` where more was read of one than there is.
 
     They lie behind what open transactions have written: a run waits for these, and for those of tables here. Where it
-    `drains`, they are where the application has come to, so that nothing more is read but what lies between stages.
+    `drains`, they are where the application has come to, so that nothing more is read but what lies between stages;
+    and so where it moves to other partitions, but for what has to be processed before.
     """
     bindings = opened.bindings
     for table in graph.tables.values():
@@ -264,4 +294,7 @@ def ends_of(environment: Environment, opened: Opened, graph: Graph, drains: bool
                 # The source may tell of it in its own words.
                 bindings.origin(*place).read(position.offset)
                 raise gone_error(*place, position.offset, ranges[place].start, ranges[place].end)
+    if opened.moving is not None:
+        ends = opened.moving.ends
+        return {place: max(at, ends.get(place, at)) for place, at in reached.items()}
     return reached if drains else {place: found.end for place, found in ranges.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from runtime.job.parameters import key_words, without_modules
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.errors import SamzaError
 from runtime.model.state_choice import Forget, State
+from runtime.opening.former_layout import ANOTHER, OF_BROKERS, former_sizes, why_it_stays
 from runtime.opening.stored_state import Lies, forget, lies, noted_lies, operator_of, streams_between, unread
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment, typed
@@ -55,16 +56,19 @@ def check_state(
     graph: Graph,
     partitions: Mapping[str, int] = MappingProxyType({}),
     anew: str | None = None,
+    *,
+    moves: Callable[[str], bool] | None = None,
 ) -> None:
     """Refuse a plan without the operator of existing state, or with one that would read it as something else.
 
     Refused as well are streams with other partition counts than those by which state lies, and records between stages
-    that no stage reads any more. The error names the command that helps, or `anew` where there is none. Raises
-    PlanError where an operator of the plan is to blame, else SamzaError.
+    that no stage reads any more. The error names the command that helps, or `anew` where there is none. For who moves
+    state to other partitions `moves` tells whether it can by a stream; refused is what stays. Raises PlanError where an
+    operator of the plan is to blame, else SamzaError.
     """
     check_whole(environment, plan)
     _check_layout(environment.checkpoints(plan.app), plan, typed(environment, f"reset {plan.app}"))
-    found = complaints_of(environment, plan, graph, partitions)
+    found = complaints_of(environment, plan, graph, partitions, moves=moves)
     if not found:
         return
     first, operators = found[0], list(dict.fromkeys(one.operator for one in found))
@@ -79,8 +83,18 @@ def check_state(
     raise SamzaError(f"the app {plan.app!r} has {first.wrong}: {instead}")
 
 
-def complaints_of(environment: Environment, plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> list[Complaint]:
-    """Return all complaints about an application's state, which does not fit a plan."""
+def complaints_of(
+    environment: Environment,
+    plan: Plan,
+    graph: Graph,
+    partitions: Mapping[str, int],
+    *,
+    moves: Callable[[str], bool] | None = None,
+) -> list[Complaint]:
+    """Return all complaints about an application's state, which does not fit a plan.
+
+    What can move to other partitions, as `moves` tells of a stream, is none.
+    """
     checkpoints = environment.checkpoints(plan.app)
     before = checkpoints.get(STATE, Checkpoint(0)).meanings
     kept = environment.stores(plan.app)
@@ -94,9 +108,10 @@ def complaints_of(environment: Environment, plan: Plan, graph: Graph, partitions
             convert = typed(environment, f"state convert {spec.site.file} {store} MODULE:FUNCTION")
             by = f"convert it by a function of yours: {convert}" if can_convert(before[store], spec, graph) else ""
             found.append(Complaint(store, spec, wrong, AS_BEFORE, by))
-    found += _between(environment, plan, graph)
+    found += _without_readers(environment, plan)
+    found += _resized(environment, plan, graph, None if layout(plan) else moves)
     told = {one.operator for one in found}
-    elsewhere = _elsewhere(environment, checkpoints, plan, graph, kept, partitions)
+    elsewhere = _elsewhere(environment, checkpoints, plan, graph, kept, partitions, moves)
     found += [one for one in elsewhere if one.operator not in told]
     return found
 
@@ -154,11 +169,10 @@ def _orphan(
     )
 
 
-def _between(environment: Environment, plan: Plan, graph: Graph) -> Iterator[Complaint]:
-    """Yield complaints about records between stages that nobody would read, or whose keys would go elsewhere."""
-    existing = environment.streams()
-    planned = {stream.name: stream for stream in plan.streams if stream.role == "intermediate"}
-    for name in sorted(streams_between(environment, plan.app) - planned.keys()):
+def _without_readers(environment: Environment, plan: Plan) -> Iterator[Complaint]:
+    """Yield complaints about records between stages that nobody would read."""
+    planned = {stream.name for stream in plan.streams if stream.role == "intermediate"}
+    for name in sorted(streams_between(environment, plan.app) - planned):
         if count := unread(environment, plan.app, name):
             records = f"{count:,} record" + "s" * (count > 1)
             yield Complaint(
@@ -167,7 +181,17 @@ def _between(environment: Environment, plan: Plan, graph: Graph) -> Iterator[Com
                 f"{records} in {name!r}, between stages, and no stage that reads them now",
                 "run it as it was before with --until-now, which reads them",
             )
+
+
+def _resized(
+    environment: Environment, plan: Plan, graph: Graph, moves: Callable[[str], bool] | None
+) -> Iterator[Complaint]:
+    """Yield complaints about streams between stages whose keys would go to other partitions."""
+    existing = environment.streams()
+    planned = {stream.name: stream for stream in plan.streams if stream.role == "intermediate"}
     for name, stream in planned.items():
+        if moves is not None and moves(name):
+            continue
         if name in existing and existing[name].intermediate and stream.partitions != existing[name].partitions:
             had, operator = existing[name].partitions, operator_of(plan.app, name)
             count = unread(environment, plan.app, name)
@@ -184,21 +208,39 @@ def _elsewhere(
     graph: Graph,
     kept: Collection[str],
     partitions: Mapping[str, int],
+    moves: Callable[[str], bool] | None,
 ) -> Iterator[Complaint]:
-    """Yield complaints about state whose keys lie in other partitions than they did."""
+    """Yield complaints about state whose keys lie in other partitions than they did, and can't be moved there."""
     before, noted, now = reads_of(checkpoints), noted_lies(checkpoints), lies(plan, graph)
-    instead = "a .partition_by(..., partitions=...) before it in a new application"
+    former = former_sizes(environment, plan) if moves is not None else {}
     for stage in plan.stages:
-        had = before.get(stage.id, {})
-        streams = [
-            one for one in (*stage.inputs, *stage.tables) if one in had and partitions.get(one, had[one]) != had[one]
-        ]
+        had, read = before.get(stage.id, {}), (*stage.inputs, *stage.tables)
+        streams = [one for one in read if one in had and partitions.get(one, had[one]) != had[one]]
+        if moves is not None:
+            had, streams = former, [one for one in read if one in former]
+            partitions = {**partitions, **{one: plan.stream(one).partitions or 1 for one in streams}}
         for store in (one.name for one in plan.stores if one.name in kept and one.operator in stage.operators):
             spec = graph.specs[store]
+            why = None
+            if moves is not None:
+                why = why_it_stays(plan, graph, store, noted.get(store), now.get(store))
+                if why is None and not all(map(moves, streams)):
+                    why = OF_BROKERS
+            if streams and moves is not None and why is None:
+                if (lying := noted[store]).partitions != had[streams[0]]:
+                    # As where it was laid anew by hand, and what lies between the stages was not.
+                    wrong = f"its state lies {_said(lying)}, and {streams[0]!r} has {had[streams[0]]} partitions"
+                    between = operator_of(plan.app, streams[0])
+                    drop = typed(environment, f"state forget {plan.app} {between}")
+                    yield Complaint(store, spec, wrong, f"what lies between the stages dropped: {drop}")
+                continue
             if streams:
                 name = streams[0]
                 wrong = f"its state lies where {name!r} had {had[name]} partitions, and that has {partitions[name]} now"
-                yield Complaint(store, spec, f"{wrong}, so that keys lie in others", instead)
+                if why is not None:
+                    yield Complaint(store, spec, f"{wrong}, and can't be moved: {why.wrong}", why.instead)
+                    continue
+                yield Complaint(store, spec, f"{wrong}, so that keys lie in others", ANOTHER)
             elif store in noted and store in now and not noted[store].is_as(now[store]):
                 wrong = f"its state lies {_said(noted[store])}, and its stage has its keys {_said(now[store])} now"
                 yield Complaint(store, spec, wrong, "what is above it as before", _anew(environment, spec, now[store]))
@@ -267,11 +309,16 @@ def no_state_error(app: str, operator: str, kept: Collection[str]) -> SamzaError
 
 
 def forget_what_does_not_fit(
-    environment: Environment, plan: Plan, graph: Graph, partitions: Mapping[str, int], operators: Collection[str]
+    environment: Environment,
+    plan: Plan,
+    graph: Graph,
+    partitions: Mapping[str, int],
+    operators: Collection[str],
+    moves: Callable[[str], bool] | None = None,
 ) -> None:
     """Drop the state of those operators for which a run would be refused, and of no others."""
     # Whatever restarts programs types the same command again, and must not drop what the first run has made.
-    found = {one.operator for one in complaints_of(environment, plan, graph, partitions)}
+    found = {one.operator for one in complaints_of(environment, plan, graph, partitions, moves=moves)}
     gone = [operator for operator in operators if operator in found]
     if gone:
         forget(environment, plan.app, gone)

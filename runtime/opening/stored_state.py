@@ -184,6 +184,37 @@ def replace_staged(
     finish(environment, app)
 
 
+def move_staged(
+    environment: Environment,
+    app: str,
+    operators: Collection[str],
+    lie: Mapping[str, Lies],
+    checkpoints: Mapping[str, Checkpoint],
+    *,
+    gone: Collection[str],
+    remade: Collection[str],
+) -> None:
+    """Let what is staged for operators be their state, laid otherwise, beside `checkpoints` of tasks and the job.
+
+    The checkpoints of former tasks are `gone`, and the streams between stages that the operators `remade` write are
+    removed. All of it is done where the first commit of it is, whatever crashes.
+    """
+    noted, job = environment.checkpoints(app).get(STATE, Checkpoint(0)), checkpoints[JOB]
+    staged = {operator: STAGED + operator for operator in operators}
+    meanings = {staged[id]: noted.meanings[id] for id in operators if id in noted.meanings}
+    since = {staged[id]: noted.watermarks[id] for id in operators if id in noted.watermarks}
+    told = {id: one for id, one in lie.items() if id not in staged} | {
+        staged[id]: lie[id] for id in operators if id in lie
+    }
+    changed = {
+        **checkpoints,
+        STATE: replace(noted, meanings={**noted.meanings, **meanings}, watermarks={**noted.watermarks, **since}),
+        JOB: replace(job, meanings={**job.meanings, STORES: msgspec.json.encode(told).decode()}),
+    }
+    _commit(environment, app, changed, {staged[id]: id for id in operators} | dict.fromkeys(remade, ""), gone)
+    finish(environment, app)
+
+
 def finish(environment: Environment, app: str) -> None:
     """Complete what a crash has left of a change of state, or drop what was staged for one that was not begun."""
     left = [store for store in environment.stores(app) if store.startswith(STAGED)]
@@ -272,12 +303,16 @@ def _piece(entries: Iterator[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes | 
 
 
 def _commit(
-    environment: Environment, app: str, checkpoints: Mapping[str, Checkpoint], changes: Mapping[str, str]
+    environment: Environment,
+    app: str,
+    checkpoints: Mapping[str, Checkpoint],
+    changes: Mapping[str, str],
+    gone: Collection[str] = (),
 ) -> None:
     generation = environment.generation(app)
     said = {**checkpoints, CHANGING: Checkpoint(generation, meanings=dict(changes))}
     now = {name: replace(one, generation=generation) for name, one in said.items()}
-    environment.commit(Commit(app, generation, [], [], now))
+    environment.commit(Commit(app, generation, [], [], now, gone=gone))
 
 
 def _without(meanings: Mapping[str, str], gone: Collection[str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ class Commit(NamedTuple):
 
     `consumed` has, by intermediate stream and partition, the offset below which nobody will read again. `tasks` has the
     generations of the tasks that this container has taken, where several share them. The checkpoints of these names
-    are `gone`, as where their tasks were split or merged.
+    are `gone`, as where their tasks were split or merged. Partitions of keys were chosen `among` so many of a stream.
     """
 
     app: str
@@ -29,6 +29,7 @@ class Commit(NamedTuple):
     consumed: Mapping[tuple[str, int], int] = MappingProxyType({})
     tasks: Mapping[int, int] = MappingProxyType({})
     gone: Collection[str] = ()
+    among: Mapping[str, int] = MappingProxyType({})
 
 
 class CommitPort(Protocol):
@@ -39,7 +40,8 @@ class CommitPort(Protocol):
 
         Consumed batches of intermediate streams go whole, and bit by bit: more in each commit than it appends.
         Raises `Fenced` when `commit.generation` is not the application's, or one of `commit.tasks` not the task's;
-        `EnvironmentFull` when there is no space.
+        `EnvironmentFull` when there is no space; on one machine `Grown` where a stream has more partitions than
+        `commit.among` says.
         """
 
     def own(self, app: str) -> int:

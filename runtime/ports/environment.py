@@ -10,7 +10,7 @@ from runtime.ports.commits import CommitPort, OwnershipPort, StagingPort
 from runtime.ports.live_streams import BrokerPort, FetchPort, TransactionPort
 from runtime.ports.membership import MembershipPort
 from runtime.ports.state import SnapshotPort, StatePort, StateSnapshot
-from runtime.ports.streams import RecordPort, StreamPort
+from runtime.ports.streams import RecordPort, StreamConfig, StreamPort
 
 DATA = ".samza-dsl"
 """The directory of the embedded log, if the user names no other."""
@@ -64,6 +64,17 @@ class QueryableEnvironment(Environment, Protocol):
         """Return the state of the tasks that are here as it is committed now; the caller closes it, any thread asks.
 
         What it sees is there until then, whoever closes the environment.
+        """
+
+
+@runtime_checkable
+class GrowingEnvironment(Environment, Protocol):
+    """An environment that gives its streams more partitions when it is asked to."""
+
+    def grow_stream(self, name: str, partitions: int) -> StreamConfig:
+        """Give a stream more partitions, which are empty, and return what it has now.
+
+        Raises `EnvironmentFault` for one that has more already, has ended, is compacted, or lies between stages.
         """
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from operators.core.base import MAX_TIMESTAMP, Batch
 from runtime.model.errors import Damaged, EnvironmentFault, Grown
 
+NO_SIZES: Mapping[str, int] = MappingProxyType({})
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 
@@ -19,6 +21,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Retention drops whole old batches; a compacted stream keeps the newest row of each key.
     An intermediate stream lies between the stages of one application, whose commits drop what they have consumed.
+    One that has `grown` tells for each time where its partitions ended then.
     """
 
     partitions: int = 1
@@ -27,6 +30,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     retention_ms: int | None = None
     retention_bytes: int | None = None
     intermediate: bool = False
+    grown: tuple[tuple[int, ...], ...] = ()
 
 
 def contradicted(config: StreamConfig, said: Mapping[str, object]) -> str | None:
@@ -125,10 +129,11 @@ class RecordPort(Protocol):
         of its own, and is read as an empty batch.
         """
 
-    def append(self, appends: Iterable[Append]) -> None:
+    def append(self, appends: Iterable[Append], among: Mapping[str, int] = NO_SIZES) -> None:
         """Write rows in one transaction of their own, as a producer outside any application does.
 
-        Raises `EnvironmentFault` where a partition has ended.
+        Partitions of keys were chosen `among` so many of a stream: on one machine it raises `Grown` where there are
+        more by now. Raises `EnvironmentFault` where a partition has ended.
         """
 
     def end_stream(self, stream: str) -> None:
@@ -173,6 +178,38 @@ def check_config(name: str, config: StreamConfig) -> None:
         limit = getattr(config, option)
         if limit is not None and limit < 0:
             raise EnvironmentFault(f"Stream {name!r}: {option} is {limit}, and can't be below 0.")
+
+
+def check_grown(name: str, config: StreamConfig, partitions: int) -> None:
+    """Raise `EnvironmentFault` unless a stream can have so many partitions from now on: more, and by its keys' hash."""
+    if partitions < config.partitions:
+        raise EnvironmentFault(
+            f"Stream {name!r} has {config.partitions} partitions, and can't have {partitions}: what lies in the others "
+            "would be lost. Write it to another stream."
+        )
+    if config.compacted:
+        raise EnvironmentFault(
+            f"Stream {name!r} is compacted: the newest row of a key would lie in one partition, and an older one in "
+            "another. Write its rows to another stream that has as many."
+        )
+    if config.intermediate:
+        raise EnvironmentFault(
+            f"Stream {name!r} lies between the stages of an application, which gives it its partitions: say "
+            "partitions= in the partition_by that writes it."
+        )
+
+
+def grown_config(config: StreamConfig, partitions: int, reached: Sequence[int]) -> StreamConfig:
+    """Return the configuration of a stream that has more partitions from where the former ones have `reached`."""
+    assert len(reached) == config.partitions < partitions, "a stream grows from all partitions that it has"
+    return msgspec.structs.replace(config, partitions=partitions, grown=(*config.grown, tuple(reached)))
+
+
+def check_among(among: Mapping[str, int], partitions: Callable[[str], int]) -> None:
+    """Raise `Grown` where the partitions of keys were chosen among another number of them than a stream has."""
+    for stream, chosen in among.items():
+        if (now := partitions(stream)) != chosen:
+            raise grown_error(f"The stream {stream!r}", now, chosen)
 
 
 def check_keys(stream: str, config: StreamConfig, batch: Batch) -> None:
@@ -230,7 +267,7 @@ def replaced_error(stream: str, partition: int, offset: int) -> Damaged:
 def grown_error(stream: str, partitions: int, before: int) -> Grown:
     """Return the error for when a stream has got more partitions, or fewer, since a run has begun to read it."""
     return Grown(
-        f"{stream} has {partitions} partitions now, and had {before}. Without state the application goes on with all "
-        "of them when it is run again; where state is kept by the keys of this stream, they lie in others from now on: "
-        "run it again, which says what to drop of it and how, or let it begin anew (samza-dsl reset APP)."
+        f"{stream} has {partitions} partitions now, and had {before}. The application goes on with all of them when it "
+        "is run again: what it keeps by the keys of this stream, which lie in others from now on, moves there. Where "
+        "that can't be, the run says what to drop of it and how, or let it begin anew (samza-dsl reset APP)."
     )

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from planner.model.plan import Plan
 from runtime.model.clock import sleep_ms
-from runtime.model.errors import Fenced, Grown, SamzaError, Unavailable
+from runtime.model.errors import Fenced, Grown, Repartitioned, SamzaError, Unavailable
 from runtime.model.metrics import RunMetrics
 from runtime.run.settings import RunSettings
 
@@ -63,6 +63,9 @@ def run_whatever_grows(make: Callable[[RunSettings], R], watch: Watch | None, se
     while True:
         try:
             return asyncio.run(_run_with_signals(make(settings), watch))
+        except Repartitioned as moved:
+            logging.getLogger("samza_dsl").info("%s", moved)
+            settings = replace(settings, from_start=False, state=None)
         except Grown as grown:
             # Plan, job model and what lies between stages may all be others then: tasks cannot just come into the run.
             settings = _anew(settings, grown)

@@ -14,6 +14,7 @@ from contextlib import (
     nullcontext,
     suppress,
 )
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from runtime.functions.user_functions import Around, Functions, close_all
 from runtime.job.pipeline import Pipeline
 from runtime.loop.loop import HEARING_POLL_MS, LoopMode
 from runtime.model.clock import Clock, SystemClock, sleep_ms
-from runtime.model.errors import Damaged, EnvironmentFault, Fenced, SamzaError
+from runtime.model.errors import Damaged, EnvironmentFault, Fenced, Repartitioned, SamzaError
 from runtime.model.garbage import collector_patient
 from runtime.model.metrics import ContainerMetrics, HistogramMetrics, RunMetrics
 from runtime.opening.opening import (
@@ -66,6 +67,7 @@ from runtime.run.sampling import Sampler
 from runtime.run.scaling import Scaler
 from runtime.run.settings import UNSAID, Cluster, RunSettings
 from runtime.stage.chain import Chain
+from runtime.stored_state.repartitioning import Repartitioning, repartitioned
 from runtime.systems.files.rows import type_of_values
 from runtime.systems.frames.results import OutputFrame
 from runtime.systems.kafka.client.topic import cluster_of
@@ -126,10 +128,16 @@ class Run:
             else:
                 opened = join_application(*where, share)
             self._bindings, self.plan = opened.bindings, opened.plan
+            self._moving, self._target = opened.moving, opened.target
             self._assemble(pipeline.around, opened, settings)
         except BaseException:
             self.release()
             raise
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether it only completes what lies by former partitions, and then raises `Repartitioned`."""
+        return self._moving is not None
 
     @property
     def finished(self) -> bool:
@@ -316,10 +324,11 @@ class Run:
         if spec is None or stream in self._bindings.sources:
             raise SamzaError(f"run.send({stream!r}): the app reads no such stream from its data directory")
         data = (spec.key or Tagged()).encode(key) if key is not None else None
-        partition = murmur2(data) % self._bindings.partitions(stream) if data is not None else 0
+        among = self._bindings.partitions(stream)
+        partition = murmur2(data) % among if data is not None else 0
         batch = Batch([spec.value.encode(value)], [data], None if timestamp is None else [timestamp])
         await asyncio.get_running_loop().run_in_executor(
-            self._sender, self._environment.append, [Append(stream, partition, batch)]
+            self._sender, self._environment.append, [Append(stream, partition, batch)], {stream: among}
         )
         self._loop.wake()
 
@@ -410,6 +419,8 @@ class Run:
             if self._bindings.gathered_ms < math.inf:
                 deliver = partial(self._bindings.deliver, whole=True)
                 await asyncio.get_running_loop().run_in_executor(self._writer, deliver)
+            if self.is_moving and not self.stopping:
+                await self._move()
         finally:
             # First: who waits for what was sent asks whether the run is over, while the rest comes to its end.
             self._over = True
@@ -417,6 +428,15 @@ class Run:
                 one.cancel()
             if beside:
                 await asyncio.wait(beside)
+
+    async def _move(self) -> None:
+        """Move state to the partitions that there are now, and raise `Repartitioned`: another run goes on there."""
+        assert self._moving is not None and self._target is not None, "somewhere it is to move"
+        began_ms = self._clock.elapsed_ms()
+        how = self._environment, self._bindings, self._graph
+        move = Repartitioning(*how, self.plan, self._target, self._moving)
+        moved = await asyncio.get_running_loop().run_in_executor(self._writer, move.run)
+        raise repartitioned(self.plan, self._target, moved, self._clock.elapsed_ms() - began_ms)
 
     async def _write_metrics(self, stream: str) -> None:
         """Write the numbers of this container to a stream, again and again, and a last time when it ends."""
@@ -488,6 +508,12 @@ class Run:
             self._recovered = recover(self._environment, opened, self._graph, self._clock.now_ms())
             if until_now and not settings.drains and span is None:
                 self._bindings.fill(opened.generation)
+            until_now |= opened.moving is not None
+            if span is not None and opened.moving is not None:
+                raise SamzaError(
+                    f"{self.plan.app!r} keeps state by keys of a stream that was given more partitions since: its "
+                    "history can't be read by parts, as keys lay elsewhere then; run it from the start"
+                )
             ends = ends_of(self._environment, opened, self._graph, settings.drains) if until_now else {}
             if span is not None:
                 history = open_history(
@@ -536,7 +562,7 @@ class Run:
             self._environment.announce(self.plan.app, opened.generation)
         if share is not None:
             self._follower = self._follow(share, assembly, composition.tables)
-        elif span is None:
+        elif span is None and not self.is_moving:
             how = self._loop, self._writer, self._functions, self._replan
             self._scaler = Scaler(assembly, opened.counts, composition.tables, *how)
 
@@ -657,6 +683,10 @@ def running(
     @asynccontextmanager
     async def context() -> AsyncIterator[Run]:
         run = Run(pipeline, data, settings)
+        while run.is_moving:
+            with suppress(Repartitioned):
+                await run.drive()
+            run = Run(pipeline, data, replace(settings, from_start=False, state=None))
         driving = asyncio.create_task(run.drive())
         watching = asyncio.create_task(beside(watch, run)) if watch is not None else None
         try:

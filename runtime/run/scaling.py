@@ -14,9 +14,11 @@ import msgspec
 
 from operators.joins.table_join import TableContents
 from planner.model.errors import PlanError
+from planner.model.graph import Graph
 from planner.model.plan import Plan
 from planner.passes import plan as make_plan
 from runtime.assembly.assembly import Assembly
+from runtime.assembly.bindings import Bindings
 from runtime.functions.user_functions import Functions
 from runtime.job.job_model import JOB, configuration
 from runtime.loop.loop import Loop
@@ -27,6 +29,7 @@ from runtime.model.errors import EnvironmentFault
 from runtime.model.metrics import OperatorMetrics
 from runtime.opening.rescaling import rescale, tell_split
 from runtime.ports.environment import Environment, LiveEnvironment
+from runtime.ports.streams import grown_error
 from runtime.run.measurement import passed
 
 LOOK_MS, FAR_LOOK_MS = 200.0, 3_000.0
@@ -44,6 +47,21 @@ def asked_size(environment: Environment, app: str) -> Scale | None:
         if not isinstance(environment, LiveEnvironment):
             raise
         return None
+
+
+def check_grown(bindings: Bindings, graph: Graph, counts: Mapping[str, int]) -> None:
+    """Raise `Grown` where an input of the embedded log has more partitions than in the counts of a run.
+
+    Brokers tell of theirs where they are read.
+    """
+    environment = bindings.environment
+    if isinstance(environment, LiveEnvironment):
+        return
+    read = {stream for spec in graph.inputs.values() for stream in bindings.streams_of(spec)} - bindings.sources.keys()
+    existing = environment.streams()
+    for stream in sorted(read & counts.keys() & existing.keys()):
+        if (now := existing[stream].partitions) > counts[stream]:
+            raise grown_error(f"The stream {stream!r}", now, counts[stream])
 
 
 @dataclass
@@ -73,6 +91,7 @@ class Scaler:
         is_far = isinstance(self.assembly.bindings.environment, LiveEnvironment)
         while True:
             await sleep_ms(FAR_LOOK_MS if is_far else LOOK_MS)
+            await self._apart(partial(check_grown, self.assembly.bindings, self.assembly.graph, self.counts))
             asked = await self._apart(partial(asked_size, self.assembly.bindings.environment, self.assembly.plan.app))
             if asked is not None and asked.factor is not None and asked.factor != self._asked:
                 self._asked = asked.factor

@@ -57,7 +57,7 @@ class StoredEntries:
             self._serdes = {name: serde or Tagged() for name, serde in named.items()}
             table = graph.of(TableInput).get(operator)
             self._value = _evolving if table is None else kept(table.value)
-            self._task_of = _task_of(plan, graph, operator, self._serdes[KEY])
+            self._task_of = task_of_keys(plan, graph, operator)
 
     def row(self, one: Stored) -> Row:
         """Return an entry as a row; raises SerdeError for one that is not of this operator."""
@@ -210,13 +210,16 @@ def entries_of(snapshot: StateSnapshot, operator: str) -> Iterator[Stored]:
             yield Stored(operator, task, place, value)
 
 
-def _task_of(plan: Plan, graph: Graph, operator: str, serde: Serde) -> Callable[[bytes], int] | None:
-    """Return what tells the task of a key; None where whoever writes the input has chosen it, or nothing is by key."""
+def task_of_keys(plan: Plan, graph: Graph, operator: str) -> Callable[[bytes], int] | None:
+    """Return what tells the base task of a key by its bytes, in the state of an operator.
+
+    None where whoever writes the input has chosen it, or nothing is by key.
+    """
     how = lies(plan, graph).get(operator)
     if how is None or (how.writer and how.partitions > 1):
         return None
     origin = graph.keyed_by(graph.streams_into(operator)[0]) or operator
-    partitioning = graph.of(PartitionBy).get(origin)
+    partitioning, serde = graph.of(PartitionBy).get(origin), graph.key_serde_into(operator) or Tagged()
     by = hash_ if partitioning is None else partitioning.by
     return lambda data: by.partition(serde.decode(data), data, how.partitions)
 

@@ -47,7 +47,7 @@ def imported(environment: Environment, plan: Plan, graph: Graph, rows: Iterable[
             except SerdeError as error:
                 raise SamzaError(f"{where}: {error}; nothing was changed") from error
 
-    counts = _stage(environment, plan.app, entries())
+    counts = staged(environment, plan.app, entries())
     _replace(environment, plan, graph, counts)
     return counts
 
@@ -70,7 +70,7 @@ def converted(
             if (now := form.changed(one, change)) is not None:
                 yield f"what the function made of {form.row(one)}", now
 
-    counts = _stage(environment, plan.app, entries()) or {operator: 0}
+    counts = staged(environment, plan.app, entries()) or {operator: 0}
     _replace(environment, plan, graph, counts)
     return before, counts[operator]
 
@@ -89,8 +89,10 @@ def check_convert(environment: Environment, plan: Plan, graph: Graph, operator: 
         raise refuse(spec, wrong, f"it as before; or {typed(environment, f'state forget {app} {operator}')}")
 
 
-def _stage(environment: Environment, app: str, entries: Iterable[tuple[str, Stored]]) -> dict[str, int]:
-    """Write entries to where nobody looks, in commits of bounded size; raises SamzaError where two have one place.
+def staged(environment: Environment, app: str, entries: Iterable[tuple[str, Stored]]) -> dict[str, int]:
+    """Write entries to where nobody looks, in commits of bounded size, and return the number of each operator's.
+
+    Raises SamzaError where two have one place.
 
     Where it raises, what it has written is removed again; where it is killed, by whoever owns the application next.
     """

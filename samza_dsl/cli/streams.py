@@ -14,7 +14,7 @@ import typer
 
 from planner.model.flow import counted
 from runtime.model.clock import sleep_ms
-from runtime.ports.environment import Environment, LiveEnvironment
+from runtime.ports.environment import Environment, GrowingEnvironment, LiveEnvironment
 from runtime.ports.streams import StreamConfig, check_config, contradicted
 from runtime.systems.files.archive import Kind, archive_stream, is_archive, read_manifest
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, config_of, opened
@@ -78,6 +78,23 @@ def list_all(
         ]
         columns = [Column(heading, right=True) for heading in ("partitions", "records", "bytes")]
         print_rows([Column("stream"), *columns, Column("")], rows)
+
+
+@streams.command()
+def grow(
+    name: NameArgument,
+    partitions: Annotated[int, typer.Option(min=1, help="How many it is to have.")],
+    data: DataOption = DEFAULT,
+) -> None:
+    """Give a stream of the embedded log more partitions; an application that reads it goes on with all of them.
+
+    What is kept by its keys moves to where they are from then on. Topics grow by Kafka's own tools.
+    """
+    with told(), opened(data, None, None) as place:
+        before = config_of(place, name).partitions
+        assert isinstance(place, GrowingEnvironment), "a data directory is the embedded log"
+        now = place.grow_stream(name, partitions).partitions
+        say(f"{name} has {counted(now, 'partition')}, and had {before:,}")
 
 
 @streams.command()

@@ -35,7 +35,7 @@ def write_lines(
     for lines in _arriving(file):
         # Read before the stream is made: a file of something else leaves no stream behind.
         read = _read(lines, key, written)
-        made = made or environment.create_stream(stream, config)
+        made = environment.create_stream(stream, config)  # it may have got more partitions since the last piece
         batches: dict[int, Batch] = {}
         for number, (data, value) in enumerate(read, written):
             partition = partition_for(data, number, made.partitions)
@@ -43,7 +43,9 @@ def write_lines(
             batch.values.append(value)
             assert batch.keys is not None
             batch.keys.append(data)
-        environment.append([Append(stream, partition, batch) for partition, batch in batches.items()])
+        environment.append(
+            [Append(stream, partition, batch) for partition, batch in batches.items()], {stream: made.partitions}
+        )
         written += len(lines)
     if made is None:
         environment.create_stream(stream, config)

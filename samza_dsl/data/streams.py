@@ -130,7 +130,7 @@ def produce(
             wrong = f"{name}={getattr(wanted, name)!r}, and the stream {stream!r} exists and has {has}"
             raise refuse(site, wrong, f"{name}= left out, or another stream")
         check_writable(site, stream, config)
-        log.append(_appends(stream, config.partitions, batch, end))
+        log.append(_appends(stream, config.partitions, batch, end), {stream: config.partitions})
     return len(found)
 
 

@@ -15,6 +15,7 @@ from runtime.spark.session import Spark, check_installed
 from samza_dsl.application.app import App
 from samza_dsl.testing.process import Results, VirtualProcess
 from samza_dsl.testing.schedules import Schedule
+from samza_dsl.testing.streams import Record
 
 AT_ONCE = (1, 1, 2, 5)
 """The numbers of records that come together under a schedule, of which one is drawn each time."""
@@ -74,7 +75,7 @@ def run(
         begin_again()
         if chance is not None:
             later = {stream: given for stream, given in inputs.items() if stream not in tables}
-            _deliver(process, later, chance, begin_again, stops=len(plan.factors))
+            _deliver(process, later, chance, begin_again, (len(plan.factors), plan.grown))
         while not process.ended:
             process.finish()
             begin_again()
@@ -126,12 +127,13 @@ def _deliver(
     inputs: Mapping[str, Sequence[object]],
     chance: random.Random,
     begin_again: Callable[[], None],
-    stops: int = 0,
+    changes: tuple[int, Sequence[int]] = (0, ()),
 ) -> None:
     """Append the records in pieces, in drawn order of their partitions, and let the run go on a bit in between.
 
-    It is stopped and begun anew up to so many times.
+    The `changes` are how often it may be stopped and begun anew, and how many times as many partitions inputs get.
     """
+    stops, grown = changes[0], iter(changes[1])
     left = {
         (stream, partition): records
         for stream, given in inputs.items()
@@ -159,5 +161,23 @@ def _deliver(
             process.stop()
             process.die()
         begin_again()
+        if left and chance.randrange(3) == 0 and (times := next(grown, 1)) > 1:
+            left = _grown(process, left, times)
     for stream in process.streams.inputs():
         process.streams.end(stream)
+
+
+def _grown(
+    process: VirtualProcess, left: Mapping[tuple[str, int], Sequence[Record]], times: int
+) -> dict[tuple[str, int], list[Record]]:
+    """Give all inputs that can have more partitions so many times as many; return what is left to come in each."""
+    found = {place: [*records] for place, records in left.items()}
+    by_stream: dict[str, dict[int, Sequence[Record]]] = {stream: {} for stream in process.streams.inputs()}
+    for (stream, partition), records in left.items():
+        by_stream.setdefault(stream, {})[partition] = records
+    if all(process.streams.can_grow(stream, parts) for stream, parts in by_stream.items()):
+        for stream, parts in by_stream.items():
+            found = {place: records for place, records in found.items() if place[0] != stream}
+            moved = process.streams.grow(stream, times, parts)
+            found |= {(stream, partition): records for partition, records in moved.items()}
+    return found

@@ -19,6 +19,7 @@ from runtime.commit.commit import SHARED
 from runtime.functions.user_functions import Functions
 from runtime.job.pipeline import Pipeline
 from runtime.model.checkpoint import Checkpoint
+from runtime.model.errors import Grown
 from runtime.model.metrics import RunMetrics
 from runtime.ports.store import TaskStore
 from runtime.run.run import Run
@@ -286,6 +287,12 @@ class VirtualProcess:
         if error is None:
             self.ended = True
             self.tell("the run ended")
+            return
+        if isinstance(error, Grown):
+            # Whoever drives a run begins it anew there.
+            self.tell(f"begins anew: {error}")
+            self.die()
+            self.start()
             return
         if not isinstance(error, Crash):
             self.tell(f"failed: {error}")

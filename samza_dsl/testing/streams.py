@@ -13,7 +13,7 @@ from planner.model.graph import Graph
 from planner.passes import streams_of
 from runtime.assembly.bindings import WRITTEN
 from runtime.encoding.serdes import Tagged
-from runtime.ports.environment import Environment
+from runtime.ports.environment import GrowingEnvironment
 from runtime.ports.streams import OUTSIDE, Append, Control, StreamConfig
 from runtime.reading.watermarks import to_ms
 from samza_dsl.data.records import StoredRecord as Stored
@@ -66,7 +66,7 @@ class Streams:
     All records are in the environment, which outlives the process. The test's thread calls it while the loop stands.
     """
 
-    def __init__(self, graph: Graph, environment: Environment, now_ms: Callable[[], int]) -> None:
+    def __init__(self, graph: Graph, environment: GrowingEnvironment, now_ms: Callable[[], int]) -> None:
         self._graph = graph
         self._environment = environment
         self._now_ms = now_ms
@@ -177,6 +177,33 @@ class Streams:
             Append(stream, place, batch.take([row for row, other in enumerate(places) if other == place]))
             for place in sorted(set(places))
         )
+
+    def can_grow(self, stream: str, left: Mapping[int, Sequence[Record]]) -> bool:
+        """Whether a stream may have more partitions: what is `left` for each lies where the hash of its key says."""
+        spec, count = self.read_as(stream), self.partitions(stream)
+        if spec.key is None or spec.key_of is not None or spec.partitions is not None or spec.is_pattern:
+            return False
+        return all(
+            one.key is None or self._hashed(spec, one, count) == partition
+            for partition, records in left.items()
+            for one in records
+        )
+
+    def grow(self, stream: str, times: int, left: Mapping[int, Sequence[Record]]) -> dict[int, list[Record]]:
+        """Give a stream so many times as many partitions, and return what is `left` for each where it goes then."""
+        spec, count = self.read_as(stream), self.partitions(stream) * times
+        self._environment.grow_stream(stream, count)
+        found: dict[int, list[Record]] = {}
+        for partition, records in left.items():
+            for one in records:
+                to = partition if one.key is None else self._hashed(spec, one, count)
+                found.setdefault(to, []).append(replace(one, partition=None))
+        return found
+
+    def _hashed(self, spec: Input, record: Record, count: int) -> int:
+        (key,) = self._encoded(spec, [record]).keys or (None,)
+        assert key is not None, "a record with a key"
+        return murmur2(key) % count
 
     def append_bytes(self, stream: str, data: bytes | None, key: bytes | None, partition: int) -> None:
         """Append a record as it is stored."""

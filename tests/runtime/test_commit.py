@@ -101,7 +101,8 @@ class World:
             taken_out=dict,
             deliver=lambda: self.log.append("deliver"),
             place_of=lambda stream: stream,
-            partitions=lambda stream: {BETWEEN: 2}[stream],
+            partitions=lambda stream: {BETWEEN: 2}.get(stream, 1),
+            read_among=dict,
         )
         self.committer = Committer("app", 7, bindings, Clock(), positions or {"bound=file": 0}, {}, least_state)
         self.tasks = [self.task(0), self.task(1)]

@@ -25,7 +25,7 @@ from runtime.ports.environment import LiveEnvironment, QueryableEnvironment, Sna
 from runtime.ports.membership import Membership
 from runtime.ports.sink import Limit
 from runtime.ports.state import StateReader, StateSnapshot, StateWrites
-from runtime.ports.streams import END, Append, Offsets, StreamConfig, absent_error, check_name
+from runtime.ports.streams import END, NO_SIZES, Append, Offsets, StreamConfig, absent_error, check_name
 from runtime.stores.held_snapshot import Entries, HeldSnapshot
 from runtime.systems.host.locks import owner_lock
 from runtime.systems.kafka.client.clients import Producer, ended
@@ -176,7 +176,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
     def is_caught_up(self) -> bool:
         return self._streams.is_caught_up()
 
-    def append(self, appends: Iterable[Append]) -> None:
+    def append(self, appends: Iterable[Append], among: Mapping[str, int] = NO_SIZES) -> None:
         appends = list(appends)
         pending = self._streams.records_of(appends)
         if pending:

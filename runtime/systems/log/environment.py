@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from itertools import islice
@@ -22,13 +22,24 @@ from runtime.model.errors import EnvironmentFault
 from runtime.ports.commits import Commit, fenced_error, taken_error
 from runtime.ports.environment import (
     AudibleEnvironment,
+    GrowingEnvironment,
     QueryableEnvironment,
     SnapshotEnvironment,
     StagingEnvironment,
 )
 from runtime.ports.membership import Membership
 from runtime.ports.state import StateReader, StateWrites
-from runtime.ports.streams import END, Append, Offsets, Read, StreamConfig, check_config, check_name
+from runtime.ports.streams import (
+    END,
+    NO_SIZES,
+    Append,
+    Offsets,
+    Read,
+    StreamConfig,
+    check_among,
+    check_config,
+    check_name,
+)
 from runtime.systems.host.doorbell import Listener
 from runtime.systems.host.locks import owner_lock, owner_of
 from runtime.systems.log.batch import pack
@@ -57,7 +68,9 @@ _ENTRIES_PER_STEP = 256
 """A range is read in steps, each in a transaction of its own: a long one would keep all pages written meanwhile."""
 
 
-class LogEnvironment(StagingEnvironment, AudibleEnvironment, SnapshotEnvironment, QueryableEnvironment):
+class LogEnvironment(
+    StagingEnvironment, AudibleEnvironment, SnapshotEnvironment, QueryableEnvironment, GrowingEnvironment
+):
     """Streams, state and checkpoints in the directory `path`, made where it is absent (mode 0700).
 
     Several processes may read and append at a time; each application has one owner. The same directory may be opened
@@ -110,6 +123,10 @@ class LogEnvironment(StagingEnvironment, AudibleEnvironment, SnapshotEnvironment
         with self._writing() as transaction:
             return self._streams.create(transaction, name, config)
 
+    def grow_stream(self, name: str, partitions: int) -> StreamConfig:
+        with self._writing() as transaction:
+            return self._streams.grow(transaction, name, partitions)
+
     def delete_stream(self, name: str) -> None:
         with self._writing() as transaction:
             self._streams.delete(transaction, name)
@@ -139,11 +156,12 @@ class LogEnvironment(StagingEnvironment, AudibleEnvironment, SnapshotEnvironment
         with self._reading() as transaction:
             return self._streams.read(transaction, stream, partition, offset, max_records)
 
-    def append(self, appends: Iterable[Append]) -> None:
+    def append(self, appends: Iterable[Append], among: Mapping[str, int] = NO_SIZES) -> None:
         with self._reading() as transaction:
             # Encoded before the write lock is taken, which all writers of the directory share.
             prepared = self._streams.prepare(transaction, appends)
         with self._writing() as transaction:
+            check_among(among, lambda stream: self._streams.find(transaction, stream).config.partitions)
             self._streams.append(transaction, prepared)
         self._after_appending(append.stream for append in prepared)
 
@@ -173,6 +191,7 @@ class LogEnvironment(StagingEnvironment, AudibleEnvironment, SnapshotEnvironment
                 for task, taken in commit.tasks.items():
                     if (current := holding_of(agreed, task).generation) != taken:
                         raise taken_error(app, task, taken, current)
+            check_among(commit.among, lambda stream: self._streams.find(transaction, stream).config.partitions)
             self._streams.append(transaction, prepared)
             # Behind the appends, and bounded: the log keeps up with what is consumed, and no commit becomes long.
             self._streams.purge(transaction, commit.consumed, _MAX_PURGED_AT_LEAST + 2 * len(prepared))

@@ -16,10 +16,12 @@ from runtime.ports.streams import (
     Read,
     StreamConfig,
     absent_error,
+    check_grown,
     check_keys,
     ended_error,
     ends,
     gone_error,
+    grown_config,
     no_partition_error,
 )
 from runtime.systems.log.batch import Packed, StoredBatch, compression_codes, header, pack, seal, unpack
@@ -108,6 +110,22 @@ class LogStreams:
             raise EnvironmentFault(f"Stream {name!r}: for {config.compression} compression install `zstandard`.")
         self._name(transaction, self.begin(transaction, Stream(next_id(transaction, self._meta), name, config)))
         return config
+
+    def grow(self, transaction: lmdb.Transaction[memoryview], name: str, partitions: int) -> StreamConfig:
+        """Give a stream more partitions, which are empty."""
+        found = self.find(transaction, name)
+        check_grown(name, found.config, partitions)
+        number = found.config.partitions
+        tails = [self.tail(transaction, found, place) for place in range(number)]
+        if any(tail.ended for tail in tails):
+            raise ended_error(name, 0)
+        if partitions == number:
+            return found.config
+        for partition in range(number, partitions):
+            self.put_tail(transaction, PARTITION.pack(found.id, partition), Tail())
+        grown = found._replace(config=grown_config(found.config, partitions, [tail.end for tail in tails]))
+        self._name(transaction, grown)
+        return grown.config
 
     def begin(self, transaction: lmdb.Transaction[memoryview], stream: Stream) -> Stream:
         """Make room for the rows of a stream of a new id, and return it."""

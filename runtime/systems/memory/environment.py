@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -15,23 +15,27 @@ from runtime.model.assignment import JobModel, Placement, Scale, sticky
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import wall_clock_ms
 from runtime.ports.commits import Commit, fenced_error, taken_error
-from runtime.ports.environment import SnapshotEnvironment
+from runtime.ports.environment import GrowingEnvironment, SnapshotEnvironment
 from runtime.ports.membership import Membership
 from runtime.ports.state import StateReader
 from runtime.ports.streams import (
     END,
+    NO_SIZES,
     Append,
     Control,
     Offsets,
     Read,
     StreamConfig,
     absent_error,
+    check_among,
     check_config,
+    check_grown,
     check_keys,
     check_name,
     ended_error,
     ends,
     gone_error,
+    grown_config,
     no_partition_error,
 )
 from runtime.stores.held_snapshot import HeldSnapshot
@@ -95,7 +99,8 @@ class _Partition:
         self.batches_left = len(self.batches)
 
 
-class _Stream(NamedTuple):
+@dataclass
+class _Stream:
     id: int
     config: StreamConfig
     partitions: list[_Partition]
@@ -128,7 +133,7 @@ class _Application:
     """The containers that are alive, by the generation of their run and their name."""
 
 
-class MemoryEnvironment(SnapshotEnvironment):
+class MemoryEnvironment(SnapshotEnvironment, GrowingEnvironment):
     """Streams, state and checkpoints in this object: they live as long as it does, beyond `close`.
 
     It stands in for a data directory: who takes an application over by `own` fences the one before, as after a crash.
@@ -157,6 +162,19 @@ class MemoryEnvironment(SnapshotEnvironment):
                 self._version += 1
                 self._streams[name] = _Stream(self._version, config, [_Partition() for _ in range(config.partitions)])
             return self._streams[name].config
+
+    def grow_stream(self, name: str, partitions: int) -> StreamConfig:
+        with self._lock:
+            found = self._stream(name)
+            check_grown(name, found.config, partitions)
+            if any(one.ended for one in found.partitions):
+                raise ended_error(name, 0)
+            if partitions == found.config.partitions:
+                return found.config
+            self._version += 1
+            found.config = grown_config(found.config, partitions, [one.end for one in found.partitions])
+            found.partitions.extend(_Partition() for _ in range(partitions - len(found.partitions)))
+            return found.config
 
     def delete_stream(self, name: str) -> None:
         with self._lock:
@@ -198,8 +216,9 @@ class MemoryEnvironment(SnapshotEnvironment):
                     return Read(batch.copy(), control, next_offset, self._stream(stream).id, stored.appended_ms)
             return None
 
-    def append(self, appends: Iterable[Append]) -> None:
+    def append(self, appends: Iterable[Append], among: Mapping[str, int] = NO_SIZES) -> None:
         with self._lock:
+            check_among(among, lambda stream: self._stream(stream).config.partitions)
             self._append(self._checked(appends))
 
     def end_stream(self, stream: str) -> None:
@@ -216,6 +235,7 @@ class MemoryEnvironment(SnapshotEnvironment):
             for task, taken in commit.tasks.items():
                 if (current := holding_of(application.agreed, task).generation) != taken:
                     raise taken_error(commit.app, task, taken, current)
+            check_among(commit.among, lambda stream: self._stream(stream).config.partitions)
             # Everything that can fail comes before: all of a commit is there, or nothing of it.
             self._append(self._checked(commit.appends))
             for (stream, partition), offset in commit.consumed.items():
@@ -335,7 +355,7 @@ class MemoryEnvironment(SnapshotEnvironment):
         return self._streams[name]
 
     def _partition(self, stream: str, partition: int) -> _Partition:
-        _, config, partitions = self._stream(stream)
+        config, partitions = (found := self._stream(stream)).config, found.partitions
         if not 0 <= partition < len(partitions):
             raise no_partition_error(stream, config, partition)
         return partitions[partition]

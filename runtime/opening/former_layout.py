@@ -1,0 +1,129 @@
+"""The partitions by which an application's state lies, where its streams have others now, and what can't follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from planner.checks.grouping import layout
+from planner.model.errors import refuse
+from planner.model.graph import Graph
+from planner.model.plan import Plan, StagePlan, Unsplit
+from runtime.job.job_model import reads_of
+from runtime.model.errors import SamzaError
+from runtime.opening.stored_state import Lies, lies, noted_lies
+from runtime.ports.environment import Environment
+from runtime.stores.registry import store_kind
+
+ANOTHER = "a .partition_by(..., partitions=...) before it in a new application"
+OF_BROKERS = Unsplit(
+    "writers of a topic learn of its partitions one after the other, and one may go on to write a key where it lay",
+    ANOTHER,
+)
+"""Why state stays that lies by the partitions of a topic: it may be too early to move it, and nobody can tell."""
+
+
+class Moving(NamedTuple):
+    """The move of an application to other partitions; it runs by its former ones until nothing is left there.
+
+    `before` has the former counts of streams that get others, `now` what inputs have next, which may be more in a
+    further step; `ends` says up to where inputs by whose keys state lies are processed before it moves.
+    """
+
+    before: Mapping[str, int]
+    now: Mapping[str, int]
+    ends: Mapping[tuple[str, int], int]
+
+
+def moving(environment: Environment, plan: Plan) -> Moving | None:
+    """Return how an application comes to the partitions of a plan; None where nothing lies by others."""
+    if layout(plan):
+        return None
+    before, existing = former_sizes(environment, plan), environment.streams()
+    now: dict[str, int] = {}
+    ends: dict[tuple[str, int], int] = {}
+    for stage in plan.stages:
+        for stream in (one for one in stage.inputs if one in before and one in existing and _keeps_keys(plan, stage)):
+            grown = existing[stream].grown
+            step = next((number for number, at in enumerate(grown) if len(at) == before[stream]), None)
+            if step is not None and not existing[stream].intermediate:
+                ends |= {(stream, partition): at for partition, at in enumerate(grown[step])}
+                now[stream] = len(grown[step + 1]) if step + 1 < len(grown) else existing[stream].partitions
+    # Without state and streams between stages nothing remembers how far event time has come: it just reads on.
+    has_stages = any(stream.role == "intermediate" for stream in plan.streams)
+    return Moving(before, now, ends) if before and (ends or has_stages) else None
+
+
+def check_replay(environment: Environment, plan: Plan) -> None:
+    """Refuse to read inputs again, with state as it is, that have grown since: keys lay elsewhere at their start."""
+    existing = environment.streams()
+    for stage in plan.stages:
+        for stream in (one for one in stage.inputs if one in existing and _keeps_keys(plan, stage)):
+            if existing[stream].grown:
+                raise SamzaError(
+                    f"{stream!r} was given more partitions since its start, and what {plan.app!r} keeps by its keys "
+                    'lies by those that it has now: begin anew (state="reset"), or go on without a rewind'
+                )
+
+
+def check_moves(former: Plan, target: Plan, graph: Graph) -> None:
+    """Refuse to move from the partitions of one plan to those of another what can't move; raises PlanError."""
+    had, has, sizes = lies(former, graph), lies(target, graph), {stage.id: stage.partitions for stage in former.stages}
+    for stage in (one for one in target.stages if sizes.get(one.id, one.partitions) != one.partitions):
+        for store in (one for one in target.stores if one.operator in stage.operators and store_kind(one.kind).durable):
+            why = why_it_stays(target, graph, store.operator, had.get(store.operator), has.get(store.operator))
+            if why is not None:
+                wrong = f"its stage has had {sizes[stage.id]} partitions and is to have {stage.partitions}"
+                raise refuse(graph.specs[store.operator], f"{wrong}, and it can't be moved: {why.wrong}", why.instead)
+
+
+def _keeps_keys(plan: Plan, stage: StagePlan) -> bool:
+    return any(store.operator in stage.operators and store_kind(store.kind).durable for store in plan.stores)
+
+
+def former_sizes(environment: Environment, plan: Plan) -> dict[str, int]:
+    """Return the former partition counts of streams that are read, where a plan has others for them."""
+    checkpoints, existing = environment.checkpoints(plan.app), environment.streams()
+    noted = {name: size for reads in reads_of(checkpoints).values() for name, size in reads.items()}
+    kept = {id: one for id, one in noted_lies(checkpoints).items() if id in environment.stores(plan.app)}
+    found = {}
+    for stream in plan.streams:
+        had, here = noted.get(stream.name), existing.get(stream.name)
+        if had is None and here is not None and here.grown and stream.role == "input":
+            had = len(here.grown[0])  # what is read from its start lies by its first partitions
+        if stream.role == "intermediate":
+            # Where it is not there, as a crash has cut a move short, the state of those who read it tells.
+            lying = (
+                kept[id].partitions
+                for stage in plan.stages
+                if stream.name in stage.inputs
+                for id in kept.keys() & {*stage.operators}
+            )
+            had = here.partitions if here is not None and here.intermediate else next(lying, had)
+        if had not in (None, stream.partitions) and stream.role in ("input", "table", "intermediate"):
+            found[stream.name] = had
+    return found
+
+
+def why_it_stays(plan: Plan, graph: Graph, operator: str, noted: Lies | None, now: Lies | None) -> Unsplit | None:
+    """Return why the state of an operator can't move to other partitions, and what to write; None where it can."""
+    spec = graph.specs[operator]
+    told = next((one.unsplit for one in plan.operators if one.id == operator), None)
+    if spec.looked_into:
+        wrong = "rows that were written before lie where they lay, and who reads the table anew finds them there"
+        return Unsplit(wrong, "the table's rows written to a stream that has as many partitions from its start")
+    if told is not None:
+        return told
+    if layout(plan):
+        return Unsplit("each partition of each stream has a task of its own", ANOTHER)
+    if noted is None or now is None:
+        return Unsplit("nobody knows where its keys are", ANOTHER)
+    if now.partitions > 1 and now.writer:
+        wrong = f"only who writes {now.writer!r} knows in which partition a key is"
+        return Unsplit(wrong, ANOTHER)
+    if noted.partitions > 1 and noted.writer:
+        return Unsplit(f"who writes {noted.writer!r} has chosen where its keys lie", ANOTHER)
+    origin = graph.keyed_by(graph.streams_into(operator)[0]) or ""
+    if origin in graph.inputs and graph.inputs[origin].is_pattern:
+        return Unsplit("streams that match a pattern get their partitions one after the other", ANOTHER)
+    return None

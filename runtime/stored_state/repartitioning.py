@@ -1,0 +1,244 @@
+"""Moves an application to other partitions: the state of each key, and how far streams are read, where it lies then."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from math import gcd
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from operators.core.base import MIN_TIMESTAMP
+from planner.model.errors import refuse
+from planner.model.graph import Graph
+from planner.model.plan import Plan, StagePlan
+from planner.model.virtual_tasks import WHOLE, is_task
+from runtime.assembly.bindings import Bindings
+from runtime.job.job_model import JOB, configuration
+from runtime.job.key_kinds import kinds_of_all
+from runtime.model.checkpoint import Checkpoint, Position
+from runtime.model.errors import Repartitioned
+from runtime.opening.former_layout import Moving
+from runtime.opening.stored_state import Lies, lies, move_staged, noted_lies, operator_of
+from runtime.ports.environment import Environment, typed
+from runtime.reading.watermarks import ProducerWatermarks, event_time
+from runtime.stored_state.entries import Stored, task_of_keys
+from runtime.stored_state.replacement import staged
+
+_log = logging.getLogger("samza_dsl")
+
+
+class MovedEntries(NamedTuple):
+    """The number of entries that were moved, and of those that lay where they lie now."""
+
+    moved: int
+    stayed: int
+
+
+@dataclass
+class Repartitioning:
+    """The move of an application, which this process owns and nobody runs, from the partitions of one plan to others.
+
+    Invariants: all that lies between stages in streams that get others was read; the state of each key is in one task,
+    before and after; no event time falls, and none of a key's.
+    """
+
+    environment: Environment
+    bindings: Bindings
+    graph: Graph
+    former: Plan
+    plan: Plan
+    moving: Moving
+
+    def run(self) -> MovedEntries:
+        """Move all of it; a crash leaves it before, or is completed by whoever opens the application next.
+
+        Raises PlanError where a key's state is not where its partitioner says, and leaves all as it was.
+        """
+        app, plan = self.former.app, self.plan
+        checkpoints = self.environment.checkpoints(app)
+        had, has = noted_lies(checkpoints), lies(plan, self.graph)
+        operators = self._moved(had, has)
+        counts = [0, 0]
+        staged(self.environment, app, self._entries(operators, had, counts))
+        found = self._checkpoints(checkpoints)
+        job = checkpoints.get(JOB, Checkpoint(0))
+        now = found | {JOB: replace(job, meanings={**job.meanings, **configuration(plan, {})})}
+        gone = [name for name in checkpoints if is_task(name) and name not in found]
+        remade = [
+            operator_of(app, one.name) for one in plan.streams if one.role == "intermediate" and self._sizes(one.name)
+        ]
+        move_staged(self.environment, app, operators, had | has, now, gone=gone, remade=remade)
+        return MovedEntries(*counts)
+
+    def _moved(self, had: Mapping[str, Lies], has: Mapping[str, Lies]) -> list[str]:
+        """Return the operators whose state lies by other partitions than it is to lie."""
+        kept, former = self.environment.stores(self.former.app), lies(self.former, self.graph)
+        assert all(had[id].is_as(former[id]) for id in kept if id in had and id in former), "it lies as it was run"
+        return [id for id in kept if id in had and id in has and had[id].partitions != has[id].partitions]
+
+    def _entries(
+        self, operators: Collection[str], had: Mapping[str, Lies], counts: list[int]
+    ) -> Iterator[tuple[str, Stored]]:
+        for operator in operators:
+            before = task_of_keys(self.former, self.graph, operator)
+            now = task_of_keys(self.plan, self.graph, operator)
+            assert before is not None and now is not None, "what lies by no partitioner stays where it is"
+            for task in range(had[operator].partitions):
+                for place, value in self.environment.state_range(self.former.app, operator, task):
+                    key = self._key(operator, place, task, before)
+                    to = now(key)
+                    counts[to == task] += 1
+                    yield f"the entry {place!r} of task {task}", Stored(operator, to, place, value)
+
+    def _key(self, operator: str, place: bytes, task: int, task_of: Callable[[bytes], int]) -> bytes:
+        """Return the key of an entry; raises PlanError where the partitioner does not say the task that has it."""
+        spec = self.graph.specs[operator]
+        key = spec.key_at(place)
+        assert key is not None, f"{spec.kind} {operator!r} can be split, so that each of its entries is of a key"
+        if (said := task_of(key)) != task:
+            wrong = (
+                f"its state of the key {key!r} lies in partition {task}, and its partitioner says {said}: whoever "
+                "writes the stream has chosen by another one, so that nobody can say where its keys are from now on"
+            )
+            again = typed(self.environment, f"reset {self.former.app}")
+            raise refuse(spec, wrong, f".partition_by(...) before it in a new application; or begin anew: {again}")
+        return key
+
+    def _checkpoints(self, checkpoints: Mapping[str, Checkpoint]) -> dict[str, Checkpoint]:
+        """Return the checkpoints of all tasks by the new plan."""
+        tasks = {name: one for name, one in checkpoints.items() if is_task(name)}
+        positions: dict[str, dict[int, Position]] = {}
+        for one in tasks.values():
+            for position in one.positions:
+                assert position.bucket == WHOLE, "tasks are whole, and what others read ahead was passed"
+                positions.setdefault(position.stream, {})[position.partition] = position
+        found: dict[int, list[Position]] = {}
+        for stream, known in positions.items():
+            for position in self._positions(stream, known):
+                found.setdefault(position.partition, []).append(position)
+        # Whatever keys a task gets, it warns of no kinds that others have had.
+        kinds = kinds_of_all(tasks.values())
+        return {str(task): Checkpoint(0, tuple(all), meanings=kinds) for task, all in sorted(found.items())}
+
+    def _positions(self, stream: str, known: Mapping[int, Position]) -> list[Position]:
+        """Return the positions in a stream: of one that is made anew from its start, else on from where they were."""
+        planned = next((one for one in self.plan.streams if one.name == stream), None)
+        sizes = self._sizes(stream)
+        if planned is not None and planned.role == "intermediate":
+            return self._between(stream, known, sizes)
+        return [*known.values()] if sizes is None else self._grown(stream, known, *sizes)
+
+    def _sizes(self, stream: str) -> tuple[int, int] | None:
+        """Return how many partitions a stream has had, and is to have, where these are not as many."""
+        before, now = (
+            next((one.partitions for one in plan.streams if one.name == stream), None)
+            for plan in (self.former, self.plan)
+        )
+        return None if before is None or now is None or before == now else (before, now)
+
+    def _grown(self, stream: str, known: Mapping[int, Position], before: int, now: int) -> list[Position]:
+        """Return the positions in an input that has more partitions: each is as late as those its keys come from."""
+        found, by_key = [], stream in self.moving.now
+        lowest = event_time((one.watermark, bool(one.idle)) for one in known.values())
+        for number in range(now):
+            own = known.get(number)
+            above = [known[one].watermark for one in ancestors(number, before, now) if one in known]
+            # A window of a key may have fired where it was; and without state by key only stages behind remember.
+            reached = max(above, default=MIN_TIMESTAMP) if by_key else lowest
+            if own is not None:
+                found.append(replace(own, watermark=max(own.watermark, reached) if by_key else own.watermark))
+            elif reached > MIN_TIMESTAMP and known:
+                some = next(iter(known.values()))
+                start = self.bindings.origin(stream, number).offsets().start
+                found.append(Position(some.system, stream, number, start, WHOLE, reached))
+        return found
+
+    def _between(
+        self,
+        stream: str,
+        known: Mapping[int, Position],
+        sizes: tuple[int, int] | None,
+    ) -> list[Position]:
+        """Return the positions in a stream between stages, where those who write it may be others as well."""
+        before, now = self._writers(self.former, stream), self._writers(self.plan, stream)
+        heard = {number: self._heard(position) for number, position in known.items()}
+        renamed = {number: _heirs(one, len(before.bases), now.bases) for number, one in heard.items()}
+        if sizes is None:
+            if len(before.bases) == len(now.bases):
+                return [*known.values()]
+            return [_told(known[number], *renamed[number]) for number in known]
+        found = []
+        for number in range(sizes[1]):
+            above = [one for one in ancestors(number, *sizes) if one in known]
+            if above:
+                # What a key's windows have fired by counts, wherever its messages come from now on.
+                floor = max(renamed[one][1] for one in above)
+                some, producers = known[above[0]], renamed[above[0]][0]
+                anew = Position(some.system, stream, number, 0)
+                found.append(_told(anew, producers, floor))
+        return found
+
+    def _writers(self, plan: Plan, stream: str) -> StagePlan:
+        operator = operator_of(plan.app, stream)
+        return next(stage for stage in plan.stages if operator in stage.operators)
+
+    def _heard(self, position: Position) -> ProducerWatermarks:
+        """Return what a reader knows of the event time of those who write, with what it has not read of it yet."""
+        found = ProducerWatermarks(position.producers, position.producers, position.idle, position.watermark)
+        if self._sizes(position.stream) is None:
+            return found
+        offset, end = position.offset, self.environment.offsets(position.stream, position.partition).end
+        while offset < end and (read := self.environment.read(position.stream, position.partition, offset)) is not None:
+            assert not read.batch.values, f"all records of {position.stream!r} were read before their keys move"
+            if read.control is not None and read.control.heirs:
+                found.hand_over(read.control.producer, read.control.heirs)
+            elif read.control is not None:
+                found.hear(read.control.producer, read.control.watermark, read.control.idle)
+            offset = read.next_offset
+        return found
+
+
+def ancestors(partition: int, before: int, now: int) -> range:
+    """Return the partitions in which keys lay that a hash puts into one of `now`, where there were `before`.
+
+    >>> [*ancestors(5, before=4, now=8)], [*ancestors(1, before=4, now=2)], [*ancestors(2, before=2, now=3)]
+    ([1], [1, 3], [0, 1])
+    """
+    step = gcd(before, now)
+    return range(partition % step, before, step)
+
+
+def _heirs(heard: ProducerWatermarks, before: int, now: Collection[int]) -> tuple[ProducerWatermarks, int]:
+    """Return what is known of the tasks that write from now on, and the event time that they have not to fall below."""
+    reached = heard.value
+    known = {name: at for name, at in heard.by_producer.items() if is_task(name)}
+    told, idle = {}, set()
+    for task in now:
+        above = [str(one) for one in ancestors(task, before, len(now)) if str(one) in known]
+        own = [str(task)] if str(task) in known else above
+        told[str(task)] = min((known[one] for one in own), default=MIN_TIMESTAMP)
+        if own and all(one in heard.idle for one in own):
+            idle.add(str(task))
+    return ProducerWatermarks(told, told, idle, heard.floor), reached
+
+
+def _told(position: Position, producers: ProducerWatermarks, floor: int) -> Position:
+    known, idle, before = producers.mark
+    return replace(position, producers=known, idle=tuple(sorted(idle)), watermark=max(before, floor))
+
+
+def repartitioned(former: Plan, plan: Plan, moved: MovedEntries, took_ms: float) -> Repartitioned:
+    """Return what ends a run that has moved an application to other partitions."""
+    had = {stream.name: stream.partitions for stream in former.streams}
+    told = ", ".join(
+        f"{one.name!r} {one.partitions} and not {had[one.name]}"
+        for one in plan.streams
+        if had.get(one.name, one.partitions) != one.partitions
+    )
+    return Repartitioned(
+        f"{plan.app} has other partitions, of {told}: {moved.moved:,} entries of its state were moved, and "
+        f"{moved.stayed:,} lay where they lie now, in {took_ms:,.0f} ms"
+    )

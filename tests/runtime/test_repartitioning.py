@@ -1,0 +1,134 @@
+"""Streams that have other partitions from run to run: what all runs come to is what the records say."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from operators.partition_by import PartitionBy
+from planner.checks.splitting import splittable
+from planner.model.errors import PlanError
+from planner.model.levers import Levers
+from runtime.model.errors import Repartitioned
+from samza_dsl import App, count, session, total, tumbling
+from samza_dsl.laws import check_laws
+from samza_dsl.testing.environment import Crash, CrashPoint
+from tests.building import build
+from tests.runtime.test_laws import World, worlds
+from tests.scale import examples
+from tests.simulation.crash import Watched, run_once
+from tests.strategies import Node, Pipeline
+
+TURNS = st.lists(st.permutations((1, 2, 3, 4)), min_size=2, max_size=4)
+"""Of each life the partitions that a `partition_by` has in the place of 1 to 4: equal ones stay equal."""
+
+
+def resized(app: App, turn: Sequence[int]) -> App:
+    """Return an application each of whose repartitionings has another number of partitions."""
+    other = copy(app)
+    other._specs = {}
+    for id, spec in app.graph().specs.items():
+        how = {"parents": tuple(other._specs[parent.op_id] for parent in spec.parents)}
+        if isinstance(spec, PartitionBy) and id.startswith("partition_by"):
+            how["partitions"] = turn[spec.partitions - 1]
+        other._specs[id] = replace(spec, **how)
+    return other
+
+
+def with_sizes(pipeline: Pipeline, turn: Sequence[int]) -> Pipeline:
+    """Return the pipeline that says what a run with these sizes comes to."""
+    nodes = (replace(node, number=turn[node.number - 1]) if is_resized(node) else node for node in pipeline.nodes)
+    return replace(pipeline, nodes=tuple(nodes))
+
+
+def is_resized(node: Node) -> bool:
+    return node.kind == "partition_by"
+
+
+def can_be_moved(world: World, turns: Sequence[Sequence[int]]) -> bool:
+    """Whether all lives can be planned, no operator's state is of no one key, and numbers mean partitions alone."""
+    sizes = {name: config.partitions for name, config in world.environment.streams().items()}
+    if any(is_resized(node) and node.poison for node in world.pipeline.nodes):
+        return False
+    try:
+        plans = [resized(build(world.pipeline), turn).plan(sizes) for turn in turns]
+    except PlanError:
+        return False
+    return not splittable(plans[0])
+
+
+def run_resized(world: World, turns: Sequence[Sequence[int]], crashes: Sequence[CrashPoint], **how) -> None:
+    """Run a world through crashes, each life with the partitions of the next turn, and check what it leaves."""
+
+    def app() -> App:
+        return resized(build(world.pipeline, world.options, world.seed, on_sink=see), turn)
+
+    def see(place, event):
+        world.outcome.sunk[place, event] += 1
+
+    world.outcome.is_split = True  # what is left between stages at a cut is brought together before what comes then
+    for number, crash in enumerate([*crashes, None]):
+        turn = turns[min(number, len(turns) - 1)]
+        watched = Watched(world.environment, crash, world.outcome.note)
+        with suppress(Crash):
+            while True:
+                try:
+                    run_once(app(), watched, world.seed + number, **how)
+                except Repartitioned:
+                    continue
+                break
+            break
+    world.outcome.pipeline = with_sizes(world.pipeline, turn)
+    world.outcome.check_end()
+
+
+KINDS = (
+    ("partition_by", "window", "scan"),
+    ("partition_by", "process", "window"),
+    ("partition_by", "meet", "merge", "window"),
+    ("partition_by", "nearest", "merge", "window"),
+    ("partition_by", "lookup", "remember", "task"),
+)
+CRASHES = st.lists(
+    st.builds(CrashPoint, st.sampled_from(("before_commit", "after_commit")), st.integers(2, 12))
+    | st.builds(CrashPoint, st.just("turn"), st.integers(5, 150)),
+    min_size=1,
+    max_size=4,
+)
+
+
+@pytest.mark.parametrize("kinds", KINDS, ids="-".join)
+@given(st.data(), TURNS, CRASHES, st.booleans())
+@settings(max_examples=examples(40, 20_000))
+def test_whatever_the_partitions_from_run_to_run_the_end_is_that_of_the_records(kinds, data, turns, crashes, relays):
+    world = data.draw(worlds(kinds))
+    assume(can_be_moved(world, turns))
+    run_resized(world, turns, crashes, levers=Levers(relays=relays))
+
+
+def counting(windows) -> App:
+    """Return an application that keeps state by the keys of its input, and behind a repartitioning of its size."""
+    app = App("growing")
+    ticks = app.input("ticks", value=int, key=str, timestamp=lambda tick: tick)
+    ticks.scan(lambda seen, tick: seen + tick, init=int, emit=lambda key, seen: f"{key} {seen}", op_id="sums").send_to(
+        app.output("sums-seen", value=str)
+    )
+    panes = ticks.window(windows, count(), op_id="panes")
+    panes.map(lambda pane: f"{pane.key} {pane.start} {pane.value}").send_to(app.output("panes-seen", value=str))
+    again = ticks.partition_by(lambda tick: f"k{tick % 3}", op_id="by-tick", key_type=str)
+    again.window(windows, total(lambda tick: tick), op_id="totals").map(
+        lambda pane: f"{pane.key} {pane.start} {pane.value}"
+    ).send_to(app.output("totals-seen", value=str))
+    return app
+
+
+TICKS = st.lists(st.tuples(st.sampled_from("abcdefg"), st.integers(0, 60)), min_size=4, max_size=20)
+
+
+@pytest.mark.parametrize("windows", [tumbling(milliseconds=10), session(milliseconds=7)], ids=str)
+def test_inputs_that_get_more_partitions_while_they_are_read_change_no_result(windows):
+    check_laws(counting(windows), {"ticks": TICKS}, rescale=True, examples=examples(60, 5_000))
