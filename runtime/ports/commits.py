@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -18,7 +18,8 @@ class Commit(NamedTuple):
 
     `consumed` has, by intermediate stream and partition, the offset below which nobody will read again. `tasks` has the
     generations of the tasks that this container has taken, where several share them. The checkpoints of these names
-    are `gone`, as where their tasks were split or merged.
+    are `gone`, as where their tasks were split or merged. It makes `answers` needless that are kept apart, and dropped
+    behind it.
     """
 
     app: str
@@ -29,6 +30,7 @@ class Commit(NamedTuple):
     consumed: Mapping[tuple[str, int], int] = MappingProxyType({})
     tasks: Mapping[int, int] = MappingProxyType({})
     gone: Collection[str] = ()
+    answers: Sequence[StateWrites] = ()
 
 
 class CommitPort(Protocol):
