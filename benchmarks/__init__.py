@@ -24,7 +24,7 @@ from benchmarks.on_spark_streaming import KeyedStream, StatelessStream
 from benchmarks.read_write import ReadWrite4, ReadWrite5, ReadWrite6
 from benchmarks.read_write_on_kafka import ReadWriteOnKafka5, ReadWriteOnKafka6
 from benchmarks.running_count import DurableCount, RunningCount
-from benchmarks.slow_service import SlowService
+from benchmarks.slow_service import RememberedAnswers, SlowService
 from benchmarks.stateless_chain import InlinedChain, StatelessChain
 from benchmarks.word_count import WordCount
 from benchmarks.workload import Workload
@@ -39,6 +39,7 @@ KINDS: tuple[type[Workload], ...] = (
     TimedCalls,
     CallsByKey,
     SlowService,
+    RememberedAnswers,
     WordCount,
     EmbeddedLog,
     JsonLines,

@@ -1,4 +1,4 @@
-"""B4s: a slow service, a thousand calls in flight, and every result stored exactly once."""
+"""B4s and B4r: a slow service, a thousand calls in flight, every result stored exactly once, or remembered as well."""
 
 from __future__ import annotations
 
@@ -78,10 +78,13 @@ class SlowService(Workload):
         return path
 
     def ours(self) -> Path:
-        path = self.scratch / "data" / "ours"
+        return self.piped("ours", remember=False)
+
+    def piped(self, name: str, remember: bool) -> Path:
+        path = self.scratch / "data" / name
         app = App("slow-service")
-        looked_up = app.input("messages").async_flat_map(look_up_slowly, max_in_flight=IN_FLIGHT, order="none")
-        looked_up.send_to(app.output("results"))
+        how = {"max_in_flight": IN_FLIGHT, "remember": remember}
+        app.input("messages").async_flat_map(look_up_slowly, order="none", **how).send_to(app.output("results"))
         bind = {"messages": ListSource(self.messages, self.times)}
         run_blocking(app.pipeline(), path, RunSettings(bind=bind, levers=self.levers))
         return path
@@ -90,3 +93,22 @@ class SlowService(Workload):
         """Return the stored results by id."""
         by_hand = result.name == "hand"
         return sorted(records_by_hand(result, b"results") if by_hand else records_in_log(result, "results"))
+
+
+class RememberedAnswers(SlowService):
+    """B4s with answers that are kept as they come, beside the same pipeline without."""
+
+    description = Description(
+        name="B4r",
+        title="the calls of B4s with their answers remembered, beside the same pipeline without",
+        messages=100_000,
+        quick_scale=0.02,
+        bar=1.1,
+        pairs=3,
+    )
+
+    def baseline(self) -> Path:
+        return self.piped("forgetful", remember=False)
+
+    def ours(self) -> Path:
+        return self.piped("ours", remember=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from struct import Struct
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from operators.core.base import EVENT_COLUMNS, Batch, Copies, Form, Key, Keys, Serde, Spec, Store
-from operators.core.entry_keys import EntryKinds
+from operators.core.entry_keys import SHIFT, EntryKind, EntryKinds, Number, Rest
 from operators.state.keyed_state import (
     KEY_STATES,
     STATE,
@@ -21,6 +22,43 @@ from operators.state.keyed_state import (
 
 Order = Literal["partition", "key", "none"]
 
+ANSWER = b"a"
+_PLACE = Struct(">c4Q")
+STREAM = "stream"
+"""The name of the part of an answer's place that is the stream of the record, or the operator that emitted it."""
+NOWHERE_STORED = -1
+"""The partition of a message that an operator of the same stage has emitted: its offset is its stamp."""
+ANSWERS: EntryKinds = {
+    ANSWER: EntryKind("answer", *map(Number, ("hash", "offset", "partition", "question")), Rest(STREAM), of_users=False)
+}
+
+
+class AnswerPlace(NamedTuple):
+    """The place of an answer: the record that was asked about, and a digest of the question."""
+
+    hashed: int
+    """By it the record is in a part of a split task."""
+    offset: int
+    partition: int
+    question: int
+    stream: bytes
+
+    def encoded(self) -> bytes:
+        """Return the place as bytes."""
+        hashed, offset, partition, question, stream = self
+        return _PLACE.pack(ANSWER, hashed + SHIFT, offset + SHIFT, partition + SHIFT, question + SHIFT) + stream
+
+    @staticmethod
+    def of(place: bytes) -> AnswerPlace:
+        """Return what lies in the bytes of a place.
+
+        >>> place = AnswerPlace(3, 7, 0, 99, b"orders")
+        >>> AnswerPlace.of(place.encoded()) == place
+        True
+        """
+        _, hashed, offset, partition, question = _PLACE.unpack_from(place)
+        return AnswerPlace(hashed - SHIFT, offset - SHIFT, partition - SHIFT, question - SHIFT, place[_PLACE.size :])
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AsyncFlatMap(Spec):
@@ -31,7 +69,8 @@ class AsyncFlatMap(Spec):
     results go on as they come. Calls always start in offset order. After Samza's async high-level API, with the
     ordering that its event loop leaves to the user.
 
-    Where it is `stateful` the function takes a KeyContext as well.
+    Where it is `stateful` the function takes a KeyContext as well. Where it `remembers`, answers are kept until a
+    commit has what came of them; with another word in `remember` all is asked anew.
     """
 
     function: Callable[..., Awaitable[Iterable[object]]]
@@ -42,20 +81,36 @@ class AsyncFlatMap(Spec):
     init: Callable[[], object] | None = None
     store: str = "lmdb"
     state: Serde | None = None
+    remember: str | None = None
 
     kind: ClassVar[str] = "async_flat_map"
     declares: ClassVar[str] = "async_flat_map(..., state=MySerde())"
     asynchronous: ClassVar[bool] = True
     in_calls: ClassVar[bool] = True
     hands_on_headers: ClassVar[bool] = True
-    beside_results: ClassVar[frozenset[str]] = Spec.beside_results | {"max_in_flight", "timeout_ms", "order"}
+    beside_results: ClassVar[frozenset[str]] = Spec.beside_results | {
+        "max_in_flight",
+        "timeout_ms",
+        "order",
+        "remember",
+    }
 
     @property
     def stateful(self) -> bool:  # type: ignore[override]
         """Whether the function uses the state of the message's key."""
         return self.keeps_state
 
-    keyed = needs_id = order_sensitive = stateful
+    keyed = order_sensitive = stateful
+
+    @property
+    def remembers(self) -> bool:  # type: ignore[override]
+        """Whether answers are kept as they come."""
+        return self.remember is not None
+
+    @property
+    def needs_id(self) -> bool:  # type: ignore[override]
+        """Whether something is kept under its id."""
+        return self.stateful or self.remembers
 
     @property
     def keeps_order(self) -> bool:  # type: ignore[override]
@@ -76,12 +131,20 @@ class AsyncFlatMap(Spec):
         return {"async_flat_map": self.function} | ({"init": self.init} if self.init is not None else {})
 
     def meaning(self) -> str:
-        """Return the meaning of the states that `init` makes."""
-        return meaning_of(self.init)
+        """Return the meaning of the states that `init` makes, or of answers."""
+        return "answers" if self.remembers else meaning_of(self.init)
 
     def entry_kinds(self) -> EntryKinds:
-        """Return states by key."""
-        return KEY_STATES
+        """Return states by key, or answers by the places of records."""
+        return ANSWERS if self.remembers else KEY_STATES
+
+    def part_serdes(self, key: Serde | None) -> Mapping[str, Serde | None]:
+        """Return the serdes of keys, and of names of streams."""
+        return {STREAM: None} if self.remembers else super().part_serdes(key)
+
+    def hash_at(self, place: bytes) -> int | None:
+        """Return the hash of the record that an answer is about."""
+        return AnswerPlace.of(place).hashed if self.remembers else None
 
     def declared_of(self, parts: Mapping[str, object]) -> Serde | None:
         """Return that of states."""
@@ -95,7 +158,8 @@ class AsyncFlatMap(Spec):
 
     def describe(self) -> str:
         """Return the calls in flight, their order and their timeout."""
-        return f"≤ {self.max_in_flight} in flight, order by {self.order}, {self.timeout_ms:,} ms"
+        remembered = ", answers remembered" if self.remembers else ""
+        return f"≤ {self.max_in_flight} in flight, order by {self.order}, {self.timeout_ms:,} ms{remembered}"
 
 
 class KeyedMessage:

@@ -62,7 +62,10 @@ def bucket_of(key: bytes | None, offset: int, factor: int) -> int:
 def entry_bucket(spec: Spec, place: bytes, factor: int) -> int:
     """Return the bucket that an entry of a spec's store goes with, or EVERY_BUCKET."""
     key = spec.key_at(place)
-    return EVERY_BUCKET if key is None else bucket_of(key, 0, factor)
+    if key is not None:
+        return bucket_of(key, 0, factor)
+    hashed = spec.hash_at(place)
+    return EVERY_BUCKET if hashed is None else bucket_of(None, hashed, factor)
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ def tell_what_stays_whole(plan: Plan, graph: Graph, partitions: Mapping[str, int
 
 
 def assign_stores(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
-    """Give every stateful operator a store named as it is."""
+    """Give every operator with state, or with answers that it remembers, a store named as it is."""
     stores = tuple(
         StorePlan(
             name=id,
@@ -177,7 +177,7 @@ def assign_stores(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pl
             kind=spec.planned_store,
         )
         for id, spec in graph.specs.items()
-        if spec.stateful
+        if spec.stateful or spec.remembers
     )
     named = {store.operator: store.name for store in stores}
     return replace(plan, stores=stores, operators=tuple(replace(o, store=named.get(o.id)) for o in plan.operators))

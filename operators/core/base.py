@@ -424,7 +424,8 @@ class Spec:
     of the message, and what `uses_headers` writes or shows them: by `header_code` it writes others, which that makes
     of `{value}` and `{header}`. What is `beside_results` are the fields by which
     neither its results nor its state go. What is `stateful` builds its operator, but for what is `in_calls`, whose
-    state is read and written around each of the user's calls. What `has_effects` calls the user's function for what it
+    state is read and written around each of the user's calls. What `remembers` keeps answers of calls in its store,
+    until a commit makes them needless. What `has_effects` calls the user's function for what it
     does elsewhere, and what `reads_offsets` shows it where a message lies. What is `windowed` emits panes. What is
     `looked_into` is a table of which joins that `looks_up` find rows; it is in no stage. What is `versioned` is a table
     whose rows have times, and where `tombstones` are, a record without a value removes its key. What `gives_keys` emits
@@ -451,6 +452,7 @@ class Spec:
     terminal: ClassVar[bool] = False
     stateful: ClassVar[bool] = False
     in_calls: ClassVar[bool] = False
+    remembers: ClassVar[bool] = False
     has_effects: ClassVar[bool] = False
     reads_offsets: ClassVar[bool] = False
     windowed: ClassVar[bool] = False
@@ -620,6 +622,10 @@ class Spec:
         """
         start, kind = kind_at(self.entry_kinds(), place)
         return kind.key_in(place, start)
+
+    def hash_at(self, place: bytes) -> int | None:
+        """Return the hash by which an entry of no one key goes with a part of a split task; None if each keeps it."""
+        return None
 
     def why_whole(self) -> tuple[str, str] | None:
         """Return why the tasks that it runs in can't be split by keys, and what to write instead; None if they can."""

@@ -37,12 +37,14 @@ from runtime.encoding.keys import KeySerde
 from runtime.encoding.ownership import AsItIs, OwnValues
 from runtime.encoding.serdes import Evolving, Natural, Tagged, copying, kept
 from runtime.encoding.storable import StoredFormats, form_of
+from runtime.functions.answers import Answers, asking_of
 from runtime.functions.first_call import check_kept
 from runtime.functions.remote_rows import RemoteJoining
 from runtime.functions.user_functions import Around, Functions
 from runtime.job.key_kinds import KeptKeys, KeyKinds, kinds_before, kinds_of_task, tells_kinds
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import Clock
+from runtime.ports.environment import RememberingEnvironment
 from runtime.ports.sink import Limit
 from runtime.ports.store import StorePlace, TaskStore
 from runtime.reading.event_times import EventTimes, Pacing
@@ -335,7 +337,24 @@ class _TaskBuilder:
         if asynchronous:
             located = self.assembly.locates(ids) or bool(lane.task_exits)
             let_await(lane, self.graph, self.assembly.plan.options, self.assembly.on_returned, located, levers.flights)
+            self._remember(lane)
         return lane
+
+    def _remember(self, lane: Lane) -> None:
+        """Keep the answers of calls where a user wants it; a batch engine's workers have nowhere to keep them."""
+        remembering = [id for id in lane.chain.stage.operators if self.graph.specs[id].remembers]
+        if not remembering or self.assembly.only is not None:
+            return
+        assert lane.units is not None, "what remembers answers awaits them"
+        environment, app = self.assembly.bindings.environment, self.assembly.plan.app
+        place = environment.answers() if isinstance(environment, RememberingEnvironment) else environment
+        ends = {(one.origin.stream, one.origin.partition): one.origin.known().end for one in lane.readers}
+        for id, spec in self.graph.of(AsyncFlatMap).items():
+            if id in remembering:
+                entries = place.state_range(app, id, self.virtual.base)
+                found = [one for one in entries if self.virtual.factor == 1 or self._owns(spec, one[0])]
+                asking = asking_of(spec.function, spec.remember or "")
+                lane.units.pools[id].answers = Answers(id, self.virtual, self._keys(id), asking, found, ends)
 
     def _input_readers(
         self, chain: Chain, foldings: Mapping[str, FoldingSegment], known: Collection[str] = ()

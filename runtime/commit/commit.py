@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 from operators.core.base import MIN_TIMESTAMP, Batch
 from planner.model.plan import Plan
@@ -16,6 +17,7 @@ from runtime.model.errors import SerdeError
 from runtime.model.garbage import resting_for
 from runtime.model.metrics import Durations
 from runtime.ports.commits import Commit
+from runtime.ports.environment import Environment, RememberingEnvironment
 from runtime.ports.sink import PartitionedSink
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append, Control
@@ -105,6 +107,7 @@ class Committer:
             if relay
         ]
         state: list[StateWrites] = []
+        forgotten: list[StateWrites] = []
         checkpoints: dict[str, Checkpoint] = {}
         consumed: dict[tuple[str, int], int] = {}
         together: dict[tuple[str, str, int], int] = {}
@@ -121,6 +124,7 @@ class Committer:
                 lane.follow()
             with resting_for(task.dirty_count):
                 state += self._changes(task)
+            forgotten += [writes for writes in task.answers_to_forget() if writes.items]
             appends += self._messages(task, among)
             positions = tuple(one for reader in task.readers for one in reader.positions())
             lowest = _lowest(task.name, positions)
@@ -133,6 +137,8 @@ class Committer:
             consumed |= {(stream, at): offset for (_, stream, at), offset in lowest.items() if (stream, at) in between}
             self.put_ms[task.number] = self.put_ms.get(task.number, 0) + self._clock.elapsed_ms() - started
         taken = {task.number: self.taken[task.number] for task in tasks if task.touched and task.number in self.taken}
+        if forgotten and self._answers is self._bindings.environment:
+            state, forgotten = state + forgotten, []
         if self._siblings is not None:
             state, consumed = _together(state), self._consumed_by_all(tasks, together, consumed)
         consumed |= self._bindings.taken_out()
@@ -141,7 +147,33 @@ class Committer:
         counts = self._bindings.read_among() | {
             one.stream: self._bindings.partitions(one.stream) for one in appends if one.batch.values
         }
-        return Commit(self.app, self.generation, appends, state, checkpoints, consumed, taken, among=counts)
+        forgotten = _together(forgotten)
+        return Commit(
+            self.app, self.generation, appends, state, checkpoints, consumed, taken, among=counts, answers=forgotten
+        )
+
+    def gather_answers(self, tasks: Iterable[Task]) -> Commit:
+        """Return the commit of answers that have come in tasks: they are durable before what comes of them is."""
+        answers = [pool.answers for task in tasks for pool in task.remembering if pool.answers is not None]
+        state = [one.to_write() for one in answers if one.fresh]
+        taken = {task.number: self.taken[task.number] for task in tasks if task.number in self.taken}
+        together = state if self._siblings is None else _together(state)
+        return Commit(self.app, self.generation, [], together, {}, tasks=taken)
+
+    def write_answers(self, commit: Commit) -> None:
+        """Make answers durable; raises as `write` does."""
+        if self._answers is self._bindings.environment:
+            self._answers.commit(commit)
+            return
+        # Nobody owns what is kept apart: an answer is one, whoever has asked.
+        generation = self._answers.generation(self.app)
+        self._answers.commit(Commit(self.app, generation, [], commit.state, {}))
+
+    @cached_property
+    def _answers(self) -> Environment:
+        """The place where answers are kept."""
+        environment = self._bindings.environment
+        return environment.answers() if isinstance(environment, RememberingEnvironment) else environment
 
     def _consumed_by_all(
         self, tasks: Iterable[Task], together: dict[tuple[str, str, int], int], consumed: Iterable[tuple[str, int]]
@@ -188,6 +220,8 @@ class Committer:
         if positions != self._positions:
             commit.checkpoints[SHARED] = Checkpoint(self.generation, outputs=positions)
         self._bindings.environment.commit(commit)
+        if commit.answers:
+            self.write_answers(commit._replace(state=[*commit.answers]))
         # Only now: where the commit fails, these lengths count for nobody.
         self._positions = positions
         self._positions = deliver(self._bindings, self.app, self.generation, positions)

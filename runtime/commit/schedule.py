@@ -34,6 +34,10 @@ class Cut:
         self.tasks = tasks
         self.wanted = False
         """Whether a commit was asked for."""
+        self.is_writing = False
+        """Whether a commit, or answers, are being written."""
+        self.rested_at = 0.0
+        """When answers are written again, unless calls wait for that."""
         self._options = options
         self._clock = clock
         self._waits_since: float | None = None
@@ -191,20 +195,52 @@ class Commits:
         for cut in self._cuts:
             is_last = at_once or self._leaves(cut)
             if not cut.wants(idle, is_last):
+                self._keep_answers(cut)
                 continue
             # What is handed on in memory is taken in first: what a commit has to store of it costs a write and a read,
             # and in memory neither.
-            if not cut.is_complete(is_last) or (not is_last and is_held_up()):
+            if cut.is_writing or not cut.is_complete(is_last) or (not is_last and is_held_up()):
                 cut.waits(began_ms)
+                self._keep_answers(cut)
                 continue
             if not self.by_task:
                 await self._commit(cut)
                 return True
             # Not awaited: the other tasks are fed and fired while this one is written.
-            commit = asyncio.ensure_future(self._commit(cut))
-            self.under_way.add(commit)
-            commit.add_done_callback(self._ended)
+            self._begin(self._commit(cut))
         return False
+
+    def _keep_answers(self, cut: Cut) -> None:
+        """Begin to write answers that have come: at once where calls wait for it, else no more than now and then."""
+        pools = [pool for task in cut.tasks for pool in task.remembering if pool.answers is not None]
+        if cut.is_writing or not any(pool.answers.fresh for pool in pools if pool.answers is not None):
+            return
+        started = self._clock.elapsed_ms()
+        if started < cut.rested_at and not any(pool.is_held_up for pool in pools):
+            return
+        commit = self._committer.gather_answers(cut.tasks)
+        cut.is_writing = True
+
+        async def write() -> None:
+            writing = asyncio.get_running_loop().run_in_executor(self._writer, self._committer.write_answers, commit)
+            await asyncio.shield(writing)
+            cut.is_writing = False
+            for pool in pools:
+                assert pool.answers is not None
+                pool.answers.written()
+                pool.kept()
+            ended = self._clock.elapsed_ms()
+            rest_ms = min(RESTS * (ended - started), MOST_REST_MS)
+            cut.rested_at = ended + rest_ms
+            asyncio.get_running_loop().call_later(rest_ms / 1_000, self._wake)
+
+        self._begin(write())
+
+    def _begin(self, writing: Coroutine[Any, Any, None]) -> None:
+        """Let a write go on that the loop does not wait for."""
+        begun = asyncio.ensure_future(writing)
+        self.under_way.add(begun)
+        begun.add_done_callback(self._ended)
 
     def check(self) -> None:
         """Raise what went wrong with one that only its own tasks have waited for."""
@@ -223,7 +259,7 @@ class Commits:
         """Make a commit of what is done now; the write itself is in a thread of its own."""
         assert not any(task.busy for task in cut.tasks), "a commit is gathered while nobody is at work in its tasks"
         started, tasks = self._clock.elapsed_ms(), [*cut.tasks]
-        cut.wanted = False
+        cut.wanted, cut.is_writing = False, True
         # Gathered before the coroutine first runs, in the same turn of the loop that has found the cut complete:
         # nothing may happen in its tasks in between.
         commit = self._committer.gather(tasks, self._tasks)
@@ -233,6 +269,7 @@ class Commits:
         async def write() -> None:
             writing = asyncio.get_running_loop().run_in_executor(self._writer, self._committer.write, commit, tasks)
             await asyncio.shield(writing)
+            cut.is_writing = False
             for task in tasks:  # not where it failed: nobody may commit that again
                 task.busy = False
             self._on_durable(self._committer.done(commit, tasks))

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 from operators.core.base import NO_HEADERS, Batch
 from operators.core.policies import Policy, Retry
 from operators.core.wording import shown, words_of
+from runtime.functions.answers import Answers, Question
 from runtime.functions.failures import Failure
 from runtime.functions.user_lines import OPERATOR
 from runtime.model.clock import clock_of, sleep_ms
@@ -60,11 +61,11 @@ class Asked:
     """Calls that were asked for together, numbered by row, and their results since these were last taken.
 
     `returned` has the rows in the order in which they came back, and each has one of the `values` but where `sizes`
-    says otherwise. `tries` are the tries at a row after its first.
+    says otherwise. `tries` are the tries at a row after its first. `questions` are what answers are kept under.
     `starting` yields the calls that no worker has taken yet, of which `rows` are the rows.
     """
 
-    __slots__ = ("arguments", "failed", "returned", "rows", "sizes", "starting", "tries", "values")
+    __slots__ = ("arguments", "failed", "questions", "returned", "rows", "sizes", "starting", "tries", "values")
 
     def __init__(self, arguments: Sequence[object]) -> None:
         self.arguments = arguments
@@ -74,6 +75,7 @@ class Asked:
         self.values: list[object] = []
         self.failed: dict[int, Failure] = {}
         self.tries: dict[int, int] = {}
+        self.questions: Sequence[Question] = ()
 
     def headers_of(self, row: int) -> CallHeaders | None:
         """Return the headers of the message of a row; None where no message has any."""
@@ -116,6 +118,8 @@ class Calls:
     A call that takes longer than `timeout_ms` is cancelled and counts as failed, whether it heeds that or not. One
     timer looks after all workers, at the earliest of their deadlines.
 
+    Where `answers` are kept, a call counts as in flight until its answer is: so a crash costs `max_in_flight` at most.
+
     Everything is called in the thread of the event loop. Invariants: at most `max_in_flight` workers are hired; of each
     call the end is told once, as a result or as a failure; while any worker is hired, a timer is set.
     """
@@ -149,6 +153,8 @@ class Calls:
         self._workers: dict[Worker, None] = {}
         self._given_up: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self.answers: Answers | None = None
+        """The answers that are kept, where they are."""
         self.retried = 0
         self.durations = Durations("call", operator)
         """The durations of calls, tries included."""
@@ -162,9 +168,28 @@ class Calls:
         # Once for all of these calls, so that what they log tells whose they are.
         self._context.run(OPERATOR.set, self._operator)
         self._waiting.append(asked)
-        for _ in range(min(calls, self._max_in_flight - len(self._workers))):
-            self._hire(Worker())
+        self._hire_up_to(calls)
         assert len(self._workers) <= self._max_in_flight
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether calls wait for answers to be kept."""
+        return self.answers is not None and self._room <= 0 and self._has_more
+
+    def kept(self) -> None:
+        """Take note that answers are kept, and start the calls that have waited for it."""
+        in_turn = sum(length_hint(asked.rows) for asked in (self._starting, *self._waiting))
+        self._hire_up_to(in_turn + len(self._again))
+
+    @property
+    def _room(self) -> int:
+        """The number of calls that may be begun."""
+        unkept = 0 if self.answers is None else self.answers.unkept
+        return self._max_in_flight - len(self._workers) - unkept
+
+    def _hire_up_to(self, calls: int) -> None:
+        for _ in range(min(calls, self._room)):
+            self._hire(Worker())
 
     def go_on(self, call: Call) -> None:
         """Start a call when another one has ended; for `on_ended` alone, as only then a worker is about to be free."""
@@ -197,7 +222,7 @@ class Calls:
 
     def _replace(self, worker: Worker) -> None:
         self._workers.pop(worker, None)
-        if len(self._workers) < self._max_in_flight and self._has_more:
+        if self._room > 0 and self._has_more:
             self._hire(Worker())
 
     def _sources(self) -> Iterator[Iterable[Call]]:
@@ -217,8 +242,11 @@ class Calls:
 
     async def _work(self, worker: Worker, first: Call | None, delay_ms: float) -> None:
         function, ended, clock = self._function, self._on_ended, clock_of(asyncio.get_running_loop())
+        answers = self.answers
         if self._around is not None:
             function = partial(self._traced, self._around, worker)
+        if answers is not None:
+            function = partial(self._answered, answers, function, worker)
         task, context, unchanged = worker.task, worker.context, worker.context.copy()
         if delay_ms:
             await sleep_ms(delay_ms)
@@ -253,6 +281,10 @@ class Calls:
                 if leaves:
                     self._replace(worker)
                     return
+                if answers is not None and self._room < 0:
+                    # The last answer has taken its place, until it is kept.
+                    self._workers.pop(worker, None)
+                    return
             if not self._has_more:
                 break
             calls = self._calls
@@ -260,6 +292,19 @@ class Calls:
 
     async def _traced(self, around: AroundCall, worker: Worker, argument: object) -> object:
         return await around(self._operator, self._function, argument, worker.asked.headers_of(worker.row))
+
+    async def _answered(self, answers: Answers, function: AsyncFunction, worker: Worker, argument: object) -> object:
+        """Return the answer of an earlier run, or that of the function, which is kept."""
+        question = worker.asked.questions[worker.row]
+        found = answers.recall(question)
+        if found is not None:
+            return found
+        answer = await function(argument)
+        if type(answer) is not list:
+            answer = _listed(answer)
+        if not worker.given_up:
+            answers.keep(question, answer)
+        return answer
 
     async def _counts(self, worker: Worker) -> bool:
         """Whether a call counts that leaves its worker unfit for others: cancelled, given up, or in another context."""

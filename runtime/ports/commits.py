@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -19,6 +19,7 @@ class Commit(NamedTuple):
     `consumed` has, by intermediate stream and partition, the offset below which nobody will read again. `tasks` has the
     generations of the tasks that this container has taken, where several share them. The checkpoints of these names
     are `gone`, as where their tasks were split or merged. Partitions of keys were chosen `among` so many of a stream.
+    It makes `answers` needless that are kept apart, and dropped behind it.
     """
 
     app: str
@@ -30,6 +31,7 @@ class Commit(NamedTuple):
     tasks: Mapping[int, int] = MappingProxyType({})
     gone: Collection[str] = ()
     among: Mapping[str, int] = MappingProxyType({})
+    answers: Sequence[StateWrites] = ()
 
 
 class CommitPort(Protocol):

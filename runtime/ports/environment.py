@@ -79,6 +79,14 @@ class GrowingEnvironment(Environment, Protocol):
 
 
 @runtime_checkable
+class RememberingEnvironment(Environment, Protocol):
+    """An environment that keeps answers of calls apart, as its own commits take longer than these can wait."""
+
+    def answers(self) -> Environment:
+        """Return where answers are kept; a killed process loses nothing there, and a power cut may. It closes it."""
+
+
+@runtime_checkable
 class StagingEnvironment(Environment, StagingPort, Protocol):
     """An environment in which streams are filled at once, with more than memory holds."""
 

@@ -133,6 +133,12 @@ class Flights:
         """Start the calls that were asked for; this, `ended`, `told` and `hear` are for the event loop alone."""
         while self._to_start:
             flight = self._to_start.popleft()
+            if (answers := self.pool.answers) is not None:
+                offsets = flight.batch.offsets
+                assert offsets is not None, "records of a stage that awaits have offsets"
+                source, partition, *_ = flight.where(None)
+                assert partition is not None, "what makes one call comes from a stream"
+                flight.questions = answers.questions((source, partition), offsets, flight.batch.keys, flight.arguments)
             rows: Sequence[int] = range(len(flight.batch))
             if self._by_key:
                 rows = self._in_turn(flight)

@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any, cast
 
-from operators.async_flat_map import KeyedMessage, StatefulCalls
+from operators.async_flat_map import NOWHERE_STORED, KeyedMessage, StatefulCalls
 from operators.core.base import Batch, Key, Slice
 from operators.state.keyed_state import KeyContext
 from runtime.functions.calls import Asked, CallHeaders, Calls
@@ -75,6 +75,16 @@ class UnitInFlight:
         self.failure: Failure | None = None
         self.pending = 0
         self.number = 0
+
+    @property
+    def place(self) -> tuple[tuple[str, int], int | None]:
+        """The stream, partition and offset of a message; of one that was emitted here the operator and the stamp."""
+        if isinstance(self.reader, str):
+            return (self.reader, NOWHERE_STORED), self.stamp
+        assert isinstance(self.raw, Batch)
+        assert self.raw.offsets is not None, "records of a stage that awaits have offsets"
+        origin = self.reader.origin
+        return (origin.stream, origin.partition), self.raw.offsets[self.rows.start]
 
     def messages(self) -> Iterator[UnitInFlight]:
         """Yield each message by itself, with what it holds."""
@@ -199,6 +209,11 @@ class Units:
         """Start the calls that were asked for; this, `returned` and `hear` are for the event loop alone."""
         while self._to_start:
             operator, call = self._to_start.popleft()
+            if (answers := self.pools[operator].answers) is not None:
+                where, offset = call.unit.place
+                batch, row = call.place
+                keys = None if batch.keys is None else [batch.keys[row]]
+                call.questions = answers.questions(where, [offset], keys, call.arguments)
             self.pools[operator].submit(call, 1)
 
     def returned(self, operator: str, call: CallInFlight) -> None:

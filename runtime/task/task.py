@@ -9,10 +9,11 @@ from itertools import repeat
 from typing import Any
 
 from operators.async_flat_map import StatefulCalls, keyed_messages
-from operators.core.base import MIN_TIMESTAMP, NEVER, Batch, Slice
+from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, NEVER, Batch, Slice
 from operators.joins.match_counts import Meetings
 from operators.joins.table_join import TableContents
 from planner.model.plan import Options
+from runtime.functions.calls import Calls
 from runtime.functions.failures import Failure, Whence, attributed
 from runtime.functions.user_functions import Functions
 from runtime.functions.user_lines import TASK
@@ -20,6 +21,7 @@ from runtime.job.key_kinds import KeyKinds
 from runtime.model.clock import Clock
 from runtime.model.garbage import resting_for
 from runtime.model.metrics import Durations
+from runtime.ports.state import StateWrites
 from runtime.ports.store import TaskStore
 from runtime.reading.completion import Entry
 from runtime.reading.reader import Reader
@@ -142,6 +144,26 @@ class Task:
             return True
         return any(lane.units.can_go_on for lane in self.lanes if lane.units is not None)
 
+    @cached_property
+    def remembering(self) -> list[Calls]:
+        """The calls whose answers are kept."""
+        pools = [pool for lane in self.lanes if lane.units is not None for pool in lane.units.pools.values()]
+        return [pool for pool in pools if pool.answers is not None]
+
+    def answers_to_forget(self) -> list[StateWrites]:
+        """Return the answers that a commit makes needless, which has all that was done."""
+        if not self.remembering:
+            return []
+        is_drained = not self.in_flight
+        # Where a reader has come to its end, messages of it may still be in flight.
+        offsets = {
+            (one.origin.stream, one.origin.partition): MAX_TIMESTAMP
+            if is_drained and one.ended
+            else one.position().offset
+            for one in self.readers
+        }
+        return [pool.answers.to_forget(offsets, is_drained) for pool in self.remembering if pool.answers is not None]
+
     def rest(self) -> None:
         """Be quiet where nothing is in flight or firing, and no clock has a say."""
         self.is_quiet = self.drained and not (self.clocked or self.timers or self.can_go_on)
@@ -150,6 +172,10 @@ class Task:
         """Take note that all that was done is committed."""
         self.touched, self._uncommitted = False, None
         self.outputs.clear()
+        for pool in self.remembering:
+            assert pool.answers is not None
+            pool.answers.committed()
+            pool.kept()
 
     @property
     def timers_due(self) -> list[Timer]:

@@ -134,6 +134,19 @@ def check_store(site: Site, store: object) -> str:
     return str(store)
 
 
+def remember_said(site: Site, remember: object, keeps_state: bool) -> str | None:
+    """Return the word under which answers are remembered, None where they are not; refuses what says neither."""
+    if not isinstance(remember, bool | str):
+        raise refuse(site, f"remember={remember!r} is neither True nor a word", 'remember=True, or "prompt-2"')
+    if remember is False:
+        return None
+    if keeps_state:
+        # The answer goes by the state as well, which a crash takes back.
+        wrong = "an answer that goes by a key's state can't be remembered by what is asked"
+        raise refuse(site, wrong, ".process(...) for the state, and remember= on a function of the value alone")
+    return "" if remember is True else remember
+
+
 def kept_said(site: Site, retention_ms: object, retention_bytes: object, compression: object) -> int | None:
     """Return the ms for which a stream keeps its records; refuses options that it can't be made with."""
     retention = optional_ms_said(site, "retention_ms", retention_ms)

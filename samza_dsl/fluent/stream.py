@@ -55,6 +55,7 @@ from samza_dsl.fluent.checks import (
     is_coroutine_function,
     ms_said,
     optional_ms_said,
+    remember_said,
     serde_said,
     state_said,
 )
@@ -198,6 +199,7 @@ class MessageStream(Generic[K, V]):
         function: Callable[[V], Awaitable[Iterable[R]]],
         *,
         order: Order = "key",
+        remember: bool | str = False,
         **options: Unpack[AsyncOptions],
     ) -> MessageStream[K, R]: ...
 
@@ -223,6 +225,7 @@ class MessageStream(Generic[K, V]):
         max_in_flight: int = 100,
         timeout_ms: Duration = 2_000,
         order: Order = "key",
+        remember: bool | str = False,
         on_error: Policy = fail,
         op_id: str | None = None,
     ) -> MessageStream[K, R]:
@@ -250,6 +253,15 @@ class MessageStream(Generic[K, V]):
         >>> app, numbers = example(key=lambda n: "all")
         >>> shown(app, numbers.async_flat_map(running_total, init=int))
         [0, 1, 3, 6]
+
+        With `remember` an answer is paid for once: it is kept as soon as it comes, and a run that goes on after a crash
+        calls only for what has no answer yet, at most `max_in_flight` of a task. Questions and answers are plain
+        values, Structs or dataclasses. A changed function asks anew, and so does another word, as in
+        `remember="prompt-2"`.
+
+        >>> app, numbers = example()
+        >>> shown(app, numbers.async_flat_map(look_up, remember=True))
+        [0, 0, 1, -1, 2, -2, 3, -3]
         """
         site = here()
         keeps_state = (
@@ -270,6 +282,7 @@ class MessageStream(Generic[K, V]):
             max_in_flight=max_in_flight,
             timeout_ms=ms_said(site, "timeout_ms", timeout_ms),
             order=order,
+            remember=remember_said(site, remember, keeps_state),
             keeps_state=keeps_state,
             init=init,
             state=state_said(site, "async_flat_map", "state", state),

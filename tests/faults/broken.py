@@ -12,6 +12,7 @@ import lmdb
 import msgspec
 
 from operators.core.base import Batch
+from runtime.commit.schedule import Commits, Cut
 from runtime.model.clock import SystemClock
 from runtime.model.errors import EnvironmentFault
 from runtime.opening import stored_state
@@ -180,6 +181,16 @@ def _no_positions_in_the_inbox() -> None:
     Inbox._pull_once = pull_once  # type: ignore[method-assign]
 
 
+def _no_answers() -> None:
+    def forget(self: Commits, cut: Cut) -> None:
+        for pool in (pool for task in cut.tasks for pool in task.remembering):
+            assert pool.answers is not None
+            pool.answers.fresh.clear()
+            pool.kept()
+
+    Commits._keep_answers = forget  # type: ignore[method-assign]
+
+
 SAFEGUARDS: dict[str, Callable[[], None]] = {
     "fsync at every commit": _no_fsync,
     "one transaction per commit": _no_atomic_commit,
@@ -194,6 +205,7 @@ SAFEGUARDS: dict[str, Callable[[], None]] = {
     "timers run by the monotonic clock": _no_monotonic_clock,
     "in flight is bounded": _no_bound_in_flight,
     "any error of a serde is caught": _no_foreign_errors,
+    "answers that are remembered": _no_answers,
 }
 
 

@@ -34,6 +34,7 @@ FAULTS = (
     Fault("kill-container", "kills containers of one run, and who has started them", "nothing", "runs", 1, 100),
     Fault("kill-rescaling", "kills runs and containers while tasks are split and merged", "nothing", "kills", 20, 500),
     Fault("kill-state", "kills changes of stored state by command", "nothing", "kills", 20, 1_000),
+    Fault("kill-calls", "kills runs while calls are in the air, and counts these", "nothing", "trials", 4, 50),
     Fault("kill-database", "kills runs that write to databases, or stops them", "postgresql", "trials", 20, 500),
     Fault("kill-table", "kills runs that read a table which is written to", "postgresql", "trials", 4, 200),
     Fault("power-cut", "cuts the power under a FUSE disk", "root, fuse3", "power cuts", 25, 1_000),

@@ -21,6 +21,7 @@ TIMES = {
     "two-owners": 4,
     "stop": 1,
     "kill-state": 8,
+    "kill-calls": 2,
     "clock-jump": 2,
 }
 SAMPLE = "truncation"

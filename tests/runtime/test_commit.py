@@ -68,6 +68,8 @@ class StandIn(SimpleNamespace):
     readers, table_readers = Task.readers, Task.table_readers
     committed = Task.committed
     told = Task.told
+    answers_to_forget = Task.answers_to_forget
+    remembering = ()
     kinds: ClassVar = {}
     name = property(lambda self: str(self.number))
     firing, in_flight = False, 0

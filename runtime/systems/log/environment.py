@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import struct
@@ -10,6 +11,8 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from shutil import rmtree
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,12 +21,13 @@ from operators.core.base import Batch
 from runtime.model.assignment import JobModel, Placement, Scale, sticky
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import wall_clock_ms
-from runtime.model.errors import EnvironmentFault
+from runtime.model.errors import Damaged, EnvironmentFault
 from runtime.ports.commits import Commit, fenced_error, taken_error
 from runtime.ports.environment import (
     AudibleEnvironment,
     GrowingEnvironment,
     QueryableEnvironment,
+    RememberingEnvironment,
     SnapshotEnvironment,
     StagingEnvironment,
 )
@@ -49,6 +53,7 @@ from runtime.systems.log.journal import drop_journal, encode_items, holds_any, l
 from runtime.systems.log.member_locks import Agreed, LogMembers, alive_in
 from runtime.systems.log.membership import holding_of, model_in
 from runtime.systems.log.records import PLACE, STORE, entries_between, fetch, sealed
+from runtime.systems.log.recovery import AnotherFormat
 from runtime.systems.log.staging import Staging, in_pieces
 from runtime.systems.log.state import drop_entries, keys_from
 from runtime.systems.log.state_reader import LogSnapshot, LogStateReader, damaged_entry
@@ -60,6 +65,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LogEnvironment", "verify"]
 
+ANSWERS = "answers"
+"""The directory, in that of a log, of answers that are kept apart."""
+_log = logging.getLogger("samza_dsl")
 _NUMBER = struct.Struct("<Q")
 _SCALE = b"scale\0"
 _MAX_PURGED_AT_LEAST = 256
@@ -69,7 +77,12 @@ _ENTRIES_PER_STEP = 256
 
 
 class LogEnvironment(
-    StagingEnvironment, AudibleEnvironment, SnapshotEnvironment, QueryableEnvironment, GrowingEnvironment
+    StagingEnvironment,
+    AudibleEnvironment,
+    SnapshotEnvironment,
+    QueryableEnvironment,
+    GrowingEnvironment,
+    RememberingEnvironment,
 ):
     """Streams, state and checkpoints in the directory `path`, made where it is absent (mode 0700).
 
@@ -114,6 +127,8 @@ class LogEnvironment(
         self._staging = Staging(self._database, self._streams)
         self._owned: dict[str, int] = {}
         self._closed = False
+        self._answers: LogEnvironment | None = None
+        self._opening_answers = Lock()
 
     def __str__(self) -> str:
         return str(self.path)
@@ -379,8 +394,23 @@ class LogEnvironment(
                         stats[store, PLACE.unpack(place)[1]] = tally.entries, tally.size_bytes
         return stats
 
+    def answers(self) -> LogEnvironment:
+        self._check_open()
+        with self._opening_answers:
+            if self._answers is None:
+                # A sync takes about as long as a call. What is lost here is asked again, and nothing is wrong by it.
+                self._answers = opened_or_anew(self.path / ANSWERS, "answers of calls", sync=False)
+            return self._answers
+
+    def _forget_answers(self, app: str, stores: Iterable[str] | None = None) -> None:
+        if (self.path / ANSWERS).is_dir():
+            answers = self.answers()
+            answers.forget(app, answers.stores(app) if stores is None else stores)
+
     def reset(self, app: str, stores: Iterable[str] | None = None) -> None:
         check_name("application", app)
+        stores = None if stores is None else [*stores]
+        self._forget_answers(app, stores)  # first: a crash in between leaves less of what is not needed
         with self._writing() as transaction:
             # First of all, in the same transaction: whoever still runs the application is fenced by that.
             self._begin_generation(transaction, app)
@@ -392,6 +422,8 @@ class LogEnvironment(
             self._drop(transaction, app, stores)
 
     def forget(self, app: str, stores: Iterable[str]) -> None:
+        stores = [*stores]
+        self._forget_answers(app, stores)
         with self._writing() as transaction:
             self._drop(transaction, app, stores)
 
@@ -403,6 +435,8 @@ class LogEnvironment(
         for descriptor in self._owned.values():
             self._database.unlock(descriptor)
         self._owned.clear()
+        if self._answers is not None:
+            self._answers.close()
         self._database.release()
 
     def _check_open(self) -> None:
@@ -480,6 +514,16 @@ class LogEnvironment(
             key = _store_key(app, store)
             transaction.put(key, sealed(key, _NUMBER.pack(number)), db=self._database.meta)
         return number
+
+
+def opened_or_anew(path: Path, what: str, sync: bool = True, map_bytes: int = MAP_SIZES_BYTES[0]) -> LogEnvironment:
+    """Open a directory of what can be made anew; what is damaged there is dropped, and the log says so."""
+    try:
+        return LogEnvironment(path, sync=sync, map_bytes=map_bytes)
+    except (Damaged, AnotherFormat) as error:
+        _log.warning("drops the %s in %s, which are made anew: %s", what, path, error)
+        rmtree(path)
+        return LogEnvironment(path, sync=sync, map_bytes=map_bytes)
 
 
 def _generation_key(app: str) -> bytes:
