@@ -84,7 +84,10 @@ class Backfill:
             read[stream] += end - start
             gone[stream] += start if end > start else 0
         lost = " (the first {:,} are gone)"
-        each = (f"{count:,} of {name!r}{lost.format(gone[name]) if gone[name] else ''}" for name, count in read.items())
+        each = (
+            f"{count:,} offsets of {name!r}{lost.format(gone[name]) if gone[name] else ''}"
+            for name, count in read.items()
+        )
         return " and ".join(each)
 
     @property

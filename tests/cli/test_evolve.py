@@ -154,7 +154,7 @@ def test_what_changed_is_computed_from_history_and_the_rest_goes_on(spent, write
     before = len(lines(call, "sums"))
     applied = call("evolve", "app.py", "--apply", "--yes")
     assert applied.exit_code == 0, applied.stderr
-    assert "computes 'sums', 'new' from history (21 of 'sales')" in applied.stdout
+    assert "computes 'sums', 'new' from history (21 offsets of 'sales')" in applied.stdout
     kept = {id: what for id, (what, _) in table(applied).items() if id != "operator"}
     assert kept == dict.fromkeys(("sales", "kept", "sums", "new"), "kept")
     assert "nothing is to be done" in call("evolve", "app.py", "--apply").stdout
@@ -184,3 +184,31 @@ def test_a_changed_function_is_said_and_what_is_kept_is_left(spent, call):
     applied = call("evolve", "app.py", "--apply", "--yes", "--again", "by-shop", "--keep", "kept")
     assert "computes 'sums' from history" in applied.stdout, applied.stderr
     assert call("evolve", "app.py", "--again", "nosuch").exit_code == 2
+
+
+def test_history_that_is_gone_is_told_and_read_from_an_archive(write, call):
+    bounded = SPENT.replace('"sales", value=dict', '"sold", value=dict')
+    write("app.py", bounded.format(2, "count()"))
+    write(
+        "making.py",
+        """
+        from samza_dsl import App
+        app = App("making")
+        made = app.input("sales", value=dict, timestamp=lambda r: r["at"])
+        made.send_to(app.output("sold", value=dict, retention_bytes=300))
+    """,
+    )
+    call("streams", "produce", "sales", stdin=sold(*range(21)))
+    assert call("run", "making.py", "--until-now").exit_code == 0
+    assert call("run", "app.py", "--until-now").exit_code == 0
+    assert call("streams", "archive", "sold", "archive").exit_code == 0
+    for start in range(21, 60, 3):
+        call("streams", "produce", "sales", stdin=sold(*range(start, start + 3)))
+        assert call("run", "making.py", "--until-now").exit_code == 0
+        assert call("run", "app.py", "--until-now").exit_code == 0
+        assert call("streams", "archive", "sold", "archive").exit_code == 0
+    write("app.py", bounded.format(5, EUROS))
+    told = call("evolve", "app.py", "--apply", stdin="n\n")
+    assert "are gone)" in told.stdout, told.stderr
+    applied = call("evolve", "app.py", "--apply", "--yes", "--from", "sold=archive")
+    assert "from history (60 offsets of 'sold')" in applied.stdout, applied.stderr

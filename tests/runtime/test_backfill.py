@@ -20,7 +20,8 @@ from runtime.run.run import Run
 from runtime.run.settings import RunSettings
 from samza_dsl import App, Options, session, total, tumbling
 from tests.scale import examples
-from tests.simulation.crash import NOW_MS, append_rows, memory, rows_of, run_once
+from tests.runtime.test_laws import crash_points
+from tests.simulation.crash import NOW_MS, Crash, Watched, append_rows, memory, rows_of, run_once
 from tests.simulation.loop import rest, simulate
 from tests.strategies import Event, keys_of
 
@@ -249,7 +250,7 @@ def runner(environment, seed):
             await found.drive()
             return found
 
-        return simulate(main, seed)
+        return simulate(main, seed, environment.at_turn)
 
     return run
 
@@ -260,7 +261,13 @@ def test_what_evolves_goes_on_as_if_it_had_always_run_so(chance):
     check_evolved(chance)
 
 
-def check_evolved(chance):
+@given(st.randoms(use_true_random=False), st.lists(crash_points, min_size=1, max_size=3))
+@settings(max_examples=examples(60, 20_000))
+def test_it_may_crash_and_be_asked_for_again(chance, crashes):
+    check_evolved(chance, crashes)
+
+
+def check_evolved(chance, crashes=()):
     programs, partitions, seed = Programs(chance), chance.randint(1, 3), chance.randint(0, 999)
     first = programs.first()
     second, changed = programs.second(first)
@@ -282,11 +289,16 @@ def check_evolved(chance):
     calls = Counter()
     app = build(second, calls, options)
     graph = app.graph()
-    operators = evolve(live, app, changed, seed)
+    for number, crash in enumerate([*crashes, None]):
+        try:
+            operators = evolve(Watched(live, crash), app, changed, seed + number)
+        except Crash:
+            continue
+        break
     assert not [name for name in live.streams() if "backfilling" in name], "nothing is left behind"
     assert live.state_stats(f"{APP}.backfilling") == {}
     above = {*operators}.union(*(graph.above(id) for id in operators))
-    assert calls.keys() <= above, "nothing but what leads to what was changed is run again"
+    assert crashes or calls.keys() <= above, "nothing but what leads to what was changed is run again"
     # What was not changed may have written earlier or later: event time goes by all that is read in a stage.
     anew = {out.stream for id in operators for one in graph.below(id) for out in graph.specs[one].outputs}
     touched = anew | {out.stream for id in changed for one in graph.below(id) for out in graph.specs[one].outputs}
