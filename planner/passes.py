@@ -77,18 +77,8 @@ def list_operators(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> P
 
 def split_into_stages(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
     """Cut the graph below every repartitioning, and below tables; what still hangs together is a stage."""
-    uncut = networkx.DiGraph(
-        (parent, child)
-        for parent, child in graph.edges.edges
-        if not graph.specs[parent].repartitions and not graph.specs[parent].looked_into
-    )
-    # A table alone makes no stage: it belongs to whoever looks into it.
-    uncut.add_nodes_from(id for id, spec in graph.specs.items() if not spec.looked_into)
-    # All that reads one intermediate stream is one stage: each of its records is then read, and consumed, once.
-    for id in (id for id, spec in graph.specs.items() if spec.repartitions):
-        networkx.add_path(uncut, graph.children(id))
     place = {id: n for n, id in enumerate(graph.specs)}
-    members = [sorted(found, key=place.__getitem__) for found in networkx.weakly_connected_components(uncut)]
+    members = [sorted(found, key=place.__getitem__) for found in graph.stages]
     stages = tuple(_stage(graph, n, ids) for n, ids in enumerate(_writers_first(graph, members), 1))
     of = {id: stage.id for stage in stages for id in stage.operators}
     return replace(

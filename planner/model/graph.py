@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -67,6 +67,30 @@ class Graph:
     def above(self, id: str) -> set[str]:
         """Return every operator whose messages may come to `id`, in whatever form."""
         return set(networkx.ancestors(self.edges, id))
+
+    @cached_property
+    def stages(self) -> list[set[str]]:
+        """The operators that hang together once the graph is cut below every repartitioning, and below tables."""
+        uncut = networkx.DiGraph(
+            (parent, child)
+            for parent, child in self.edges.edges
+            if not self.specs[parent].repartitions and not self.specs[parent].looked_into
+        )
+        # A table alone makes no stage: it belongs to whoever looks into it.
+        uncut.add_nodes_from(id for id, spec in self.specs.items() if not spec.looked_into)
+        # All that reads one intermediate stream is one stage: each of its records is then read, and consumed, once.
+        for id in (id for id, spec in self.specs.items() if spec.repartitions):
+            networkx.add_path(uncut, self.children(id))
+        return [*networkx.weakly_connected_components(uncut)]
+
+    def entries(self, stage: Collection[str]) -> list[str]:
+        """Return the inputs, and the repartitionings, whose messages come into a stage from outside."""
+        return [
+            id
+            for id, spec in self.specs.items()
+            if (id in stage and spec.source)
+            or (spec.repartitions and any(child in stage for child in self.children(id)))
+        ]
 
     def parents(self, id: str) -> list[str]:
         """Return the operators that `id` reads."""

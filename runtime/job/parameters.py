@@ -60,10 +60,29 @@ def parameters_of(graph: Graph) -> dict[str, dict[str, str]]:
     found = {}
     for id, spec in graph.specs.items():
         if spec.stateful or (spec.source and any(graph.specs[one].stateful for one in graph.below(id))):
-            keys = {} if spec.source else key_words(spec, graph)
+            keys = {} if spec.source else {**key_words(spec, graph), "reads": _way_to(graph, id)}
+            if spec.event_time and not spec.source:
+                stage = next(stage for stage in graph.stages if id in stage)
+                keys["event time"] = f"that of {' and '.join(graph.entries(stage))}"
             words = {"kind": spec.kind, **spec.parameters(), **keys}
             found[id] = {name: without_modules(one) for name, one in words.items()}
     return found
+
+
+def _way_to(graph: Graph, id: str) -> str:
+    """Return the words for how messages come to an operator: by operators without state, from inputs and from state.
+
+    Of those without state only the kinds are told: the ids that the library gives them change with what stands beside.
+    """
+    found = []
+    for parent in graph.parents(id):
+        spec = graph.specs[parent]
+        if spec.stateful or spec.source:
+            found.append(parent)
+        else:
+            way = _way_to(graph, parent)
+            found.append(f"({way}) > {spec.kind}" if " and " in way else f"{way} > {spec.kind}")
+    return " and ".join(found)
 
 
 def noted_parameters(checkpoints: Mapping[str, Checkpoint]) -> dict[str, Noted] | None:
@@ -90,6 +109,13 @@ def renamed(noted: str, moves: Mapping[str, str]) -> str:
     """Return what was noted, under the new ids of operators."""
     found = msgspec.json.decode(noted, type=dict[str, Noted])
     return msgspec.json.encode({moves.get(id, id): one for id, one in found.items()}).decode()
+
+
+def noted_as(noted: str, graph: Graph, ids: Collection[str]) -> str:
+    """Return what was noted, as if some operators had always been as they are now."""
+    found, now = msgspec.json.decode(noted, type=dict[str, Noted]), parameters_of(graph)
+    found |= {id: Noted(now[id]) for id in ids if id in now}
+    return msgspec.json.encode(found).decode()
 
 
 def changes_of(graph: Graph, checkpoints: Mapping[str, Checkpoint]) -> tuple[ChangeMetrics, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
+from types import MappingProxyType
 
 import msgspec
 from msgspec.structs import replace
@@ -159,13 +160,21 @@ def move(environment: Environment, app: str, old: str, new: str) -> None:
 
 
 def replace_staged(
-    environment: Environment, app: str, meanings: Mapping[str, str], lie: Mapping[str, Lies], now_ms: int
+    environment: Environment,
+    app: str,
+    meanings: Mapping[str, str],
+    lie: Mapping[str, Lies],
+    now_ms: int,
+    joined: Mapping[str, Checkpoint] = MappingProxyType({}),
 ) -> None:
-    """Let what is staged for operators be their state, with these meanings, in an application that is owned here."""
-    checkpoints = environment.checkpoints(app)
+    """Let what is staged for operators be their state, with these meanings, in an application that is owned here.
+
+    The checkpoints of `joined` come in the place of those that there are, in the same commit.
+    """
+    checkpoints = {**environment.checkpoints(app), **joined}
     noted, job = checkpoints.get(STATE, Checkpoint(0)), checkpoints.get(JOB)
     staged = {operator: STAGED + operator for operator in meanings}
-    changed = {}
+    changed = {**joined}
     # The kinds of keys are noted anew: those that are kept now may be others.
     for name, checkpoint in checkpoints.items():
         without = key_kinds.renamed(checkpoint, dict.fromkeys(meanings, ""))
@@ -281,11 +290,12 @@ def _copy(environment: Environment, app: str, old: str, new: str) -> None:
     generation = environment.generation(app)
     for task in sorted(task for store, task in environment.state_stats(app) if store == old):
         # Ordinary commits, so that the changelog of the new name and all accounts of stores hold.
-        for items in _pieces(environment.state_range(app, old, task)):
+        for items in pieces(environment.state_range(app, old, task)):
             environment.commit(Commit(app, generation, [], [StateWrites(new, task, items)], {}))
 
 
-def _pieces(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes | None]]]:
+def pieces(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes | None]]]:
+    """Yield entries in pieces that one commit of a copy may have."""
     remaining = iter(entries)
     while piece := _piece(remaining):
         yield piece

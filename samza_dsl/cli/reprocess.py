@@ -128,6 +128,11 @@ def take_over(
         say(f"{app.name} goes on from {handover}")
 
 
+def archives_of(app: App, said: Iterable[str] | None) -> dict[str, object]:
+    """Return what `--from NAME=PATH` puts in the place of inputs; raises `Mistake` for what can't be read."""
+    return bindings_of(app, _inputs_said(app, said), {})
+
+
 def rate_of(said: str) -> float:
     """Return a rate in records a second; raises `Mistake` for what is no rate.
 

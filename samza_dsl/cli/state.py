@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -17,14 +18,19 @@ from planner.model.graph import Graph
 from planner.model.plan import Plan
 from runtime.assembly.bindings import Bindings
 from runtime.encoding.serdes import to_json
+from runtime.job.pipeline import Pipeline
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.errors import SamzaError
+from runtime.model.history import HistorySpan
 from runtime.opening.deletion import check_not_shared
-from runtime.opening.evolution import Evolved, evolved
+from runtime.opening.evolution import Decisions, Evolved, anew_of, evolved
 from runtime.opening.rewind import check_move, no_state_error
 from runtime.opening.stored_state import CHANGING, STAGED, StoredOperator, finish, forget, move, stored
 from runtime.ports.environment import Environment, SnapshotEnvironment, typed
 from runtime.ports.state import StateSnapshot
+from runtime.reprocessing.backfill import Backfill, backfill_of, drop_backfill, run_backfill
+from runtime.run.run import Run, run_blocking
+from runtime.run.settings import RunSettings
 from runtime.stored_state.entries import OPERATOR, TASK, VALUE, Row, Stored, StoredEntries, entries_of
 from runtime.stored_state.replacement import Change, check_convert, converted, imported
 from runtime.stored_state.row_files import check_suffix, read_lines, read_rows, write_lines, write_rows
@@ -34,6 +40,7 @@ from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOpti
 from samza_dsl.cli.errors import FAILED, Mistake, told
 from samza_dsl.cli.output import Column, print_rows, say
 from samza_dsl.cli.plan import plan_of
+from samza_dsl.cli.reprocess import archives_of
 from samza_dsl.cli.settings import loaded
 from samza_dsl.view.readable import watermark_of
 
@@ -89,8 +96,7 @@ def forget_stored(
             if operator not in found:
                 raise no_state_error(app, operator, found)
         what = ", ".join(f"{_said(found[operator])} of {operator!r}" for operator in operators)
-        if not yes and not typer.confirm(f"Drop {what} in {app!r} in {place}?"):
-            raise Mistake("nothing was changed")
+        _confirm(f"Drop {what} in {app!r} in {place}?", yes)
         forget(place, app, operators)
         say(f"{app} has dropped {what}")
 
@@ -222,8 +228,7 @@ def import_stored(
         with opened(data, environment, kafka_options) as place:
             app, planned = _planned(target, place, "state import app.py --from FILE")
             _own(place, app)
-            if not yes and not typer.confirm(f"Replace state of {app!r} in {place} by what {file} has?"):
-                raise Mistake("nothing was changed")
+            _confirm(f"Replace state of {app!r} in {place} by what {file} has?", yes)
             left = Counter[str]()
 
             def chosen() -> Iterator[tuple[str, Row]]:
@@ -262,8 +267,7 @@ def convert_stored(
             change = load_function(function)
         _own(place, app)
         check_convert(place, *planned, operator)
-        if not yes and not typer.confirm(f"Convert the state of {operator!r} of {app!r} in {place} by {function}?"):
-            raise Mistake("nothing was changed")
+        _confirm(f"Convert the state of {operator!r} of {app!r} in {place} by {function}?", yes)
         assert isinstance(place, SnapshotEnvironment), "a place of commands"
         with closing(place.snapshot(app)) as snapshot:
             before, now = converted(place, *planned, operator, entries_of(snapshot, operator), change)
@@ -273,13 +277,25 @@ def convert_stored(
 
 def evolve(
     target: FileArgument,
-    apply: Annotated[bool, typer.Option("--apply", help="Do what is listed, operator by operator.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Do what is listed.")] = False,
     forget_said: Annotated[
         list[str] | None, typer.Option("--forget", metavar="OP", help="With --apply: drop the state of an operator.")
     ] = None,
     convert: Annotated[
         list[str] | None,
         typer.Option(metavar="OP=MODULE:FUNCTION", help="With --apply: convert the state of an operator."),
+    ] = None,
+    again: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OP", help="Compute state anew from here on down: a function of OP was changed."),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OP", help="Compute nothing anew for OP: it keeps what it has, or begins with nothing."),
+    ] = None,
+    sources: Annotated[
+        list[str] | None,
+        typer.Option("--from", metavar="[NAME=]PATH", help="Read history from an archive, in the place of an input."),
     ] = None,
     yes: YesOption = False,
     data: DataOption = DEFAULT,
@@ -288,34 +304,68 @@ def evolve(
 ) -> None:
     """Compare a program with what has run: which operators are kept, changed, added and dropped, and what that means.
 
-    With --apply the state of operators that were renamed is moved, and other state is dropped and converted as is said.
-    Each change is done or not begun; where the command is killed, the same command does the rest. Without --apply
-    nothing is changed, and the exit code is 1 where a run of the program would be refused.
+    With --apply the state of what was changed or added is computed anew from history, up to where the application has
+    come: outputs of before are not written again. State of operators that were renamed is moved, and other state is
+    dropped and converted as is said. Each change is done or not begun; where the command is killed, the same command
+    does the rest. Without --apply nothing is changed, and the exit code is 1 where a run would be refused.
     """
     with told(), opened(data, environment, kafka_options) as place:
         app, planned = _planned(target, place, "evolve app.py")
         known(place, app)
         if not apply and (forget_said or convert):
             raise Mistake("--forget and --convert are about what --apply does: add it, or leave them out")
+        said = _decisions(planned, forget_said, convert, again, keep)
         if not apply:
-            if _told_of(place, planned, target):
+            if _told_of(place, planned, target, said):
                 raise typer.Exit(FAILED)
             return
         with told(loading=True):
             changes = {id: load_function(function) for id, function in map(_conversion, convert or ())}
+            application = loaded(target)
         _own(place, app)
-        found = {one.operator: one for one in _compared(place, planned)}
-        steps = _steps(found, forget_said or (), changes)
-        if not steps:
+        pipeline, found = application.pipeline(), {one.operator: one for one in _compared(place, planned)}
+        backfill = _backfill(place, pipeline, anew_of(planned[1], found, said), archives_of(application, sources))
+        steps = _steps(found, said, changes)
+        words = [*([_history(backfill)] if backfill else []), *(step.says for step in steps)]
+        if not words:
+            drop_backfill(place, app)
             say(f"nothing is to be done for the state of {app}")
             return
-        if not yes and not typer.confirm(f"{app}: {'; '.join(step.says for step in steps)}?"):
-            raise Mistake("nothing was changed")
+        _confirm(f"{app}: {'; '.join(words)}?", yes)
+        # First: where a function of the user's fails on history, nothing is changed.
+        if backfill is not None:
+            if run_backfill(place, pipeline, backfill, partial(_over_history, place)).stopping:
+                raise Mistake("it was stopped, and nothing was changed")
+            say(f"{app}: {_history(backfill)}; outputs of before are not written again")
         for step in steps:
             _take(place, planned, step, changes)
             say(f"{app}: {step.says}")
-        if _told_of(place, planned, target):
+        if _told_of(place, planned, target, Decisions()):
             raise typer.Exit(FAILED)
+
+
+def _confirm(question: str, yes: bool) -> None:
+    if not yes and not typer.confirm(question):
+        raise Mistake("nothing was changed")
+
+
+def _history(backfill: Backfill) -> str:
+    return f"computes {_named(backfill.operators)} from history ({backfill.told})"
+
+
+def _decisions(
+    planned: tuple[Plan, Graph],
+    forgotten: Collection[str] | None,
+    convert: Collection[str] | None,
+    again: Collection[str] | None,
+    kept: Collection[str] | None,
+) -> Decisions:
+    """Return what a user says of operators; raises `Mistake` for one that the program does not have."""
+    plan, graph = planned
+    for id in (*(again or ()), *(kept or ())):
+        if id not in graph.specs:
+            raise Mistake(f"{plan.app} has no operator {id!r}: it has {', '.join(graph.specs)}")
+    return Decisions(forgotten or (), [_conversion(one)[0] for one in convert or ()], again or (), kept or ())
 
 
 class _Step(NamedTuple):
@@ -327,15 +377,33 @@ class _Step(NamedTuple):
     heir: str = ""
 
 
-def _steps(found: Mapping[str, Evolved], forgotten: Collection[str], changes: Mapping[str, Change]) -> list[_Step]:
-    """Return what is to be done; raises `Mistake` for what nobody has said, and for what is said of others."""
-    for id in (*forgotten, *changes):
-        if id not in found or not found[id].entries:
+def _backfill(
+    place: Environment, pipeline: Pipeline, operators: Collection[str], bound: Mapping[str, object]
+) -> Backfill | None:
+    """Return the back-fill of operators; None where nothing was read that they could have missed."""
+    if not operators:
+        return None
+    found = backfill_of(place, pipeline, operators, bound)
+    return found if any(end > found.starts[at] for at, end in found.until.items()) else None
+
+
+def _over_history(place: Environment, part: Pipeline, span: HistorySpan, bind: Mapping[str, object]) -> Run:
+    return run_blocking(part, place, RunSettings(span=span, bind=bind))
+
+
+def _steps(found: Mapping[str, Evolved], said: Decisions, changes: Mapping[str, Change]) -> list[_Step]:
+    """Return what is to be done beside; raises `Mistake` for what nobody has said, and for what is said of others."""
+    for id in (*said.forgotten, *changes):
+        if id not in found:
             raise Mistake(f"{id!r} has no state: see samza-dsl evolve without --apply")
-    steps = [_Step("forget", id, f"drops the state of {id!r}") for id in forgotten]
+    # Where the command was killed, what it has done is not done again.
+    steps = [_Step("forget", id, f"drops the state of {id!r}") for id in said.forgotten if found[id].entries]
     steps += [_Step("convert", id, f"converts the state of {id!r}") for id in changes]
-    left = [one for id, one in found.items() if one.complaints and id not in forgotten and id not in changes]
+    handled = {*said.forgotten, *changes}
+    left = [one for id, one in found.items() if one.complaints and id not in handled]
     for one in left:
+        if one.anew and one.operator not in said.kept:
+            continue
         if not one.heir:
             instead = f"--forget {one.operator}" + f", or --convert {one.operator}=MODULE:FUNCTION" * any(
                 complaint.convert for complaint in one.complaints
@@ -370,7 +438,7 @@ def _compared(place: Environment, planned: tuple[Plan, Graph]) -> list[Evolved]:
     return evolved(place, *planned, Bindings(place, planned[1], {}).partition_counts(planned[1]))
 
 
-def _told_of(place: Environment, planned: tuple[Plan, Graph], target: str) -> bool:
+def _told_of(place: Environment, planned: tuple[Plan, Graph], target: str, said: Decisions) -> bool:
     """Print what becomes of each operator; return whether a run would be refused."""
     found = _compared(place, planned)
     columns = [Column("operator"), Column("now"), Column("keys", right=True), Column("what it means")]
@@ -379,9 +447,16 @@ def _told_of(place: Environment, planned: tuple[Plan, Graph], target: str) -> bo
     for one in refused:
         first = one.complaints[0]
         drop = f"drop it: --apply --forget {one.operator}"
-        ways = [f"move it to {one.heir!r}: --apply" if one.heir else first.instead, first.convert, drop]
+        anew = "compute it anew from history: --apply" if one.anew else ""
+        ways = [anew or (f"move it to {one.heir!r}: --apply" if one.heir else first.instead), first.convert, drop]
         say(f"{one.operator}: {'; or '.join(filter(None, ways))}")
+    if operators := anew_of(planned[1], {one.operator: one for one in found}, said):
+        say(f"--apply computes {_named(operators)} anew from history; --keep OP leaves one as it is")
     return bool(refused)
+
+
+def _named(operators: Iterable[str]) -> str:
+    return ", ".join(map(repr, operators))
 
 
 class _Look(NamedTuple):

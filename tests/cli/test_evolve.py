@@ -73,7 +73,7 @@ def test_what_nobody_says_is_not_done(ran, call):
     assert refused.exit_code == 2
     assert "say --forget" in refused.stderr and "nothing was changed" in refused.stderr
     assert "or --convert euros=MODULE:FUNCTION" in call(
-        "evolve", "app.py", "--apply", "--yes", "--forget", "old", "--forget", "sums"
+        "evolve", "app.py", "--apply", "--yes", "--forget", "old", "--forget", "sums", "--keep", "euros"
     ).stderr.replace("\n", " ")
     assert call("evolve", "app.py", "--forget", "old").exit_code == 2
     command = ["--forget", "old", "--forget", "sums", "--convert", "euros=conversions:same"]
@@ -103,3 +103,112 @@ def test_a_change_that_a_run_takes_is_told(ran):
 def test_what_can_not_be_done_is_refused(options, wrong, ran):
     said = ran(V1, *options)
     assert (said.exit_code, wrong in said.stderr) == (2, True)
+
+
+SPENT = """
+    from samza_dsl import App, count, total, tumbling
+    app = App("shop")
+    sales = app.input("sales", value=dict, timestamp=lambda r: r["at"])
+    by_shop = sales.filter(lambda r: r["at"] >= 0).partition_by(lambda r: r["shop"], partitions=2, op_id="by-shop")
+    by_shop.scan(lambda n, r: n + r.get("euros", 1), init=int, op_id="kept").send_to(app.output("kept"))
+    by_shop.window(tumbling(seconds={}), {}, op_id="sums").send_to(app.output("sums"))
+"""
+EUROS = 'total(lambda r: r["euros"])'
+LATER = SPENT.format(5, EUROS) + (
+    '    by_shop.window(tumbling(seconds=3), count(), op_id="new").send_to(app.output("new"))\n'
+)
+
+
+def sold(*times):
+    return "".join(f'{{"shop":"{"abc"[at % 3]}","at":{at * 500},"euros":{at}}}\n' for at in times)
+
+
+@pytest.fixture
+def spent(write, call):
+    """Run a program with a stage behind a partition_by over some sales."""
+    write("app.py", SPENT.format(2, "count()"))
+    call("streams", "produce", "sales", stdin=sold(*range(21)))
+    assert call("run", "app.py", "--until-now").exit_code == 0
+
+
+def finished(call, *data):
+    """Let more sales come, and return what all outputs hold when all was read."""
+    call("streams", "produce", "sales", *data, stdin=sold(*range(21, 60)))
+    assert call("run", "app.py", "--until-now", *data).exit_code == 0
+    return {one: lines(call, one, *data) for one in ("kept", "sums", "new")}
+
+
+def lines(call, stream, *data):
+    """Return the keys and values of a stream's records."""
+    found = call("streams", "tail", stream, "-n", "1000", *data).stdout.splitlines()[1:]
+    return [line.split(maxsplit=2)[2] for line in found]
+
+
+def test_what_changed_is_computed_from_history_and_the_rest_goes_on(spent, write, call):
+    write("app.py", LATER)
+    said = call("evolve", "app.py")
+    assert said.exit_code == 1
+    assert "sums: compute it anew from history: --apply" in said.stdout
+    assert "--apply computes 'sums', 'new' anew from history" in said.stdout
+    assert call("evolve", "app.py", "--apply", stdin="n\n").exit_code == 2
+    before = len(lines(call, "sums"))
+    applied = call("evolve", "app.py", "--apply", "--yes")
+    assert applied.exit_code == 0, applied.stderr
+    assert "computes 'sums', 'new' from history (21 offsets of 'sales')" in applied.stdout
+    kept = {id: what for id, (what, _) in table(applied).items() if id != "operator"}
+    assert kept == dict.fromkeys(("sales", "kept", "sums", "new"), "kept")
+    assert "nothing is to be done" in call("evolve", "app.py", "--apply").stdout
+    assert not [one for one in call("streams", "list").stdout.splitlines() if "backfilling" in one]
+    found = finished(call)
+    # The same program over all of it, from the start.
+    data = ("--data", "always")
+    call("streams", "produce", "sales", *data, stdin=sold(*range(21)))
+    assert call("run", "app.py", "--until-now", *data).exit_code == 0
+    until = {one: len(lines(call, one, *data)) for one in ("sums", "new")}
+    always = finished(call, *data)
+    assert found["kept"] == always["kept"]
+    assert sorted(found["new"]) == sorted(always["new"][until["new"] :])
+    assert sorted(found["sums"][before:]) == sorted(always["sums"][until["sums"] :])
+
+
+def test_what_fails_on_history_changes_nothing(spent, write, call):
+    write("app.py", SPENT.format(5, 'total(lambda r: r["dollars"])'))
+    failed = call("evolve", "app.py", "--apply", "--yes")
+    assert failed.exit_code != 0 and "dollars" in failed.stderr
+    write("app.py", SPENT.format(2, "count()"))
+    assert {what for what, _ in table(call("evolve", "app.py")).values()} == {"kept"}
+    assert call("run", "app.py", "--until-now").exit_code == 0
+
+
+def test_a_changed_function_is_said_and_what_is_kept_is_left(spent, call):
+    applied = call("evolve", "app.py", "--apply", "--yes", "--again", "by-shop", "--keep", "kept")
+    assert "computes 'sums' from history" in applied.stdout, applied.stderr
+    assert call("evolve", "app.py", "--again", "nosuch").exit_code == 2
+
+
+def test_history_that_is_gone_is_told_and_read_from_an_archive(write, call):
+    bounded = SPENT.replace('"sales", value=dict', '"sold", value=dict')
+    write("app.py", bounded.format(2, "count()"))
+    write(
+        "making.py",
+        """
+        from samza_dsl import App
+        app = App("making")
+        made = app.input("sales", value=dict, timestamp=lambda r: r["at"])
+        made.send_to(app.output("sold", value=dict, retention_bytes=300))
+    """,
+    )
+    call("streams", "produce", "sales", stdin=sold(*range(21)))
+    assert call("run", "making.py", "--until-now").exit_code == 0
+    assert call("run", "app.py", "--until-now").exit_code == 0
+    assert call("streams", "archive", "sold", "archive").exit_code == 0
+    for start in range(21, 60, 3):
+        call("streams", "produce", "sales", stdin=sold(*range(start, start + 3)))
+        assert call("run", "making.py", "--until-now").exit_code == 0
+        assert call("run", "app.py", "--until-now").exit_code == 0
+        assert call("streams", "archive", "sold", "archive").exit_code == 0
+    write("app.py", bounded.format(5, EUROS))
+    told = call("evolve", "app.py", "--apply", stdin="n\n")
+    assert "are gone)" in told.stdout, told.stderr
+    applied = call("evolve", "app.py", "--apply", "--yes", "--from", "sold=archive")
+    assert "from history (60 offsets of 'sold')" in applied.stdout, applied.stderr

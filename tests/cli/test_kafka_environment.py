@@ -192,6 +192,15 @@ def test_the_state_of_one_operator_is_listed_moved_and_dropped(on_kafka, write, 
     on_kafka("run", "app.py", "--until-now", *there)
     assert shown(on_kafka, f"{topics}-gone")[-2:] == ['["b",1]', '["c",1]']
     assert '["b",2]' in shown(on_kafka, f"{topics}-new")
+    # What is added then has counted all that was sold before, once the program has evolved.
+    version("new", "left", "gone", "all")
+    evolved = on_kafka("evolve", "app.py", "--apply", "--yes")
+    assert "computes 'all' from history" in evolved, evolved
+    assert not [name for name in map(str, on_kafka("streams", "list").split()) if "backfilling" in name]
+    sell("b")
+    on_kafka("run", "app.py", "--until-now", *there)
+    assert shown(on_kafka, f"{topics}-all") == ['["b",3]']
+    assert '["b",2]' in shown(on_kafka, f"{topics}-gone")
 
 
 def test_containers_that_live_are_neither_moved_nor_reset_nor_deleted(on_kafka, ran, broker, topics, program):

@@ -5,16 +5,21 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from operators.core.base import Batch
 from operators.core.entry_keys import StateEntry
+from runtime.job.pipeline import Pipeline
 from runtime.model.checkpoint import Checkpoint
+from runtime.model.history import HistorySpan
 from runtime.opening.stored_state import CHANGING, finish, forget, move
 from runtime.ports.streams import Append, StreamConfig
+from runtime.reprocessing.backfill import backfill_of, drop_backfill, run_backfill
+from runtime.run.run import Run, run_blocking
+from runtime.run.settings import RunSettings
 from runtime.stored_state.entries import StoredEntries, entries_of
 from runtime.stored_state.replacement import converted, imported
 from runtime.systems.log.environment import LogEnvironment
@@ -28,7 +33,7 @@ APP = "changes"
 KEYS = 12_000
 """The keys of each operator: more than one commit of a copy takes."""
 SHARE_OF_WRITES = 0.7
-CHANGES = ("forget", "move", "convert", "import")
+CHANGES = ("forget", "move", "convert", "import", "evolve")
 State = dict[str, list[tuple[bytes, bytes]]]
 
 
@@ -65,11 +70,11 @@ def sizes(state: State) -> dict[str, int]:
     return {store: len(entries) for store, entries in state.items()}
 
 
-def app(counter: str = "counts") -> App:
-    """Return the application, whose counter may have another name."""
+def app(counter: str = "counts", step: int = 1) -> App:
+    """Return the application, whose counter may have another name, and count otherwise."""
     made = App(APP)
     numbers = made.input("numbers", value=int, key=lambda number: number)
-    numbers.scan(lambda state, number: (state or 0) + 1, op_id=counter).send_to(made.output("counts"))
+    numbers.scan(lambda state, number: (state or 0) + step, op_id=counter).send_to(made.output("counts"))
     numbers.scan(lambda state, number: number, op_id="last").send_to(made.output("last"))
     return made
 
@@ -120,6 +125,8 @@ def _completed(data: Path) -> tuple[State, bool]:
         was_begun = bool(log.checkpoints(APP).get(CHANGING, Checkpoint(0)).meanings)
         log.own(APP)
         finish(log, APP)
+        drop_backfill(log, APP)
+        assert not [one for one in log.streams() if one.startswith(f"{APP}.")], "a back-fill leaves no stream"
         return _state(log), was_begun
 
 
@@ -133,6 +140,15 @@ def _forget(log: LogEnvironment) -> None:
 
 def _move(log: LogEnvironment) -> None:
     move(log, APP, "counts", "numbers-counted")
+
+
+def _evolve(log: LogEnvironment) -> None:
+    pipeline = app(step=2).pipeline()
+
+    def run(part: Pipeline, span: HistorySpan, bind: Mapping[str, object]) -> Run:
+        return run_blocking(part, log, RunSettings(span=span, bind=bind))
+
+    run_backfill(log, pipeline, backfill_of(log, pipeline, ["counts"]), run)
 
 
 def _convert(log: LogEnvironment) -> None:
@@ -159,5 +175,6 @@ _CHANGES: dict[str, Callable[[LogEnvironment], None]] = {
     "forget": _forget,
     "move": _move,
     "convert": _convert,
+    "evolve": _evolve,
     "import": _import,
 }

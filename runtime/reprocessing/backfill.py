@@ -1,0 +1,329 @@
+"""Back-fills operators: computes their state from history alone, and joins it to the live application at its cut."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from operators.core.base import MIN_TIMESTAMP
+from planner.model.errors import refuse
+from planner.model.graph import Graph, intermediate
+from planner.model.part import part_of
+from planner.model.plan import Plan, StagePlan
+from planner.model.virtual_tasks import VirtualTask, is_task
+from planner.passes import plan as make_plan
+from runtime.assembly.bindings import ANOTHER, Bindings
+from runtime.assembly.history import beside, partitions_of
+from runtime.job.job_model import JOB
+from runtime.job.parameters import PARAMETERS, noted_as, noted_parameters
+from runtime.job.pipeline import Pipeline
+from runtime.model.checkpoint import Checkpoint, Position
+from runtime.model.clock import wall_clock_ms
+from runtime.model.errors import SamzaError
+from runtime.model.history import HistorySpan
+from runtime.opening.former_inputs import FORMER
+from runtime.opening.opening import with_factor
+from runtime.opening.rewind import begin_anew, meanings_of
+from runtime.opening.stored_state import STAGED, lies, pieces, replace_staged, unread
+from runtime.ports.commits import Commit
+from runtime.ports.environment import Environment, LiveEnvironment, typed
+from runtime.ports.state import StateWrites
+from runtime.reprocessing.handover import read_handover, read_state
+from runtime.reprocessing.takeover import KEEP_OFFSETS
+from runtime.run.driver import Watched
+from runtime.stores.registry import kind_of
+
+BESIDE = "backfilling"
+"""The suffix of the name under which operators are back-filled."""
+Place = tuple[str, int]
+"""A stream and a partition of it."""
+Pieces = Iterable[Sequence[tuple[bytes, bytes | None]]]
+Runs = Callable[[Pipeline, HistorySpan, Mapping[str, object]], Watched]
+"""Runs a pipeline over a span of history, with bindings, to its end."""
+
+
+@dataclass(frozen=True)
+class Backfill:
+    """Operators that are to be computed anew, the part of the application that does so, and the live run's cut.
+
+    `until` has by stream and partition the offset that the live run has come to, and `starts` the first one that there
+    is. Into the streams of `scratch` the part writes what the live run has written already.
+    """
+
+    operators: tuple[str, ...]
+    part: Pipeline
+    bind: Mapping[str, object]
+    starts: Mapping[Place, int]
+    until: Mapping[Place, int]
+    scratch: Mapping[str, str]
+
+    @property
+    def app(self) -> str:
+        """The name under which the part runs."""
+        return self.part.graph.app
+
+    @property
+    def bound(self) -> Mapping[str, object]:
+        """The places of what the part reads and writes."""
+        return {**self.bind, **{name: ANOTHER + other for name, other in self.scratch.items()}}
+
+    @property
+    def told(self) -> str:
+        """The words for what is read, with what is gone of it."""
+        read, gone = Counter[str](), Counter[str]()
+        for (stream, partition), end in self.until.items():
+            start = self.starts[stream, partition]
+            read[stream] += end - start
+            gone[stream] += start if end > start else 0
+        lost = " (the first {:,} are gone)"
+        each = (
+            f"{count:,} offsets of {name!r}{lost.format(gone[name]) if gone[name] else ''}"
+            for name, count in read.items()
+        )
+        return " and ".join(each)
+
+    @property
+    def span(self) -> HistorySpan:
+        """The history up to the cut, at whose end nothing fires that event time has not come to."""
+        return HistorySpan(until={f"{name}:{part}": end for (name, part), end in self.until.items()}, hands_over=True)
+
+
+def backfill_of(
+    environment: Environment,
+    pipeline: Pipeline,
+    operators: Collection[str],
+    bind: Mapping[str, object] = MappingProxyType({}),
+) -> Backfill:
+    """Return the back-fill of some operators up to where their application has come, which this process owns.
+
+    `bind` has what is read in the place of inputs. Raises PlanError for an operator whose state is in memory alone, and
+    SamzaError where records lie between stages that the old program has not read.
+    """
+    graph = pipeline.graph
+    for id in operators:
+        if not (kind := kind_of(graph.specs[id])).durable:
+            wrong = f'its state is in memory alone (store="{kind.name}"), and begins with nothing whenever it is run'
+            raise refuse(graph.specs[id], wrong, f"no store=; or evolve with --keep {id}")
+    options = with_factor(pipeline.options, environment.asked_scale(graph.app).factor)
+    own = replace(options, metrics_to=None)
+    with closing(Bindings(environment, graph, bind)) as bindings:
+        whole = make_plan(graph, options, bindings.partition_counts(graph), wrapped=pipeline.wrapped)
+        part = beside(part_of(graph, whole, operators), BESIDE)
+        _check_drained(environment, graph.app, part)
+        starts, until = _spans(environment, graph.app, part, bindings, options.factor)
+        plan = make_plan(part, own, bindings.partition_counts(part), wrapped=pipeline.wrapped)
+    read = {spec.stream for spec in part.inputs.values()}
+    bound = {name: what for name, what in bind.items() if name in read}
+    scratch = {one.name: f"{part.app}.{one.name}" for one in plan.results}
+    return Backfill(tuple(operators), Pipeline(part, own, pipeline.around), bound, starts, until, scratch)
+
+
+def _check_drained(environment: Environment, app: str, part: Graph) -> None:
+    """Raise SamzaError where records lie in front of operators that are to be computed anew."""
+    existing = environment.streams()
+    for id, spec in part.specs.items():
+        stream = intermediate(app, id)
+        if spec.repartitions and stream in existing and (count := unread(environment, app, stream)):
+            raise SamzaError(
+                f"{count:,} record{'s' * (count > 1)} in {stream!r}, between stages, were not read by the program that "
+                f"has run, and operators behind it are to be computed anew: let that program empty it, "
+                f"{typed(environment, f'drain {spec.site.file}')}, and evolve then"
+            )
+
+
+def _spans(
+    environment: Environment, app: str, part: Graph, bindings: Bindings, factor: int
+) -> tuple[dict[Place, int], dict[Place, int]]:
+    """Return where each partition that a part of an application reads begins, and how far that has read it."""
+    found: dict[Place, list[int]] = defaultdict(list)
+    for name, checkpoint in environment.checkpoints(app).items():
+        if is_task(name) or name == FORMER:
+            for one in checkpoint.positions:
+                found[one.stream, one.partition].append(one.offset)
+    starts, until = {}, {}
+    for _, stream, partition in partitions_of(bindings, part):
+        offsets, origin = found[stream, partition], bindings.origin(stream, partition)
+        if len({*offsets}) > 1 or len(offsets) % factor:
+            raise SamzaError(
+                f"the virtual tasks of {app!r} have come to different offsets of {stream!r}, partition {partition}, "
+                "and history has one end: drain the application with the program that has run, and evolve then"
+            )
+        if origin.system not in KEEP_OFFSETS:
+            raise SamzaError(
+                f"{stream!r} is read from {origin.system}, whose records have no offsets of the stream, so that nobody "
+                f"knows which of them the live run has read: archive the stream (samza-dsl streams archive {stream} "
+                "DIR), and read that"
+            )
+        starts[stream, partition] = start = origin.offsets().start
+        # What was never read is read by the live run from its start.
+        until[stream, partition] = offsets[0] if offsets else start
+    return starts, until
+
+
+class Computed(NamedTuple):
+    """The plan, checkpoints and state of a back-fill that has come to its end."""
+
+    plan: Plan
+    checkpoints: Mapping[str, Checkpoint]
+    state: Iterable[tuple[str, int, Pieces]]
+
+
+def run_backfill(environment: Environment, pipeline: Pipeline, backfill: Backfill, run: Runs) -> Watched:
+    """Compute operators anew by `run`, and let their state join that of the application, which this process owns.
+
+    Where it is stopped or killed before the state has joined, the application is as it was.
+    """
+    # What a back-fill has left that was killed may be of another program, or of another cut.
+    drop_backfill(environment, pipeline.graph.app)
+    done = run(backfill.part, backfill.span, backfill.bound)
+    if not done.stopping:
+        own = backfill.app
+        stores = sorted(one for one in environment.state_stats(own) if one[0] in backfill.operators)
+        state = ((store, task, pieces(environment.state_range(own, store, task))) for store, task in stores)
+        join(environment, pipeline, backfill, Computed(done.plan, environment.checkpoints(own), state))
+    drop_backfill(environment, pipeline.graph.app)
+    return done
+
+
+def join_handover(
+    environment: Environment, pipeline: Pipeline, backfill: Backfill, plan: Plan, directory: Path
+) -> None:
+    """Let the state that an engine has handed over join that of the application, which this process owns."""
+    handover = read_handover(directory)
+    mine = [one for one in handover.state if one.store in backfill.operators]
+    state = ((one.store, one.task, read_state(directory, one)) for one in mine)
+    join(environment, pipeline, backfill, Computed(plan, handover.checkpoints, state))
+
+
+def drop_backfill(environment: Environment, app: str) -> None:
+    """Remove what a back-fill of an application has left, if there is anything."""
+    own = f"{app}.{BESIDE}"
+    if own in environment.applications():
+        environment.own(own)
+        begin_anew(environment, own)
+        if isinstance(environment, LiveEnvironment):
+            environment.reclaim(own)
+    for stream in [one for one in environment.streams() if one.startswith(f"{own}.")]:
+        environment.delete_stream(stream)
+
+
+def join(environment: Environment, pipeline: Pipeline, backfill: Backfill, computed: Computed) -> None:
+    """Put the state that was computed in the place of what operators have had, at the cut of the live application.
+
+    It is staged, and is there as a whole by one commit: a crash leaves all as it was, or is made good.
+    """
+    graph = pipeline.graph
+    options = with_factor(pipeline.options, environment.asked_scale(graph.app).factor)
+    with closing(Bindings(environment, graph, backfill.bind)) as bindings:
+        plan = make_plan(graph, options, bindings.partition_counts(graph), wrapped=pipeline.wrapped)
+    places = _Places(computed.plan, plan)
+    generation = environment.generation(plan.app)
+    for store, task, found in computed.state:
+        to = places.task(store, task)
+        for items in found:
+            environment.commit(Commit(plan.app, generation, [], [StateWrites(STAGED + store, to, [*items])], {}))
+    means, how = meanings_of(plan, graph), lies(plan, graph)
+    joined = _joined(environment.checkpoints(plan.app), computed.checkpoints, graph, backfill, places)
+    replace_staged(
+        environment,
+        plan.app,
+        {id: means[id] for id in backfill.operators},
+        {id: how[id] for id in backfill.operators if id in how},
+        wall_clock_ms(),
+        joined,
+    )
+
+
+class _Places:
+    """The tasks of an application that have what the tasks of a part of it, which runs by itself, have."""
+
+    def __init__(self, own: Plan, plan: Plan) -> None:
+        self._own, self._plan = own, plan
+        self._ids = {one.id for one in plan.operators}
+
+    def task(self, operator: str, task: int) -> int:
+        """Return the number of the task that has what a task of the part has of an operator's state."""
+        own, live = _stage(self._own, operator), _stage(self._plan, operator)
+        base = self._base(own, live, own.base_of(task))
+        found = base + live.width * own.bucket_of(task)
+        assert found in live.tasks, "a part of an application lays keys as the whole does"
+        return found
+
+    def name(self, name: str, stream: str) -> str:
+        """Return the name of the task that has the position in a stream of a task of the part."""
+        task = VirtualTask.of(name)
+        own = next(stage for stage in self._own.stages if stream in stage.inputs)
+        known = next(id for id in own.operators if id in self._ids)
+        return task._replace(base=self._base(own, _stage(self._plan, known), task.base)).name
+
+    @staticmethod
+    def _base(own: StagePlan, live: StagePlan, base: int) -> int:
+        if not own.apart:
+            return base
+        place = next((stream, partition) for task, stream, partition in own.apart if task == base)
+        return next(task for task, *other in live.apart if tuple(other) == place)
+
+
+def _stage(plan: Plan, operator: str) -> StagePlan:
+    return next(stage for stage in plan.stages if operator in stage.operators)
+
+
+def _joined(
+    checkpoints: Mapping[str, Checkpoint],
+    own: Mapping[str, Checkpoint],
+    graph: Graph,
+    backfill: Backfill,
+    places: _Places,
+) -> dict[str, Checkpoint]:
+    """Return the checkpoints of the application that change as what was computed joins it."""
+    part = backfill.part.graph
+    # An engine hands streams between stages over under the application's own name.
+    between = {intermediate(app, id): id for id in part.specs for app in (part.app, graph.app)}
+    found: dict[str, Checkpoint] = {}
+    for name, one in ((name, one) for name, has in own.items() if is_task(name) for one in has.positions):
+        live = places.name(name, one.stream)
+        before = found.get(live, checkpoints.get(live, Checkpoint(0)))
+        now = {(place.stream, place.partition, place.bucket): place for place in before.positions}
+        id = between.get(one.stream)
+        stream = one.stream if id is None else intermediate(graph.app, id)
+        place = (stream, one.partition, one.bucket)
+        entries = [id] if id else [known for known, spec in graph.inputs.items() if spec.matches(stream)]
+        if place in now:
+            now[place] = _told(now[place], one, all(_is_anew(graph, entry, backfill) for entry in entries))
+        elif id is not None:
+            # The live run writes the stream anew: what its producers have told of event time holds there, too.
+            now[place] = replace(one, stream=stream, offset=0, stream_id=0)
+        found[live] = replace(before, positions=tuple(now.values()))
+    if JOB in checkpoints:
+        job = checkpoints[JOB]
+        if noted_parameters(checkpoints) is not None:
+            ids = {*backfill.operators} | part.inputs.keys()
+            noted = noted_as(job.meanings[PARAMETERS], graph, ids)
+            found[JOB] = replace(job, meanings={**job.meanings, PARAMETERS: noted})
+    return found
+
+
+def _is_anew(graph: Graph, entry: str, backfill: Backfill) -> bool:
+    """Whether all state below where messages come into a stage is computed anew."""
+    return all(id in backfill.operators for id in graph.below(entry) if graph.specs[id].stateful)
+
+
+def _told(live: Position, own: Position, is_anew: bool) -> Position:
+    """Return the position of the live run with event time as far as it must be for state that was computed anew.
+
+    Where other state goes on below it, event time does not go back.
+    """
+    if is_anew and (own.producers or own.watermark > MIN_TIMESTAMP):
+        return replace(live, watermark=own.watermark, producers=own.producers, idle=own.idle)
+    producers = {
+        name: max(at, own.producers.get(name, at)) for name, at in chain(own.producers.items(), live.producers.items())
+    }
+    return replace(live, watermark=max(live.watermark, own.watermark), producers=producers)
