@@ -19,8 +19,8 @@ from runtime.reprocessing.backfill import backfill_of, run_backfill
 from runtime.run.run import Run
 from runtime.run.settings import RunSettings
 from samza_dsl import App, Options, session, total, tumbling
-from tests.scale import examples
 from tests.runtime.test_laws import crash_points
+from tests.scale import examples
 from tests.simulation.crash import NOW_MS, Crash, Watched, append_rows, memory, rows_of, run_once
 from tests.simulation.loop import rest, simulate
 from tests.strategies import Event, keys_of
