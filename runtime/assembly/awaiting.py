@@ -71,12 +71,6 @@ def _bound(lane: Lane, graph: Graph, options: Options, most: int) -> None:
     lane.limit = lane.width * max(rounds, 1)
 
 
-def calls_at_once(graph: Graph, options: Options) -> int:
-    """Return how many calls a task may have in flight."""
-    widths = (spec.most_calls for spec in graph.specs.values() if spec.asynchronous)
-    return min(max(widths, default=0), options.max_in_flight)
-
-
 def feed_ahead(lanes: Iterable[Lane], options: Options) -> None:
     """Let as many messages wait for their turn as calls run, so that calls follow each other without a pause.
 

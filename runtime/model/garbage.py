@@ -1,4 +1,4 @@
-"""Rests Python's collector of reference cycles, or lets it look less often, while much is under way at once."""
+"""Rests Python's collector of reference cycles in a step of many rows, and lets it look less often in a run."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 MANY = 1_000
-"""The rows, or calls, from which on the collector rests; a step has so many only where it takes 100 ms at most."""
-MADE = 10 * MANY
-"""The objects that so many calls in flight hold: coroutines, futures, timers and the like. None is garbage."""
+"""The rows from which on the collector rests; a step has so many only where it takes 100 ms at most."""
+MADE = 50_000
+"""The objects more than gone behind which it looks in a run: most of those that a step makes are gone by then."""
 
 
 @contextmanager
@@ -42,21 +42,22 @@ def resting_for(many: int) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def collector_patient(calls: int) -> Iterator[None]:
-    """Raise the collector's first threshold while so many calls may be in flight, if these are many.
+def collector_patient() -> Iterator[None]:
+    """Raise the collector's first threshold for a run.
 
     What outlives its first look is looked at about as often as ever. A threshold of the user's that is higher stays.
 
-    >>> with collector_patient(calls=1_000):
+    >>> with collector_patient():
     ...     gc.get_threshold()[0]
-    10000
+    50000
     """
     first, second, third = usual = gc.get_threshold()
-    if calls < MANY or not 0 < first < MADE:
+    if not 0 < first < MADE:
         yield
         return
-    # At 700 it looks some times while that many calls begin, and as often while they end: 13 % of the processor in B4.
-    # The second threshold falls as the first one rises, so that older objects are looked at as often.
+    # At 700 it looks behind each step, at all that a window holds since, and while calls begin and end: a tenth to a
+    # fifth of the processor where there are many keys, 13 % in B4. The second threshold falls as the first one rises,
+    # so that older objects are looked at as often.
     gc.set_threshold(MADE, max(second * first // MADE, 1), third)
     patient = gc.get_threshold()
     try:

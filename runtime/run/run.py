@@ -26,7 +26,6 @@ from operators.joins.table_join import TableContents
 from operators.partition_by import murmur2
 from planner.model.plan import Plan
 from runtime.assembly.assembly import Assembly
-from runtime.assembly.awaiting import calls_at_once
 from runtime.assembly.history import follow, open_history
 from runtime.commit.commit import Committer
 from runtime.commit.schedule import MOST_WRITERS, commits_by_task, storing
@@ -410,9 +409,8 @@ class Run:
                 one.add_done_callback(lambda one: None if one.cancelled() else self._loop.stop())
             environment = self._environment
             ear = environment.listener() if isinstance(environment, AudibleEnvironment) else None
-            patient = collector_patient(calls_at_once(self._graph, self.plan.options))
             # Listened to before the first look: what is appended behind that look is heard.
-            with self._loop.hearing(ear), patient:
+            with self._loop.hearing(ear), collector_patient():
                 await self._loop.run()
             for one in filter(asyncio.Task.done, beside):
                 one.result()

@@ -23,7 +23,6 @@ from planner.columnar.projection import Reshaped
 from planner.model.levers import Levers
 from planner.model.plan import Options, StagePlan
 from runtime.assembly.assembly import Assembly
-from runtime.assembly.awaiting import calls_at_once
 from runtime.assembly.bindings import Bindings, intermediate_of
 from runtime.assembly.history import begun_at, follow
 from runtime.commit.commit import Committer
@@ -33,7 +32,7 @@ from runtime.functions.user_functions import close_all
 from runtime.loop.loop import LoopMode
 from runtime.model.checkpoint import Position
 from runtime.model.clock import Clock, SystemClock
-from runtime.model.garbage import collector_patient
+from runtime.model.garbage import MADE, collector_patient
 from runtime.model.metrics import RunMetrics
 from runtime.ports.sink import Sink
 from runtime.reading.reader import Columnar
@@ -61,8 +60,6 @@ COMMIT_INTERVAL_MS = 10_000
 PROGRAMS_KEPT = 4
 COLUMNAR = 8
 """The factor by which more records than usual are taken in at once where they come in columns."""
-MADE = 50_000
-"""The surplus of objects made over those gone at which Python's collector looks for cycles in a worker."""
 
 
 class InlineExecutor(Executor):
@@ -278,7 +275,7 @@ class UnitRun:
         try:
             for functions in self._functions:
                 await functions.open()
-            with collector_patient(calls_at_once(self._graph, self._job.plan.options)):
+            with collector_patient():
                 await self._run()
         except BaseException:
             await self._close(quietly=True)
