@@ -26,6 +26,7 @@ from runtime.systems.folders.growing import growing_folder
 from runtime.systems.folders.rolling import committed_files, rolling_files
 from runtime.systems.http.http_source import http_source
 from runtime.systems.http.webhook import webhook
+from runtime.systems.http.websocket import websocket
 
 __all__ = [
     "AtLeastOnceSink",
@@ -52,4 +53,5 @@ __all__ = [
     "rolling_files",
     "sqlite",
     "webhook",
+    "websocket",
 ]
