@@ -19,6 +19,7 @@ from runtime.ports.connectors import (
     TransactionalSink,
 )
 from runtime.ports.streams import Offsets
+from runtime.systems.connectors.generator import generator
 from runtime.systems.databases.duckdb_file import duckdb
 from runtime.systems.databases.postgres import postgres
 from runtime.systems.databases.sqlite import sqlite
@@ -47,6 +48,7 @@ __all__ = [
     "Unavailable",
     "committed_files",
     "duckdb",
+    "generator",
     "growing_folder",
     "http_source",
     "postgres",

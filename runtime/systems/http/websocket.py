@@ -10,9 +10,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from operators.core.durations import Duration
 from runtime.model.errors import SamzaError
-from runtime.ports.connectors import Intake, PushedRecord, PushedSource, length_ms
+from runtime.ports.connectors import Intake, PushedRecord, PushedSource
 from runtime.systems.files.places.locations import needs
 from runtime.systems.http.tokens import Token, token_said
 
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
 AT_ONCE = 1_000
 """The messages that are appended at a time at most."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
+CONNECT_S = 10.0
+"""The time that a server has to take a connection."""
 HEARTBEAT_S = 20.0
 """The interval of pings; a connection on which nothing answers these is made anew."""
 NOTE = "resume"
@@ -46,7 +47,6 @@ def websocket(
     token_file: str | Path | None = None,
     headers: Mapping[str, str] = MappingProxyType({}),
     max_message_bytes: int = 1 << 20,
-    timeout_ms: Duration = 10_000,
 ) -> PushedSource:
     """Take in the messages of a websocket: `{"trades": connectors.websocket("wss://example.com/trades")}`.
 
@@ -67,9 +67,8 @@ def websocket(
         raise SamzaError('websocket(url): write where messages come from: websocket("wss://example.com/trades")')
     if type(max_message_bytes) is not int or max_message_bytes < 1:
         raise SamzaError(f"websocket(max_message_bytes={max_message_bytes!r}): write a whole number, as 1_000_000")
-    timeout_s = length_ms("websocket(timeout_ms", timeout_ms) / 1_000
     said = token_said("websocket", token, token_file)
-    client = _Client(url, resume, hello, said, dict(headers), (max_message_bytes, timeout_s))
+    client = _Client(url, resume, hello, said, dict(headers), max_message_bytes)
     return PushedSource(client.name, client.push)
 
 
@@ -83,12 +82,12 @@ class _Client:
         hello: Hello,
         token: Token,
         headers: Mapping[str, str],
-        limits: tuple[int, float],
+        most_bytes: int,
     ) -> None:
         parts = urlsplit(url)
         self.name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         self._url, self._resume, self._hello, self._token, self._headers = url, resume, hello, token, headers
-        self._most_bytes, self._timeout_s = limits
+        self._most_bytes = most_bytes
 
     def push(self, intake: Intake) -> None:
         """Take messages in until the run ends."""
@@ -127,7 +126,7 @@ class _Client:
         connecting = session.ws_connect(
             url, headers=headers, heartbeat=HEARTBEAT_S, max_msg_size=self._most_bytes, autoping=True
         )
-        socket = await asyncio.wait_for(connecting, self._timeout_s)
+        socket = await asyncio.wait_for(connecting, CONNECT_S)
         came: asyncio.Queue[bytes | None] = asyncio.Queue(2 * AT_ONCE)
         beside = [asyncio.create_task(_receive(socket, came)), asyncio.create_task(_close_at_the_end(socket, intake))]
         has_come = False
