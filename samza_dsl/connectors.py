@@ -22,6 +22,7 @@ from runtime.ports.connectors import (
     TransactionalSink,
 )
 from runtime.ports.streams import Offsets
+from runtime.systems.connectors.generator import generator
 from runtime.systems.databases.duckdb_file import duckdb, duckdb_source
 from runtime.systems.databases.postgres import postgres, postgres_source
 from runtime.systems.databases.sqlite import sqlite, sqlite_source
@@ -29,6 +30,7 @@ from runtime.systems.folders.growing import growing_folder
 from runtime.systems.folders.rolling import committed_files, rolling_files
 from runtime.systems.http.http_source import http_source
 from runtime.systems.http.webhook import webhook
+from runtime.systems.http.websocket import websocket
 
 __all__ = [
     "AtLeastOnceSink",
@@ -53,6 +55,7 @@ __all__ = [
     "committed_files",
     "duckdb",
     "duckdb_source",
+    "generator",
     "growing_folder",
     "http_source",
     "postgres",
@@ -61,4 +64,5 @@ __all__ = [
     "sqlite",
     "sqlite_source",
     "webhook",
+    "websocket",
 ]

@@ -94,6 +94,8 @@ def test_the_connectors_of_the_tutorial_work(tmp_path, monkeypatch):
         runpy.run_path("incoming.py", run_name="__main__")
     assert [one.records for one in samza_dsl.list_streams() if one.name == "incoming-orders"] == [1]
     testing.check_source(lambda: runpy.run_path("ticker.py")["TICKS"], times=3)
+    runpy.run_path("streams.py", run_name="__main__")
+    assert [one.records for one in samza_dsl.list_streams() if one.name == "all-trades"] == [100]
     bound = runpy.run_path("posted.py")
     run = bound["app"].run(bind={**bound["BIND"], "large-orders": "large.jsonl"}, until_now=True)
     assert run.plan.app == "posted"

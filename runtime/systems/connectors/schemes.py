@@ -118,6 +118,12 @@ def _listening_at(url: str) -> PushedSource:
     return http_source(parts.netloc, parts.path or "/", token_file=said.get("token_file"))
 
 
+def _websocket_at(url: str) -> PushedSource:
+    from runtime.systems.http.websocket import websocket
+
+    return websocket(url)
+
+
 def _webhook_at(url: str) -> AtLeastOnceSink:
     from runtime.systems.http.webhook import webhook
 
@@ -230,6 +236,8 @@ OF_PLACES = {
 """The product's own connectors by what stands in front of a path, a glob or a URL: `growing:incoming/*.jsonl`."""
 BUILT_IN = {
     "listen": Scheme(source=_listening_at),
+    "ws": Scheme(source=_websocket_at),
+    "wss": Scheme(source=_websocket_at),
     "webhook+http": Scheme(sink=_webhook_at),
     "webhook+https": Scheme(sink=_webhook_at),
     "sqlite": Scheme(_sqlite_source_at, _sqlite_at),

@@ -17,7 +17,7 @@ from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.connectors import Intake, PushedRecord, PushedSource, length_ms
 from runtime.ports.source import Source
 from runtime.systems.files.files import kind_read, open_files
-from runtime.systems.files.places.locations import FoundFile, found_files, is_remote, local_path, url_of
+from runtime.systems.files.places.locations import FoundFile, found_files, is_remote, local_path, told_url, url_of
 
 AT_ONCE = 10_000
 """The records that are appended at a time, about, with the notes of all files that they are of."""
@@ -58,7 +58,7 @@ def growing_folder(where: str | Path, *, poll_ms: Duration = 1_000, settled_ms: 
     usual = 0 if is_remote(where) else SETTLED_MS
     still_ms = usual if settled_ms is None else length_ms("growing_folder(settled_ms", settled_ms, least=0)
     folder = _Folder(place, length_ms("growing_folder(poll_ms", poll_ms) / 1_000, still_ms / 1_000)
-    return PushedSource(f"growing:{place}", folder.push)
+    return PushedSource(f"growing:{told_url(place)}", folder.push)
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class _Folder:
         except SamzaError as error:
             if str(found.file.path) not in self.warned:
                 self.warned.add(str(found.file.path))
-                _log.warning("%s is not taken in: %s", self.place, error)
+                _log.warning("%s is not taken in: %s", told_url(self.place), error)
             return False
         return True
 

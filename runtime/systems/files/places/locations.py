@@ -39,7 +39,7 @@ class RemoteFile:
     @property
     def name(self) -> str:
         """The name of the file without its folders."""
-        return self.url.rpartition("/")[2]
+        return told_url(self.url).rpartition("/")[2]
 
     @property
     def suffix(self) -> str:
@@ -57,7 +57,7 @@ class RemoteFile:
         return opened_file(self.url)
 
     def __str__(self) -> str:
-        return self.url
+        return told_url(self.url)
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,24 @@ def is_remote(what: str | Path) -> bool:
     """
     scheme = SCHEME.match(str(what))
     return scheme is not None and scheme[1].lower() != "file"
+
+
+def of_http(url: str) -> bool:
+    """Whether a URL is one of HTTP: its names are escaped, and behind "?" stands no name."""
+    return url.partition(":")[0].lower() in ("http", "https")
+
+
+def told_url(url: str) -> str:
+    """Return a URL as it may be told: of HTTP without who asks, and what stands behind "?", which may be a signature.
+
+    >>> told_url("https://me:secret@host/a.csv?key=secret"), told_url("s3://lake/?.csv")
+    ('https://host/a.csv', 's3://lake/?.csv')
+    """
+    if not of_http(url):
+        return url
+    scheme, _, rest = url.partition("?")[0].partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
 def url_of(what: str | Path) -> str:
@@ -114,7 +132,10 @@ def files_of(what: str | Path) -> list[DataFile]:
     if is_remote(what):
         files = [one.file for one in found_files(what)]
         if not files:
-            raise SamzaError(f"there is no file {what}, nor one below it; check the URL that the stream is bound to")
+            wrong = (
+                f"there is no file {told_url(str(what))}, nor one below it; check the URL that the stream is bound to"
+            )
+            raise SamzaError(wrong)
         return files
     path = local_path(what)
     found = _found_at(path)
@@ -137,7 +158,7 @@ def found_files(what: str | Path) -> list[FoundFile]:
         with needs_pyarrow(f"{what} needs", "files"):
             from runtime.systems.files.places.remote import listed_files
         return [
-            FoundFile(DataFile(RemoteFile(url), fields_in(url)), size, modified_s)
+            FoundFile(DataFile(RemoteFile(url), fields_in(unquote(url) if of_http(url) else url)), size, modified_s)
             for url, size, modified_s in listed_files(url_of(what))
         ]
     found = []

@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, FSSpecHandler, PyFileSystem
 
 from runtime.model.errors import SamzaError
-from runtime.systems.files.places.locations import MAGIC, OBJECT_STORES, braced, is_data, matches, needs, parted
+from runtime.systems.files.places.locations import (
+    MAGIC,
+    OBJECT_STORES,
+    braced,
+    is_data,
+    matches,
+    needs,
+    of_http,
+    parted,
+    told_url,
+)
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -24,13 +35,16 @@ OF_ARROW = {*OBJECT_STORES.values(), "hdfs", "viewfs"}
 def listed_files(url: str) -> list[tuple[str, int, float]]:
     """Return the files of a URL, which may be a glob, at any depth: the URL of each, its bytes, and its time (s)."""
     base, path = parted(url)
-    is_glob = MAGIC.search(path) is not None
+    is_http = of_http(url)
+    # Of HTTP what stands behind "?" is no name, and asks for one file alone.
+    is_glob = MAGIC.search(path) is not None and not (is_http and "?" in path)
     fixed = MAGIC.split(path)[0].rpartition("/")[0] if is_glob else path.rstrip("/")
     system, root = remote_system(base + fixed)
     try:
-        found = list(_listed(system, root, is_glob))
+        # A server of HTTP can't tell a folder from a file: it is one by the slash behind its name.
+        found = list(_listed(system, root, is_glob or (is_http and url.endswith("/"))))
     except (OSError, pa.ArrowException) as error:
-        raise SamzaError(f"can't look into {url}: {error}; check the URL, and who may read there") from error
+        raise SamzaError(f"can't look into {told_url(url)}: {error}; check the URL, and who may read there") from error
     below = [one.path[len(root) :].lstrip("/") for one in found]
     names = [f"{fixed}/{one}".strip("/") if one else fixed for one in below]
     patterns = braced(path.rstrip("/")) if is_glob else []
@@ -38,16 +52,16 @@ def listed_files(url: str) -> list[tuple[str, int, float]]:
     kept = [
         (name, one)
         for name, one in zip(names, found, strict=True)
-        if all(map(is_data, name.split("/")[start:])) and (not is_glob or any(matches(name, each) for each in patterns))
+        for said in (unquote(name) if is_http else name,)
+        if all(map(is_data, said.split("/")[start:])) and (not is_glob or any(matches(said, each) for each in patterns))
     ]
     kept.sort(key=lambda one: one[0].split("/"))
     return [(base + name, one.size or 0, (one.mtime_ns or 0) / 1e9) for name, one in kept]
 
 
-def _listed(system: FileSystem, root: str, is_glob: bool) -> Iterable[FileInfo]:
+def _listed(system: FileSystem, root: str, is_folder: bool) -> Iterable[FileInfo]:
     """Return all files at a place or below it."""
-    if not is_glob:
-        # Of a glob the place is a folder, which a server of HTTP can't tell from a file.
+    if not is_folder:
         (at,) = system.get_file_info([root])
         if at.type == FileType.File:
             return [at]
@@ -75,9 +89,9 @@ def remote_system(url: str) -> tuple[FileSystem, str]:
         system, root = opened_system(f"{OBJECT_STORES.get(scheme.lower(), scheme)}:{authority}")
     except (OSError, ValueError, ImportError, pa.ArrowException) as error:
         raise SamzaError(
-            f"can't open {url}: {error}; a local run opens s3://, gs://, abfss:// and hdfs:// by Arrow, and others, as "
-            "az://, http:// and memory://, by fsspec, with the credentials that the documentation of each names; Spark "
-            "opens what its session can: on=Spark(session)"
+            f"can't open {told_url(url)}: {error}; a local run opens s3://, gs://, abfss:// and hdfs:// by Arrow, and "
+            "others, as az://, http:// and memory://, by fsspec, with the credentials that the documentation of each "
+            "names; Spark opens what its session can: on=Spark(session)"
         ) from error
     return system, f"{root.rstrip('/')}/{path}"
 
