@@ -137,7 +137,7 @@ class Avro:
         named: dict[str, Schema] = {}
         for _, other in registry.referred(found):
             parsed(_of_text(other.schema), named)
-        return parsed(_of_text(found.schema), named)
+        return parsed(_with_times(_of_text(found.schema)), named)
 
     def _start(self) -> bytes:
         """Return what lies in front of each value; the first time, with the schema registered."""
@@ -259,6 +259,30 @@ def parsed(schema: Schema, named: dict[str, Schema] | None = None) -> Schema:
         return fastavro.parse_schema(schema, named_schemas=named if named is not None else {})
     except Exception as error:
         raise SerdeError(f"a schema is none of Avro: {error}") from error
+
+
+PARTS = ("type", "items", "values", "fields")
+"""What of a schema may hold others."""
+CONNECT = "connect.name"
+_TIMES = {
+    "io.debezium.time.Date": "date",
+    "io.debezium.time.Timestamp": "local-timestamp-millis",
+    "io.debezium.time.MicroTimestamp": "local-timestamp-micros",
+    "io.debezium.time.Time": "time-millis",
+    "io.debezium.time.MicroTime": "time-micros",
+}
+"""Types of Debezium that Avro has as well, under another name."""
+
+
+def _with_times(schema: Schema) -> Schema:
+    """Return a schema in which the times of Debezium are told as Avro tells them."""
+    if isinstance(schema, list):
+        return list(map(_with_times, schema))
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: _with_times(one) if name in PARTS else one for name, one in schema.items()}
+    time = _TIMES.get(str(schema.get(CONNECT)))
+    return found if time is None or "logicalType" in schema else {**found, "logicalType": time}
 
 
 def _of_text(schema: Schema) -> Schema:
