@@ -59,7 +59,7 @@ from runtime.model.sizing import ByLoad, Load, Sized
 from runtime.model.state_choice import Forget
 from runtime.queries.state_query import QueriedState, StateQuery
 from runtime.spark.session import Spark
-from runtime.systems.files.tables import IntoTable, SparkTable
+from runtime.systems.files.places.tables import IntoTable, SparkTable
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic
 from samza_dsl.application.app import App
 from samza_dsl.data.queries import query

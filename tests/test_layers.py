@@ -35,6 +35,7 @@ HOMES = {
         ),
         *(
             "runtime/systems/files/schemas.py",
+            "runtime/systems/files/arrow_files.py",
             "runtime/systems/files/plain_columns.py",
             "runtime/systems/files/table_files.py",
             "runtime/stored_state/parquet_rows.py",

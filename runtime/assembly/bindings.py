@@ -40,7 +40,7 @@ from runtime.systems.connectors.inbox import Inbox
 from runtime.systems.connectors.outbox import CutBackSink, Outbox
 from runtime.systems.connectors.schemes import connected_sink, connected_source
 from runtime.systems.files.places.locations import needs_pyarrow
-from runtime.systems.files.tables import check_read_anywhere, check_written_anywhere, into_table, is_frame
+from runtime.systems.files.places.tables import check_read_anywhere, check_written_anywhere, into_table, is_frame
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.systems.memory.lists import ListSink
 

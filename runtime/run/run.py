@@ -29,6 +29,7 @@ from runtime.assembly.assembly import Assembly
 from runtime.assembly.history import follow, open_history
 from runtime.commit.commit import Committer
 from runtime.commit.schedule import MOST_WRITERS, commits_by_task, storing
+from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.serdes import Tagged
 from runtime.functions.user_functions import Around, Functions, close_all
 from runtime.job.pipeline import Pipeline
@@ -67,7 +68,6 @@ from runtime.run.scaling import Scaler
 from runtime.run.settings import UNSAID, Cluster, RunSettings
 from runtime.stage.chain import Chain
 from runtime.stored_state.repartitioning import Repartitioning, repartitioned
-from runtime.systems.files.rows import type_of_values
 from runtime.systems.frames.results import OutputFrame
 from runtime.systems.kafka.client.topic import cluster_of
 from runtime.systems.log.environment import LogEnvironment

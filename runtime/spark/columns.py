@@ -12,11 +12,11 @@ from msgspec import inspect
 
 from operators.core.base import Serde
 from operators.io import Input
+from runtime.encoding.formats.rows import column_types, fields_wanted, has_columns, row_of
 from runtime.encoding.serdes import Bytes
 from runtime.model.errors import SamzaError
 from runtime.systems.files.jsonl import json_of
 from runtime.systems.files.parquet import OF_ARROW, arrow_type
-from runtime.systems.files.rows import column_types, fields_wanted, has_columns, row_of
 from runtime.systems.files.schemas import (
     ColumnType,
     FieldDifference,

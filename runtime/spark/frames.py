@@ -20,7 +20,7 @@ from runtime.spark.columns import FrameColumns, by_name
 from runtime.spark.connection import connected
 from runtime.spark.session import clone_of
 from runtime.spark.spark_errors import as_said
-from runtime.systems.files.files import kind_read, open_files
+from runtime.systems.files.files import KIND_OF_SUFFIX, kind_read, open_files
 from runtime.systems.files.folders import Folders
 from runtime.systems.files.places.locations import (
     DataFile,
@@ -31,6 +31,7 @@ from runtime.systems.files.places.locations import (
     local_path,
     url_of,
 )
+from runtime.systems.files.places.tables import SparkTable, table_of
 from runtime.systems.files.table_files import (
     KEY,
     OFFSET,
@@ -42,7 +43,6 @@ from runtime.systems.files.table_files import (
     PlainRows,
     StoredRows,
 )
-from runtime.systems.files.tables import SparkTable, table_of
 from runtime.units.laid_rows import GROUP, TEXT
 
 if TYPE_CHECKING:
@@ -230,6 +230,8 @@ def _of_files(session: SparkSession, stream: str, asked: SparkTable, reads: Sequ
     kinds = sorted({kind_read(file.path) for file in found})
     if len(kinds) > 1:
         raise SamzaError(f"{what} holds files of several kinds ({', '.join(kinds)}); bind one kind at a time")
+    if kinds[0] not in KIND_OF_SUFFIX.values():
+        raise SamzaError(f"{what}: a run on Spark reads JSON lines, CSV and Parquet, not {kinds[0]}: bind such files")
     given = Folders(found).names
     fields = {same_spelling(file): one.fields for file, one in zip(files, found, strict=True)}
     group = functions.col("_metadata.file_path")

@@ -24,7 +24,7 @@ from runtime.spark.own_code import with_own_code
 from runtime.spark.session import Spark
 from runtime.spark.spark_errors import as_said
 from runtime.systems.files.places.locations import DataFile, is_remote
-from runtime.systems.files.tables import only_on_spark
+from runtime.systems.files.places.tables import only_on_spark
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.units.carried_error import told
 from runtime.units.laid_rows import REPORT, LaidRows, Laying, lay_down

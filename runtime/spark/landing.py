@@ -20,8 +20,8 @@ from runtime.spark.frames import frame_of, opening
 from runtime.spark.laid_down import reports_of
 from runtime.spark.session import Spark, is_of_connect
 from runtime.spark.spark_errors import as_said
+from runtime.systems.files.places.tables import SparkTable
 from runtime.systems.files.table_files import OWN
-from runtime.systems.files.tables import SparkTable
 from runtime.systems.host.durable import make_durable
 from runtime.units.driver.micro_batch_inputs import Landing
 from runtime.units.laid_rows import Laying

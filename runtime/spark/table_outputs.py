@@ -22,7 +22,7 @@ from runtime.ports.environment import Environment
 from runtime.ports.streams import StreamConfig
 from runtime.spark.session import Spark
 from runtime.spark.table_writer import KeptOutput, TableWriter
-from runtime.systems.files.tables import IntoTable, into_table
+from runtime.systems.files.places.tables import IntoTable, into_table
 from runtime.systems.host.durable import make_durable, replace_durably
 from runtime.systems.host.locks import lock
 from runtime.units.publication.publishing import ByEngine, remove_others

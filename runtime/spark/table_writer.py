@@ -14,14 +14,14 @@ import msgspec
 import pyarrow as pa
 
 from operators.core.base import Output
+from runtime.encoding.formats.rows import VALUE, column_types, columns_of, has_columns, row_type, type_of_values
 from runtime.model.errors import SamzaError, system_errors_told
 from runtime.spark.columns import type_of
 from runtime.spark.session import copied
 from runtime.spark.spark_errors import as_said
 from runtime.systems.files.parquet import arrow_type
-from runtime.systems.files.rows import VALUE, column_types, columns_of, has_columns, row_type, type_of_values
+from runtime.systems.files.places.tables import IntoTable, TableName
 from runtime.systems.files.schemas import ColumnType, FieldDifference, differences, differences_of_value
-from runtime.systems.files.tables import IntoTable, TableName
 from runtime.systems.host.durable import make_durable, replace_durably
 
 if TYPE_CHECKING:

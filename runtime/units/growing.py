@@ -11,13 +11,13 @@ from typing import cast
 import msgspec
 
 from operators.core.base import Batch, Serde
+from runtime.encoding.formats.rows import type_of_values
 from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.source import Source
 from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.files import KIND_OF_SUFFIX, paths_of
 from runtime.systems.files.jsonl import JsonlSource
 from runtime.systems.files.record_files import BLOCK, BYTE_ORDER_MARK, LONGEST_RECORD
-from runtime.systems.files.rows import type_of_values
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):

@@ -12,7 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from runtime.model.errors import SamzaError, SerdeError, system_errors_told
-from runtime.systems.files.files import KIND_OF_SUFFIX, open_sink
+from runtime.systems.files.files import KIND_OF_SUFFIX, check_kind_on_spark, open_sink
 from runtime.systems.host.durable import make_durable
 from runtime.systems.host.locks import is_locked, lock
 from runtime.units.program import Unit
@@ -31,6 +31,7 @@ class Staged:
         self.path = path.absolute()
         check_is_empty(path)
         open_sink(self.path).close()
+        check_kind_on_spark(self.path)
         self.has_parts = KIND_OF_SUFFIX[self.path.suffix.lower()] == "parquet" or self.path.is_dir()
         with system_errors_told(self.path, "written"):
             self._sweep()

@@ -15,9 +15,9 @@ from planner.columnar.spark_ways import to_text
 from planner.model.plan import Plan, whole
 from planner.passes import plan as make_plan
 from runtime.assembly.bindings import Bindings
+from runtime.encoding.formats.rows import type_of_rows
 from runtime.ports.environment import Environment
 from runtime.systems.connectors.schemes import promise_of
-from runtime.systems.files.rows import type_of_rows
 from samza_dsl.application.app import App
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, exists, opened
 from samza_dsl.cli.errors import Mistake, told

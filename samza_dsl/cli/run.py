@@ -19,7 +19,7 @@ from runtime.spark.session import Spark
 from runtime.systems.connectors.schemes import connected_sink, connected_source, is_connected, shown_url
 from runtime.systems.files.files import open_sink, open_source
 from runtime.systems.files.places.locations import is_remote
-from runtime.systems.files.tables import check_written_anywhere, into_table, only_on_spark
+from runtime.systems.files.places.tables import check_written_anywhere, into_table, only_on_spark
 from runtime.systems.host.addresses import address_of
 from runtime.systems.kafka.client.topic import KafkaCluster, topic_of
 from samza_dsl.application.app import App

@@ -20,7 +20,7 @@ from runtime.ports.sink import Sink
 from runtime.systems.files import parquet, record_files
 from runtime.systems.files.files import open_folder, open_sink, open_source
 from runtime.systems.files.places.locations import fields_in
-from runtime.systems.files.tables import IntoTable
+from runtime.systems.files.places.tables import IntoTable
 from runtime.systems.memory.lists import ListSink, ListSource
 from tests.scale import examples
 

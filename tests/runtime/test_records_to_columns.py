@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from operators.core.base import Batch
+from runtime.encoding.formats.rows import RowSerde
 from runtime.encoding.serdes import Json
 from runtime.model.errors import SerdeError
 from runtime.systems.files.parquet import ApartSerde, ParquetSink
 from runtime.systems.files.plain_columns import RecordColumns
-from runtime.systems.files.rows import RowSerde
 
 
 class Inner(msgspec.Struct):

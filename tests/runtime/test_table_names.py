@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.model.errors import SamzaError
-from runtime.systems.files.tables import FORMATS, TableName, table_of
+from runtime.systems.files.places.tables import FORMATS, TableName, table_of
 
 
 @given(st.sampled_from(FORMATS), st.text(min_size=1).filter(str.strip))

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrameWriter
 
 from runtime.spark import batch, table_outputs, table_writer
 from runtime.spark.table_outputs import into_tables
-from runtime.systems.files.tables import into_table
+from runtime.systems.files.places.tables import into_table
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.units.driver import application
 from runtime.units.driver import micro_batch_application as streamed

@@ -11,7 +11,7 @@ from operators.windows.window import Window
 from planner.codegen.inlining import why_called
 from planner.columnar.combining import combined, functions_of
 from planner.columnar.spark_ways import WAYS
-from runtime.systems.files.rows import type_of_rows
+from runtime.encoding.formats.rows import type_of_rows
 from samza_dsl import App, collect, count, session, tumbling
 from samza_dsl.cli.plan import on_spark
 from tests.spark.combining import ways_of

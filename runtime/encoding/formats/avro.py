@@ -6,14 +6,14 @@ import datetime as dt
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from operators.core.sites import here
 from planner.model.errors import refuse
 from runtime.encoding.formats.avro_nesting import depth_check
-from runtime.encoding.formats.avro_shapes import AvroShape, Change, NotHeld, name_of, shape_of
+from runtime.encoding.formats.avro_shapes import AvroShape, Change, Datum, NotHeld, Schema, name_of, shape_of
 from runtime.encoding.formats.extras import needs_extra
 from runtime.encoding.formats.plain_values import PlainValues
 from runtime.encoding.formats.registry import (
@@ -29,9 +29,6 @@ from runtime.model.errors import SerdeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-ParsedSchema: TypeAlias = Any
-"""A schema as fastavro has parsed it: a text, a dict, or a list of such."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ class Avro:
     place: SubjectPlace | None = field(default=None, repr=False, compare=False)
     """The stream that it writes, which a run fills in."""
     _codec: AvroCodec = field(init=False, repr=False, compare=False)
-    _readers: dict[int, Callable[[bytes], Any]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _readers: dict[int, Callable[[bytes], Datum]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _head: list[bytes] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __post_init__(self) -> None:
@@ -97,6 +94,11 @@ class Avro:
         said = self.type, self.schema, self.registry, self.subject, self.namespace, self.written_with, self.place
         return type(self), said
 
+    @property
+    def text(self) -> str:
+        """The schema, as JSON."""
+        return self._codec.text
+
     def placed(self, place: SubjectPlace) -> Avro:
         """Return it as it writes to a stream."""
         return self if self.registry is None or self.place == place else replace(self, place=place)
@@ -109,17 +111,17 @@ class Avro:
         """Return the bytes of each of many values."""
         return self._codec.write(values, self._start())
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> Datum:
         """Return the value of `data`; raises SerdeError for what does not fit its schema, or the type."""
         return self._codec.made([self._read(data)])[0]
 
-    def decode_all(self, column: Sequence[bytes]) -> list[Any]:
+    def decode_all(self, column: Sequence[bytes]) -> list[Datum]:
         """Return the value of each of many bytes."""
         if self.registry is None:
             return self._codec.made(list(map(self._readers[0], column)))
         return self._codec.made(list(map(self._read, column)))
 
-    def _read(self, data: bytes) -> Any:
+    def _read(self, data: bytes) -> Datum:
         if self.registry is None:
             return self._readers[0](data)
         id = split_head(data)
@@ -128,14 +130,14 @@ class Avro:
             read = self._readers[id] = self._codec.reading(self._registered(self.registry, id), HEAD.size)
         return read(data)
 
-    def _registered(self, registry: SchemaRegistry, id: int) -> ParsedSchema:
+    def _registered(self, registry: SchemaRegistry, id: int) -> Schema:
         found = registry.schema(id)
         if found.written_in != "AVRO":
             raise SerdeError(f"schema {id} of {registry!r} is {found.written_in}, and this stream is read as Avro")
-        named: dict[str, Any] = {}
+        named: dict[str, Schema] = {}
         for _, other in registry.referred(found):
             parsed(_of_text(other.schema), named)
-        return parsed(_of_text(found.schema), named)
+        return parsed(_with_times(_of_text(found.schema)), named)
 
     def _start(self) -> bytes:
         """Return what lies in front of each value; the first time, with the schema registered."""
@@ -150,10 +152,11 @@ class Avro:
 class AvroCodec:
     """Turns values of a type into data of Avro by one schema, and what any schema has written into values.
 
-    Raises PlanError for a type that the schema does not hold, and for a schema that is none.
+    Where it does not resolve, the schema is only one of those that have written. Raises PlanError for a type that the
+    schema does not hold, and for a schema that is none.
     """
 
-    def __init__(self, kind: object, schema: str | None, namespace: str | None = None) -> None:
+    def __init__(self, kind: object, schema: str | None, namespace: str | None = None, resolves: bool = True) -> None:
         with needs_extra("Avro", "fastavro", "avro"):
             import fastavro
             import fastavro.validation
@@ -173,17 +176,17 @@ class AvroCodec:
                 here(), "Avro() says neither the type of values nor their schema", "Avro(Order), or Avro(schema=...)"
             )
         said = shape.schema if schema is None and shape is not None else _of_text(schema or "")
-        if schema is not None and shape is not None:
+        if schema is not None and shape is not None and resolves:
             _check_all_held(what, shape.schema, said)
         try:
-            self.schema: ParsedSchema = fastavro.parse_schema(said)
+            self.schema: Schema = fastavro.parse_schema(said)
         except Exception as error:
             raise refuse(
                 here(), f"{what}: the schema is none of Avro: {error}", "a schema as Avro specifies it"
             ) from None
         self.text = to_json(said).decode()
         self.name = _name_in(self.schema)
-        self._given = schema is not None
+        self._given = schema is not None and resolves
         self._plain = PlainValues(kind)
         self._change: Change | None = None if shape is None else shape.write
         self._back: Change | None = None if shape is None else shape.read
@@ -216,18 +219,18 @@ class AvroCodec:
             self._check_depth(found[-1])
         return found
 
-    def made(self, data: list[Any]) -> list[Any]:
+    def made(self, data: list[Datum]) -> list[Datum]:
         """Return the values of data that were read; raises SerdeError where they are none of the type."""
         return self._plain.made(data if self._back is None else list(map(self._back, data)))
 
-    def reading(self, written: ParsedSchema, skipped: int) -> Callable[[bytes], Any]:
+    def reading(self, written: Schema, skipped: int) -> Callable[[bytes], Datum]:
         """Return what reads a datum that a schema has written, behind so many bytes."""
         read, wanted = self._read, self.schema if self._given and written != self.schema else None
         # Of a union of records the name tells which one it is; of others the types do.
         named = self._back is not None
         check_depth = depth_check(written, skipped)
 
-        def datum_of(data: bytes) -> Any:
+        def datum_of(data: bytes) -> Datum:
             file = io.BytesIO(data)
             file.seek(skipped)
             try:
@@ -248,7 +251,7 @@ class AvroCodec:
         return datum_of
 
 
-def parsed(schema: Any, named: dict[str, Any] | None = None) -> ParsedSchema:
+def parsed(schema: Schema, named: dict[str, Schema] | None = None) -> Schema:
     """Return a schema as fastavro takes it, and note what it names; raises SerdeError for what is none."""
     with needs_extra("Avro", "fastavro", "avro"):
         import fastavro
@@ -258,7 +261,31 @@ def parsed(schema: Any, named: dict[str, Any] | None = None) -> ParsedSchema:
         raise SerdeError(f"a schema is none of Avro: {error}") from error
 
 
-def _of_text(schema: Any) -> Any:
+PARTS = ("type", "items", "values", "fields")
+"""What of a schema may hold others."""
+CONNECT = "connect.name"
+_TIMES = {
+    "io.debezium.time.Date": "date",
+    "io.debezium.time.Timestamp": "local-timestamp-millis",
+    "io.debezium.time.MicroTimestamp": "local-timestamp-micros",
+    "io.debezium.time.Time": "time-millis",
+    "io.debezium.time.MicroTime": "time-micros",
+}
+"""Types of Debezium that Avro has as well, under another name."""
+
+
+def _with_times(schema: Schema) -> Schema:
+    """Return a schema in which the times of Debezium are told as Avro tells them."""
+    if isinstance(schema, list):
+        return list(map(_with_times, schema))
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: _with_times(one) if name in PARTS else one for name, one in schema.items()}
+    time = _TIMES.get(str(schema.get(CONNECT)))
+    return found if time is None or "logicalType" in schema else {**found, "logicalType": time}
+
+
+def _of_text(schema: Schema) -> Schema:
     """Return a schema that may be text as JSON has it; a name, as "long", is itself."""
     if not isinstance(schema, str):
         return schema
@@ -268,14 +295,14 @@ def _of_text(schema: Any) -> Any:
         return schema
 
 
-def _name_in(schema: ParsedSchema) -> str:
+def _name_in(schema: Schema) -> str:
     """Return the full name of a record, or of another type what it is."""
     if isinstance(schema, dict):
         return str(schema.get("name") or schema["type"])
     return schema if isinstance(schema, str) else "union"
 
 
-def _check_all_held(what: str, derived: Any, said: Any) -> None:
+def _check_all_held(what: str, derived: Schema, said: Schema) -> None:
     """Raise PlanError where a record of a type has a field that the schema has not: it would be written nowhere."""
     for where, fields, others in _records_beside(derived, said, ""):
         for name in fields:
@@ -284,7 +311,7 @@ def _check_all_held(what: str, derived: Any, said: Any) -> None:
                 raise refuse(here(), wrong, f"such a field in the schema; it has {', '.join(others) or 'none'}")
 
 
-def _records_beside(derived: Any, said: Any, where: str) -> Iterator[tuple[str, list[str], list[str]]]:
+def _records_beside(derived: Schema, said: Schema, where: str) -> Iterator[tuple[str, list[str], list[str]]]:
     """Yield the fields of records that lie in the same place of two schemas."""
     ours, theirs = (one if isinstance(one, list) else [one] for one in (derived, said))
     ours, theirs = ([one for one in each if isinstance(one, dict)] for each in (ours, theirs))
@@ -302,7 +329,7 @@ def _records_beside(derived: Any, said: Any, where: str) -> Iterator[tuple[str, 
             yield from _records_beside(one[name], other[name], f"{where}[].")
 
 
-def _check_millis(schema: ParsedSchema, datum: Any) -> None:
+def _check_millis(schema: Schema, datum: Datum) -> None:
     """Raise SerdeError for a time with more than milliseconds where the schema has no more."""
     if isinstance(schema, list):
         schema = next((one for one in schema if one != "null"), schema)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
+from runtime.encoding.formats.avro_shapes import Schema
 from runtime.model.errors import SerdeError
 
 DEEPEST = 250
@@ -12,7 +12,7 @@ DEEPEST = 250
 _SIZES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 
 
-def depth_check(schema: Any, skipped: int = 0) -> Callable[[bytes], None]:
+def depth_check(schema: Schema, skipped: int = 0) -> Callable[[bytes], None]:
     """Return what raises SerdeError for data, behind so many bytes, that lie deeper than `DEEPEST`.
 
     >>> node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
@@ -34,10 +34,10 @@ def depth_check(schema: Any, skipped: int = 0) -> Callable[[bytes], None]:
 class _Walk:
     """Walks over data, and makes nothing of them."""
 
-    def __init__(self, named: dict[str, Any]) -> None:
+    def __init__(self, named: dict[str, Schema]) -> None:
         self._named = named
 
-    def past(self, schema: Any, data: bytes, at: int, depth: int) -> int:
+    def past(self, schema: Schema, data: bytes, at: int, depth: int) -> int:
         """Return the place behind a datum; raises SerdeError, and IndexError where data end before."""
         while True:
             schema = self._named.get(schema, schema) if isinstance(schema, str) else schema
@@ -65,7 +65,7 @@ class _Walk:
             return at
         return self._items(schema, data, at, depth + 1)
 
-    def _items(self, schema: Any, data: bytes, at: int, depth: int) -> int:
+    def _items(self, schema: Schema, data: bytes, at: int, depth: int) -> int:
         """Return the place behind an array or a map, which lie in blocks."""
         while True:
             count, at = _long(data, at)
@@ -90,7 +90,7 @@ def _long(data: bytes, at: int) -> tuple[int, int]:
             return (found >> 1) ^ -(found & 1), at
 
 
-def _parts(schema: Any) -> Iterator[Any]:
+def _parts(schema: Schema) -> Iterator[Schema]:
     """Yield a schema and all that is in it."""
     yield schema
     if isinstance(schema, list):
@@ -104,7 +104,7 @@ def _parts(schema: Any) -> Iterator[Any]:
             yield from _parts(one["type"])
 
 
-def _names_itself(named: dict[str, Any]) -> bool:
+def _names_itself(named: dict[str, Schema]) -> bool:
     """Whether a record is within itself, directly or by way of others."""
     within = {
         name: {
@@ -129,6 +129,11 @@ def _names_itself(named: dict[str, Any]) -> bool:
                     met.add(one)
                     left.append(one)
     return False
+
+
+def nests(schema: Schema) -> bool:
+    """Whether a schema names itself, so that its data may lie at any depth."""
+    return depth_check(schema) is not _whatever
 
 
 def _whatever(data: bytes) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
-from typing import Annotated, Any, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin
 from uuid import UUID
 
 import msgspec
@@ -21,7 +21,11 @@ from runtime.encoding.record_types import hints_of, is_pydantic
 from runtime.encoding.value_types import SPELLED, as_plain
 from runtime.model.errors import SerdeError
 
-Change = Callable[[Any], Any]
+Datum: TypeAlias = Any
+"""A plain value, or what Avro's libraries take and give: dicts, lists and scalars."""
+Schema: TypeAlias = Any
+"""A schema of Avro as JSON has it: a text, a dict, or a list of such."""
+Change = Callable[[Datum], Datum]
 """Turns a plain value into a datum of Avro, or back."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MICROSECONDS = "duration-micros"
@@ -61,7 +65,7 @@ class AvroShape:
     `plain` and `datum` are the classes of the two, by which members of a union are told apart.
     """
 
-    schema: Any
+    schema: Schema
     plain: tuple[type, ...]
     datum: tuple[type, ...]
     write: Change | None = None
@@ -243,7 +247,7 @@ class _Deriving:
             raise NotHeld(where, "may hold anything, and Avro needs to know what", "its type, as in dict[str, int]")
         raise NotHeld(where, f"is a {told(kind)}, which Avro can't hold", "a Struct, a dataclass, or a plain type")
 
-    def _decimal(self, said: dict[str, Any], where: str) -> AvroShape:
+    def _decimal(self, said: dict[str, Datum], where: str) -> AvroShape:
         precision, scale = said.get("precision"), said.get("scale", 0)
         if precision is None:
             wrong = "is a Decimal, of which Avro needs to know how many digits it has"
@@ -273,7 +277,7 @@ class _Deriving:
             raise NotHeld(where, f"is {what} of other values than text and whole numbers", "such values")
         return [AvroShape(names[one], (one,), (one,)) for one in names if one in kinds]
 
-    def _named(self, cls: object, name: str, where: str, schema: dict[str, Any]) -> AvroShape:
+    def _named(self, cls: object, name: str, where: str, schema: dict[str, Schema]) -> AvroShape:
         """Return a named type without parts: whole where it is met first, and then by its name."""
         plain: tuple[type, ...] = (str,)
         if self._known(cls, name, where):
@@ -343,12 +347,12 @@ class _Deriving:
                 first.name, plain, (dict,), partial(_written_by, first), partial(_read_by, first), said.tag
             )
         self._known(said.of, said.name, where)
-        fields: list[dict[str, Any]] = []
+        fields: list[dict[str, Datum]] = []
         schema = {"type": "record", **self._names(said.name), "fields": fields}
         found = self.records[said.of] = AvroShape(schema, plain, (dict,), tag=said.tag)
         writes: dict[str, Change] = {}
         reads: dict[str, Change] = {}
-        fills: dict[str, Callable[[], Any]] = {}
+        fills: dict[str, Callable[[], Datum]] = {}
         for part in said.parts:
             at = f"{where}.{part.name}"
             if not NAME.fullmatch(part.name):
@@ -446,10 +450,10 @@ class _Choosing:
             for kind in one.plain if writes else one.datum:
                 self._by_class.setdefault(kind, one)
 
-    def __call__(self, value: Any) -> Any:
+    def __call__(self, value: Datum) -> Datum:
         return self._written(value) if self._writes else self._read(value)
 
-    def _written(self, value: Any) -> Any:
+    def _written(self, value: Datum) -> Datum:
         kind = type(value)
         if self._by_tag and isinstance(value, dict | list):
             one = self._by_tag[value[self._tag_field] if isinstance(value, dict) else value[0]]
@@ -459,7 +463,7 @@ class _Choosing:
         found = self._by_class[kind]
         return value if found.write is None else found.write(value)
 
-    def _read(self, value: Any) -> Any:
+    def _read(self, value: Datum) -> Datum:
         if type(value) is tuple:
             name, datum = value
             one = self._by_name.get(name.rpartition(".")[2])
@@ -523,7 +527,7 @@ def _part(each: inspect.Field) -> _RecordPart:
     return _RecordPart(each.encode_name, each.type, default, is_known)
 
 
-def _pydantic_parts(kind: Any) -> list[_RecordPart]:
+def _pydantic_parts(kind: Datum) -> list[_RecordPart]:
     hints, found = hints_of(kind), []
     for name, each in kind.model_fields.items():
         alias = each.serialization_alias or each.alias or name
@@ -533,7 +537,7 @@ def _pydantic_parts(kind: Any) -> list[_RecordPart]:
     return found
 
 
-def _schema_of_field(part: _RecordPart, one: AvroShape) -> dict[str, Any]:
+def _schema_of_field(part: _RecordPart, one: AvroShape) -> dict[str, Datum]:
     """Return a field of a schema, with its default where the schema can say it; its member of a union goes first."""
     if part.default is None or not part.in_schema:
         return {"name": part.name, "type": one.schema}
@@ -550,12 +554,12 @@ def _schema_of_field(part: _RecordPart, one: AvroShape) -> dict[str, Any]:
     return {"name": part.name, "type": [first, *rest] if rest else one.schema, "default": default}
 
 
-def _is_of(schema: Any, datum: object) -> bool:
+def _is_of(schema: Schema, datum: object) -> bool:
     base = schema if isinstance(schema, str) else schema["type"]
     return isinstance(datum, _CLASSES.get(base, ())) and isinstance(datum, bool) == (base == "boolean")
 
 
-def _in_json(schema: Any, datum: Any) -> object:
+def _in_json(schema: Schema, datum: Datum) -> object:
     """Return a datum as the default of a schema says it; raises ValueError for what can't be said."""
     if isinstance(datum, float) and not math.isfinite(datum):
         raise ValueError("JSON has no such number")
@@ -578,7 +582,7 @@ def _in_json(schema: Any, datum: Any) -> object:
     return datum
 
 
-def _filled(default: Callable[[], object]) -> Any:
+def _filled(default: Callable[[], object]) -> Datum:
     return msgspec.to_builtins(default(), builtin_types=AS_THEY_ARE, enc_hook=as_plain)
 
 
@@ -616,7 +620,7 @@ def _microseconds(where: str, value: dt.timedelta) -> int:
     return found
 
 
-def _timedelta(value: Any) -> object:
+def _timedelta(value: Datum) -> object:
     return value * MICROSECOND if type(value) is int else value
 
 
@@ -627,33 +631,35 @@ def _fitting(where: str, precision: int, scale: int, value: Decimal) -> Decimal:
     return value
 
 
-def _unless_none(change: Change, value: Any) -> Any:
+def _unless_none(change: Change, value: Datum) -> Datum:
     return None if value is None else change(value)
 
 
-def _each(change: Change, values: Iterable[Any]) -> list[Any]:
+def _each(change: Change, values: Iterable[Datum]) -> list[Datum]:
     return list(map(change, values))
 
 
-def _each_value(change: Change, values: dict[str, Any]) -> dict[str, Any]:
+def _each_value(change: Change, values: dict[str, Datum]) -> dict[str, Datum]:
     return {name: change(value) for name, value in values.items()}
 
 
-def _entries(key: Change | None, value: Change | None, held: dict[Any, Any]) -> list[dict[str, Any]]:
+def _entries(key: Change | None, value: Change | None, held: dict[Datum, Datum]) -> list[dict[str, Datum]]:
     return [{"key": _by(key, one), "value": _by(value, other)} for one, other in held.items()]
 
 
-def _mapping(key: Change | None, value: Change | None, held: Any) -> dict[Any, Any]:
+def _mapping(key: Change | None, value: Change | None, held: Datum) -> dict[Datum, Datum]:
     if isinstance(held, dict):  # a map, whose keys are text
         return {_by(key, one): _by(value, other) for one, other in held.items()}
     return {_by(key, one["key"]): _by(value, one["value"]) for one in held}
 
 
-def _by(change: Change | None, value: Any) -> Any:
+def _by(change: Change | None, value: Datum) -> Datum:
     return value if change is None else change(value)
 
 
-def _changed(changes: dict[str, Change], fills: dict[str, Callable[[], Any]], held: dict[str, Any]) -> dict[str, Any]:
+def _changed(
+    changes: dict[str, Change], fills: dict[str, Callable[[], Datum]], held: dict[str, Datum]
+) -> dict[str, Datum]:
     for name, fill in fills.items():
         if name not in held:
             held[name] = fill()
@@ -663,7 +669,7 @@ def _changed(changes: dict[str, Change], fills: dict[str, Callable[[], Any]], he
     return held
 
 
-def _laid_out(names: list[str], changes: dict[str, Change], tagged: bool, values: Sequence[Any]) -> dict[str, Any]:
+def _laid_out(names: list[str], changes: dict[str, Change], tagged: bool, values: Sequence[Datum]) -> dict[str, Datum]:
     found = dict(zip(names, values[1:] if tagged else values, strict=True))
     return _changed(changes, {}, found)
 
@@ -671,10 +677,10 @@ def _laid_out(names: list[str], changes: dict[str, Change], tagged: bool, values
 def _in_order(
     names: list[str],
     changes: dict[str, Change],
-    fills: dict[str, Callable[[], Any]],
+    fills: dict[str, Callable[[], Datum]],
     tag: tuple[str, object] | None,
-    held: Any,
-) -> Any:
+    held: Datum,
+) -> Datum:
     if not isinstance(held, dict):  # an array
         return held
     found = _changed(changes, {}, held)
@@ -685,14 +691,14 @@ def _in_order(
     return values if tag is None else [tag[1], *values]
 
 
-def _without_none(names: list[str], read: Change | None, held: dict[str, Any]) -> dict[str, Any]:
+def _without_none(names: list[str], read: Change | None, held: dict[str, Datum]) -> dict[str, Datum]:
     found = held if read is None else read(held)
     return {name: value for name, value in found.items() if value is not None or name not in names}
 
 
-def _written_by(shape: AvroShape, value: Any) -> Any:
+def _written_by(shape: AvroShape, value: Datum) -> Datum:
     return value if shape.write is None else shape.write(value)
 
 
-def _read_by(shape: AvroShape, value: Any) -> Any:
+def _read_by(shape: AvroShape, value: Datum) -> Datum:
     return value if shape.read is None else shape.read(value)

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,8 @@ from runtime.model.errors import SerdeError
 
 AS_THEY_ARE = (bytes, bytearray, memoryview, dt.datetime, dt.date, dt.time, dt.timedelta, uuid.UUID, Decimal)
 """The types whose values stay as they are in a plain value."""
+PlainValue: TypeAlias = Any
+"""What a format holds: a dict, a list or a scalar."""
 REFUSALS = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError, AttributeError, KeyError)
 
 
@@ -39,10 +41,10 @@ class PlainValues:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_many", list[self.type])  # type: ignore[name-defined]  # known as the program runs
 
-    def taken(self, values: Sequence[object]) -> list[Any]:
+    def taken(self, values: Sequence[object]) -> list[PlainValue]:
         """Return values as plain ones; raises SerdeError for one that is not of the type."""
         try:
-            plain: list[Any] = msgspec.to_builtins(list(values), builtin_types=AS_THEY_ARE, enc_hook=as_plain)
+            plain: list[PlainValue] = msgspec.to_builtins(list(values), builtin_types=AS_THEY_ARE, enc_hook=as_plain)
             if self.type is not Any:
                 msgspec.convert(plain, self._many, dec_hook=made_of_plain)
         except REFUSALS as error:
@@ -52,12 +54,12 @@ class PlainValues:
             raise SerdeError(f"{values[0]!r} is no {_name(self.type)}: {_without_place(error)}") from error
         return plain
 
-    def made(self, plain: list[Any]) -> list[Any]:
+    def made(self, plain: list[PlainValue]) -> list[PlainValue]:
         """Return values of the type; raises SerdeError where plain ones don't make such."""
         if self.type is Any:
             return plain
         try:
-            found: list[Any] = msgspec.convert(plain, self._many, dec_hook=made_of_plain)
+            found: list[PlainValue] = msgspec.convert(plain, self._many, dec_hook=made_of_plain)
         except REFUSALS as error:
             if len(plain) > 1:
                 return [one for each in plain for one in self.made([each])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
@@ -16,7 +16,9 @@ from runtime.encoding.formats.plain_values import PlainValues
 from runtime.encoding.record_types import hints_of, is_pydantic
 from runtime.model.errors import SerdeError
 
-Change = Callable[[Any], Any]
+Message: TypeAlias = Any
+"""A message of a generated class, or what a field of one holds."""
+Change = Callable[[Message], Message]
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 MICROSECOND = dt.timedelta(microseconds=1)
 WRAPPERS = {
@@ -58,20 +60,20 @@ class _Held(NamedTuple):
 class MessageFields:
     """Messages of a class as values of a type, whose fields have the same names; raises NotHeld where it can't be."""
 
-    def __init__(self, message: type[Any], kind: object) -> None:
+    def __init__(self, message: type[Message], kind: object) -> None:
         self._message = message
         self._plain = PlainValues(kind)
         self._shapes: dict[tuple[str, str], _Shape] = {}
         self._shape = self._of(message.DESCRIPTOR, inspect.type_info(kind), name_of(kind))
 
-    def message(self, value: object) -> Any:
+    def message(self, value: object) -> Message:
         """Return the message of a value; raises SerdeError for what does not fit."""
         try:
             return self._shape.written(self._plain.taken([value])[0])
         except (TypeError, ValueError, OverflowError) as error:
             raise SerdeError(f"{value!r} has no place in a {self._message.DESCRIPTOR.full_name}: {error}") from error
 
-    def value(self, message: Any) -> Any:
+    def value(self, message: Message) -> Message:
         """Return the value of a message; raises SerdeError for what does not fit."""
         return self._plain.made([self._shape.read(message)])[0]
 
@@ -162,7 +164,7 @@ class _Shape:
             (one.name, [each.name for each in one.fields]) for one in descriptor.oneofs if len(one.fields) > 1
         ]
 
-    def written(self, plain: Mapping[str, Any]) -> Any:
+    def written(self, plain: Mapping[str, Message]) -> Message:
         """Return the message of a plain value."""
         for name, fields in self._choices:
             chosen = [each for each in fields if plain.get(each) is not None]
@@ -175,9 +177,9 @@ class _Shape:
                 held[name] = value if write is None else write(value)
         return self._made(**held)
 
-    def read(self, message: Any) -> dict[str, Any]:
+    def read(self, message: Message) -> dict[str, Message]:
         """Return a message as a plain value; a field that is not set is None, or takes the default of the type."""
-        found: dict[str, Any] = {}
+        found: dict[str, Message] = {}
         for name, _, read, tracked, nullable in self.fields:
             if tracked and not message.HasField(name):
                 if nullable:
@@ -193,7 +195,7 @@ def _fields(kind: inspect.Type, where: str) -> dict[str, inspect.Type]:
     kind = _bare(kind)
     if isinstance(kind, inspect.CustomType) and is_pydantic(kind.cls):
         hints = hints_of(kind.cls)
-        fields: Mapping[str, Any] = kind.cls.model_fields
+        fields: Mapping[str, Message] = kind.cls.model_fields
         return {one.alias or name: inspect.type_info(hints.get(name, one.annotation)) for name, one in fields.items()}
     in_order = isinstance(kind, inspect.StructType) and kind.array_like
     if isinstance(kind, inspect.StructType | inspect.DataclassType | inspect.TypedDictType) and not in_order:
@@ -235,50 +237,50 @@ def _name(names: Mapping[int, str], number: int) -> str:
     return names[number]
 
 
-def _each(change: Change | None, values: Any) -> list[Any]:
+def _each(change: Change | None, values: Message) -> list[Message]:
     return list(values) if change is None else list(map(change, values))
 
 
-def _mapped(key: Change | None, change: Change | None, held: Any) -> dict[Any, Any]:
+def _mapped(key: Change | None, change: Change | None, held: Message) -> dict[Message, Message]:
     return {one if key is None else key(one): value if change is None else change(value) for one, value in held.items()}
 
 
-def _spelled(value: Any) -> str:
+def _spelled(value: Message) -> str:
     if isinstance(value, str):
         return value
     return str(value.isoformat()) if isinstance(value, dt.date | dt.time) else str(value)
 
 
-def _timestamp(made: type[Any], where: str, value: dt.datetime) -> Any:
+def _timestamp(made: type[Message], where: str, value: dt.datetime) -> Message:
     if value.tzinfo is None:
         raise SerdeError(f"{where} is {value}, a time without a time zone, and a Timestamp is an instant: give it one")
     micros = (value - EPOCH) // MICROSECOND
     return made(seconds=micros // 1_000_000, nanos=micros % 1_000_000 * 1000)
 
 
-def _datetime(message: Any) -> dt.datetime:
+def _datetime(message: Message) -> dt.datetime:
     try:
         return EPOCH + dt.timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
     except OverflowError as error:
         raise SerdeError(f"a Timestamp of {message.seconds} seconds is none of the years 1 to 9999") from error
 
 
-def _duration(made: type[Any], value: dt.timedelta) -> Any:
+def _duration(made: type[Message], value: dt.timedelta) -> Message:
     micros = abs(value) // MICROSECOND
     sign = -1 if value < dt.timedelta() else 1
     return made(seconds=sign * (micros // 1_000_000), nanos=sign * (micros % 1_000_000) * 1000)
 
 
-def _timedelta(message: Any) -> dt.timedelta:
+def _timedelta(message: Message) -> dt.timedelta:
     try:
         return dt.timedelta(seconds=message.seconds, microseconds=int(message.nanos / 1000))
     except OverflowError as error:
         raise SerdeError(f"a Duration of {message.seconds} seconds is more than a timedelta has") from error
 
 
-def _wrapped(made: type[Any], write: Change | None, value: Any) -> Any:
+def _wrapped(made: type[Message], write: Change | None, value: Message) -> Message:
     return made(value=value if write is None else write(value))
 
 
-def _unwrapped(read: Change | None, message: Any) -> Any:
+def _unwrapped(read: Change | None, message: Message) -> Message:
     return message.value if read is None else read(message.value)

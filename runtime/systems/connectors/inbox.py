@@ -15,6 +15,7 @@ from operators.core.base import Batch, Serde
 from operators.io import Input
 from operators.joins.changes import Change
 from operators.partition_by import murmur2
+from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.serdes import Evolving, Tagged
 from runtime.model.clock import monotonic_ms
 from runtime.model.errors import SamzaError, Unavailable
@@ -23,7 +24,6 @@ from runtime.ports.environment import Environment
 from runtime.ports.source import LiveSource
 from runtime.ports.streams import Append, Offsets, Read, StreamConfig, check_name
 from runtime.systems.connectors.reading import GivenValue
-from runtime.systems.files.rows import type_of_values
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 TRIES = 8

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from operators.core.base import Batch, Output, Serde
+from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.serdes import decoded
 from runtime.model.clock import monotonic_ms
 from runtime.model.errors import SamzaError, Unavailable
 from runtime.ports.connectors import Batching, DeliveredSink, PositionedSink, SinkOwner, SinkRow, TransactionalSink
 from runtime.ports.environment import Environment
 from runtime.ports.sink import Sink
-from runtime.systems.files.rows import type_of_values
 
 MOST_ROWS = 50_000
 """The rows that are handed to a sink at a time, about: it has them in one transaction."""

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 
 from operators.core.base import MAX_TIMESTAMP, Batch, Serde
+from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.value_types import made_of_plain
 from runtime.model.clock import monotonic_ms
 from runtime.model.errors import Damaged, SamzaError, SerdeError
 from runtime.ports.connectors import ConnectedSource, SourceRecord
 from runtime.ports.source import LiveSource, NamedPartitions, UncountedSource
 from runtime.ports.streams import Offsets, Read, grown_error
-from runtime.systems.files.rows import type_of_values
 
 AT_ONCE = 10_000
 """The records that are asked for at a time."""

@@ -11,10 +11,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import inspect
 
+from runtime.encoding.formats.rows import VALUE, alternatives, has_columns, row_of
 from runtime.encoding.record_types import is_pydantic
 from runtime.encoding.serdes import to_json
 from runtime.model.errors import SamzaError, SerdeError
-from runtime.systems.files.rows import VALUE, alternatives, has_columns, row_of
 
 ColumnKind = Literal[
     "bool", "int", "float", "text", "bytes", "instant", "local", "date", "time", "duration", "decimal", "uuid", "json"

@@ -15,12 +15,12 @@ from msgspec import inspect
 
 from operators.core.base import Batch, Serde
 from runtime.encoding.finite import check_finite, may_be_infinite
+from runtime.encoding.formats.rows import RowSerde, alternatives, column_types, row_of, rows_of, type_of_rows
 from runtime.encoding.value_types import as_plain, made_of_plain
 from runtime.model.errors import SamzaError, SerdeError
 from runtime.ports.sink import Sink
 from runtime.systems.files.places.locations import DataFile, RemoteFile
 from runtime.systems.files.record_files import AppendedFile, RecordFile, RecordSource
-from runtime.systems.files.rows import RowSerde, alternatives, column_types, row_of, rows_of, type_of_rows
 
 KEPT_EMPTY = (inspect.StrType, inspect.BytesType, inspect.EnumType, inspect.LiteralType)
 NESTED = (

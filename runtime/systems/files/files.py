@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from runtime.model.errors import SamzaError
@@ -13,12 +13,15 @@ from runtime.systems.files.csv_files import CsvSink, CsvSource
 from runtime.systems.files.jsonl import JsonlSink, JsonlSource
 from runtime.systems.files.places.contents import UNPACKING
 from runtime.systems.files.places.locations import DataFile, RemoteFile, files_of, is_remote, local_path, needs_pyarrow
-from runtime.systems.files.tables import IntoTable, check_read_anywhere
+from runtime.systems.files.places.tables import IntoTable, check_read_anywhere
 
 KIND_OF_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
-COMPRESSED_WITHIN = {"parquet"}
+"""The kinds that runs on Spark read and write, too."""
+MORE_KINDS = {".avro": "avro", ".arrow": "arrow", ".feather": "arrow"}
+KINDS = KIND_OF_SUFFIX | MORE_KINDS
+COMPRESSED_WITHIN = {"parquet", "avro", "arrow"}
 """The kinds whose files are read at any place, and so are never compressed as a whole."""
-SUPPORTED = "JSON lines (.jsonl, .ndjson), CSV (.csv) and Parquet (.parquet)"
+SUPPORTED = "JSON lines (.jsonl, .ndjson), CSV (.csv), Parquet (.parquet), Avro (.avro) and Arrow (.arrow, .feather)"
 
 
 def _parquet_source(files: Sequence[DataFile]) -> Source:
@@ -33,12 +36,46 @@ def _parquet_sink(path: Path, lasting: bool) -> Sink:
     return ParquetSink(path)
 
 
+def _avro_source(files: Sequence[DataFile]) -> Source:
+    from runtime.systems.files.avro_files import AvroSource
+
+    return AvroSource(files)
+
+
+def _avro_sink(path: Path, lasting: bool) -> Sink:
+    from runtime.systems.files.avro_files import AvroSink
+
+    return AvroSink(path, lasting)
+
+
+def _arrow_source(files: Sequence[DataFile]) -> Source:
+    with needs_pyarrow("Arrow needs"):
+        from runtime.systems.files.arrow_files import ArrowSource
+    return ArrowSource(files)
+
+
+def _arrow_sink(path: Path, lasting: bool) -> Sink:
+    with needs_pyarrow("Arrow needs"):
+        from runtime.systems.files.arrow_files import ArrowSink
+    return ArrowSink(path)
+
+
 SOURCES: dict[str, Callable[[Sequence[DataFile]], Source]] = {
     "jsonl": JsonlSource,
     "csv": CsvSource,
     "parquet": _parquet_source,
+    "avro": _avro_source,
+    "arrow": _arrow_source,
 }
-SINKS: dict[str, Callable[[Path, bool], Sink]] = {"jsonl": JsonlSink, "csv": CsvSink, "parquet": _parquet_sink}
+SINKS: dict[str, Callable[[Path, bool], Sink]] = {
+    "jsonl": JsonlSink,
+    "csv": CsvSink,
+    "parquet": _parquet_sink,
+    "avro": _avro_sink,
+    "arrow": _arrow_sink,
+}
+IN_PARTS = {"parquet", "arrow"}
+"""The kinds that are written as a directory of files."""
 
 
 def open_source(what: str | Path) -> Source:
@@ -84,15 +121,15 @@ def open_files(files: Sequence[DataFile]) -> Source:
 
 
 def open_sink(path: Path, lasting: bool = True) -> Sink:
-    """Return the output at `path`: of Parquet a directory of parts, else a file, or one in a directory that is there.
+    """Return the output at `path`: of Parquet and Arrow a directory of parts, else a file, or one in a directory.
 
     Where it need not be `lasting`, a file is not made durable, which is done with all of it at the end.
 
     Raises SamzaError when the suffix is of no known kind or the path can't be written.
     """
-    kind = _kind(path)
-    if kind != "parquet" and path.is_dir():
-        path /= f"part-000001{path.suffix}"
+    kind = _kind(path, KINDS)
+    if kind not in IN_PARTS and path.is_dir():
+        path /= f"part-000001{''.join(path.suffixes[-2:]) if path.suffix.lower() in UNPACKING else path.suffix}"
     return SINKS[kind](path, lasting)
 
 
@@ -104,20 +141,24 @@ def open_folder(into: IntoTable) -> Sink:
 
 
 def kind_read(path: Path | RemoteFile) -> str:
-    """Return the kind of an input's file, by its suffix in front of that of its compression; raises SamzaError."""
+    """Return the kind of a file, by its suffix in front of that of its compression; raises SamzaError."""
+    return _kind(path, KINDS | {".json": "jsonl"})
+
+
+def _kind(path: Path | RemoteFile, kinds: Mapping[str, str]) -> str:
     name = Path(path.name)
     suffix = Path(name.stem).suffix if name.suffix.lower() in UNPACKING else name.suffix
-    kind = "jsonl" if suffix.lower() == ".json" else KIND_OF_SUFFIX.get(suffix.lower())
+    kind = kinds.get(suffix.lower())
     if kind is None or (kind in COMPRESSED_WITHIN and suffix != name.suffix):
         raise _unknown(path)
     return kind
 
 
-def _kind(path: Path) -> str:
-    kind = KIND_OF_SUFFIX.get(path.suffix.lower())
-    if kind is None:
-        raise _unknown(path)
-    return kind
+def check_kind_on_spark(path: Path | RemoteFile) -> None:
+    """Raise SamzaError for a file that a run on Spark does not write or read."""
+    if path.suffix.lower() not in KIND_OF_SUFFIX:
+        kind_read(path)
+        raise SamzaError(f"{path}: a run on Spark has JSON lines, CSV and Parquet, not compressed: bind such a path")
 
 
 def _unknown(path: object) -> SamzaError:

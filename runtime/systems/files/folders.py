@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from runtime.encoding.formats.rows import alternatives, column_types
 from runtime.encoding.serdes import to_json
 from runtime.model.errors import SamzaError
 from runtime.systems.files.places.locations import DataFile
-from runtime.systems.files.rows import alternatives, column_types
 
 _TYPES: dict[type[inspect.Type], type] = {inspect.IntType: int, inspect.FloatType: float, inspect.BoolType: bool}
 

@@ -15,7 +15,7 @@ from decimal import Decimal
 from functools import partial
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
 import pyarrow as pa
@@ -25,17 +25,7 @@ from msgspec import inspect
 
 from operators.core.base import Batch, Serde
 from runtime.encoding.columns import Columns
-from runtime.encoding.serdes import to_json
-from runtime.encoding.value_types import as_plain, made_of_plain
-from runtime.model.errors import Damaged, SamzaError, SerdeError, system_errors_told
-from runtime.ports.sink import Sink
-from runtime.ports.source import ReplaceableSource
-from runtime.ports.streams import Offsets, Read
-from runtime.systems.files.folders import Folders
-from runtime.systems.files.places.locations import DataFile, RemoteFile, folder_name
-from runtime.systems.files.plain_columns import RecordColumns, UnlikeDeclared, values_in
-from runtime.systems.files.record_files import check_not_beyond
-from runtime.systems.files.rows import (
+from runtime.encoding.formats.rows import (
     VALUE,
     RowSerde,
     alternatives,
@@ -48,7 +38,20 @@ from runtime.systems.files.rows import (
     rows_of,
     type_of_rows,
 )
+from runtime.encoding.serdes import to_json
+from runtime.encoding.value_types import as_plain, made_of_plain
+from runtime.model.errors import Damaged, SamzaError, SerdeError, system_errors_told
+from runtime.ports.sink import Sink
+from runtime.ports.source import ReplaceableSource
+from runtime.ports.streams import Offsets, Read
+from runtime.systems.files.folders import Folders
+from runtime.systems.files.places.locations import DataFile, RemoteFile, folder_name
+from runtime.systems.files.plain_columns import RecordColumns, UnlikeDeclared, values_in
+from runtime.systems.files.record_files import check_not_beyond
 from runtime.systems.host.durable import make_durable
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
 
 ROWS_AT_ONCE = 8_192
 ROWS_PER_PART = 100_000
@@ -63,7 +66,7 @@ _MARKED = {
 _NUMBERS = {
     bytes(_MARKED[text]): spelled for text, spelled in (("nan", b"NaN"), ("inf", b"Infinity"), ("-inf", b"-Infinity"))
 }
-PART = re.compile(r"part-(\d{6,})\.parquet")
+PART = re.compile(r"part-(\d{6,})\.\w+")
 NAMING = (pa.string(), pa.int64(), pa.bool_(), pa.date32())
 """The types of columns whose values may be the names of folders, and are the same read from there."""
 Rows: TypeAlias = Any
@@ -85,11 +88,14 @@ class ParquetSource(ReplaceableSource):
         self.partitions = len(files)
         self.folders = Folders(files)
         self._files = [
-            RowFile(file.path, made=partial(json_rows, self.folders.values(number)))
-            for number, file in enumerate(files)
+            self.opened(file.path, partial(json_rows, self.folders.values(number))) for number, file in enumerate(files)
         ]
-        self._tables = [RowFile(file.path, made=partial(self._table, number)) for number, file in enumerate(files)]
+        self._tables = [self.opened(file.path, partial(self._table, number)) for number, file in enumerate(files)]
         self._kind: object = Any
+
+    def opened(self, path: Path | RemoteFile, made: Callable[[pa.RecordBatch], Rows]) -> RowFile:
+        """Return the rows of a file, as what is made of them."""
+        return RowFile(path, made=made)
 
     def serde(self, declared: Serde) -> Serde:
         """Return lax JSON of the declared type; String, Bytes or one of the user's reads the JSON itself."""
@@ -146,12 +152,16 @@ class ParquetSink(Sink):
     """
 
     name = "parquet"
+    suffix = ".parquet"
     columns = frozenset[str]()
     partitions = 1
 
     def __init__(self, path: Path) -> None:
         if path.exists() and not path.is_dir():
-            raise SamzaError(f"{path} is a file, and Parquet is written as a directory of part files; name a directory")
+            raise SamzaError(
+                f"{path} is a file, and {self.name.capitalize()} is written as a directory of part files; name a "
+                "directory"
+            )
         if not path.absolute().parent.is_dir():
             raise SamzaError(f"can't write to {path}: it is in no existing directory; make it")
         self._path = path
@@ -173,15 +183,15 @@ class ParquetSink(Sink):
         missing = [number for number in range(1, position + 1) if number not in numbers]
         if missing:
             raise Damaged(
-                f"{self._path} lacks part-{missing[0]:06}.parquet, which the last commit had written: it was changed "
-                "from outside; restore it, or reset the application to write the output anew"
+                f"{self._path} lacks part-{missing[0]:06}{self.suffix}, which the last commit had written: it was "
+                "changed from outside; restore it, or reset the application to write the output anew"
             )
         # From the end, so that a crash in between leaves parts without gaps.
         for number in sorted(numbers, reverse=True):
             if number > position:
                 for file in numbers[number]:
                     file.unlink()
-        for unfinished in self._path.rglob(".part-*.parquet.tmp"):
+        for unfinished in self._path.rglob(f".part-*{self.suffix}.tmp"):
             unfinished.unlink()
         self._pending.clear()
         self._parts = position
@@ -192,8 +202,8 @@ class ParquetSink(Sink):
         """Take rows, in order, some of which may lie in columns already; raises SerdeError for a tombstone."""
         if None in batch.values:
             raise SerdeError(
-                f"Parquet has no way to write a tombstone (a value of None) to {self._path}: filter it out, or bind "
-                "the output to JSON lines"
+                f"{self.name.capitalize()} has no way to write a tombstone (a value of None) to {self._path}: filter "
+                "it out, or bind the output to JSON lines"
             )
         kinds = set(map(type, batch.values))
         runs = [(False, batch.values)] if pa.RecordBatch not in kinds else groupby(batch.values, _is_columns)
@@ -204,6 +214,10 @@ class ParquetSink(Sink):
             self._pending += run
             while sum(map(len, self._pending)) >= ROWS_PER_PART if in_columns else len(self._pending) >= ROWS_PER_PART:
                 self._write_part()
+
+    def save(self, rows: pa.Table, file: BinaryIO) -> None:
+        """Write the rows of a part."""
+        pq.write_table(rows, file)
 
     def flush(self) -> int:
         """Make all rows durable and return the number of parts; raises SerdeError for values of mixed types."""
@@ -217,14 +231,14 @@ class ParquetSink(Sink):
 
     def _write_part(self) -> None:
         table, rest = self._first_columns() if _is_columns(self._pending[0]) else self._first_rows()
-        part = f"part-{self._parts + 1:06}.parquet"
+        part = f"part-{self._parts + 1:06}{self.suffix}"
         unfinished: list[Path] = []
         with system_errors_told(self._path, "written"):
             for folder, rows in self._folders(table):
                 _make(folder)
                 unfinished.append(folder / f".{part}.tmp")
                 with unfinished[-1].open("wb") as file:
-                    pq.write_table(rows, file)
+                    self.save(rows, file)
                     file.flush()
                     os.fsync(file.fileno())
             # Names come last, so that a part that has one is whole. A crash leaves only what `recover` removes.
@@ -252,7 +266,7 @@ class ParquetSink(Sink):
     def _numbers(self) -> dict[int, list[Path]]:
         """Return the files of each part."""
         found: dict[int, list[Path]] = {}
-        for file in self._path.rglob("part-*.parquet") if self._path.exists() else ():
+        for file in self._path.rglob(f"part-*{self.suffix}") if self._path.exists() else ():
             if match := PART.fullmatch(file.name):
                 found.setdefault(int(match[1]), []).append(file)
         return found

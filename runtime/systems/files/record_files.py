@@ -13,7 +13,7 @@ from runtime.model.errors import Damaged, SamzaError, system_errors_told
 from runtime.ports.source import ReplaceableSource, UncountedSource
 from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.folders import Folders
-from runtime.systems.files.places.contents import content_of
+from runtime.systems.files.places.contents import content_of, packing_of
 from runtime.systems.files.places.locations import DataFile, RemoteFile
 from runtime.systems.host.durable import make_durable
 
@@ -194,10 +194,12 @@ class RecordSource(UncountedSource, ReplaceableSource):
 class AppendedFile:
     """A file that grows by whole writes and can be cut back; it is open only while it is being written.
 
-    Where it is not `lasting`, what is flushed is written, but not made durable.
+    Where it is not `lasting`, what is flushed is written, but not made durable. A suffix such as ".gz" has each write
+    compressed by itself: what unpacks such files takes several in a row for one, and between them they can be cut.
     """
 
     def __init__(self, path: Path, lasting: bool = True) -> None:
+        self._pack = packing_of(path)
         if not path.absolute().parent.is_dir() or path.is_dir():
             wrong = "is a directory; name a file in it" if path.is_dir() else "is in no existing directory; make it"
             raise SamzaError(f"can't write to {path}: it {wrong}")
@@ -239,19 +241,20 @@ class AppendedFile:
         """Write what is pending at `length`, over what an earlier write that failed may have left there."""
         self._durable = False
         new = not self.path.exists()
+        data = self._pending if self._pack is None or not self._pending else self._pack(bytes(self._pending))
         with system_errors_told(self.path, "written"):
             with self.path.open("w+b" if new else "r+b", buffering=0) as file:
                 # Over what a write that failed may have left behind `length`, which nobody has counted; then the file
                 # ends there.
                 file.seek(self.length)
-                _write_all(file.fileno(), self._pending)
+                _write_all(file.fileno(), data)
                 file.truncate()
                 if sync:
                     os.fsync(file.fileno())
             if new and self._lasting:
                 # A new name is durable only with its directory.
                 make_durable(self.path.parent)
-        self.length += len(self._pending)
+        self.length += len(data)
         self._pending.clear()
         self._durable = sync
 
@@ -265,7 +268,7 @@ def check_not_beyond(offset: int, end: int, path: object) -> None:
         )
 
 
-def _write_all(descriptor: int, data: bytearray) -> None:
+def _write_all(descriptor: int, data: bytes | bytearray) -> None:
     with memoryview(data) as view:
         written = 0
         while written < len(view):

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import pyarrow as pa
 from msgspec import inspect
 
-from runtime.systems.files.rows import alternatives
+from runtime.encoding.formats.rows import alternatives
 
 ColumnType: TypeAlias = "pa.DataType | str"
 """The type of a column; a text where Arrow has none for it."""

@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from operators.core.base import Batch, Serde
 from runtime.encoding.columns import Columns
+from runtime.encoding.formats.rows import type_of_rows
 from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.source import ReplaceableSource
 from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.parquet import ROWS_AT_ONCE, LaxJson, json_rows
-from runtime.systems.files.rows import type_of_rows
 
 
 class FrameSource(ReplaceableSource):

@@ -21,6 +21,7 @@ from planner.passes import plan as make_plan
 from planner.passes import streams_of
 from runtime.assembly.bindings import Bindings, check_source, config_of, is_another
 from runtime.assembly.history import History, history_of
+from runtime.encoding.formats.rows import type_of_rows
 from runtime.functions.user_functions import Around
 from runtime.job.pipeline import Pipeline
 from runtime.model.errors import SamzaError
@@ -37,7 +38,6 @@ from runtime.systems.connectors.schemes import is_connected
 from runtime.systems.files.archive import ArchiveSource, is_archive
 from runtime.systems.files.files import KIND_OF_SUFFIX
 from runtime.systems.files.places.locations import is_remote, local_path
-from runtime.systems.files.rows import type_of_rows
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic, topic_of
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.systems.memory.lists import ListSink, ListSource

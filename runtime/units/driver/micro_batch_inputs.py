@@ -15,7 +15,7 @@ from runtime.ports.source import Source
 from runtime.ports.streams import Offsets
 from runtime.systems.files.files import KIND_OF_SUFFIX, open_source
 from runtime.systems.files.places.locations import files_of, is_remote
-from runtime.systems.files.tables import only_on_spark
+from runtime.systems.files.places.tables import only_on_spark
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.systems.memory.lists import ListSource
 from runtime.units.growing import GrowingLines, LandedLines, Piece

@@ -19,7 +19,7 @@ from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment
 from runtime.ports.sink import PartitionedSink, Sink
 from runtime.ports.streams import Append, StreamConfig
-from runtime.systems.files.files import KIND_OF_SUFFIX, open_sink
+from runtime.systems.files.files import KIND_OF_SUFFIX, check_kind_on_spark, open_sink
 from runtime.systems.host.durable import make_durable
 from runtime.systems.kafka.client.topic import KafkaTopic
 from runtime.systems.kafka.streams.publication import KafkaPublisher
@@ -45,6 +45,7 @@ class PartDirectory:
         self._kind = KIND_OF_SUFFIX.get(path.suffix.lower())
         if self._kind is None or path.is_file():
             open_sink(path / "part" if path.is_file() else path).close()
+            check_kind_on_spark(path)
             raise SamzaError(f"{path} is a file, and a run on Spark that goes on writes a directory of them; name one")
         if begins and path.exists() and any(one.name[0] not in "._" for one in path.iterdir()):
             raise SamzaError(

@@ -26,6 +26,7 @@ from runtime.assembly.assembly import Assembly
 from runtime.assembly.bindings import Bindings, intermediate_of
 from runtime.assembly.history import begun_at, follow
 from runtime.commit.commit import Committer
+from runtime.encoding.formats.rows import type_of_rows
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Tagged
 from runtime.functions.user_functions import close_all
@@ -39,7 +40,6 @@ from runtime.reading.reader import Columnar
 from runtime.run.composition import Composition
 from runtime.run.measurement import measure
 from runtime.systems.files.files import open_sink
-from runtime.systems.files.rows import type_of_rows
 from runtime.systems.host.durable import make_durable
 from runtime.units.carried_error import carried
 from runtime.units.heartbeats import Said, Saying

@@ -171,6 +171,27 @@ UNPACKING: dict[str, Callable[[BinaryIO], BinaryIO]] = {
 """By suffix, how a compressed file is read as what it stands for."""
 
 
+def _packed_by_zstd(data: bytes) -> bytes:
+    with needs_pyarrow("what zstd is to compress needs"):
+        from runtime.systems.files.places.remote import zstd
+    return zstd(data)
+
+
+PACKING: dict[str, Callable[[bytes], bytes]] = {
+    # The same bytes whenever they are written: no time is in front of them.
+    ".gz": lambda data: gzip.compress(data, mtime=0),
+    ".bz2": bz2.compress,
+    ".zst": _packed_by_zstd,
+}
+"""By suffix, how a part of a file is compressed by itself."""
+assert PACKING.keys() == UNPACKING.keys(), "what is written compressed is read again"
+
+
+def packing_of(path: Path) -> Callable[[bytes], bytes] | None:
+    """Return how the parts of a file are compressed, as its suffix says; None where they are not."""
+    return PACKING.get(path.suffix.lower())
+
+
 def content_of(path: Path | RemoteFile) -> Content:
     """Return the bytes of a file, unpacked where its suffix says that it is compressed; raises SamzaError."""
     try:
@@ -178,7 +199,8 @@ def content_of(path: Path | RemoteFile) -> Content:
     except OSError as error:
         raise SamzaError(f"can't read {path}: {error.strerror or error}; check the path and its permissions") from error
     unpack = UNPACKING.get(path.suffix.lower())
-    return packed if unpack is None else UnpackedBytes(packed, unpack, path)
+    # In an output to which nothing was written yet, nothing is compressed either.
+    return packed if unpack is None or not packed.size else UnpackedBytes(packed, unpack, path)
 
 
 def stored_size(path: Path | RemoteFile) -> int:

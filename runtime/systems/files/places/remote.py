@@ -81,6 +81,27 @@ def unzstd(file: BinaryIO) -> BinaryIO:
     return unpacked
 
 
+def unpacked_by(codec: str, data: bytes) -> bytes:
+    """Return what data stand for that snappy has compressed, or zstd; raises Arrow's own errors."""
+    if codec == "snappy":
+        size, shift, at = 0, 0, 0
+        while True:
+            size |= (data[at] & 127) << shift
+            at, shift = at + 1, shift + 7
+            if data[at - 1] < 128:
+                break
+        unpacked: bytes = pa.Codec("snappy").decompress(data, size, asbytes=True)
+    else:
+        unpacked = pa.CompressedInputStream(pa.BufferReader(data), "zstd").read()
+    return unpacked
+
+
+def zstd(data: bytes) -> bytes:
+    """Return data as zstd compresses them."""
+    packed: bytes = pa.Codec("zstd").compress(data, asbytes=True)
+    return packed
+
+
 def remote_system(url: str) -> tuple[FileSystem, str]:
     """Return the file system of a URL, and the path in it; raises SamzaError where Arrow has none for it."""
     base, path = parted(url)

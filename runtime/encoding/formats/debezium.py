@@ -1,0 +1,249 @@
+"""Debezium's envelopes of changes, in JSON and Avro, as changes of rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from functools import partial
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from operators.core.base import Serde
+from operators.core.sites import here
+from operators.joins.changes import Change
+from planner.model.errors import refuse
+from runtime.encoding.formats.avro import Avro
+from runtime.encoding.formats.avro_shapes import name_of
+from runtime.encoding.formats.registry import SchemaRegistry
+from runtime.encoding.formats.subjects import SubjectPlace
+from runtime.encoding.serdes import REFUSALS, Json
+from runtime.encoding.value_types import made_of_plain
+from runtime.model.errors import SerdeError
+
+R = TypeVar("R")
+Told: TypeAlias = Any
+"""What JSON holds, or what becomes of it by its schema."""
+EPOCH = dt.datetime(1970, 1, 1)
+DELETE, MADE, CHANGED = "d", ("c", "r"), "u"
+
+
+class ChangeEnvelope(msgspec.Struct, Generic[R]):
+    """The change that Debezium tells of: the row before and after, and whether it was created, read, updated, deleted."""
+
+    before: R | None = None
+    after: R | None = None
+    op: str | None = None
+    ts_ms: int | None = None
+
+
+class _Wrapped(msgspec.Struct):
+    """JSON with its schema beside it, as Kafka Connect writes it where schemas are enabled."""
+
+    schema: msgspec.Raw = msgspec.Raw()
+    payload: msgspec.Raw = msgspec.Raw()
+
+
+@dataclass(frozen=True)
+class Debezium:
+    """Envelopes of Debezium around rows of `type`: each value is the `Change` of a row.
+
+    The change's `key` is a field of the row, several in a tuple, or what a function makes of a row. With
+    `changes=False` a value is the row as it is now, and None where it was deleted, as `app.table` reads it. Envelopes
+    are JSON, with a schema beside them or without; with a `registry` they are Avro. What the connector says beside
+    rows, as their source, is left out, and not written.
+
+    A record without a value, as Debezium writes behind a delete, is None. Raises PlanError for a key that no field is.
+
+    >>> from msgspec import Struct
+    >>> class Order(Struct):
+    ...     id: int
+    ...     cents: int
+    >>> orders = Debezium(Order, key="id")
+    >>> orders.decode(b'{"before": null, "after": {"id": 7, "cents": 5}, "op": "c", "source": {}}')
+    Change(key=7, old=None, new=Order(id=7, cents=5))
+    >>> orders.encode(Change(7, Order(7, 5), None))
+    b'{"before":{"id":7,"cents":5},"after":null,"op":"d","ts_ms":null}'
+    """
+
+    row: type
+    key: str | tuple[str, ...] | Callable[[Any], object] | None = None
+    registry: SchemaRegistry | None = None
+    subject: str | None = None
+    changes: bool = True
+    place: SubjectPlace | None = field(default=None, repr=False, compare=False)
+    """The stream that it writes, which a run fills in."""
+    _inner: Serde = field(init=False, repr=False, compare=False)
+    _key_of: Callable[[Any], object] = field(init=False, repr=False, compare=False)
+    _last: dict[bytes, Callable[[Told], Told]] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        envelope: Any = ChangeEnvelope[self.row]  # type: ignore[name-defined]  # a type that is known as the program runs
+        inner: Serde = Json(envelope)
+        if self.registry is not None:
+            inner = Avro(envelope, registry=self.registry, subject=self.subject, place=self.place)
+        names = (self.key,) if isinstance(self.key, str) else self.key if isinstance(self.key, tuple) else ()
+        fields = {one.name for one in msgspec.structs.fields(self.row)} if _is_struct(self.row) else None
+        odd = [name for name in names if fields is not None and name not in fields]
+        if odd:
+            wrong = f"Debezium({name_of(self.row)}, key={self.key!r}): there is no field {odd[0]}"
+            raise refuse(here(), wrong, f"one of {', '.join(fields or ())}")
+        object.__setattr__(self, "_inner", inner)
+        object.__setattr__(self, "_key_of", self.key if callable(self.key) else partial(_key, names))
+
+    @property
+    def type(self) -> object:
+        """The type of values."""
+        return Change | None if self.changes else self.row | None
+
+    def __repr__(self) -> str:
+        return f"Debezium({name_of(self.row)}, key={self.key!r}{', registry=...' if self.registry is not None else ''})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Debezium, (self.row, self.key, self.registry, self.subject, self.changes, self.place)
+
+    def placed(self, place: SubjectPlace) -> Debezium:
+        """Return it as it writes to a stream."""
+        return self if self.registry is None or self.place == place else replace(self, place=place)
+
+    def encode(self, value: object) -> bytes:
+        """Return the envelope of a Change; of a row, as one that was read. Raises SerdeError for what is none."""
+        if not self.changes and isinstance(value, self.row):
+            return self._inner.encode(ChangeEnvelope(None, value, MADE[1]))
+        if not isinstance(value, Change) or (value.old is None and value.new is None):
+            raise SerdeError(f"{self!r} got {value!r}: write a Change, of which the row before or after is there")
+        op = MADE[0] if value.old is None else DELETE if value.new is None else CHANGED
+        return self._inner.encode(ChangeEnvelope(value.old, value.new, op))
+
+    def decode(self, data: bytes) -> Any:
+        """Return the change in an envelope; raises SerdeError for what is none, or no change of a row."""
+        found = self._inner.decode(data) if self.registry is not None else self._of_json(data)
+        if found.op not in (*MADE, CHANGED, DELETE):
+            raise SerdeError(f"an envelope with the op {found.op!r} is no change of a row, as c, r, u and d are")
+        new = None if found.op == DELETE else found.after
+        if new is None and found.op != DELETE:
+            raise SerdeError(f"an envelope with the op {found.op!r} has no row after it")
+        if not self.changes:
+            return new
+        row = found.before if new is None else new
+        if row is None:
+            raise SerdeError(
+                "an envelope of a delete does not have the row before: the database has to log it (in Postgres: ALTER "
+                "TABLE … REPLICA IDENTITY FULL), or read the rows alone, by changes=False"
+            )
+        return Change(self._key_of(row), found.before, new)
+
+    def _of_json(self, data: bytes) -> ChangeEnvelope[Any]:
+        try:
+            wrapped = _WRAPPED(data)
+            if not wrapped.payload:
+                found: ChangeEnvelope[Any] = self._inner.decode(data)
+                return found
+            schema = bytes(wrapped.schema)
+            if schema not in self._last:
+                # A connector writes the same schema beside each change.
+                self._last.clear()
+                self._last[schema] = _by_schema(msgspec.json.decode(schema) if schema else None)
+            payload = self._last[schema](msgspec.json.decode(wrapped.payload))
+            return msgspec.convert(payload, ChangeEnvelope[self.row], dec_hook=made_of_plain)  # type: ignore[name-defined]
+        except SerdeError:
+            raise
+        except REFUSALS as error:
+            raise SerdeError(
+                f"bytes are no envelope of a {name_of(self.row)}: {error}. Times and decimals are told by the schema "
+                "beside them: value.converter.schemas.enable=true"
+            ) from error
+
+
+_WRAPPED = msgspec.json.Decoder(_Wrapped).decode
+
+
+def _is_struct(kind: type) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _key(names: tuple[str, ...], row: object) -> object:
+    if not names:
+        return None
+    values = [row[name] if isinstance(row, Mapping) else _field(row, name) for name in names]
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _field(row: object, name: str) -> object:
+    """Return a field of a record."""
+    return getattr(row, name)
+
+
+def _days(value: int) -> dt.date:
+    return dt.date(1970, 1, 1) + dt.timedelta(days=value)
+
+
+def _since(unit: str, value: int) -> dt.datetime:
+    return EPOCH + dt.timedelta(**{unit: value})
+
+
+def _of_day(unit: str, value: int) -> dt.time:
+    return (EPOCH + dt.timedelta(**{unit: value})).time()
+
+
+def _instant(value: int) -> dt.datetime:
+    return _since("milliseconds", value).replace(tzinfo=dt.UTC)
+
+
+_TIMES: dict[str, Callable[[Any], object]] = {
+    "io.debezium.time.Date": _days,
+    "io.debezium.time.Timestamp": partial(_since, "milliseconds"),
+    "io.debezium.time.MicroTimestamp": partial(_since, "microseconds"),
+    "io.debezium.time.NanoTimestamp": lambda value: _since("microseconds", value // 1000),
+    "io.debezium.time.Time": partial(_of_day, "milliseconds"),
+    "io.debezium.time.MicroTime": partial(_of_day, "microseconds"),
+    "io.debezium.time.MicroDuration": lambda value: dt.timedelta(microseconds=value),
+    "org.apache.kafka.connect.data.Date": _days,
+    "org.apache.kafka.connect.data.Time": partial(_of_day, "milliseconds"),
+    "org.apache.kafka.connect.data.Timestamp": _instant,
+}
+"""What the numbers of Kafka Connect stand for, by the name of their type."""
+
+
+def _by_schema(schema: Told) -> Callable[[Told], Told]:
+    """Return what makes times and decimals of the numbers and texts that a schema of Kafka Connect tells so."""
+    if not isinstance(schema, dict):
+        return _same
+    name = schema.get("name")
+    change = _TIMES.get(str(name))
+    if name == "org.apache.kafka.connect.data.Decimal":
+        change = partial(_decimal, int(schema["parameters"]["scale"]))
+    if change is None and schema.get("type") == "struct":
+        parts = {one["field"]: _by_schema(one) for one in schema.get("fields", ())}
+        changes = {field: part for field, part in parts.items() if part is not _same}
+        change = partial(_fields, changes) if changes else None
+    elif change is None and schema.get("type") == "array":
+        item = _by_schema(schema.get("items"))
+        change = None if item is _same else partial(_items, item)
+    return _same if change is None else partial(_unless_null, change)
+
+
+def _same(value: Told) -> Told:
+    return value
+
+
+def _unless_null(change: Callable[[Told], Told], value: Told) -> Told:
+    return None if value is None else change(value)
+
+
+def _items(change: Callable[[Told], Told], values: list[Told]) -> list[Told]:
+    return list(map(change, values))
+
+
+def _fields(changes: Mapping[str, Callable[[Told], Told]], held: dict[str, Told]) -> dict[str, Told]:
+    for name, change in changes.items():
+        if name in held:
+            held[name] = change(held[name])
+    return held
+
+
+def _decimal(scale: int, text: str) -> Decimal:
+    return Decimal(int.from_bytes(b64decode(text), "big", signed=True)).scaleb(-scale)

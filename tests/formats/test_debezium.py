@@ -1,0 +1,172 @@
+"""Debezium: envelopes as its connectors write them become changes of rows, and changes become envelopes."""
+
+import datetime as dt
+import io
+import json
+from base64 import b64encode
+from decimal import Decimal
+from typing import Annotated
+
+import fastavro
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from planner.model.errors import PlanError
+from runtime.encoding.formats.registry import HEAD, RegisteredSchema
+from runtime.model.errors import SerdeError
+from samza_dsl import App, Change, produce
+from samza_dsl.formats import Debezium, SchemaRegistry, digits
+from tests.formats.test_json_schema import is_finite
+from tests.formats.typed_values import is_same, records
+from tests.scale import examples
+
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+class Order(msgspec.Struct, frozen=True):
+    id: int
+    cents: int = 0
+
+
+class Paid(msgspec.Struct, frozen=True):
+    id: int
+    day: dt.date
+    at: dt.datetime
+    price: Annotated[Decimal, digits(9, 2)]
+    seen: dt.datetime | None
+
+
+@given(st.data(), st.booleans())
+@settings(max_examples=examples(200, 4_000), suppress_health_check=SLOW)
+def test_a_change_of_any_row_comes_back(data, in_avro):
+    kind, values = data.draw(records(depth=2))
+    old, new = data.draw(st.tuples(st.none() | values, st.none() | values).filter(lambda pair: pair != (None, None)))
+    registry = SchemaRegistry("memory://debezium") if in_avro else None
+    try:
+        serde = Debezium(kind, key=lambda row: 7, registry=registry, subject=kind.__name__)
+    except PlanError:
+        return
+    if not in_avro and not is_finite([old, new]):
+        with pytest.raises(SerdeError):
+            serde.encode(Change(7, old, new))
+        return
+    back = serde.decode(serde.encode(Change(7, old, new)))
+    assert back.key == 7 and is_same(old, back.old) and is_same(new, back.new)
+    assert is_same(new, Debezium(kind, registry=registry, changes=False).decode(serde.encode(Change(7, old, new))))
+
+
+ROW = [
+    {"type": "int64", "field": "id"},
+    {"type": "int32", "name": "io.debezium.time.Date", "field": "day"},
+    {"type": "int64", "name": "io.debezium.time.MicroTimestamp", "field": "at"},
+    {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "2"}, "field": "price"},
+    {"type": "string", "name": "io.debezium.time.ZonedTimestamp", "field": "seen", "optional": True},
+]
+EXPECTED = Paid(7, dt.date(2026, 1, 2), dt.datetime(1970, 1, 1, 0, 0, 1, 5), Decimal("-1.25"), None)
+RAW = {"id": 7, "day": 20455, "at": 1_000_005, "price": b64encode(b"\x83").decode(), "seen": None}
+
+
+def test_times_and_decimals_are_told_by_the_schema_beside_them():
+    schema = {
+        "type": "struct",
+        "fields": [
+            {"type": "struct", "fields": ROW, "field": "before", "optional": True},
+            {"type": "struct", "fields": ROW, "field": "after", "optional": True},
+            {"type": "string", "field": "op"},
+        ],
+    }
+    payload = {"before": None, "after": RAW, "source": {"db": "shop"}, "op": "r", "ts_ms": 3, "transaction": None}
+    serde = Debezium(Paid, key=("id", "day"))
+    wrapped = json.dumps({"schema": schema, "payload": payload}).encode()
+    assert serde.decode(wrapped) == serde.decode(wrapped) == Change((7, EXPECTED.day), None, EXPECTED)
+    with pytest.raises(SerdeError, match=r"schemas\.enable=true"):
+        serde.decode(json.dumps(payload).encode())
+
+
+def test_times_are_told_by_the_schemas_of_avro():
+    row = {
+        "type": "record",
+        "name": "Value",
+        "namespace": "shop.public.paid",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "day", "type": {"type": "int", "connect.name": "io.debezium.time.Date"}},
+            {"name": "at", "type": {"type": "long", "connect.name": "io.debezium.time.MicroTimestamp"}},
+            {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+            {"name": "seen", "type": ["null", {"type": "string", "connect.name": "io.debezium.time.ZonedTimestamp"}]},
+        ],
+    }
+    envelope = {
+        "type": "record",
+        "name": "Envelope",
+        "namespace": "shop.public.paid",
+        "fields": [
+            {"name": "before", "type": ["null", row], "default": None},
+            {"name": "after", "type": ["null", "Value"], "default": None},
+            {
+                "name": "source",
+                "type": {"type": "record", "name": "Source", "fields": [{"name": "db", "type": "string"}]},
+            },
+            {"name": "op", "type": "string"},
+        ],
+    }
+    registry = SchemaRegistry("memory://debezium-avro")
+    id = registry.id_of("paid-value", RegisteredSchema(json.dumps(envelope)))
+    file = io.BytesIO()
+    after = {"id": 7, "day": 20455, "at": 1_000_005, "price": Decimal("-1.25"), "seen": "2026-01-01T00:00:00Z"}
+    fastavro.schemaless_writer(file, envelope, {"before": after, "after": None, "source": {"db": "x"}, "op": "d"})
+    found = Debezium(Paid, key="id", registry=registry).decode(HEAD.pack(0, id) + file.getvalue())
+    seen = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    assert found == Change(7, msgspec.structs.replace(EXPECTED, seen=seen), None)
+
+
+def test_the_rows_of_a_table_are_what_a_connector_has_written(tmp_path):
+    changes = [Change(1, None, Order(1, 5)), Change(2, None, Order(2, 6)), Change(2, Order(2, 6), None)]
+    serde = Debezium(Order, key="id")
+    produce("orders", changes, value=serde, key=lambda change: change.key, data=tmp_path, end=True)
+    produce("payments", [1, 2], value=int, key=lambda id: id, data=tmp_path, end=True)
+    app, found = App("following"), []
+    orders = app.table("orders", key=int, value=Debezium(Order, changes=False))
+    payments = app.input("payments", key=int, value=int)
+    payments.join(orders, lambda id, order: order, op_id="joined").sink(found.append)
+    app.run(tmp_path)
+    assert found == [Order(1, 5)]
+
+
+def test_a_run_reads_and_writes_envelopes(tmp_path):
+    found = []
+    app = App("changing")
+    orders = app.input("in", value=Debezium(Order, key="id"))
+    orders.filter(lambda change: change is not None).sink(found.append)
+    put = [Change(1, None, Order(1, 5)), Change(1, Order(1, 5), None)]
+    produce("in", put, value=Debezium(Order, key="id"), data=tmp_path, end=True)
+    app.run(tmp_path)
+    assert found == put
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b'{"op": "t"}', "op 't' is no change"),
+        (b'{"op": "c"}', "no row after"),
+        (b'{"op": "d"}', "REPLICA IDENTITY"),
+        (b"{}", "op None"),
+        (b"[1]", "no envelope"),
+        (b"\xff", "no envelope"),
+        (b'{"schema": {"type": "struct", "fields": [1]}, "payload": {"op": "c"}}', "no envelope"),
+        (b'{"payload": 7}', "no envelope"),
+    ],
+)
+def test_what_is_no_change_of_a_row_is_an_error_of_the_record(data, told):
+    with pytest.raises(SerdeError, match=told):
+        Debezium(Order, key="id").decode(data)
+
+
+def test_what_is_no_change_is_not_written():
+    for wrong in (Order(1), None, Change(1, None, None)):
+        with pytest.raises(SerdeError, match="write a Change"):
+            Debezium(Order, key="id").encode(wrong)
+    with pytest.raises(PlanError, match="no field number"):
+        Debezium(Order, key="number")

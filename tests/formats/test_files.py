@@ -1,0 +1,249 @@
+"""Files of Avro and Arrow, and compressed ones: read and written, also by independent libraries, and cut back."""
+
+import bz2
+import gzip
+import io
+import tempfile
+import zlib
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import fastavro
+import msgspec
+import pyarrow as pa
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow import feather
+
+from operators.core.base import Batch
+from planner.model.errors import PlanError
+from runtime.encoding.formats.avro_container import head_of_file, long_of
+from runtime.encoding.serdes import Json, encode_all
+from runtime.model.errors import Damaged, SamzaError, SerdeError
+from runtime.systems.files import avro_files, parquet
+from runtime.systems.files.files import open_sink, open_source
+from samza_dsl import App
+from samza_dsl.formats import Avro
+from tests.formats.typed_values import INT64, TEXT, is_same, records
+from tests.scale import examples
+
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+UNPACKED = {
+    ".gz": gzip.decompress,
+    ".bz2": bz2.decompress,
+    ".zst": lambda data: zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True).read(),
+}
+
+
+class Order(msgspec.Struct, frozen=True):
+    id: int
+    note: str | None = None
+
+
+def read_all(path, kind, at_once=3):
+    source = open_source(path)
+    decode = source.serde(Json(kind)).decode
+    found = []
+    while read := source.read(0, len(found), at_once):
+        found += map(decode, read.batch.values)
+    assert source.offsets(0).end == len(found)
+    back = [decode(source.read(0, n, 1).batch.values[0]) for n in reversed(range(0, len(found), 97))]
+    assert all(map(is_same, found[::97][::-1], back))
+    source.close()
+    return found
+
+
+def write_all(path, kind, parts, then=()):
+    """Write parts, each with a flush, and go back to the end of the first parts before the last ones."""
+    sink = open_sink(path)
+    serde = sink.serde(Json(kind))
+    positions = [0]
+    for part in parts:
+        sink.write(Batch(encode_all(serde, list(part))))
+        positions.append(sink.flush())
+    sink.close()
+    for back, part in then:
+        sink = open_sink(path)
+        serde = sink.serde(Json(kind))
+        sink.recover(positions[back])
+        sink.write(Batch(encode_all(serde, list(part))))
+        sink.flush()
+        sink.close()
+
+
+@given(st.data())
+@settings(max_examples=examples(150, 4_000), suppress_health_check=SLOW)
+def test_records_of_any_type_come_back_from_a_container_and_fastavro_reads_it(data):
+    kind, values = data.draw(records())
+    rows = data.draw(st.lists(values, max_size=6))
+    try:
+        avro = Avro(kind)
+    except PlanError:
+        return
+    with tempfile.TemporaryDirectory() as directory, mock.patch.object(avro_files, "ROWS_PER_BLOCK", 2):
+        path = Path(directory, "out.avro")
+        write_all(path, kind, [rows, rows], [(1, rows[:3])])
+        expected = rows + rows[:3]
+        found = read_all(path, kind)
+        assert len(found) == len(expected) and all(map(is_same, expected, found))
+        with path.open("rb") as file:
+            reader = fastavro.reader(file, return_record_name=True, return_record_name_override=True)
+            assert all(map(is_same, expected, avro._codec.made([*reader])))
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate", "bzip2", "xz"])
+def test_what_fastavro_wrote_is_read(tmp_path, codec):
+    schema = {
+        "type": "record",
+        "name": "Theirs",
+        "namespace": "org",
+        "fields": [{"name": "id", "type": "int"}, {"name": "more", "type": "string"}],
+    }
+    with (tmp_path / "in.avro").open("wb") as file:
+        fastavro.writer(file, schema, [{"id": n, "more": "x"} for n in range(5_000)], codec, sync_interval=999)
+    assert read_all(tmp_path / "in.avro", Order, 700) == [Order(n) for n in range(5_000)]
+    assert read_all(tmp_path / "in.avro", dict[str, Any], 700)[7] == {"id": 7, "more": "x"}
+
+
+@pytest.mark.parametrize("codec", ["snappy", "zstandard"])
+def test_blocks_that_arrow_unpacks_are_read(tmp_path, codec):
+    encode = Avro(Order).encode
+    data = b"".join(encode(Order(n)) for n in range(999))
+    packed = pa.Codec({"zstandard": "zstd"}.get(codec, codec)).compress(data, asbytes=True)
+    packed += zlib.crc32(data).to_bytes(4, "big") if codec == "snappy" else b""
+    sync = bytes(range(16))
+    block = long_of(999) + long_of(len(packed)) + packed + sync
+    (tmp_path / "in.avro").write_bytes(head_of_file(Avro(Order).text, sync, codec) + block)
+    assert read_all(tmp_path / "in.avro", Order, 700) == [Order(n) for n in range(999)]
+
+
+def test_files_of_several_schemas_are_read_each_by_its_own(tmp_path):
+    write_all(tmp_path / "1.avro", Order, [[Order(1, "x")]])
+    write_all(tmp_path / "2.avro", dict[str, int], [[{"id": 2}]])
+    other = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+    with (tmp_path / "2.avro").open("wb") as file:
+        fastavro.writer(file, other, [{"id": 2}])
+    found: list[Order] = []
+    app = App("reading")
+    app.input("in", value=Order).sink(found.append)
+    app.run(tmp_path / "data", bind={"in": tmp_path / "*.avro"})
+    assert sorted(found, key=lambda order: order.id) == [Order(1, "x"), Order(2)]
+
+
+def test_a_run_writes_avro_and_goes_on_with_it(tmp_path):
+    from samza_dsl import produce
+
+    for part in (range(5), range(5, 9)):
+        produce("in", [Order(n) for n in part], data=tmp_path / "data", end=part.stop == 9, value=Order)
+        app = App("writing")
+        app.input("in", value=Order).send_to(app.output("out", value=Order))
+        app.run(tmp_path / "data", bind={"out": tmp_path / "out.avro"}, until_now=True)
+    assert read_all(tmp_path / "out.avro", Order) == [Order(n) for n in range(9)]
+
+
+@pytest.mark.parametrize("cut", [3, 40, -5])
+def test_a_damaged_container_is_told(tmp_path, cut):
+    path = tmp_path / "in.avro"
+    write_all(path, Order, [[Order(n) for n in range(9)]])
+    data = path.read_bytes()
+    path.write_bytes(data[:cut])
+    with pytest.raises(Damaged, match=r"in\.avro"):
+        read_all(path, Order)
+    changed = bytearray(data)
+    changed[-20] ^= 255
+    path.write_bytes(changed)
+    with pytest.raises(Damaged, match=r"in\.avro"):
+        read_all(path, Order)
+
+
+def test_another_schema_is_not_written_behind_the_first(tmp_path):
+    path = tmp_path / "out.avro"
+    write_all(path, Order, [[Order(1)]])
+    sink = open_sink(path)
+    serde = sink.serde(Avro(dict[str, int]))
+    sink.recover(path.stat().st_size)
+    sink.write(Batch([serde.encode({"id": 1})]))
+    with pytest.raises(SamzaError, match="begun with another schema"):
+        sink.flush()
+    for declared in (Json(), Json(object)):
+        with pytest.raises(SamzaError, match=r"declare|may hold anything"):
+            open_sink(tmp_path / "new.avro").serde(declared)
+    with pytest.raises(SerdeError, match="tombstone"):
+        sink.write(Batch([None]))
+
+
+@given(st.lists(st.builds(Order, INT64, st.none() | TEXT), max_size=9), st.sampled_from([".arrow", ".feather"]))
+@settings(max_examples=examples(60, 2_000), suppress_health_check=SLOW)
+def test_rows_come_back_from_arrow_and_pyarrow_reads_them(rows, suffix):
+    with tempfile.TemporaryDirectory() as directory, mock.patch.object(parquet, "ROWS_PER_PART", 4):
+        path = Path(directory, f"out{suffix}")
+        write_all(path, Order, [rows, rows], [(1, rows[:3])])
+        found = [order for part in sorted(path.iterdir()) for order in read_all(part, Order)]
+        assert found == rows + rows[:3]
+        tables = [feather.read_table(part) for part in sorted(path.iterdir())]
+        assert [Order(**row) for table in tables for row in table.to_pylist()] == found
+
+
+@pytest.mark.parametrize("compression", ["uncompressed", "lz4", "zstd"])
+def test_what_pyarrow_wrote_is_read(tmp_path, compression):
+    table = pa.table({"id": range(30_000), "note": ["x"] * 30_000})
+    feather.write_feather(table, tmp_path / "in.feather", compression=compression, chunksize=20_000)
+    expected = [Order(n, "x") for n in range(30_000)]
+    assert read_rows(tmp_path / "in.feather") == expected
+    with pa.OSFile(str(tmp_path / "stream.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=7_000)
+    assert read_rows(tmp_path / "stream.arrow") == expected
+
+
+def read_rows(path):
+    found: list[Order] = []
+    app = App("reading")
+    app.input("in", value=Order).sink(found.append)
+    app.run(path.with_name(f"data-{path.name}"), bind={"in": path})
+    return found
+
+
+def test_what_is_no_arrow_is_told(tmp_path):
+    (tmp_path / "in.arrow").write_bytes(b"no arrow at all")
+    with pytest.raises(SamzaError, match="as Arrow"):
+        read_rows(tmp_path / "in.arrow")
+
+
+@given(
+    st.lists(st.lists(st.builds(Order, INT64, st.none() | TEXT), max_size=4), max_size=4),
+    st.sampled_from([".gz", ".bz2", ".zst"]),
+    st.sampled_from([".jsonl", ".csv"]),
+)
+@settings(max_examples=examples(90, 2_000), suppress_health_check=SLOW)
+def test_compressed_files_come_back_cut_where_they_were_committed(parts, packed, kind):
+    lines = [[Order(one.id, None if kind == ".csv" and not one.note else one.note) for one in part] for part in parts]
+    with tempfile.TemporaryDirectory() as directory:
+        path, plain = Path(directory, f"out{kind}{packed}"), Path(directory, f"out{kind}")
+        back = len(lines) // 2
+        for where in (path, plain):
+            write_all(where, Order, lines, [(back, lines[0])] if lines else [])
+        expected = [one for part in (lines[:back] + lines[:1]) for one in part]
+        if path.exists():
+            assert UNPACKED[packed](path.read_bytes()) == plain.read_bytes()
+            assert read_all(path, Order) == read_all(plain, Order) == expected
+
+
+def test_positions_of_compressed_files_rise(tmp_path):
+    sink = open_sink(tmp_path / "out.jsonl.gz")
+    serde = sink.serde(Json(int))
+    sizes = []
+    for n in range(3):
+        sink.write(Batch([serde.encode(n)]))
+        sizes.append(sink.flush())
+    assert sizes == sorted(set(sizes)) and sizes[-1] == (tmp_path / "out.jsonl.gz").stat().st_size
+    assert list(accumulate(sizes))
+
+
+@pytest.mark.parametrize("name", ["out.parquet.gz", "out.avro.zst", "out.xls", "out.gz", "out.json"])
+def test_what_is_no_kind_of_file_is_told(tmp_path, name):
+    with pytest.raises(SamzaError, match="can't tell what"):
+        open_sink(tmp_path / name)
