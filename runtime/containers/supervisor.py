@@ -193,7 +193,7 @@ class Containers:
         if cluster is not None and delivered:
             raise SamzaError(
                 f"{', '.join(map(repr, delivered))} would be delivered by the machine that has begun the run, and "
-                "others may go on without it: run containers=1, or write to a topic, and deliver it from a run of its own"
+                "others may go on without it: run containers=1, or write to a topic and deliver that from another run"
             )
         shared = as_given(cluster, f"environment={cluster!r}") if cluster is not None else None
         self._cluster = cluster
