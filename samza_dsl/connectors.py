@@ -18,6 +18,7 @@ from runtime.ports.connectors import (
     TransactionalSink,
 )
 from runtime.ports.streams import Offsets
+from runtime.systems.connectors.table_rows import table_rows
 from runtime.systems.databases.duckdb_file import duckdb, duckdb_source
 from runtime.systems.databases.postgres import postgres, postgres_source
 from runtime.systems.databases.sqlite import sqlite, sqlite_source
@@ -44,4 +45,5 @@ __all__ = [
     "postgres_source",
     "sqlite",
     "sqlite_source",
+    "table_rows",
 ]
