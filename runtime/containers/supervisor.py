@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -22,9 +20,9 @@ from planner.model.levers import Levers
 from runtime.assembly.history import History, beside, open_history
 from runtime.assembly.pattern_spread import check_spread
 from runtime.commit.commit import deliver
+from runtime.containers.container import PATIENCE_S, Container
 from runtime.containers.protocol import (
     Ask,
-    AskState,
     CommitNow,
     Connection,
     EndedWell,
@@ -40,9 +38,8 @@ from runtime.containers.protocol import (
     ToldState,
     as_given,
     combined,
-    delivered_sinks,
     error_of,
-    places,
+    shared_out,
     what_adds_up,
 )
 from runtime.containers.worker import digest_of
@@ -87,55 +84,12 @@ PAUSE_MS = 500.0
 """The pause before another container takes the place of one that failed; it doubles each time in a row."""
 SILENCE_S, MOST_SILENCE_S = 1.0, 16.0
 """The time to wait for answers; it doubles up to the latter, as a container that is stopped gives none."""
-PATIENCE_S = 60.0
-"""The time that containers have to end when one has failed."""
 ALONE_MS = 2_000.0
 """The interval between two looks at the tasks that no container has."""
 JOIN_MS, LOOK_MS = 20_000.0, 250.0
 """The time to wait for containers of a run that has fenced this one, and the interval between two looks."""
 
 _log = logging.getLogger("samza_dsl")
-_NUMBERS = count()
-
-
-class Container:
-    """One process with a share of the tasks."""
-
-    def __init__(self, name: str, process: asyncio.subprocess.Process, line: Connection, began_ms: float) -> None:
-        self.name = name
-        self.process = process
-        self.line = line
-        self.joined = False
-        self.tasks: tuple[int, ...] = ()
-        self.report: Report | None = None
-        self.metrics = RunMetrics()
-        self.heard_ms = began_ms
-        """When it has last said something, or was started."""
-        self.failed: Failed | None = None
-        self.ended = False
-        self.asked: dict[int, asyncio.Future[StateAnswer]] = {}
-        """The requests for state that it has not answered yet, by their numbers."""
-
-    async def state_answer(self, request: StateRequest) -> StateAnswer:
-        """Return the container's answer to a request for the state of its tasks, however it ends."""
-        number = next(_NUMBERS)
-        self.asked[number] = asyncio.get_running_loop().create_future()
-        self.line.say(AskState(number, request))
-        try:
-            return await self.asked[number]
-        finally:
-            del self.asked[number]
-
-    def gone(self) -> None:
-        """Answer whoever still waits: the container has ended."""
-        for waiting in self.asked.values():
-            if not waiting.done():
-                waiting.set_result(NoAnswer(503, f"container {self.name} has ended meanwhile").answer)
-
-    @property
-    def has_committed(self) -> bool:
-        """Whether the container has committed anything."""
-        return self.report is not None and self.report.commits > 0
 
 
 class Containers:
@@ -184,17 +138,8 @@ class Containers:
         self.start_up_ms = 0.0
         """The time until all containers had loaded the application and could begin."""
         self._begun = self._ending = self._is_watched = self.stopping = self.failed = False
-        bind = settings.bind or {}
-        delivered = delivered_sinks(graph, bind)
-        bound = places(graph, {**bind, **delivered})
-        # Here they are opened as they are: what containers have committed is delivered by this process.
-        here = {**bound, **{stream: bind[stream] for stream in delivered}}
         cluster = cluster_of(settings.environment)
-        if cluster is not None and delivered:
-            raise SamzaError(
-                f"{', '.join(map(repr, delivered))} would be delivered by the machine that has begun the run, and "
-                "others may go on without it: run containers=1, or write to a topic and deliver that from another run"
-            )
+        bound, here = shared_out(graph, settings.bind or {}, is_on_brokers=cluster is not None)
         shared = as_given(cluster, f"environment={cluster!r}") if cluster is not None else None
         self._cluster = cluster
         self._environment = open_environment(data, cluster, settings.host_id)
@@ -492,7 +437,7 @@ class Containers:
             try:
                 listened = await self._listen(container)
             finally:
-                await _end(container, at_once=not listened)
+                await container.end(at_once=not listened)
                 self._count_out(slot)
             incarnation, former = incarnation + 1, container.name
             failed = container.failed
@@ -507,7 +452,7 @@ class Containers:
                 # Whoever commits gets on, so a rare death ends nothing, however often it comes.
                 deaths = 0 if container.has_committed else deaths + 1
                 if deaths >= MOST_DEATHS:
-                    raise error_of(failed) if failed is not None else SamzaError(_how_it_died(container, deaths))
+                    raise error_of(failed) if failed is not None else SamzaError(container.how_it_died(deaths))
                 if failed is not None:
                     # Brokers may be away for a while.
                     await sleep_ms(PAUSE_MS * 2**deaths)
@@ -597,11 +542,11 @@ class Containers:
 
     def _mourn(self, slot: int, container: Container) -> None:
         """Note a container that has ended before its time, and log it."""
-        self._died.setdefault(slot, []).append(_how_it_ended(container))
+        self._died.setdefault(slot, []).append(container.how_it_ended())
         report = container.report
         _log.warning(
             "%s: container %s (process %s) %s; it had %s, after %s commits",
-            *(self._graph.app, container.name, container.process.pid, _how_it_ended(container)),
+            *(self._graph.app, container.name, container.process.pid, container.how_it_ended()),
             *(tasks_told(container.tasks), report.commits if report is not None else 0),
         )
 
@@ -707,39 +652,6 @@ def _has_failed(task: asyncio.Task[None]) -> bool:
 def _held(reports: Mapping[str, Report]) -> set[int]:
     """Return the tasks that our containers have."""
     return {task for report in reports.values() for task in report.tasks}
-
-
-async def _end(container: Container, *, at_once: bool) -> None:
-    """Wait for the end of a process whose line is cut; kill it where that takes too long, or `at_once`."""
-    process = container.process
-    if not at_once:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_S):
-                await process.wait()
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            # process.kill() would reap it, and asyncio would miss its end.
-            os.kill(process.pid, signal.SIGKILL)
-        await process.wait()
-    await container.line.close()
-
-
-def _how_it_ended(container: Container) -> str:
-    if container.failed is not None:
-        first, *_ = container.failed.text.splitlines() or [""]
-        return f"failed with {container.failed.kind}: {first}"
-    status = container.process.returncode or 0
-    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
-
-
-def _how_it_died(container: Container, deaths: int) -> str:
-    why = "whether there is memory enough for so many"
-    if (container.process.returncode or 0) > 0:
-        why = "whether a function of the application calls sys.exit() or os._exit()"
-    return (
-        f"container {container.name} {_how_it_ended(container)}, as did {deaths - 1} before it, and none of them has "
-        f"committed anything: look at what they have printed, and {why}"
-    )
 
 
 def run_containers(
