@@ -26,7 +26,7 @@ from runtime.job.pipeline import Pipeline
 from runtime.model.errors import SamzaError
 from runtime.model.history import HistorySpan
 from runtime.model.metrics import RunMetrics
-from runtime.ports.connectors import ConnectedSink, ConnectedSource
+from runtime.ports.connectors import AnySource, ConnectedSink
 from runtime.ports.environment import Environment, LiveEnvironment, StagingEnvironment
 from runtime.ports.sink import Sink
 from runtime.ports.source import Source
@@ -485,7 +485,7 @@ def _sinks(bound: Mapping[str, object]) -> dict[str, Sink]:
 def check_not_connected(bind: Mapping[str, object]) -> None:
     """Raise SamzaError for connectors, which a run on Spark has no use for."""
     for stream, what in bind.items():
-        if isinstance(what, ConnectedSource | ConnectedSink) or is_connected(what):
+        if isinstance(what, AnySource | ConnectedSink) or is_connected(what):
             raise SamzaError(
                 f"bind={{{stream!r}: ...}}: a connector is read and written by a live run alone: leave on=Spark(...) "
                 "out, or bind a file or a topic"
