@@ -6,6 +6,7 @@ from benchmarks.async_calls import AsyncCalls, CallsByKey, TimedCalls
 from benchmarks.embedded_log import EmbeddedLog
 from benchmarks.event_windows import HoppingCount, SessionCount, TopTen
 from benchmarks.interval_join import IntervalJoin
+from benchmarks.into_postgres import IntoPostgres
 from benchmarks.json_lines import JsonLines
 from benchmarks.keyed_count import KeyedCount
 from benchmarks.members_per_country import MembersPerCountry
@@ -54,6 +55,7 @@ KINDS: tuple[type[Workload], ...] = (
     ExactlyOnceOnKafka,
     ReadWriteOnKafka5,
     ReadWriteOnKafka6,
+    IntoPostgres,
     StatelessOnSpark,
     ParquetOnSpark,
     KeyedOnSpark,

@@ -50,7 +50,7 @@ class OnKafka(Workload):
         quick_scale=0.001,
         bar=1.2,
         pairs=5,
-        on_kafka=True,
+        with_server=True,
     )
 
     def prepare(self, messages: int) -> None:
@@ -88,7 +88,7 @@ class ExactlyOnceOnKafka(OnKafka):
         quick_scale=0.001,
         bar=1.2,
         pairs=5,
-        on_kafka=True,
+        with_server=True,
     )
 
     def baseline(self) -> str:

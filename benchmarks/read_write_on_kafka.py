@@ -116,7 +116,7 @@ def _described(digits: int) -> Description:
         quick_scale=0.004,
         bar=1.2,
         pairs=5,
-        on_kafka=True,
+        with_server=True,
     )
 
 

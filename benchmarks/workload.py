@@ -27,8 +27,8 @@ class Description:
     durable: bool = False
     on_spark: bool = False
     """Whether it begins with a session of Spark, which takes long: a quick run leaves it out."""
-    on_kafka: bool = False
-    """Whether it begins with a broker."""
+    with_server: bool = False
+    """Whether it begins with a server, as a broker."""
 
     def scaled(self, scale: float) -> int:
         """Return the messages of a run at `scale` times its size."""

@@ -23,6 +23,7 @@ from runtime.ports.connectors import (
 )
 from runtime.ports.streams import Offsets
 from runtime.systems.connectors.generator import generator
+from runtime.systems.connectors.table_rows import table_rows
 from runtime.systems.databases.duckdb_file import duckdb, duckdb_source
 from runtime.systems.databases.postgres import postgres, postgres_source
 from runtime.systems.databases.sqlite import sqlite, sqlite_source
@@ -63,6 +64,7 @@ __all__ = [
     "rolling_files",
     "sqlite",
     "sqlite_source",
+    "table_rows",
     "webhook",
     "websocket",
 ]

@@ -58,7 +58,7 @@ def tiers():
     for name, kind in WORKLOADS.items():
         if name in ON_SPARK and ON_SPARK.index(name) % 3:
             yield pytest.param(name, marks=pytest.mark.long)
-        elif name in ON_SPARK or kind.description.on_kafka:
+        elif name in ON_SPARK or kind.description.with_server:
             yield pytest.param(name, marks=pytest.mark.ci)
         else:
             yield name

@@ -296,11 +296,23 @@ def as_given(what: Place, said: str) -> Place:
     return replace(what, options=options_as_given(what.options, said))
 
 
-def delivered_sinks(graph: Graph, bind: Mapping[str, object]) -> dict[str, DeliveredSink]:
-    """Return the sinks that rows are delivered to behind commits, by output."""
+def shared_out(
+    graph: Graph, bind: Mapping[str, object], *, is_on_brokers: bool
+) -> tuple[dict[str, str | KafkaTopic], dict[str, object]]:
+    """Return the bindings of containers, and of the process that starts them, which delivers what they have committed.
+
+    Raises SamzaError for what containers can't open.
+    """
     written = {output.stream for spec in graph.specs.values() for output in spec.outputs}
-    found = {stream: connected_sink(what) if is_connected(what) else what for stream, what in bind.items()}
-    return {stream: sink for stream, sink in found.items() if stream in written and isinstance(sink, DeliveredSink)}
+    opened = {stream: connected_sink(what) if is_connected(what) else what for stream, what in bind.items()}
+    sinks = {stream: sink for stream, sink in opened.items() if stream in written and isinstance(sink, DeliveredSink)}
+    if sinks and is_on_brokers:
+        raise SamzaError(
+            f"{', '.join(map(repr, sinks))} would be delivered by the machine that has begun the run, and others may "
+            "go on without it: run containers=1, or write to a topic and deliver that from another run"
+        )
+    bound = places(graph, {**bind, **sinks})
+    return bound, {**bound, **{stream: bind[stream] for stream in sinks}}
 
 
 def _paths(graph: Graph, bind: Mapping[str, object]) -> dict[str, str]:
@@ -309,7 +321,7 @@ def _paths(graph: Graph, bind: Mapping[str, object]) -> dict[str, str]:
     found: dict[str, str] = {}
     for stream, what in bind.items():
         if stream in written and isinstance(what, DeliveredSink):
-            # The process that owns the application delivers what containers have written to the outbox.
+            # What containers have written to the outbox is delivered by the process that has started them.
             found[stream] = f"{ANOTHER}{outbox_of(graph.app, stream, what.name)}"
             continue
         if stream not in written and is_connected(what):

@@ -16,12 +16,11 @@ import msgspec
 
 from planner.checks.splitting import check_factor
 from planner.model.errors import PlanError
-from planner.model.graph import Graph
 from planner.model.levers import Levers
 from runtime.assembly.history import History, beside, open_history
 from runtime.assembly.pattern_spread import check_spread
 from runtime.commit.commit import deliver
-from runtime.containers.process import PATIENCE_S, Container, end, how_it_died, how_it_ended
+from runtime.containers.container import PATIENCE_S, Container
 from runtime.containers.protocol import (
     Ask,
     CommitNow,
@@ -39,9 +38,8 @@ from runtime.containers.protocol import (
     ToldState,
     as_given,
     combined,
-    delivered_sinks,
     error_of,
-    places,
+    shared_out,
     what_adds_up,
 )
 from runtime.containers.worker import digest_of
@@ -75,7 +73,7 @@ from runtime.run.rebalance import tasks_told
 from runtime.run.run import open_environment
 from runtime.run.scaling import FAR_LOOK_MS, asked_size, check_grown
 from runtime.run.settings import UNSAID, CrewSettings, RunSettings
-from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic, cluster_of
+from runtime.systems.kafka.client.topic import cluster_of
 from runtime.systems.log.environment import LogEnvironment
 
 ROUND_MS, CALM_MS = 250.0, 1_000.0
@@ -140,9 +138,8 @@ class Containers:
         self.start_up_ms = 0.0
         """The time until all containers had loaded the application and could begin."""
         self._begun = self._ending = self._is_watched = self.stopping = self.failed = False
-        bind = settings.bind or {}
         self._cluster = cluster = cluster_of(settings.environment)
-        bound, here = _bound(graph, bind, cluster)
+        bound, here = shared_out(graph, settings.bind or {}, is_on_brokers=cluster is not None)
         shared = as_given(cluster, f"environment={cluster!r}") if cluster is not None else None
         self._environment = open_environment(data, cluster, settings.host_id)
         self._sharing: Sharing | None = None
@@ -447,7 +444,7 @@ class Containers:
             try:
                 listened = await self._listen(container)
             finally:
-                await end(container, at_once=not listened)
+                await container.end(at_once=not listened)
                 self._count_out(slot)
             incarnation, former = incarnation + 1, container.name
             failed = container.failed
@@ -462,7 +459,7 @@ class Containers:
                 # Whoever commits gets on, so a rare death ends nothing, however often it comes.
                 deaths = 0 if container.has_committed else deaths + 1
                 if deaths >= MOST_DEATHS:
-                    raise error_of(failed) if failed is not None else SamzaError(how_it_died(container, deaths))
+                    raise error_of(failed) if failed is not None else SamzaError(container.how_it_died(deaths))
                 if failed is not None:
                     # Brokers may be away for a while.
                     await sleep_ms(PAUSE_MS * 2**deaths)
@@ -552,11 +549,11 @@ class Containers:
 
     def _mourn(self, slot: int, container: Container) -> None:
         """Note a container that has ended before its time, and log it."""
-        self._died.setdefault(slot, []).append(how_it_ended(container))
+        self._died.setdefault(slot, []).append(container.how_it_ended())
         report = container.report
         _log.warning(
             "%s: container %s (process %s) %s; it had %s, after %s commits",
-            *(self._graph.app, container.name, container.process.pid, how_it_ended(container)),
+            *(self._graph.app, container.name, container.process.pid, container.how_it_ended()),
             *(tasks_told(container.tasks), report.commits if report is not None else 0),
         )
 
@@ -653,20 +650,6 @@ class Containers:
         if hasattr(self, "_bindings"):
             self._bindings.close()
         self._environment.close()
-
-
-def _bound(
-    graph: Graph, bind: Mapping[str, object], cluster: KafkaCluster | None
-) -> tuple[dict[str, str | KafkaTopic], dict[str, object]]:
-    """Return what containers bind, and what this process does: it delivers what they have committed to sinks."""
-    delivered = delivered_sinks(graph, bind)
-    if cluster is not None and delivered:
-        raise SamzaError(
-            f"{', '.join(map(repr, delivered))} would be delivered by the machine that has begun the run, and "
-            "others may go on without it: run containers=1, or write to a topic that a run of its own delivers"
-        )
-    bound = places(graph, {**bind, **delivered})
-    return bound, {**bound, **{stream: bind[stream] for stream in delivered}}
 
 
 def _has_failed(task: asyncio.Task[None]) -> bool:

@@ -4,12 +4,16 @@ import asyncio
 import shutil
 import sqlite3
 import threading
+import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,7 +23,7 @@ from runtime.model.errors import Damaged
 from runtime.systems.connectors import inbox
 from runtime.systems.databases import column_source, postgres_changes
 from runtime.systems.memory.environment import MemoryEnvironment
-from samza_dsl import App, Change, MessagePack, SamzaError, connectors
+from samza_dsl import App, Change, MessagePack, SamzaError, connectors, remote_table
 from samza_dsl.connectors import Pulled, PulledRecord, PulledSource, SinkRow
 from tests.databases.conftest import NUMBERS, Database
 from tests.databases.test_table_sinks import EVERYTHING, Everything, Order, owner
@@ -301,3 +305,41 @@ def test_a_source_that_fails_is_asked_again(tmp_path: Path, monkeypatch: Any) ->
     app.input("numbers", value=int, key=int).send_to(app.output("seen", value=int))
     run = app.run(tmp_path, bind={"numbers": PulledSource("numbers", pull)}, until_now=True)
     assert run.received("seen") == [0, 1, 2] and asked[:3] == [b"", b"", b"1"]
+
+
+class Pair(msgspec.Struct, frozen=True):
+    shop: uuid.UUID
+    id: int
+    price: Decimal
+    parts: list[int]
+
+
+@pytest.mark.parametrize("key", ["id", "shop,id"])
+def test_a_remote_table_has_the_rows_of_a_database(database: Database, key: str) -> None:
+    table = database.table()
+    shops = [uuid.UUID(int=n) for n in range(3)]
+    is_pair = key == "shop,id"
+    places = [(m, n) for m in range(3) for n in range(4)]
+    pairs = [Pair(shops[m], n if is_pair else 10 * n + m, Decimal(n), [m]) for m, n in places]
+    sink, mine = database.sink(table, key.split(",")), owner(kind=Pair, output=table)
+    sink.claim(mine)
+    sink.write(mine, [SinkRow(pair) for pair in pairs], 0, 1)
+    sink.close()
+    where = database.where if database.kind == "postgres" else f"{database.kind}:///{database.where}"
+    url = f"{where}{'&' if '?' in where else '?'}table={table}&key={key}"
+    app = App("looking-up")
+    wanted = app.input("wanted", value=Pair)
+    rows = remote_table(connectors.table_rows(url, Pair), batch_size=5)
+    on: Callable[[Pair], Any] = (lambda one: (one.shop, one.id)) if is_pair else (lambda one: one.id)
+    found = wanted.join(rows, lambda _, row: row, on=on, how="left")
+    found.send_to(app.output("found", value=Pair | None))
+    absent = Pair(shops[0], 999, Decimal(0), [])
+    run = app.run(MemoryEnvironment(), bind={"wanted": [*pairs, absent]}, until_now=True)
+    assert Counter(map(repr, run.received("found"))) == Counter(map(repr, [*pairs, None]))
+
+
+def test_a_table_to_look_up_says_its_key() -> None:
+    with pytest.raises(SamzaError, match="columns of its key"):
+        connectors.table_rows("sqlite:///shop.db?table=orders", Order)
+    with pytest.raises(SamzaError, match="write a URL of"):
+        connectors.table_rows("ftp://shop?table=orders&key=id", Order)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from runtime.model.errors import SamzaError
@@ -20,6 +20,7 @@ from runtime.ports.connectors import (
     Scheme,
     TransactionalSink,
 )
+from runtime.systems.databases.dialect import Dialect
 from runtime.systems.files.places.locations import SCHEME
 from runtime.systems.kafka.client.topic import KafkaTopic
 
@@ -185,6 +186,33 @@ def _taken_apart(url: str, example: str) -> tuple[str, str, Sequence[str]]:
     if not table:
         raise SamzaError(f"a URL of a database says the table: {example}")
     return f"{rest}?{urlencode(said)}" if said else rest, table, [name for name in key.split(",") if name]
+
+
+class DatabaseTable(NamedTuple):
+    """A table behind a URL: the dialect of its database, where that is, and what the URL says of it."""
+
+    dialect: Dialect
+    where: str
+    name: str
+    key: tuple[str, ...]
+
+
+def database_table(url: str) -> DatabaseTable:
+    """Return the table behind a URL of SQLite, DuckDB or Postgres; raises SamzaError for another one.
+
+    >>> database_table("sqlite:///shop.db?table=orders&key=shop,id").key
+    ('shop', 'id')
+    """
+    from runtime.systems.databases import duckdb_file, postgres, sqlite
+
+    rest, name, key = _taken_apart(url, "sqlite:///shop.db?table=orders&key=id")
+    scheme = _name(url)
+    if scheme in ("postgres", "postgresql"):
+        return DatabaseTable(*postgres.dialect_at(rest), name, tuple(key))
+    if scheme not in ("sqlite", "duckdb"):
+        raise SamzaError(f"{shown_url(url)}: write a URL of sqlite://, duckdb:// or postgres://")
+    dialect_at = sqlite.dialect_at if scheme == "sqlite" else duckdb_file.dialect_at
+    return DatabaseTable(*dialect_at(_file(rest)), name, tuple(key))
 
 
 def _source_apart(url: str, example: str) -> tuple[str, str, dict[str, Any]]:

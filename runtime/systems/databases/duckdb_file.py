@@ -26,7 +26,7 @@ def duckdb(path: str | Path, table: str, key: str | Sequence[str] = ()) -> Posit
     >>> connectors.duckdb("shop.duckdb", "orders", key="id").name.rpartition("/")[2]
     'shop.duckdb#orders'
     """
-    return table_sink(_duckdb(path), _place(path), table, key)
+    return table_sink(*dialect_at(path), table, key)
 
 
 def duckdb_source(path: str | Path, table: str, *, by: str, key: str | Sequence[str] = ()) -> PulledSource:
@@ -39,14 +39,11 @@ def duckdb_source(path: str | Path, table: str, *, by: str, key: str | Sequence[
     >>> connectors.duckdb_source("shop.duckdb", "orders", by="id").promise
     'rows in the order of id, each once; deletions, and rows whose id does not rise, are not seen'
     """
-    return replace(column_source(_duckdb(path), _place(path), table, by, key), adapt=read_as)
+    return replace(column_source(*dialect_at(path), table, by, key), adapt=read_as)
 
 
-def _place(path: str | Path) -> str:
-    return f"duckdb:{Path(path).absolute()}"
-
-
-def _duckdb(path: str | Path) -> Dialect:
+def dialect_at(path: str | Path) -> tuple[Dialect, str]:
+    """Return the dialect that opens a file, and its place; raises SamzaError where duckdb is absent."""
     try:
         import duckdb as library
         import pyarrow as pa
@@ -65,7 +62,7 @@ def _duckdb(path: str | Path) -> Dialect:
     def connect() -> SqlConnection:
         return _DuckDbConnection(library.connect(str(path)))
 
-    return Dialect(
+    dialect = Dialect(
         name="duckdb",
         connect=connect,
         types=_TYPES,
@@ -74,6 +71,7 @@ def _duckdb(path: str | Path) -> Dialect:
         put=put,
         adapt={"decimal": str, "uuid": str},
     )
+    return dialect, f"duckdb:{Path(path).absolute()}"
 
 
 class _FetchedResult(NamedTuple):

@@ -32,7 +32,7 @@ def postgres(url: str, table: str, key: str | Sequence[str] = ()) -> PositionedS
     >>> connectors.postgres("postgres://me:secret@db/shop", "orders", key="id").name
     'postgres://db/shop#orders'
     """
-    dialect, where = _postgres(url)
+    dialect, where = dialect_at(url)
     return table_sink(dialect, where, table, key)
 
 
@@ -50,7 +50,7 @@ def postgres_source(url: str, table: str, *, by: str = "", key: str | Sequence[s
     >>> connectors.postgres_source("postgres://me:secret@db/shop", "orders").name
     'postgres://db/shop#orders'
     """
-    dialect, where = _postgres(url)
+    dialect, where = dialect_at(url)
     if by:
         return column_source(dialect, where, table, by, key)
     if key:
@@ -70,7 +70,7 @@ def _loader(connection: Any, kind: int) -> Callable[[bytes], Any]:
     return lambda text: loader.load(text)
 
 
-def _postgres(url: str) -> tuple[Dialect, str]:
+def dialect_at(url: str) -> tuple[Dialect, str]:
     """Return the dialect that connects to a URL, and the place without who connects; raises SamzaError."""
     try:
         import psycopg

@@ -33,7 +33,7 @@ def sqlite(path: str | Path, table: str, key: str | Sequence[str] = ()) -> Posit
     >>> connectors.sqlite("shop.db", "orders", key="id").name.rpartition("/")[2]
     'shop.db#orders'
     """
-    return table_sink(_dialect(path), _where(path), table, key)
+    return table_sink(*dialect_at(path), table, key)
 
 
 def sqlite_source(path: str | Path, table: str, *, by: str = "", key: str | Sequence[str] = ()) -> PulledSource:
@@ -49,7 +49,7 @@ def sqlite_source(path: str | Path, table: str, *, by: str = "", key: str | Sequ
     >>> connectors.sqlite_source("shop.db", "orders").name.rpartition("/")[2]
     'shop.db#orders'
     """
-    dialect, where = _dialect(path), _where(path)
+    dialect, where = dialect_at(path)
     if by:
         return replace(column_source(dialect, where, table, by, key), adapt=read_as)
     if key:
@@ -62,16 +62,14 @@ def sqlite_source(path: str | Path, table: str, *, by: str = "", key: str | Sequ
     )
 
 
-def _where(path: str | Path) -> str:
-    return f"sqlite:{Path(path).absolute()}"
+def dialect_at(path: str | Path) -> tuple[Dialect, str]:
+    """Return the dialect that opens a file, and its place."""
 
-
-def _dialect(path: str | Path) -> Dialect:
     def connect() -> SqlConnection:
         # Our own statements begin and end transactions; and one thread at a time uses it, though not always the same.
         return sqlite3.connect(path, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
 
-    return Dialect(
+    dialect = Dialect(
         name="sqlite",
         connect=connect,
         types=_TYPES,
@@ -81,6 +79,7 @@ def _dialect(path: str | Path) -> Dialect:
         adapt=_ADAPT,
         begin="BEGIN IMMEDIATE",
     )
+    return dialect, f"sqlite:{Path(path).absolute()}"
 
 
 def _finite(value: float) -> float:

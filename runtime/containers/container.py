@@ -1,4 +1,4 @@
-"""A container as its supervisor sees it: its process, its line, what it has said, and how it ended."""
+"""One container as the process that has started it knows it: what it has said, and how it has ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from runtime.queries.state_requests import NoAnswer, StateAnswer, StateRequest
 
 PATIENCE_S = 60.0
 """The time that containers have to end when one has failed."""
-
 _NUMBERS = count()
 
 
@@ -57,37 +56,34 @@ class Container:
         """Whether the container has committed anything."""
         return self.report is not None and self.report.commits > 0
 
+    async def end(self, *, at_once: bool) -> None:
+        """Wait for the end of the process, whose line is cut; kill it where that takes too long, or `at_once`."""
+        process = self.process
+        if not at_once:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE_S):
+                    await process.wait()
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                # process.kill() would reap it, and asyncio would miss its end.
+                os.kill(process.pid, signal.SIGKILL)
+            await process.wait()
+        await self.line.close()
 
-async def end(container: Container, *, at_once: bool) -> None:
-    """Wait for the end of a process whose line is cut; kill it where that takes too long, or `at_once`."""
-    process = container.process
-    if not at_once:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_S):
-                await process.wait()
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            # process.kill() would reap it, and asyncio would miss its end.
-            os.kill(process.pid, signal.SIGKILL)
-        await process.wait()
-    await container.line.close()
+    def how_it_ended(self) -> str:
+        """Return in words how the process has ended."""
+        if self.failed is not None:
+            first, *_ = self.failed.text.splitlines() or [""]
+            return f"failed with {self.failed.kind}: {first}"
+        status = self.process.returncode or 0
+        return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
 
-
-def how_it_ended(container: Container) -> str:
-    """Return what its process or its last word says."""
-    if container.failed is not None:
-        first, *_ = container.failed.text.splitlines() or [""]
-        return f"failed with {container.failed.kind}: {first}"
-    status = container.process.returncode or 0
-    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
-
-
-def how_it_died(container: Container, deaths: int) -> str:
-    """Return the error of a run of which several containers in a row have ended without a commit."""
-    why = "whether there is memory enough for so many"
-    if (container.process.returncode or 0) > 0:
-        why = "whether a function of the application calls sys.exit() or os._exit()"
-    return (
-        f"container {container.name} {how_it_ended(container)}, as did {deaths - 1} before it, and none of them has "
-        f"committed anything: look at what they have printed, and {why}"
-    )
+    def how_it_died(self, deaths: int) -> str:
+        """Return in words how it has died, as others before it, and where to look."""
+        why = "whether there is memory enough for so many"
+        if (self.process.returncode or 0) > 0:
+            why = "whether a function of the application calls sys.exit() or os._exit()"
+        return (
+            f"container {self.name} {self.how_it_ended()}, as did {deaths - 1} before it, and none of them has "
+            f"committed anything: look at what they have printed, and {why}"
+        )

@@ -1,0 +1,85 @@
+"""B33: rows into a table of Postgres with our positions beside them, over COPY by hand in batches of the same size."""
+
+from __future__ import annotations
+
+import atexit
+from contextlib import ExitStack
+from functools import cache
+from itertools import count
+from typing import Any
+
+import msgspec
+import psycopg
+
+from benchmarks.workload import Description, Workload
+from samza_dsl import connectors
+from samza_dsl.connectors import SinkOwner, SinkRow
+from tests.databases import postgres
+
+BATCH_ROWS = 50_000
+"""As many as an outbox delivers at a time."""
+_numbers = count()
+
+
+class Payment(msgspec.Struct):
+    """A row."""
+
+    id: int
+    customer: str
+    cents: int
+    note: str | None
+
+
+@cache
+def server() -> str:
+    """Return the URL of a server: it is started when it is first asked for, and stopped when this process ends."""
+    running = ExitStack()
+    atexit.register(running.close)
+    return running.enter_context(postgres.running())
+
+
+class IntoPostgres(Workload):
+    """Both sides make rows of records and copy them into a new table, a transaction for each batch."""
+
+    description = Description(
+        name="B33",
+        title="rows into Postgres by the sink, over COPY by hand",
+        messages=500_000,
+        quick_scale=0.004,
+        bar=1.25,
+        with_server=True,
+    )
+
+    def prepare(self, messages: int) -> None:
+        self.values = [Payment(n, f"customer {n % 1_000}", 7 * n, None if n % 3 else "note") for n in range(messages)]
+        self.rows = [SinkRow(value) for value in self.values]
+        server()
+
+    def ready(self) -> None:
+        self.table = f"payments_{next(_numbers)}"
+        with psycopg.connect(server(), autocommit=True) as connection:
+            connection.execute(f"CREATE TABLE {self.table} (id bigint, customer text, cents bigint, note text)")
+
+    def baseline(self) -> str:
+        into = f"COPY {self.table} (id, customer, cents, note) FROM STDIN"
+        with psycopg.connect(server(), autocommit=True) as connection:
+            for start in range(0, len(self.values), BATCH_ROWS):
+                with connection.transaction(), connection.cursor() as cursor, cursor.copy(into) as copy:
+                    for value in self.values[start : start + BATCH_ROWS]:
+                        copy.write_row((value.id, value.customer, value.cents, value.note))
+        return self.table
+
+    def ours(self) -> str:
+        sink = connectors.postgres(server(), self.table)
+        owner = SinkOwner("payments", self.table, 0, generation=1, identity=1, value_type=Payment)
+        position = sink.claim(owner)
+        for start in range(0, len(self.rows), BATCH_ROWS):
+            batch = self.rows[start : start + BATCH_ROWS]
+            sink.write(owner, batch, position, position + len(batch))
+            position += len(batch)
+        sink.close()
+        return self.table
+
+    def outcome(self, result: str) -> list[Any]:
+        with psycopg.connect(server()) as connection:
+            return connection.execute(f"SELECT * FROM {result} ORDER BY id").fetchall()

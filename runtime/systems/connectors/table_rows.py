@@ -1,0 +1,122 @@
+"""The rows of a table of a database by their keys, as a remote table asks for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from operators.core.base import Context
+from runtime.encoding.value_types import made_of_plain
+from runtime.model.errors import SamzaError, Unavailable
+from runtime.systems.connectors.schemes import DatabaseTable, database_table
+from runtime.systems.databases.dialect import PARAMETER, SqlConnection
+from runtime.systems.databases.table_columns import columns_for, read_as
+
+V = TypeVar("V")
+
+
+class TableRows(Generic[V]):
+    """Asks a table for the rows of keys; each task has one with a connection and a thread of its own."""
+
+    def __init__(self, url: str, value: type[V]) -> None:
+        self._url, self._value = url, value
+        # What is wrong with the URL is told here, and not by the first look-up.
+        if not (found := database_table(url)).key:
+            raise SamzaError(
+                f"{found.where}: a URL of a table whose rows are looked up says the columns of its key: "
+                "sqlite:///shop.db?table=orders&key=id"
+            )
+        self._connection: SqlConnection | None = None
+
+    def open(self, context: Context) -> None:
+        """Make ready for a task; the connection is made by the first look-up."""
+        self._table = database_table(self._url)
+        self._thread = ThreadPoolExecutor(1, f"samza-dsl-rows-{context.task}")
+        dialect = self._table.dialect
+        kinds = {column.name: column.kind for column in columns_for(self._value, self._table.where)}
+        of_key = [kinds.get(name) for name in self._table.key]
+        self._adapt = [None if kind is None else dialect.adapt.get(kind) for kind in of_key]
+        # Said of what type each is: several keys are a table of their own, whose types some databases don't guess.
+        casts = [PARAMETER if kind is None else f"CAST({PARAMETER} AS {dialect.types[kind]})" for kind in of_key]
+        self._mark = casts[0] if len(casts) == 1 else f"({', '.join(casts)})"
+        self._read = read_as(self._value)
+
+    async def __call__(self, keys: list[Any]) -> Mapping[Any, V]:
+        """Return the rows of keys, by key; raises `Unavailable` where the database can't be asked now."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._fetch, keys)
+
+    def close(self) -> None:
+        """Close the connection, once what is asked has been answered."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._drop()
+
+    def _fetch(self, keys: Sequence[Any]) -> dict[Any, V]:
+        table, dialect = self._table, self._table.dialect
+        said = {self._stored(table, key): key for key in keys}
+        width = len(table.key)
+        marks = ", ".join([self._mark] * len(said))
+        which = f"({dialect.listed(table.key)}) IN ({'' if width == 1 else 'VALUES '}{marks})"
+        statement = dialect.with_parameters(f"SELECT * FROM {dialect.quoted(table.name)} WHERE {which}")
+        try:
+            if self._connection is None:
+                self._connection = dialect.connect()
+            found = self._connection.execute(statement, tuple(part for key in said for part in key))
+            names, rows = [one[0] for one in found.description], found.fetchall()
+        except dialect.errors as error:
+            self._drop()
+            kind = Unavailable if dialect.passes(error) else SamzaError
+            raise kind(f"{table.where}, table {table.name}: {error}") from error
+        result = {}
+        for row in rows:
+            fields = dict(zip(names, row, strict=True))
+            stored = tuple(fields[name] for name in table.key)
+            key = said.get(stored)
+            # Some drivers take a value as text, and give it back as what it is.
+            key = said.get(self._stored(table, stored)) if key is None else key
+            if key is not None:
+                result[key] = msgspec.convert(self._read(fields), self._value, dec_hook=made_of_plain)
+        return result
+
+    def _stored(self, table: DatabaseTable, key: Any) -> tuple[Any, ...]:
+        parts = key if isinstance(key, tuple) else (key,)
+        if len(parts) != len(table.key):
+            raise SamzaError(f"{table.where}, table {table.name}: {key!r} is no key of ({', '.join(table.key)})")
+        return tuple(part if adapt is None else adapt(part) for part, adapt in zip(parts, self._adapt, strict=True))
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            with suppress(*self._table.dialect.errors):
+                connection.close()
+
+
+def table_rows(url: str, value: type[V]) -> TableRows[V]:
+    """Return what looks up rows of a database: `remote_table(connectors.table_rows("postgres://db/shop?…", Item))`.
+
+    The URL names the table, and the columns of its key, as those of inputs and outputs do. `value` is the type of rows;
+    a key is the value of its column, or a tuple of several. Look-ups of one call are one statement. A database that
+    can't be reached fails the call, which `on_error=retry(...)` of the join makes again. Raises SamzaError for a URL
+    without a table or a key.
+
+    >>> import sqlite3, tempfile, msgspec
+    >>> from samza_dsl import App, connectors, remote_table
+    >>> class Item(msgspec.Struct):
+    ...     id: int
+    ...     name: str
+    >>> path = tempfile.mkdtemp() + "/shop.db"
+    >>> with sqlite3.connect(path) as database:
+    ...     _ = database.execute("CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT)")
+    ...     _ = database.execute("INSERT INTO items VALUES (1, 'cup')")
+    >>> items = remote_table(connectors.table_rows(f"sqlite:///{path}?table=items&key=id", Item))
+    >>> app = App("example")
+    >>> sold = app.input("sold", value=int).join(items, lambda n, item: item.name, on=lambda n: n)
+    >>> sold.send_to(app.output("names", value=str))
+    >>> app.run(path + ".data", bind={"sold": [1, 2]}).received("names")
+    ['cup']
+    """
+    return TableRows(url, value)
