@@ -2,6 +2,7 @@
 
 import gzip
 
+import fastavro
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -54,6 +55,21 @@ def columns(trips, directory):
     return directory / "trips.parquet"
 
 
+def avro(trips, directory):
+    fields = [{"name": "id", "type": "long"}, {"name": "km", "type": ["null", "double"]}]
+    with (directory / "trips.avro").open("wb") as file:
+        rows = [{"id": trip.id, "km": trip.km} for trip in trips]
+        fastavro.writer(file, {"type": "record", "name": "Trip", "fields": fields}, rows)
+    return directory / "trips.avro"
+
+
+def arrow(trips, directory):
+    table = table_of(trips)
+    with pa.ipc.new_file(directory / "trips.arrow", table.schema) as file:
+        file.write_table(table)
+    return directory / "trips.arrow"
+
+
 def folder(trips, directory):
     where = directory / "trips"
     (where / "day=1").mkdir(parents=True, exist_ok=True)
@@ -70,6 +86,8 @@ BOUND = {
     "gz": zipped,
     "CSV": cells,
     "Parquet": columns,
+    "Avro": avro,
+    "an Arrow file": arrow,
     "a folder": folder,
 }
 BEFORE = [Trip(1, 0.5), Trip(2, 1.0), Trip(3, 2.0)]

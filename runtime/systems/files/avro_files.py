@@ -7,7 +7,7 @@ import lzma
 import secrets
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -29,7 +29,7 @@ from runtime.encoding.formats.avro_container import (
 from runtime.encoding.formats.rows import type_of_values
 from runtime.model.errors import Damaged, SamzaError, SerdeError
 from runtime.ports.sink import Sink
-from runtime.ports.source import Source
+from runtime.ports.source import ReplaceableSource
 from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.folders import Folders
 from runtime.systems.files.places.contents import content_of
@@ -49,7 +49,7 @@ UNPACKING: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-class AvroSource(Source):
+class AvroSource(ReplaceableSource):
     """A bounded input of Avro's container files, one per partition; each is read by the schema that it has in front.
 
     Values are the bytes of records as Avro's single objects; keys are None.
@@ -89,6 +89,12 @@ class AvroSource(Source):
             return None
         end = offset + len(records)
         return Read(Batch(cast("list[Any]", records), offsets=range(offset, end)), None, end)
+
+    def stored(self, partition: int, start: int, end: int) -> Iterator[object]:
+        """Yield the bytes of records."""
+        while start < end and (found := self._files[partition].read(start, end - start)):
+            yield from found
+            start += len(found)
 
     def close(self) -> None:
         """Let go of what is in memory."""
