@@ -9,8 +9,8 @@ from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, NEVER, Batch, Key
 from operators.state.agenda import Agenda
 from operators.windows.count_window import EARLY, CountedOperator, CountFiring, Open
 from operators.windows.count_window import dropped as dropped_by_count
-from operators.windows.spans import Spans
-from operators.windows.triggered import Firing, Place, TriggeredWindowOperator, dropped, untell
+from operators.windows.spans import Firing, Spans, dropped, untell
+from operators.windows.triggered import Place, TriggeredWindowOperator
 from operators.windows.triggers import Trigger
 
 P = TypeVar("P")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from operators.aggregations.aggregation import Aggregation
-from operators.core.base import MIN_TIMESTAMP, NEVER, Key
+from operators.core.base import MIN_TIMESTAMP, NEVER, Batch, Key
 from operators.windows.triggers import Trigger
+from operators.windows.window import Timing
 
 
 @dataclass(slots=True)
@@ -125,6 +126,30 @@ class Spans:
         return ((*map(_fields, self.open),), *later)
 
 
+class Shown(NamedTuple):
+    """The parts of a pane; `earliest` is its time where that is later than its window's end - 1."""
+
+    start: int
+    end: int
+    number: int
+    timing: Timing
+    held: Any
+    earliest: int = MIN_TIMESTAMP
+
+    @property
+    def timestamp(self) -> int:
+        """The event time of the pane, in ms."""
+        return max(self.end - 1, self.earliest)
+
+
+class Firing(NamedTuple):
+    """A pane that is due, or None where nothing is left; its stamp, and the panes that are withdrawn before it."""
+
+    pane: Shown | None
+    stamp: int
+    withdrawn: list[Any]
+
+
 class WindowFrame:
     """The windows of many keys with the same bounds, by key; for all windows of keys that may merge there is one frame.
 
@@ -212,3 +237,20 @@ def _span(
 ) -> Span:
     start, end, size, stamp, index = numbers
     return Span(start, end, held, [*new], [*gone], size, [*shown], stamp, index, early)
+
+
+def untell(spans: Spans, firing: Firing) -> None:
+    """Undo a pane that nobody will see: the one before it is still the one that is withdrawn next."""
+    pane = firing.pane
+    if pane is None:
+        return
+    for span in (*spans.open, *spans.fired):
+        if span.index == pane.number + 1 and span.start <= pane.start and pane.end <= span.end:
+            span.index = pane.number
+            span.shown = [one for one in span.shown if one[2] != pane.number] + firing.withdrawn
+
+
+def dropped(key: Key, firing: Firing) -> Batch:
+    """Return the window and the accumulator of a pane that nobody will see."""
+    shown = firing.pane or Shown(*firing.withdrawn[0])
+    return Batch([(shown.start, shown.end, shown.held)], keys=[key])

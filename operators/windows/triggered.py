@@ -13,9 +13,9 @@ from operators.core.entry_keys import NUMBER_BYTES, beyond, number_at, ordered
 from operators.state.agenda import Agenda
 from operators.state.keyed_state import STATE, is_plain
 from operators.windows.custom_window import Assigning
-from operators.windows.spans import Span, Spans, WindowFrame, put, restored
+from operators.windows.spans import Firing, Shown, Span, Spans, WindowFrame, dropped, put, restored, untell
 from operators.windows.triggers import Trigger
-from operators.windows.window import NO_KEY, TIMINGS, Pane, Timing, Window, keeps_numbers
+from operators.windows.window import NO_KEY, TIMINGS, Pane, Timing, Window, keeps_numbers, plainness
 from operators.windows.window_groups import Groups, Slot
 from operators.windows.window_types import ByRow, Sessions
 
@@ -33,30 +33,6 @@ def numbers_ahead(spec: Window) -> int:
     return 2 if "assign" in spec.functions() and not spec.merges else 1
 
 
-class Shown(NamedTuple):
-    """The parts of a pane; `earliest` is its time where that is later than its window's end - 1."""
-
-    start: int
-    end: int
-    number: int
-    timing: Timing
-    held: Any
-    earliest: int = MIN_TIMESTAMP
-
-    @property
-    def timestamp(self) -> int:
-        """The event time of the pane, in ms."""
-        return max(self.end - 1, self.earliest)
-
-
-class Firing(NamedTuple):
-    """A pane that is due, or None where nothing is left; its stamp, and the panes that are withdrawn before it."""
-
-    pane: Shown | None
-    stamp: int
-    withdrawn: list[Any]
-
-
 class Early(NamedTuple):
     """An early pane of a batch, which comes in the order of the rows at which panes are due, and of windows' ends."""
 
@@ -64,7 +40,11 @@ class Early(NamedTuple):
     end: int
     start: int
     key: Key
-    firing: Firing | None
+    number: int
+    held: Any
+    stamp: int
+    firing: Firing | None = None
+    """The pane, where others are withdrawn with it."""
 
 
 class TriggeredWindowOperator(Assigning):
@@ -99,7 +79,7 @@ class TriggeredWindowOperator(Assigning):
         self.keys = keys
         self.most_held = most_held
         self.late: Batch | None = None
-        self._keeps_numbers = keeps_numbers(spec.aggregation)
+        self._keeps_numbers, self._is_plain = keeps_numbers(spec.aggregation), plainness(spec.aggregation)
         self._copies = copies
         self._trigger, self._again = spec.early, spec.late_trigger
         self._waits_ms = spec.waits_ms
@@ -179,8 +159,12 @@ class TriggeredWindowOperator(Assigning):
             else:
                 self._set_aside(slot, rows, batch.values)
         panes = self._no_panes()
-        for early in sorted(found, key=itemgetter(0, 1, 2)):
-            self._emit(panes, early.key, early.firing)
+        found.sort(key=itemgetter(0, 1, 2))
+        if self._retracts:
+            for early in found:
+                self._emit(panes, early.key, early.firing)
+        elif found:
+            self._emit_early(panes, found)
         return panes, late
 
     def _fold(self, slot: Slot, rows: dict[Key, list[int]], batch: Batch, found: list[Early]) -> None:
@@ -224,8 +208,14 @@ class TriggeredWindowOperator(Assigning):
                 held = into.held[0] if into.held else self.aggregation.init()
                 into.held = (self.aggregation.add(held, [values[one] for one in rows[begun:taken]]),)
                 into.size += taken - begun
-            if row >= 0:
-                found.append(Early(row, into.end, into.start, key, self._early(into, stamp)))
+            if row >= 0 and self._retracts:
+                found.append(Early(row, into.end, into.start, key, 0, None, stamp, self._early(into, stamp)))
+            elif row >= 0:
+                into.early = trigger.after(into.early)
+                if into.size or into.index:
+                    held, stamp = self._shown(into, goes_on=True), max(stamp, min(self._reached, into.end - 1))
+                    found.append(Early(row, into.end, into.start, key, into.index, held, stamp))
+                    into.index += 1
         assert taken == len(rows), "all values are in their window when no pane is due any more"
 
     def _set_aside(self, slot: Slot, rows: dict[Key, list[int]], values: list[Any]) -> None:
@@ -552,6 +542,16 @@ class TriggeredWindowOperator(Assigning):
         panes.stamps += [end - 1] * len(keys)
         fired.clear()
 
+    def _emit_early(self, panes: Batch, found: list[Early]) -> None:
+        """Emit early panes with which none is withdrawn, in one pass."""
+        assert panes.keys is not None and panes.timestamps is not None and panes.stamps is not None
+        _, ends, starts, keys, numbers, held, stamps, _ = zip(*found, strict=True)
+        results, told = map(self.aggregation.finish, held), map(self.keys.decode, keys)
+        panes.values += map(Pane, told, starts, ends, results, numbers, repeat(TIMINGS["early"]))
+        panes.keys += keys
+        panes.timestamps += [max(end - 1, self.earliest) for end in ends]
+        panes.stamps += stamps
+
     def _fire(self, spans: Spans, due: int) -> Firing | None:
         # One pane at a time, in this order: early ones, windows at their end, late values into what has fired, and the
         # panes of these; the caller comes back for more.
@@ -625,7 +625,7 @@ class TriggeredWindowOperator(Assigning):
             span.held = ()
         elif goes_on:
             # `finish` may hand out or change the accumulator, and the window goes on with it.
-            held = held if self._keeps_numbers or is_plain(held) else self._copies.copy(held)
+            held = held if self._is_plain(held) else self._copies.copy(held)
         return held
 
     def _emit(self, panes: Batch, key: Key, firing: Firing | None) -> None:
@@ -714,20 +714,3 @@ class TriggeredWindowOperator(Assigning):
             (key,) = self.keys.load([at[begins:]])
             assert key is not None
             yield (bounds, key), restored(stored)
-
-
-def untell(spans: Spans, firing: Firing) -> None:
-    """Undo a pane that nobody will see: the one before it is still the one that is withdrawn next."""
-    pane = firing.pane
-    if pane is None:
-        return
-    for span in (*spans.open, *spans.fired):
-        if span.index == pane.number + 1 and span.start <= pane.start and pane.end <= span.end:
-            span.index = pane.number
-            span.shown = [one for one in span.shown if one[2] != pane.number] + firing.withdrawn
-
-
-def dropped(key: Key, firing: Firing) -> Batch:
-    """Return the window and the accumulator of a pane that nobody will see."""
-    shown = firing.pane or Shown(*firing.withdrawn[0])
-    return Batch([(shown.start, shown.end, shown.held)], keys=[key])

@@ -33,7 +33,7 @@ from operators.core.base import (
 from operators.core.entry_keys import SHIFT, EntryKinds, beyond
 from operators.core.policies import DeadLetterPolicy
 from operators.core.wording import stable
-from operators.state.keyed_state import is_plain
+from operators.state.keyed_state import UNCHANGEABLE, is_plain
 from operators.windows.partials import Partials
 from operators.windows.triggers import Trigger
 from operators.windows.window_groups import Grouped, Groups, Slot
@@ -587,6 +587,28 @@ def keeps_numbers(aggregation: Aggregation[Any, Any]) -> bool:
     # Of ours, which can be made anew: one of the user's own may keep anything, and is not called before its time.
     leaves = aggregation.leaves()
     return all(one.remake is not None and one.keeps == "numbers" and is_plain(one.init()) for one in leaves)
+
+
+def plainness(aggregation: Aggregation[Any, Any]) -> Callable[[Any], bool]:
+    """Return what tells whether nobody can change a part of an accumulator in place; of several, numbers are not asked.
+
+    >>> from operators.aggregations.aggregation import aggregate, count, last
+    >>> is_so = plainness(aggregate(dict, n=count(), last=last(lambda value: value)))
+    >>> is_so((1, ("a",))), is_so((1, ([],)))
+    (True, False)
+    """
+    if keeps_numbers(aggregation):
+        return lambda held: True
+    asked = [place for place, part in enumerate(aggregation.parts) if not keeps_numbers(part)]
+    if not asked:
+        return is_plain
+
+    def are_plain(held: Any) -> bool:
+        if type(held) is not tuple:
+            return is_plain(held)
+        return all(type(held[place]) in UNCHANGEABLE or is_plain(held[place]) for place in asked)
+
+    return are_plain
 
 
 def _prefix(kind: bytes, slot: Slot) -> bytes:
