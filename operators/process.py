@@ -101,6 +101,11 @@ class Process(Spec):
         return self.on_timer is not None or self.ttl_ms is not None
 
     @property
+    def holds_plain(self) -> bool:  # type: ignore[override]
+        """Whether it needs no cache of such: it has one of states itself, and timers are beside the store."""
+        return self.ttl_ms is None  # by which the last use of a key is asked for with each message
+
+    @property
     def keyed_code(self) -> tuple[str, ...] | None:  # type: ignore[override]
         """The code for a message; None where timers or expiries may be due between messages."""
         if self.beyond_keys:

@@ -26,6 +26,7 @@ class Scan(Spec):
     kind: ClassVar[str] = "scan"
     declares: ClassVar[str] = "scan(..., state=MySerde())"
     stateful: ClassVar[bool] = True
+    holds_plain: ClassVar[bool] = True
     keyed: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
     one_to_one: ClassVar[bool] = True

@@ -418,7 +418,8 @@ class Spec:
     where what is late there goes. What heeds the `wall_clock` and keeps state is `Clocked`. What fires only
     `waits_ms` after its time has event time below it stay behind by as much. What `fires_late` has panes of what is
     late, when event time is beyond where it was as that came. What `ignores_values` looks at keys and times alone.
-    What `holds` most of what it has written needs no cache of it.
+    What `holds` most of what it has written needs no cache of it, and what `holds_plain` none of values that nobody
+    can change in place.
     What looks at a partition `beyond_keys` goes by more of it than the messages of one key. What `takes_signs` may be
     handed retractions, and what `hands_on_signs` emits one for each. What `hands_on_headers` gives what it emits those
     of the message, and what `uses_headers` writes or shows them: by `header_code` it writes others, which that makes
@@ -488,6 +489,7 @@ class Spec:
     fires_late: ClassVar[bool] = False
     ignores_values: ClassVar[bool] = False
     holds: ClassVar[bool] = False
+    holds_plain: ClassVar[bool] = False
     beyond_keys: ClassVar[bool] = False
     takes_signs: ClassVar[bool] = False
     hands_on_signs: ClassVar[bool] = False

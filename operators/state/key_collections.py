@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, TypeVar, cast
 
@@ -62,8 +63,13 @@ MAP_ENTRIES = EntryKind("map", LengthAhead(), Named(NAME), Rest(MAP_KEY), in_tup
 def place_of(kind: bytes, key: bytes, name: str = "") -> bytes:
     """Return the prefix of the entries of a key's collections, or of one of them; no others begin with it."""
     # Lengths ahead of the parts: without them one key's bytes could begin with another's, and a range take in both.
-    parts = (key, name.encode()) if name else (key,)
-    return kind + b"".join(len(part).to_bytes(LENGTH_BYTES, "big") + part for part in parts)
+    of_key = kind + len(key).to_bytes(LENGTH_BYTES, "big") + key
+    return of_key + _named(name) if name else of_key
+
+
+@lru_cache(maxsize=256)
+def _named(name: str) -> bytes:
+    return len(data := name.encode()).to_bytes(LENGTH_BYTES, "big") + data
 
 
 class ListChanges:

@@ -647,7 +647,7 @@ class _TaskBuilder:
                 self.virtual.base,
                 serde or Evolving(),
                 plan.options.cache_entries,
-                keeps_plain=spec.keyed_code is None,
+                keeps_plain=not spec.holds_plain,
                 keeps_written=not spec.holds,
                 reads_again=not self.assembly.levers.trust,
                 owner=f"{spec.kind} {id!r} at {spec.site}",

@@ -16,7 +16,7 @@ from runtime.functions.failures import Failure, Whence
 from runtime.reading.completion import RowsInFlight
 from runtime.stage.chain import Chain
 from runtime.stage.error_policy import Guard
-from runtime.task.in_flight import ends_within, how_many_end
+from runtime.task.in_flight import how_many_end
 
 
 class Flight(Asked):
@@ -114,10 +114,6 @@ class Flights:
         if keys is None or not self._by_key:
             return 2**62
         behind = [*self._behind.items()]  # a copy: a thread is at work here, and calls may end
-        longest = 1 + max((len(waiting) for _, waiting in behind if waiting), default=0)
-        # A bound that is quick to tell and too strict: only where it does not hold is it counted key by key.
-        if ends_within(self._messages + len(keys), longest + max(Counter(keys).values(), default=0), width, rounds):
-            return len(keys)
         depths = Counter({key: 1 + len(waiting or ()) for key, waiting in behind})
         return how_many_end(depths, self._messages, keys, width, rounds)
 

@@ -343,6 +343,9 @@ def how_many_end(depths: Counter[Key], total: int, keys: Sequence[Key | None], w
     `depths` says how many there are of each key already, of which one call runs at a time.
     """
     longest = max(depths.values(), default=0)
+    # A bound that is quick to tell and too strict: only where it does not hold is it counted key by key.
+    if ends_within(total + len(keys), longest + max(Counter(keys).values(), default=0), width, rounds):
+        return len(keys)
     for row, key in enumerate(keys):
         depth = 1
         if key is not None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from operators.core.base import Batch
 from planner.model.levers import Levers
 from runtime.encoding.serdes import Declared
-from runtime.task.in_flight import UnitInFlight, shares, stops_of
+from runtime.task.in_flight import UnitInFlight, ends_within, how_many_end, shares, stops_of
 from samza_dsl import App, Options, dead_letter, retry, skip
 from tests.scale import examples
 from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_through
@@ -201,3 +201,20 @@ def test_what_awaits_nothing_keeps_its_order_and_waits_for_nobody(values, seed, 
     for key in range(3):
         assert [n for n in out if n < 1_000 and n % 3 == key] == [n for n in calls if n % 10 > 2 and n % 3 == key]
     assert [n for n in out if n >= 1_000] == [n for n in others if n % 10 > 4]
+
+
+@given(
+    st.dictionaries(st.sampled_from("abc"), st.integers(1, 4)),
+    st.integers(0, 5),
+    st.lists(st.none() | st.sampled_from("abcd"), max_size=12),
+    st.integers(1, 4),
+    st.integers(1, 6),
+)
+def test_as_many_come_in_as_end_in_time_with_each_of_those_before(depths, others, keys, width, rounds):
+    total, found = sum(depths.values()) + others, 0
+    for number in range(1, len(keys) + 1):
+        counted = Counter(depths) + Counter(key for key in keys[:number] if key is not None)
+        if not ends_within(total + number, max([1, *counted.values()]), width, rounds):
+            break
+        found = number
+    assert how_many_end(Counter(depths), total, keys, width, rounds) == found
