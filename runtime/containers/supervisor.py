@@ -67,10 +67,9 @@ from runtime.queries.state_query import QueriedState, StateQuery
 from runtime.queries.state_requests import NoAnswer, StateAnswer, StateRequest
 from runtime.queries.state_routes import StateRoutes
 from runtime.run.driver import Watch, check_no_loop, run_whatever_begins
-from runtime.run.former_run import opened_where_it_lies
 from runtime.run.measurement import left_alone
 from runtime.run.rebalance import tasks_told
-from runtime.run.run import open_environment
+from runtime.run.run import open_environment, opened_where_it_lies
 from runtime.run.scaling import FAR_LOOK_MS, asked_size, check_grown
 from runtime.run.settings import UNSAID, CrewSettings, RunSettings
 from runtime.systems.kafka.client.topic import cluster_of

@@ -11,7 +11,7 @@ from planner.model.plan import Plan
 from runtime.job.parameters import differences, noted_parameters, parameters_of
 from runtime.opening.rewind import Complaint, check_whole, complaints_of
 from runtime.opening.stored_state import stored
-from runtime.ports.environment import Environment
+from runtime.ports.environment import Environment, LiveEnvironment
 
 What = Literal["kept", "changed", "added", "dropped"]
 NOTHING_KEPT = "nothing is kept"
@@ -76,7 +76,9 @@ def evolved(environment: Environment, plan: Plan, graph: Graph, partitions: Mapp
     kept = {one.operator: one.entries + (one.unread or 0) for one in stored(environment, plan.app)}
     noted, now = noted_parameters(environment.checkpoints(plan.app)) or {}, parameters_of(graph)
     complaints: dict[str, list[Complaint]] = {}
-    for one in complaints_of(environment, plan, graph, partitions):
+    planned = {stream.name for stream in plan.streams if stream.role == "intermediate"} | environment.streams().keys()
+    moves = None if isinstance(environment, LiveEnvironment) else planned.__contains__
+    for one in complaints_of(environment, plan, graph, partitions, moves=moves):
         complaints.setdefault(one.operator, []).append(one)
     # An operator that several could be given to, or that could have that of several, is the user's to name.
     heirs = Counter(one.heirs for found in complaints.values() for one in found if len(one.heirs) == 1)

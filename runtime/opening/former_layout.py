@@ -54,15 +54,15 @@ def moving(environment: Environment, plan: Plan) -> Moving | None:
     return Moving(before, now, ends) if before and (ends or has_stages) else None
 
 
-def check_replay(environment: Environment, plan: Plan) -> None:
-    """Refuse to read inputs again, with state as it is, that have grown since: keys lay elsewhere at their start."""
+def check_replay(environment: Environment, plan: Plan, instead: str) -> None:
+    """Refuse to read an input by whose keys state is kept, and that has grown, by its partitions of today alone."""
     existing = environment.streams()
     for stage in plan.stages:
         for stream in (one for one in stage.inputs if one in existing and _keeps_keys(plan, stage)):
             if existing[stream].grown:
                 raise SamzaError(
-                    f"{stream!r} was given more partitions since its start, and what {plan.app!r} keeps by its keys "
-                    'lies by those that it has now: begin anew (state="reset"), or go on without a rewind'
+                    f"{stream!r} was given more partitions since its start, and {plan.app!r} keeps state by its keys, "
+                    f"which lay elsewhere before: {instead}"
                 )
 
 

@@ -134,7 +134,7 @@ def open_application(
         _check_rights(environment, bindings, plan, graph)
         # A reset has rewound already, before its streams were made anew.
         if from_start and state != "reset":
-            check_replay(environment, plan)
+            check_replay(environment, plan, 'begin anew (state="reset"), or go on without a rewind')
             generation = rewind(environment, plan, bindings, state)
         tell_split(environment, plan, graph)
         _tell_times(environment, graph, bindings)

@@ -24,6 +24,7 @@ import msgspec
 from operators.core.base import Batch, Serde
 from operators.joins.table_join import TableContents
 from operators.partition_by import murmur2
+from planner.model.levers import Levers
 from planner.model.plan import Plan
 from runtime.assembly.assembly import Assembly
 from runtime.assembly.history import follow, open_history
@@ -37,7 +38,9 @@ from runtime.loop.loop import HEARING_POLL_MS, LoopMode
 from runtime.model.clock import Clock, SystemClock, sleep_ms
 from runtime.model.errors import Damaged, EnvironmentFault, Fenced, Repartitioned, SamzaError
 from runtime.model.garbage import collector_patient
+from runtime.model.history import HistorySpan
 from runtime.model.metrics import ContainerMetrics, HistogramMetrics, RunMetrics
+from runtime.model.state_choice import State
 from runtime.opening.opening import (
     Opened,
     Recovered,
@@ -506,12 +509,7 @@ class Run:
             self._recovered = recover(self._environment, opened, self._graph, self._clock.now_ms())
             if until_now and not settings.drains and span is None:
                 self._bindings.fill(opened.generation)
-            until_now |= opened.moving is not None
-            if span is not None and opened.moving is not None:
-                raise SamzaError(
-                    f"{self.plan.app!r} keeps state by keys of a stream that was given more partitions since: its "
-                    "history can't be read by parts, as keys lay elsewhere then; run it from the start"
-                )
+            until_now |= _completes(opened, span)
             ends = ends_of(self._environment, opened, self._graph, settings.drains) if until_now else {}
             if span is not None:
                 history = open_history(
@@ -652,6 +650,26 @@ def open_environment(
     return LogEnvironment(data)
 
 
+def opened_where_it_lies(
+    environment: Environment,
+    pipeline: Pipeline,
+    bound: Mapping[str, object],
+    *,
+    levers: Levers,
+    from_start: bool = False,
+    state: State = None,
+) -> Opened:
+    """Open an application, whose state is moved before, in this process, where its streams have other partitions."""
+    while True:
+        opened = open_application(environment, pipeline, bound, levers=levers, from_start=from_start, state=state)
+        if opened.moving is None:
+            return opened
+        opened.bindings.close()
+        from_start, state = False, None
+        with suppress(Repartitioned):
+            asyncio.run(Run(pipeline, environment, RunSettings(bind=bound, levers=levers)).drive())
+
+
 def run_blocking(
     pipeline: Pipeline,
     data: str | Path | Environment,
@@ -716,3 +734,13 @@ def _held_for_long(reader: Reader) -> OpenTransaction | None:
     found = reader.origin.held()
     is_long = found is not None and found.for_ms >= held.HELD_MS and reader.next_offset >= found.first
     return found if is_long else None
+
+
+def _completes(opened: Opened, span: HistorySpan | None) -> bool:
+    """Whether a run completes what lies by former partitions; raises SamzaError where it would read only a part."""
+    if span is not None and opened.moving is not None:
+        raise SamzaError(
+            f"{opened.plan.app!r} keeps state by keys of a stream that was given more partitions since: its history "
+            "can't be read by parts, as keys lay elsewhere then; run it from the start"
+        )
+    return opened.moving is not None

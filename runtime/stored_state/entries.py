@@ -12,7 +12,7 @@ import msgspec
 from operators.core.base import Serde, Spec
 from operators.core.entry_keys import KEY, EntryKind, EntryKinds, StateEntry, kind_at
 from operators.io import TableInput
-from operators.partition_by import PartitionBy, hash_
+from operators.partition_by import PartitionBy, hash_, murmur2
 from operators.state.keyed_state import Encoded, dumped, loaded
 from planner.model.graph import Graph
 from planner.model.plan import Plan
@@ -221,6 +221,8 @@ def task_of_keys(plan: Plan, graph: Graph, operator: str) -> Callable[[bytes], i
     origin = graph.keyed_by(graph.streams_into(operator)[0]) or operator
     partitioning, serde = graph.of(PartitionBy).get(origin), graph.key_serde_into(operator) or Tagged()
     by = hash_ if partitioning is None else partitioning.by
+    if by is hash_:  # which asks for the bytes alone
+        return lambda data: murmur2(data) % how.partitions
     return lambda data: by.partition(serde.decode(data), data, how.partitions)
 
 

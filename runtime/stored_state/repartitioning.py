@@ -62,7 +62,7 @@ class Repartitioning:
         had, has = noted_lies(checkpoints), lies(plan, self.graph)
         operators = self._moved(had, has)
         counts = [0, 0]
-        staged(self.environment, app, self._entries(operators, had, counts))
+        staged(self.environment, app, self._entries(operators, had, counts), apart=True)
         found = self._checkpoints(checkpoints)
         job = checkpoints.get(JOB, Checkpoint(0))
         now = found | {JOB: replace(job, meanings={**job.meanings, **configuration(plan, {})})}

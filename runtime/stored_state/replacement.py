@@ -89,23 +89,25 @@ def check_convert(environment: Environment, plan: Plan, graph: Graph, operator: 
         raise refuse(spec, wrong, f"it as before; or {typed(environment, f'state forget {app} {operator}')}")
 
 
-def staged(environment: Environment, app: str, entries: Iterable[tuple[str, Stored]]) -> dict[str, int]:
+def staged(
+    environment: Environment, app: str, entries: Iterable[tuple[str, Stored]], *, apart: bool = False
+) -> dict[str, int]:
     """Write entries to where nobody looks, in commits of bounded size, and return the number of each operator's.
 
-    Raises SamzaError where two have one place.
+    Raises SamzaError where two have one place, unless they are known to lie `apart`.
 
     Where it raises, what it has written is removed again; where it is killed, by whoever owns the application next.
     """
     stores: set[str] = set()
     try:
-        return _staged(environment, app, entries, stores)
+        return _staged(environment, app, entries, stores, apart)
     except BaseException:
         environment.forget(app, stores)
         raise
 
 
 def _staged(
-    environment: Environment, app: str, entries: Iterable[tuple[str, Stored]], stores: set[str]
+    environment: Environment, app: str, entries: Iterable[tuple[str, Stored]], stores: set[str], apart: bool
 ) -> dict[str, int]:
     pending: dict[tuple[str, int], dict[bytes, bytes]] = defaultdict(dict)
     counts: dict[str, int] = defaultdict(int)
@@ -126,7 +128,7 @@ def _staged(
         if held >= COPIED_AT_ONCE or size_bytes >= COPIED_BYTES:
             _write(environment, app, pending)
             pending.clear()
-            held, size_bytes, written = 0, 0, True
+            held, size_bytes, written = 0, 0, not apart
     if pending:
         _write(environment, app, pending)
     return dict(counts)

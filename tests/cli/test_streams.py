@@ -283,3 +283,13 @@ def test_a_topic_that_others_make_while_topics_are_listed_is_left_to_the_next_li
 
     list_ranges(Growing())
     assert [line.split() for line in capsys.readouterr().out.splitlines()[1:]] == [["old", "1", "3"]]
+
+
+def test_a_stream_is_given_more_partitions(call):
+    call("streams", "produce", "ticks", "--partitions", "2", stdin='{"n":1}\n')
+    grown = call("streams", "grow", "ticks", "--partitions", "4")
+    assert (grown.exit_code, grown.stdout.strip()) == (0, "ticks has 4 partitions, and had 2"), grown.stderr
+    fewer = call("streams", "grow", "ticks", "--partitions", "3")
+    assert (fewer.exit_code, "has 4 partitions, and can't have 3" in fewer.stderr) == (1, True), fewer.stderr
+    absent = call("streams", "grow", "tocks", "--partitions", "3")
+    assert absent.exit_code != 0

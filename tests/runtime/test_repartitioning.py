@@ -1,7 +1,8 @@
 """Streams that have other partitions from run to run: what all runs come to is what the records say."""
 
+from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from copy import copy
 from dataclasses import replace
 
@@ -9,18 +10,21 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from operators.core.base import Batch
 from operators.partition_by import PartitionBy
 from planner.checks.splitting import splittable
 from planner.model.errors import PlanError
 from planner.model.levers import Levers
-from runtime.model.errors import Repartitioned
-from samza_dsl import App, count, session, total, tumbling
+from runtime.model.errors import Repartitioned, SamzaError
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.log.environment import LogEnvironment
+from samza_dsl import App, String, count, produce, session, sliding, total, tumbling
 from samza_dsl.laws import check_laws
 from samza_dsl.testing.environment import Crash, CrashPoint
 from tests.building import build
 from tests.runtime.test_laws import World, worlds
 from tests.scale import examples
-from tests.simulation.crash import Watched, run_once
+from tests.simulation.crash import Watched, rows_of, run_once
 from tests.strategies import Node, Pipeline
 
 TURNS = st.lists(st.permutations((1, 2, 3, 4)), min_size=2, max_size=4)
@@ -132,3 +136,90 @@ TICKS = st.lists(st.tuples(st.sampled_from("abcdefg"), st.integers(0, 60)), min_
 @pytest.mark.parametrize("windows", [tumbling(milliseconds=10), session(milliseconds=7)], ids=str)
 def test_inputs_that_get_more_partitions_while_they_are_read_change_no_result(windows):
     check_laws(counting(windows), {"ticks": TICKS}, rescale=True, examples=examples(60, 5_000))
+
+
+def sums() -> App:
+    """Return an application that sums the values of each key of its input on the embedded log."""
+    app = App("sums")
+    ticks = app.input("ticks", value=dict, key=str)
+    summed = ticks.scan(
+        lambda seen, tick: seen + tick["n"], init=int, emit=lambda key, seen: f"{key} {seen}", op_id="s"
+    )
+    summed.send_to(app.output("sums-seen", value=str))
+    return app
+
+
+def tick(data, numbers) -> None:
+    produce("ticks", [{"k": f"k{n % 7}", "n": n} for n in numbers], key=lambda tick: tick["k"], data=data)
+
+
+def grow(data, partitions: int) -> None:
+    with closing(LogEnvironment(data)) as log:
+        log.grow_stream("ticks", partitions)
+
+
+def seen(data) -> list[str]:
+    with closing(LogEnvironment(data)) as log:
+        rows = [row for part in rows_of(log, "sums-seen") for row in part]
+        return sorted(String().decode(value) for _, value, _ in rows)
+
+
+def expected(numbers) -> list[str]:
+    totals, found = Counter(), []
+    for n in numbers:
+        key = f"k{n % 7}"
+        totals[key] += n
+        found.append(f"{key} {totals[key]}")
+    return sorted(found)
+
+
+@pytest.mark.parametrize("sizes", [(5,), (2, 4), (3, 7)], ids=str)
+def test_an_application_that_did_not_run_meanwhile_takes_each_growth_up_in_turn(sizes, tmp_path):
+    produce("ticks", [], data=tmp_path, partitions=2)
+    tick(tmp_path, range(20))
+    sums().run(tmp_path, until_now=True)
+    tick(tmp_path, range(20, 40))
+    for number, size in enumerate(sizes):
+        grow(tmp_path, size)
+        tick(tmp_path, range(40 + number * 20, 60 + number * 20))
+    sums().run(tmp_path, until_now=True)
+    assert seen(tmp_path) == expected(range(40 + 20 * len(sizes)))
+
+
+def test_what_begins_anew_reads_the_first_partitions_first(tmp_path):
+    produce("ticks", [], data=tmp_path, partitions=2)
+    tick(tmp_path, range(20))
+    grow(tmp_path, 5)
+    tick(tmp_path, range(20, 40))
+    sums().run(tmp_path, until_now=True)
+    assert seen(tmp_path) == expected(range(40))
+    sums().run(tmp_path, until_now=True, from_start=True, state="reset")
+    assert Counter(seen(tmp_path)) == Counter(expected(range(40)) * 2)
+    with pytest.raises(SamzaError, match="was given more partitions since its start"):
+        sums().run(tmp_path, until_now=True, from_start=True, state="keep")
+
+
+def test_state_stays_where_somebody_else_has_chosen_where_keys_lie(tmp_path):
+    with closing(LogEnvironment(tmp_path)) as log:
+        log.create_stream("ticks", StreamConfig(partitions=2))
+        for partition in range(2):
+            log.append([Append("ticks", partition, Batch([b'{"n": 1}'], [f"k{partition}".encode()]))])
+            log.append([Append("ticks", partition, Batch([b'{"n": 1}'], [f"j{partition}".encode()]))])
+    sums().run(tmp_path, until_now=True)
+    grow(tmp_path, 3)
+    with pytest.raises(PlanError, match="whoever writes the stream has chosen by another one"):
+        sums().run(tmp_path, until_now=True)
+    with closing(LogEnvironment(tmp_path)) as log:
+        assert {task for _, task in log.state_stats("sums")} == {0, 1}, "as it was"
+
+
+def test_what_is_of_no_one_key_is_refused_with_what_to_write(tmp_path):
+    app = App("sliding")
+    ticks = app.input("ticks", value=dict, key=str, timestamp=lambda tick: tick["n"])
+    ticks.window(sliding(milliseconds=5), count()).map(lambda pane: pane.value).send_to(app.output("seen", value=int))
+    produce("ticks", [], data=tmp_path, partitions=2)
+    tick(tmp_path, range(20))
+    app.run(tmp_path, until_now=True)
+    grow(tmp_path, 4)
+    with pytest.raises(PlanError, match=r"can't be moved: .*write instead: "):
+        app.run(tmp_path, until_now=True)

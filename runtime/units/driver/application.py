@@ -27,6 +27,7 @@ from runtime.job.pipeline import Pipeline
 from runtime.model.errors import SamzaError
 from runtime.model.history import HistorySpan
 from runtime.model.metrics import RunMetrics
+from runtime.opening.former_layout import check_replay
 from runtime.ports.connectors import AnySource, ConnectedSink
 from runtime.ports.environment import Environment, LiveEnvironment, StagingEnvironment
 from runtime.ports.sink import Sink
@@ -324,6 +325,7 @@ class Application:
         self, topics: Mapping[str, KafkaTopic], written: Mapping[str, object], bindings: Bindings
     ) -> None:
         """Stage rows for topics until all is through; the topics are there by now."""
+        check_replay(self._environment, self.plan, "run it live, or write .partition_by(...) before what keeps state")
         found, self._bound_topics = dict(topics), frozenset(topics)
         for name in topics:
             self._outputs[name] = StreamConfig(partitions=bindings.sinks[name].partitions)

@@ -25,6 +25,7 @@ from runtime.job.pipeline import Pipeline
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import Clock
 from runtime.model.errors import Owned, SamzaError
+from runtime.opening.former_layout import check_replay
 from runtime.opening.rewind import check_state, meanings_of
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment
@@ -250,6 +251,7 @@ class Streamed:
 
     def _check_plan(self) -> None:
         """Refuse a plan that what is kept does not fit: raises SamzaError and PlanError."""
+        check_replay(self._environment, self.plan, "run it live, or write .partition_by(...) before what keeps state")
         stages = {f"{number} {stage.id}": stage.partitions for number, stage in enumerate(self.plan.stages)}
         before = self.manifest.stages
         if before and stages != before:
