@@ -140,7 +140,8 @@ class AsyncFlatMap(Spec):
 
     def part_serdes(self, key: Serde | None) -> Mapping[str, Serde | None]:
         """Return the serdes of keys, and of names of streams."""
-        return {STREAM: None} if self.remembers else super().part_serdes(key)
+        named = super().part_serdes(key)
+        return {**named, STREAM: None} if self.remembers else named
 
     def hash_at(self, place: bytes) -> int | None:
         """Return the hash of the record that an answer is about."""

@@ -38,6 +38,7 @@ COMMANDS = {
     "verify": Command("backup", "verify", "Look at every page and record of a data directory."),
     "backup": Command("backup", "backup", "Back up a data directory that is in use."),
     "restore": Command("backup", "restore", "Make a data directory from a backup."),
+    "why": Command("streams", "why", "Tell which records led to a row of an output."),
     "streams": Command("streams", "streams", "Look at streams, write to them, end and delete them."),
     "checkpoint": Command("checkpoint", "checkpoint", "Look at how far an application has come, and move it."),
     "state": Command("state", "state", "Look at the state of operators, and change it."),

@@ -138,7 +138,7 @@ def show_stored(
     """
     with told(), opened(data, environment, kafka_options) as place, _looked_at(target, place) as look:
         rows = look.rows(operator)
-        _print_entries(islice(rows, limit))
+        print_entries(islice(rows, limit))
         if next(rows, None) is not None:
             say(f"... and more: --limit N shows them, and {look.typed(f'state export {target} {operator}')} has all")
 
@@ -514,7 +514,8 @@ def _looked_at(target: str, place: Environment) -> Iterator[_Look]:
         yield _Look(place, app, planned, snapshot)
 
 
-def _print_entries(rows: Iterable[Row]) -> None:
+def print_entries(rows: Iterable[Row]) -> None:
+    """Print entries of state, each kind of part of their places in a column of its own."""
     found = [*rows]
     beside = [name for name in dict.fromkeys(name for row in found for name in row) if name not in (OPERATOR, VALUE)]
     columns = [Column(name, right=name == TASK) for name in beside]

@@ -20,10 +20,14 @@ from runtime.systems.files.archive import Kind, archive_stream, is_archive, read
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, config_of, opened
 from samza_dsl.cli.errors import Mistake, told
 from samza_dsl.cli.output import Column, print_rows, say
+from samza_dsl.cli.settings import loaded
+from samza_dsl.cli.state import FileArgument, print_entries
 from samza_dsl.data.json_lines import write_lines
 from samza_dsl.data.records import StoredRecord, last_records, read_on, records_from, rows_of
 from samza_dsl.data.streams import StreamSummary, check_writable, list_streams
 from samza_dsl.fluent.arguments import Compression
+from samza_dsl.testing.origins import MOST_RUNS, Origins, origins
+from samza_dsl.testing.regression import module_of, test_of
 from samza_dsl.view.readable import text_of, time_of
 
 POLL_MS = 200
@@ -320,3 +324,66 @@ def _list_ranges(environment: LiveEnvironment) -> None:
 
 def _traits(stream: StreamSummary) -> str:
     return ", ".join(word for word in ("intermediate", "compacted", "ended") if getattr(stream, word))
+
+
+def why(
+    target: FileArgument,
+    output: Annotated[str, typer.Argument(metavar="OUTPUT", help="The output, or the stream of dead letters.")],
+    place: Annotated[str, typer.Argument(metavar="PARTITION:OFFSET", help="The row, as streams show has it.")],
+    pytest: Annotated[
+        Path | None, typer.Option("--pytest", metavar="FILE", help="Write a test that gives the same row.")
+    ] = None,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Look for fewer records in so many runs.")] = MOST_RUNS,
+    data: DataOption = DEFAULT,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
+) -> None:
+    """Tell which input records led to a row of an output, which state was there before, and which timers have fired.
+
+    The application's functions run again on parts of its inputs, in virtual time, until none of the records can be left
+    out; sinks do nothing, and nothing is written. The row has to come of what the inputs still have, of this program,
+    and of nothing else: not of the clock, or of what async functions are told elsewhere.
+    """
+    partition, _, offset = place.partition(":")
+    if not (partition.isdecimal() and offset.isdecimal()):
+        raise Mistake(f"{place!r} is no place in a stream: write PARTITION:OFFSET, as 0:7")
+    with told():
+        app = loaded(target)
+    with told(), opened(data, environment, kafka_options) as where:
+        found = origins(app, where, output, int(partition), int(offset), runs)
+        _print_origins(found)
+        if pytest is not None:
+            source = test_of(app, found, *module_of(target, app))
+            pytest.write_text(source)
+            say(f"\nwrote {pytest}, which gives the same row")
+
+
+def _print_origins(found: Origins) -> None:
+    row = found.row
+    say(f"{found.output}/{row.partition} at {row.offset}: {text_of(row.key)}, {text_of(row.value)}")
+    count = counted(len(found.records), "record")
+    which = "and none of them can be left out" if found.is_fewest else "and more --runs may find fewer"
+    say(f"\nled to by {count}, {which} ({counted(found.runs, 'run')}):")
+    last = len(found.records) - 1 if not found.with_end else None
+    columns = [Column("stream"), Column("partition", right=True), Column("offset", right=True), Column("time (UTC)")]
+    cells = [
+        [
+            one.stream,
+            str(one.stored.partition),
+            str(one.stored.offset),
+            time_of(one.stored.timestamp),
+            "the row comes with it" if number == last else "",
+            text_of(one.stored.key),
+            text_of(one.stored.value),
+        ]
+        for number, one in enumerate(found.records)
+    ]
+    print_rows([*columns, Column(""), Column("key"), Column("value")], cells)
+    if found.with_end:
+        say("\nthe row comes with the end of the inputs")
+    if found.before:
+        say("\nthe state that these have made before:")
+        print_entries(found.before)
+    if found.fired:
+        say("\nwhat has fired, and is gone behind the row:")
+        print_entries(found.fired)

@@ -223,18 +223,23 @@ class Streams:
 
     def records(self, stream: str) -> list[Record]:
         """Return the records of a stream, partition by partition: decoded, where the app says how."""
+        return [self.decoded(stream, row) for row in self._rows(stream)]
+
+    def decoded(self, stream: str, row: Stored) -> Record:
+        """Return a stored record with its values, where the app says how."""
         value, key = self._decoders(stream)
-        return [
-            Record(
-                None if row.value is None else value(row.value),
-                None if row.key is None else key(row.key),
-                row.timestamp,
-                row.partition,
-                row.offset,
-                row.headers,
-            )
-            for row in self._rows(stream)
-        ]
+        return Record(
+            None if row.value is None else value(row.value),
+            None if row.key is None else key(row.key),
+            row.timestamp,
+            row.partition,
+            row.offset,
+            row.headers,
+        )
+
+    def encoder(self, stream: str) -> Callable[[Any], bytes]:
+        """Return what makes bytes of the values of an output; dead letters are bytes."""
+        return self._outputs[stream][0].value.encode if stream in self._outputs else bytes
 
     def written(self, stream: str, rows: Batch) -> list[Record]:
         """Return the rows of an output, whose values are decoded already, as its records, as they were written."""

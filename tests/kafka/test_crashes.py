@@ -61,6 +61,50 @@ def test_a_run_that_is_killed_again_and_again_counts_each_word_once(seed, broker
     assert set(told.values()) == {1}, "and none of them twice"
 
 
+ASKING = """
+import asyncio
+import os
+
+from samza_dsl import App, Options, String
+
+asked = os.open({asked!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+
+async def ask(word):
+    os.write(asked, word.encode() + b"\\n")
+    await asyncio.sleep(0.02)
+    return [word]
+
+
+app = App("{name}", Options(commit_interval_ms=60_000))
+answers = app.input("{name}-words", value=String()).async_flat_map(ask, remember=True, max_in_flight=10, op_id="ask")
+answers.send_to(app.output("{name}-counts", value=String()))
+"""
+
+
+def test_answers_are_paid_for_once_on_whatever_host_the_next_run_is(broker, topics, tmp_path):
+    words, asked = [b"w%d" % number for number in range(400)], tmp_path / "asked"
+    create(broker, f"{topics}-words", 2)
+    produce(broker, f"{topics}-words", *((number % 2, None, word) for number, word in enumerate(words)))
+    (tmp_path / "app.py").write_text(ASKING.format(name=topics, asked=str(asked)))
+    asked.touch()
+    kills = 0
+    for state in ("here", "there"):
+        process, before = started(broker, tmp_path, state), len(asked.read_bytes().split())
+        while process.poll() is None and len(asked.read_bytes().split()) < before + 100:
+            pass
+        kills += process.poll() is None
+        process.kill()
+        process.communicate()
+    finished(started(broker, tmp_path, "elsewhere"))
+    assert kills == 2, "it was killed in the midst of it"
+    calls = Counter(asked.read_bytes().split())
+    assert calls.keys() == {*words}
+    assert calls.total() <= len(words) + kills * 2 * 10, "two tasks had ten calls each in the air"
+    found = consume(broker, f"{topics}-counts")
+    assert sorted(record.value for records in found.values() for record in records) == sorted(words)
+
+
 def read_so_far(broker, app: str) -> int:
     """Return up to where inputs are read, as committed."""
     return sum(offset for (topic, _), offset in group_offsets(broker, app).items() if topic == f"{app}-words")

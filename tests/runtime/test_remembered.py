@@ -220,8 +220,8 @@ def test_what_can_not_be_remembered_is_refused():
         numbers.async_flat_map(total, remember=7)  # type: ignore[call-overload]
 
 
-def answers(found=(), task=None, ends=None):
-    return Answers("ask", task or VirtualTask(0), KeySerde(Tagged()), b"f", found, ends or {})
+def answers(found=(), ends=None):
+    return Answers("ask", VirtualTask(0), KeySerde(Tagged()), b"f", found, ends or {})
 
 
 @given(st.lists(st.integers(-(2**62), 2**62), min_size=4, max_size=4), st.binary(max_size=9))
