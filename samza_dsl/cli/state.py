@@ -21,16 +21,13 @@ from runtime.encoding.serdes import to_json
 from runtime.job.pipeline import Pipeline
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.errors import SamzaError
-from runtime.model.history import HistorySpan
 from runtime.opening.deletion import check_not_shared
 from runtime.opening.evolution import Decisions, Evolved, anew_of, evolved
 from runtime.opening.rewind import check_move, no_state_error
 from runtime.opening.stored_state import CHANGING, STAGED, StoredOperator, finish, forget, move, stored
 from runtime.ports.environment import Environment, SnapshotEnvironment, typed
 from runtime.ports.state import StateSnapshot
-from runtime.reprocessing.backfill import Backfill, backfill_of, drop_backfill, run_backfill
-from runtime.run.run import Run, run_blocking
-from runtime.run.settings import RunSettings
+from runtime.reprocessing.backfill import Backfill, backfill_of, drop_backfill, over_history, run_backfill
 from runtime.stored_state.entries import OPERATOR, TASK, VALUE, Row, Stored, StoredEntries, entries_of
 from runtime.stored_state.replacement import Change, check_convert, converted, imported
 from runtime.stored_state.row_files import check_suffix, read_lines, read_rows, write_lines, write_rows
@@ -334,7 +331,7 @@ def evolve(
         _confirm(f"{app}: {'; '.join(words)}?", yes)
         # First: where a function of the user's fails on history, nothing is changed.
         if backfill is not None:
-            if run_backfill(place, pipeline, backfill, partial(_over_history, place)).stopping:
+            if run_backfill(place, pipeline, backfill, partial(over_history, place)).stopping:
                 raise Mistake("it was stopped, and nothing was changed")
             say(f"{app}: {_history(backfill)}; outputs of before are not written again")
         for step in steps:
@@ -384,11 +381,7 @@ def _backfill(
     if not operators:
         return None
     found = backfill_of(place, pipeline, operators, bound)
-    return found if any(end > found.starts[at] for at, end in found.until.items()) else None
-
-
-def _over_history(place: Environment, part: Pipeline, span: HistorySpan, bind: Mapping[str, object]) -> Run:
-    return run_blocking(part, place, RunSettings(span=span, bind=bind))
+    return found if found.reads else None
 
 
 def _steps(found: Mapping[str, Evolved], said: Decisions, changes: Mapping[str, Change]) -> list[_Step]:
