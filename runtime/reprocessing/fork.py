@@ -204,7 +204,9 @@ Result = tuple[bytes | None, int | None, bytes | None]
 """The key, the time and the value of a result."""
 
 
-def difference(environment: SnapshotEnvironment, streams: tuple[str, str], starts: Mapping[str, int]) -> StreamDifference:
+def difference(
+    environment: SnapshotEnvironment, streams: tuple[str, str], starts: Mapping[str, int]
+) -> StreamDifference:
     """Compare the results in two streams, whatever their order and partitions; `starts` says where to begin in each."""
     first, second = (Counter(_results(environment, stream, starts)) for stream in streams)
     return StreamDifference((first & second).total(), (first - second, second - first))
