@@ -92,6 +92,21 @@ class Graph:
             or (spec.repartitions and any(child in stage for child in self.children(id)))
         ]
 
+    def timed_by(self, id: str) -> list[str]:
+        """Return the inputs by which event time goes at an operator: those of its stage, and of stages before it."""
+        inputs: set[str] = set()
+        seen: set[str] = set()
+        left = [id]
+        while left:
+            one = left.pop()
+            stage = next(stage for stage in self.stages if one in stage)
+            if one not in seen:
+                seen |= stage
+                entries = self.entries(stage)
+                inputs |= {entry for entry in entries if entry in self.inputs}
+                left += [entry for entry in entries if entry not in self.inputs]
+        return [id for id in self.specs if id in inputs]
+
     def parents(self, id: str) -> list[str]:
         """Return the operators that `id` reads."""
         return [parent.op_id for parent in self.specs[id].parents if parent.op_id]

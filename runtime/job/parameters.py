@@ -62,8 +62,7 @@ def parameters_of(graph: Graph) -> dict[str, dict[str, str]]:
         if spec.stateful or (spec.source and any(graph.specs[one].stateful for one in graph.below(id))):
             keys = {} if spec.source else {**key_words(spec, graph), "reads": _way_to(graph, id)}
             if spec.event_time and not spec.source:
-                stage = next(stage for stage in graph.stages if id in stage)
-                keys["event time"] = f"that of {' and '.join(graph.entries(stage))}"
+                keys["event time"] = f"that of {' and '.join(graph.timed_by(id))}"
             words = {"kind": spec.kind, **spec.parameters(), **keys}
             found[id] = {name: without_modules(one) for name, one in words.items()}
     return found

@@ -39,6 +39,8 @@ from runtime.ports.state import StateWrites
 from runtime.reprocessing.handover import read_handover, read_state
 from runtime.reprocessing.takeover import KEEP_OFFSETS
 from runtime.run.driver import Watched
+from runtime.run.run import Run, run_blocking
+from runtime.run.settings import RunSettings
 from runtime.stores.registry import kind_of
 
 BESIDE = "backfilling"
@@ -74,6 +76,11 @@ class Backfill:
     def bound(self) -> Mapping[str, object]:
         """The places of what the part reads and writes."""
         return {**self.bind, **{name: ANOTHER + other for name, other in self.scratch.items()}}
+
+    @property
+    def reads(self) -> bool:
+        """Whether there is anything to read: else the operators have missed nothing."""
+        return any(end > self.starts[place] for place, end in self.until.items())
 
     @property
     def told(self) -> str:
@@ -118,7 +125,7 @@ def backfill_of(
         whole = make_plan(graph, options, bindings.partition_counts(graph), wrapped=pipeline.wrapped)
         part = beside(part_of(graph, whole, operators), BESIDE)
         _check_drained(environment, graph.app, part)
-        starts, until = _spans(environment, graph.app, part, bindings, options.factor)
+        starts, until = _spans(environment, graph.app, part, bindings)
         plan = make_plan(part, own, bindings.partition_counts(part), wrapped=pipeline.wrapped)
     read = {spec.stream for spec in part.inputs.values()}
     bound = {name: what for name, what in bind.items() if name in read}
@@ -139,8 +146,15 @@ def _check_drained(environment: Environment, app: str, part: Graph) -> None:
             )
 
 
+def _not_level_error(app: str, stream: str, partition: int) -> SamzaError:
+    return SamzaError(
+        f"the virtual tasks of {app!r} have come to different offsets of {stream!r}, partition {partition}, and "
+        "history has one end: drain the application with the program that has run, and evolve then"
+    )
+
+
 def _spans(
-    environment: Environment, app: str, part: Graph, bindings: Bindings, factor: int
+    environment: Environment, app: str, part: Graph, bindings: Bindings
 ) -> tuple[dict[Place, int], dict[Place, int]]:
     """Return where each partition that a part of an application reads begins, and how far that has read it."""
     found: dict[Place, list[int]] = defaultdict(list)
@@ -151,11 +165,8 @@ def _spans(
     starts, until = {}, {}
     for _, stream, partition in partitions_of(bindings, part):
         offsets, origin = found[stream, partition], bindings.origin(stream, partition)
-        if len({*offsets}) > 1 or len(offsets) % factor:
-            raise SamzaError(
-                f"the virtual tasks of {app!r} have come to different offsets of {stream!r}, partition {partition}, "
-                "and history has one end: drain the application with the program that has run, and evolve then"
-            )
+        if len({*offsets}) > 1:
+            raise _not_level_error(app, stream, partition)
         if origin.system not in KEEP_OFFSETS:
             raise SamzaError(
                 f"{stream!r} is read from {origin.system}, whose records have no offsets of the stream, so that nobody "
@@ -166,6 +177,11 @@ def _spans(
         # What was never read is read by the live run from its start.
         until[stream, partition] = offsets[0] if offsets else start
     return starts, until
+
+
+def over_history(environment: Environment, part: Pipeline, span: HistorySpan, bind: Mapping[str, object]) -> Run:
+    """Run a part of an application over history here, to its end or until it is stopped."""
+    return run_blocking(part, environment, RunSettings(span=span, bind=bind))
 
 
 class Computed(NamedTuple):
@@ -225,13 +241,16 @@ def join(environment: Environment, pipeline: Pipeline, backfill: Backfill, compu
     with closing(Bindings(environment, graph, backfill.bind)) as bindings:
         plan = make_plan(graph, options, bindings.partition_counts(graph), wrapped=pipeline.wrapped)
     places = _Places(computed.plan, plan)
-    generation = environment.generation(plan.app)
+    generation, checkpoints = environment.generation(plan.app), environment.checkpoints(plan.app)
     for store, task, found in computed.state:
         to = places.task(store, task)
+        # A virtual task without a position has read nothing of what the others have: it would read that once more.
+        if options.factor > 1 and plan.virtual(to).name not in checkpoints:
+            raise _not_level_error(plan.app, *next(iter(backfill.until)))
         for items in found:
             environment.commit(Commit(plan.app, generation, [], [StateWrites(STAGED + store, to, [*items])], {}))
     means, how = meanings_of(plan, graph), lies(plan, graph)
-    joined = _joined(environment.checkpoints(plan.app), computed.checkpoints, graph, backfill, places)
+    joined = _joined(checkpoints, computed.checkpoints, graph, backfill, places)
     replace_staged(
         environment,
         plan.app,

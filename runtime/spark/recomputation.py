@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from planner.model.graph import Graph
 from runtime.assembly.history import beside
 from runtime.job.pipeline import Pipeline
+from runtime.model.errors import SamzaError
+from runtime.model.history import prefer_live
 from runtime.ports.environment import Environment
+from runtime.reprocessing.backfill import Backfill, drop_backfill, join_handover
 from runtime.reprocessing.handover import check_can_be_handed_over
-from runtime.reprocessing.merge import merge_all
+from runtime.reprocessing.merge import Merges, merge_all
 from runtime.reprocessing.recomputation import Recomputation
 from runtime.run.driver import Watch
 from runtime.run.run import open_environment
@@ -58,6 +62,23 @@ def recompute_on_spark(
     if mergings:
         with _opened(data) as environment:
             merge_all(environment, mergings)
+    return done
+
+
+def backfill_on_spark(environment: Environment, pipeline: Pipeline, backfill: Backfill, on: Spark) -> BatchRun:
+    """Compute operators anew on Spark, and let their state join that of the application, which this process owns."""
+    if backfill.part.options.factor > 1:
+        raise SamzaError(
+            f"the tasks of {pipeline.graph.app!r} are split into {backfill.part.options.factor} parts each, and on "
+            "Spark they are whole: compute history here, without --on spark"
+        )
+    drop_backfill(environment, pipeline.graph.app)
+    with TemporaryDirectory() as scratch:
+        asked = Recomputation("", backfill.span, Path(scratch) / "handover", Merges({}, prefer_live))
+        done = recompute_on_spark(backfill.part, environment, on, asked, backfill.bound)
+        if not done.stopping:
+            join_handover(environment, pipeline, backfill, done.plan, Path(scratch) / "handover")
+    drop_backfill(environment, pipeline.graph.app)
     return done
 
 

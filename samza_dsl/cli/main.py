@@ -30,6 +30,8 @@ COMMANDS = {
     "reprocess": Command("reprocess", "reprocess", "Compute the results of history anew."),
     "take-over": Command("reprocess", "take_over", "Let an application go on from a handover."),
     "evolve": Command("state", "evolve", "Compare a program with what has run, and change its state."),
+    "fork": Command("reprocess", "fork", "Run a changed application beside the live one."),
+    "diff": Command("reprocess", "diff", "Compare the results in two streams."),
     "config": Command("settings", "config", "Show each setting of a run, and where it is said."),
     "plan": Command("plan", "plan", "Show how an application will run."),
     "reset": Command("checkpoint", "reset", "Drop an application's positions and state."),

@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from runtime.model.history import ALL, Point
+from operators.core.sites import here
+from planner.passes import plan as make_plan
+from runtime.assembly.bindings import ANOTHER, Bindings
+from runtime.assembly.history import beside
+from runtime.job.pipeline import Pipeline
+from runtime.model.history import ALL, HistorySpan, Point
+from runtime.opening.evolution import Decisions, anew_of, evolved
+from runtime.opening.stored_state import finish, forget, move
+from runtime.ports.environment import Environment, SnapshotEnvironment, own_whole
+from runtime.reprocessing.backfill import backfill_of, over_history, run_backfill
+from runtime.reprocessing.fork import difference, fork_now, forked, is_forked, note_fork, starts_of
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
 from runtime.spark.session import Spark
 from runtime.systems.kafka.client.topic import KafkaCluster
 from samza_dsl.application.app import App
 from samza_dsl.application.reprocessing import NAME, ReprocessRequest, reprocessed
-from samza_dsl.application.run_request import RunRequest
-from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, options_in
-from samza_dsl.cli.errors import Mistake, told
-from samza_dsl.cli.output import say
+from samza_dsl.application.run_request import RunRequest, ended, run_live
+from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, config_of, opened, options_in
+from samza_dsl.cli.errors import FAILED, Mistake, told
+from samza_dsl.cli.output import Column, print_rows, say
+from samza_dsl.cli.plan import plan_of
 from samza_dsl.cli.run import AppArgument, BindOption, ContainersOption, MasterOption, TracebackOption, bindings_of
 from samza_dsl.cli.settings import loaded
+from samza_dsl.fluent.checks import check_name
 
 UNITS_S = {"s": 1, "min": 60, "h": 3_600}
 PLACES: Mapping[str, Literal["earliest", "latest"]] = {"earliest": "earliest", "latest": "latest"}
@@ -126,6 +142,123 @@ def take_over(
         bound = bindings_of(app, bind or [], options)
         app.take_over(handover, data, environment=cluster, at=places, bind=bound)
         say(f"{app.name} goes on from {handover}")
+
+
+def fork(
+    target: AppArgument,
+    changed: Annotated[str, typer.Argument(metavar="CHANGED", help="The file of the changed application, app2.py.")],
+    name: Annotated[str, typer.Option("--as", metavar="NAME", help="The fork's name behind the application's.")],
+    at: Annotated[
+        str, typer.Option(metavar="POINT", help="The cut: now, or an offset or a time to which history is computed.")
+    ] = "now",
+    until_now: Annotated[bool, typer.Option("--until-now", help="End with what the inputs hold now.")] = False,
+    data: DataOption = DEFAULT,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
+    traceback: TracebackOption = False,
+) -> None:
+    """Run a changed application beside the live one, on its state as of a cut; the live run goes on untouched.
+
+    Its outputs are streams of their own, NAME-output, which samza-dsl diff compares. What it keeps is computed from
+    history where the change asks for that. The same command again goes on where it was.
+    """
+    with told(whole=traceback, loading=True):
+        old, new = loaded(target), loaded(changed)
+    with told(whole=traceback):
+        if environment is not None:
+            raise Mistake(
+                "a fork is made on the embedded log: on Kafka, reprocess the changed application with --to other topics"
+            )
+        check_name(here(), "a fork", name)
+        with opened(data, environment, kafka_options) as place:
+            _fork(place, old, new, name, at)
+            written = sorted(one.name for one in plan_of(new, place).results)
+        own, bound = beside(new.graph(), name), {stream: ANOTHER + forked(name, stream) for stream in written}
+        request = RunRequest(data, bind=bound, until_now=until_now, live=True, beside=name).viewed()
+        ended(run_live(new, own, request), is_shown=True)
+        for stream in written:
+            say(f"compare: samza-dsl diff {stream} {forked(name, stream)}")
+
+
+def _fork(place: Environment, old: App, new: App, name: str, at: str) -> None:
+    """Make a fork where there is none, and let its state be that of the changed application."""
+    assert isinstance(place, SnapshotEnvironment), "a place of commands"
+    own, written = f"{new.name}.{name}", {one.stream for spec in old.graph().specs.values() for one in spec.outputs}
+    if old.name != new.name:
+        raise Mistake(f"{old.name!r} is forked, and the changed application is named {new.name!r}: name it as that one")
+    if not is_forked(place, own):
+        if at == "now":
+            fork_now(place, old.name, own, written)
+        else:
+            scratch = {one.name: f"{own}.{one.name}" for one in plan_of(old, place).results}
+            bind = {stream: ANOTHER + other for stream, other in scratch.items()}
+            span = HistorySpan(until={ALL: _point("--at", at, at)}, hands_over=True)
+            part = old.pipeline().of(beside(old.graph(), name))
+            if run_blocking(part, place, RunSettings(span=span, bind=bind)).stopping:
+                raise Mistake("it was stopped, and there is no fork yet: the same command goes on")
+            place.own(own)
+            note_fork(place, own, scratch)
+        say(f"{own} is forked from {old.name} at {at}")
+    own_whole(place, own)
+    finish(place, own)
+    _evolve(place, new.pipeline().of(beside(new.graph(), name)))
+
+
+def _evolve(place: Environment, pipeline: Pipeline) -> None:
+    """Let the state of a fork be that of its own program."""
+    graph, app = pipeline.graph, pipeline.graph.app
+    with closing(Bindings(place, graph, {})) as bindings:
+        counts = bindings.partition_counts(graph)
+    found = {one.operator: one for one in evolved(place, make_plan(graph, pipeline.options, counts), graph, counts)}
+    left = [one for one in found.values() if one.complaints and not one.anew and not one.heir]
+    # What the changed program does not have any more is nobody's, and the live run has its own.
+    gone = [one.operator for one in left if one.what == "dropped"]
+    if refused := [one for one in left if one.what != "dropped"]:
+        raise Mistake(f"{refused[0].operator!r}: {refused[0].complaints[0].wrong}: write it as the live run has it")
+    operators = anew_of(graph, found, Decisions())
+    backfill = backfill_of(place, pipeline, operators) if operators else None
+    if backfill is not None and backfill.reads:
+        if run_backfill(place, pipeline, backfill, partial(over_history, place)).stopping:
+            raise Mistake("it was stopped: the same command goes on")
+        say(f"{app} computes {', '.join(map(repr, operators))} from history ({backfill.told})")
+    if gone:
+        forget(place, app, gone)
+    for one in found.values():
+        if one.heir:
+            move(place, app, one.operator, one.heir)
+
+
+def diff(
+    first: Annotated[str, typer.Argument(metavar="STREAM", help="A stream, as of the live application.")],
+    second: Annotated[str, typer.Argument(metavar="OTHER", help="Another stream, as of a fork.")],
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Show so many of the results at most.")] = 20,
+    data: DataOption = DEFAULT,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
+) -> None:
+    """Compare the results in two streams, in whatever order and partitions they are; exit 1 where they differ.
+
+    Where one is written by a fork and the other by what it was forked from, those of before the fork are left out.
+    """
+    with told(), opened(data, environment, kafka_options) as place:
+        assert isinstance(place, SnapshotEnvironment), "a place of commands"
+        streams = (first, second)
+        for stream in streams:
+            config_of(place, stream)
+        found = difference(place, streams, starts_of(place, streams))
+        counts = [only.total() for only in found.only]
+        say(f"{found.both:,} in both, {counts[0]:,} in {first} alone, {counts[1]:,} in {second} alone")
+        told_of = [(stream, *one) for stream, only in zip(streams, found.only, strict=True) for one in only.elements()]
+        told_of.sort(key=lambda one: (one[1] or b"", one[2] or 0, one[0] == second))
+        columns = [Column("only in"), Column("time (ms)", right=True), Column("key"), Column("value")]
+        if told_of and limit:
+            print_rows(columns, [[one, str(at), _text(key), _text(value)] for one, key, at, value in told_of[:limit]])
+        if any(counts):
+            raise typer.Exit(FAILED)
+
+
+def _text(stored: bytes | None) -> str:
+    return "-" if stored is None else stored.decode(errors="backslashreplace")
 
 
 def archives_of(app: App, said: Iterable[str] | None) -> dict[str, object]:

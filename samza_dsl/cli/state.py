@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 
@@ -21,16 +21,14 @@ from runtime.encoding.serdes import to_json
 from runtime.job.pipeline import Pipeline
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.errors import SamzaError
-from runtime.model.history import HistorySpan
 from runtime.opening.deletion import check_not_shared
 from runtime.opening.evolution import Decisions, Evolved, anew_of, evolved
 from runtime.opening.rewind import check_move, no_state_error
 from runtime.opening.stored_state import CHANGING, STAGED, StoredOperator, finish, forget, move, stored
 from runtime.ports.environment import Environment, SnapshotEnvironment, typed
 from runtime.ports.state import StateSnapshot
-from runtime.reprocessing.backfill import Backfill, backfill_of, drop_backfill, run_backfill
-from runtime.run.run import Run, run_blocking
-from runtime.run.settings import RunSettings
+from runtime.reprocessing.backfill import Backfill, backfill_of, drop_backfill, over_history, run_backfill
+from runtime.spark.session import Spark, check_installed
 from runtime.stored_state.entries import OPERATOR, TASK, VALUE, Row, Stored, StoredEntries, entries_of
 from runtime.stored_state.replacement import Change, check_convert, converted, imported
 from runtime.stored_state.row_files import check_suffix, read_lines, read_rows, write_lines, write_rows
@@ -41,6 +39,7 @@ from samza_dsl.cli.errors import FAILED, Mistake, told
 from samza_dsl.cli.output import Column, print_rows, say
 from samza_dsl.cli.plan import plan_of
 from samza_dsl.cli.reprocess import archives_of
+from samza_dsl.cli.run import MasterOption
 from samza_dsl.cli.settings import loaded
 from samza_dsl.view.readable import watermark_of
 
@@ -297,6 +296,8 @@ def evolve(
         list[str] | None,
         typer.Option("--from", metavar="[NAME=]PATH", help="Read history from an archive, in the place of an input."),
     ] = None,
+    on: Annotated[Literal["spark"] | None, typer.Option(help="Compute history on Spark.")] = None,
+    master: MasterOption = None,
     yes: YesOption = False,
     data: DataOption = DEFAULT,
     environment: EnvironmentOption = None,
@@ -319,29 +320,55 @@ def evolve(
             if _told_of(place, planned, target, said):
                 raise typer.Exit(FAILED)
             return
+        if on is not None and environment is not None:
+            raise Mistake("--on spark reads history on the embedded log: leave it out on Kafka")
         with told(loading=True):
             changes = {id: load_function(function) for id, function in map(_conversion, convert or ())}
             application = loaded(target)
         _own(place, app)
-        pipeline, found = application.pipeline(), {one.operator: one for one in _compared(place, planned)}
-        backfill = _backfill(place, pipeline, anew_of(planned[1], found, said), archives_of(application, sources))
-        steps = _steps(found, said, changes)
-        words = [*([_history(backfill)] if backfill else []), *(step.says for step in steps)]
-        if not words:
-            drop_backfill(place, app)
-            say(f"nothing is to be done for the state of {app}")
-            return
-        _confirm(f"{app}: {'; '.join(words)}?", yes)
-        # First: where a function of the user's fails on history, nothing is changed.
-        if backfill is not None:
-            if run_backfill(place, pipeline, backfill, partial(_over_history, place)).stopping:
-                raise Mistake("it was stopped, and nothing was changed")
-            say(f"{app}: {_history(backfill)}; outputs of before are not written again")
-        for step in steps:
-            _take(place, planned, step, changes)
-            say(f"{app}: {step.says}")
+        bound = archives_of(application, sources)
+        _apply(place, application.pipeline(), planned, _Asked(said, changes, bound, on is not None, master, yes))
         if _told_of(place, planned, target, Decisions()):
             raise typer.Exit(FAILED)
+
+
+class _Asked(NamedTuple):
+    """The request that a program's change be applied."""
+
+    said: Decisions
+    changes: Mapping[str, Change]
+    bound: Mapping[str, object]
+    on_spark: bool
+    master: str | None
+    yes: bool
+
+
+def _apply(place: Environment, pipeline: Pipeline, planned: tuple[Plan, Graph], asked: _Asked) -> None:
+    """Do what a program's change asks for, after its user has said yes."""
+    app, found = planned[0].app, {one.operator: one for one in _compared(place, planned)}
+    backfill = _backfill(place, pipeline, anew_of(planned[1], found, asked.said), asked.bound)
+    steps = _steps(found, asked.said, asked.changes)
+    words = [*([_history(backfill)] if backfill else []), *(step.says for step in steps)]
+    if not words:
+        drop_backfill(place, app)
+        say(f"nothing is to be done for the state of {app}")
+        return
+    _confirm(f"{app}: {'; '.join(words)}?", asked.yes)
+    # First: where a function of the user's fails on history, nothing is changed.
+    if backfill is not None:
+        if asked.on_spark:
+            check_installed()
+            from runtime.spark.recomputation import backfill_on_spark
+
+            stopped = backfill_on_spark(place, pipeline, backfill, Spark(master=asked.master)).stopping
+        else:
+            stopped = run_backfill(place, pipeline, backfill, partial(over_history, place)).stopping
+        if stopped:
+            raise Mistake("it was stopped, and nothing was changed")
+        say(f"{app}: {_history(backfill)}; outputs of before are not written again")
+    for step in steps:
+        _take(place, planned, step, asked.changes)
+        say(f"{app}: {step.says}")
 
 
 def _confirm(question: str, yes: bool) -> None:
@@ -384,11 +411,7 @@ def _backfill(
     if not operators:
         return None
     found = backfill_of(place, pipeline, operators, bound)
-    return found if any(end > found.starts[at] for at, end in found.until.items()) else None
-
-
-def _over_history(place: Environment, part: Pipeline, span: HistorySpan, bind: Mapping[str, object]) -> Run:
-    return run_blocking(part, place, RunSettings(span=span, bind=bind))
+    return found if found.reads else None
 
 
 def _steps(found: Mapping[str, Evolved], said: Decisions, changes: Mapping[str, Change]) -> list[_Step]:

@@ -5,21 +5,19 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from operators.core.base import Batch
 from operators.core.entry_keys import StateEntry
-from runtime.job.pipeline import Pipeline
 from runtime.model.checkpoint import Checkpoint
-from runtime.model.history import HistorySpan
 from runtime.opening.stored_state import CHANGING, finish, forget, move
 from runtime.ports.streams import Append, StreamConfig
-from runtime.reprocessing.backfill import backfill_of, drop_backfill, run_backfill
-from runtime.run.run import Run, run_blocking
-from runtime.run.settings import RunSettings
+from runtime.reprocessing.backfill import backfill_of, drop_backfill, over_history, run_backfill
+from runtime.reprocessing.fork import fork_now, is_forked
 from runtime.stored_state.entries import StoredEntries, entries_of
 from runtime.stored_state.replacement import converted, imported
 from runtime.systems.log.environment import LogEnvironment
@@ -33,7 +31,8 @@ APP = "changes"
 KEYS = 12_000
 """The keys of each operator: more than one commit of a copy takes."""
 SHARE_OF_WRITES = 0.7
-CHANGES = ("forget", "move", "convert", "import", "evolve")
+CHANGES = ("forget", "move", "convert", "import", "evolve", "fork")
+FORKED = f"{APP}.trial"
 State = dict[str, list[tuple[bytes, bytes]]]
 
 
@@ -131,7 +130,10 @@ def _completed(data: Path) -> tuple[State, bool]:
 
 
 def _state(log: LogEnvironment) -> State:
-    return {store: [*log.state_range(APP, store, 0)] for store in log.stores(APP)}
+    mine = {store: [*log.state_range(APP, store, 0)] for store in log.stores(APP)}
+    if not is_forked(log, FORKED):
+        return mine
+    return mine | {f"{FORKED} {store}": [*log.state_range(FORKED, store, 0)] for store in log.stores(FORKED)}
 
 
 def _forget(log: LogEnvironment) -> None:
@@ -144,11 +146,11 @@ def _move(log: LogEnvironment) -> None:
 
 def _evolve(log: LogEnvironment) -> None:
     pipeline = app(step=2).pipeline()
+    run_backfill(log, pipeline, backfill_of(log, pipeline, ["counts"]), partial(over_history, log))
 
-    def run(part: Pipeline, span: HistorySpan, bind: Mapping[str, object]) -> Run:
-        return run_blocking(part, log, RunSettings(span=span, bind=bind))
 
-    run_backfill(log, pipeline, backfill_of(log, pipeline, ["counts"]), run)
+def _fork(log: LogEnvironment) -> None:
+    fork_now(log, APP, FORKED, ["counts", "last"])
 
 
 def _convert(log: LogEnvironment) -> None:
@@ -176,5 +178,6 @@ _CHANGES: dict[str, Callable[[LogEnvironment], None]] = {
     "move": _move,
     "convert": _convert,
     "evolve": _evolve,
+    "fork": _fork,
     "import": _import,
 }

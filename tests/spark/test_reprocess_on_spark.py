@@ -6,9 +6,10 @@ from contextlib import closing
 
 from runtime.assembly.history import beside
 from runtime.model.history import HistorySpan
+from runtime.reprocessing.backfill import backfill_of
 from runtime.reprocessing.recomputation import take_over
 from runtime.spark.batch import SparkEngine
-from runtime.spark.recomputation import staged_handover
+from runtime.spark.recomputation import backfill_on_spark, staged_handover
 from runtime.systems.files.archive import archive_stream
 from runtime.systems.log.environment import LogEnvironment
 from runtime.units.driver.application import Application
@@ -21,10 +22,12 @@ from tests.spark.test_on_spark import Tick
 from tests.strategies import any_pipeline, any_records
 
 
-def counting():
+def counting(seconds=1):
     app = App("counting")
     ticks = app.input("ticks", value=Tick, timestamp=lambda tick: tick.at, max_disorder_ms=100)
-    panes = ticks.partition_by(lambda tick: tick.key, partitions=3).window(tumbling(seconds=1), count(), op_id="counts")
+    panes = ticks.partition_by(lambda tick: tick.key, partitions=3).window(
+        tumbling(seconds=seconds), count(), op_id="counts"
+    )
     panes.map(lambda pane: {"key": pane.key, "start": pane.start, "n": pane.value}).send_to(app.output("counted"))
     return app
 
@@ -90,3 +93,20 @@ def test_drawn_pipelines_hand_over_on_spark_what_their_records_say(session, tmp_
         except AssertionError as error:
             error.add_note(f"seed {seed}: {world.pipeline}")
             raise
+
+
+def test_a_changed_window_is_computed_on_spark_and_goes_on_live(session, tmp_path):
+    first, rest = ticks(5), [Tick(f"k{number % 7}", 4_000 + number * 10) for number in range(400)]
+    for name in ("live", "always"):
+        produce("ticks", first, data=tmp_path / name)
+    before = counted(counting().run(tmp_path / "live", until_now=True))
+    until = counted(counting(3).run(tmp_path / "always", until_now=True))
+    pipeline, on = counting(3).pipeline(), Spark(session)
+    with closing(LogEnvironment(tmp_path / "live")) as log:
+        log.own("counting")
+        backfill_on_spark(log, pipeline, backfill_of(log, pipeline, ["counts"]), on)
+        assert [*log.streams()] == ["counted", "counting-partition_by-ticks", "ticks"]
+    for name in ("live", "always"):
+        produce("ticks", rest, data=tmp_path / name)
+    found, wanted = (counted(counting(3).run(tmp_path / name, until_now=True)) for name in ("live", "always"))
+    assert found - before == wanted - until != Counter()
