@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.async_calls import AsyncCalls, CallsByKey, TimedCalls
+from benchmarks.avro_with_registry import AvroWithRegistry
 from benchmarks.embedded_log import EmbeddedLog
 from benchmarks.event_windows import HoppingCount, SessionCount, TopTen
 from benchmarks.interval_join import IntervalJoin
@@ -44,6 +45,7 @@ KINDS: tuple[type[Workload], ...] = (
     WordCount,
     EmbeddedLog,
     JsonLines,
+    AvroWithRegistry,
     ReadWrite4,
     ReadWrite5,
     ReadWrite6,

@@ -8,9 +8,11 @@ from runtime.encoding.formats.debezium import Debezium
 from runtime.encoding.formats.json_schema import JsonSchema
 from runtime.encoding.formats.protobuf import Protobuf
 from runtime.encoding.formats.registry import SchemaRegistry
+from runtime.systems.files.csv_files import CsvFiles
 
 __all__ = [
     "Avro",
+    "CsvFiles",
     "Debezium",
     "JsonSchema",
     "Protobuf",

@@ -39,6 +39,7 @@ from runtime.reading.reader import Origin, Reader
 from runtime.systems.connectors.inbox import Inbox
 from runtime.systems.connectors.outbox import CutBackSink, Outbox
 from runtime.systems.connectors.schemes import connected_sink, connected_source
+from runtime.systems.files.csv_files import CsvFiles
 from runtime.systems.files.places.locations import needs_pyarrow
 from runtime.systems.files.places.tables import check_read_anywhere, check_written_anywhere, into_table, is_frame
 from runtime.systems.kafka.client.topic import topic_of
@@ -487,7 +488,7 @@ class Bindings:
             return
         self.sinks[stream], self.places[stream] = _sink(stream, what), stream
         into = into_table(what)
-        if into is not None or isinstance(what, str | Path):
+        if into is not None or isinstance(what, str | Path | CsvFiles):
             path = Path(str(what if into is None else into))
             self.places[stream] = f"{stream}={path.absolute()}"
             if path.exists() and (any(path.iterdir()) if path.is_dir() else path.stat().st_size):
@@ -600,7 +601,7 @@ def _source(stream: str, what: object) -> Source:
             from runtime.systems.frames.frame_source import FrameSource
         return FrameSource(what, stream)
     check_read_anywhere(what)
-    if isinstance(what, str | Path):
+    if isinstance(what, str | Path | CsvFiles):
         from runtime.systems.files.files import open_source
 
         return open_source(what)
@@ -619,10 +620,10 @@ def _sink(stream: str, what: object) -> Sink:
         from runtime.systems.files.files import open_folder
 
         return open_folder(into)
-    if isinstance(what, str | Path):
+    if isinstance(what, str | Path | CsvFiles):
         from runtime.systems.files.files import open_sink
 
-        return open_sink(Path(what))
+        return open_sink(what if isinstance(what, CsvFiles) else Path(what))
     if not _has_methods(what, Sink):
         raise _not_to_bind(stream, what, "an output", f'a path such as "{stream}.jsonl", or a sink')
     return cast("Sink", what)

@@ -1,6 +1,7 @@
 """Registries: the requests, subjects and secrets that they are sent, and a run to which nobody answers."""
 
 import pickle
+import sys
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from planner.model.errors import PlanError
 from runtime.encoding.formats.subjects import SubjectPlace
 from runtime.model.errors import Refused, SamzaError, SerdeError, Unreachable
 from samza_dsl import App, dead_letter, produce, skip
-from samza_dsl.formats import Avro, SchemaRegistry
+from samza_dsl.formats import Avro, JsonSchema, Protobuf, SchemaRegistry
 from samza_dsl.testing import run as run_in_memory
 from tests.formats.registry_server import basic
 from tests.formats.typed_values import is_same, records
@@ -166,3 +167,34 @@ def test_an_url_that_is_none_is_refused():
         SchemaRegistry("schemas:8081")
     with pytest.raises(SamzaError, match="topic_record"):
         SchemaRegistry("http://schemas:8081", naming="name")
+
+
+def test_an_output_that_is_bound_to_another_stream_has_the_subject_of_that(registry, tmp_path):
+    schemas = SchemaRegistry(registry.url)
+    produce("in", [Order(1)], value=Avro(Order, registry=schemas), data=tmp_path, end=True)
+    pipeline(schemas, skip).run(tmp_path, bind={"out": "stream:other"})
+    assert registry.versions == {"in-value": [1], "other-value": [1]}
+
+
+def test_keys_have_subjects_of_their_own(registry, tmp_path):
+    schemas = SchemaRegistry(registry.url)
+    produce("in", [Order(1)], data=tmp_path, end=True)
+    app = App("keyed")
+    orders = app.input("in", value=Order, key=lambda order: order.id)
+    orders.send_to(app.output("out", value=Order, key=Avro(int, registry=schemas)))
+    app.run(tmp_path)
+    assert registry.versions == {"out-key": [1]}
+
+
+@pytest.mark.parametrize(
+    ("library", "extra", "make"),
+    [
+        ("fastavro", "avro", lambda: Avro(Order)),
+        ("google", "protobuf", lambda: Protobuf(Order)),
+        ("jsonschema", "jsonschema", lambda: JsonSchema(schema={})),
+    ],
+)
+def test_a_library_that_is_absent_is_named_with_its_extra(library, extra, make, monkeypatch):
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(SamzaError, match=rf"pip install 'samza-dsl\[{extra}\]'"):
+        make()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from operators.core.sites import here
 from planner.model.errors import refuse
-from runtime.encoding.formats.avro_nesting import depth_check
+from runtime.encoding.formats.avro_nesting import depth_check, nests
 from runtime.encoding.formats.avro_shapes import AvroShape, Change, Datum, NotHeld, Schema, name_of, shape_of
 from runtime.encoding.formats.extras import needs_extra
 from runtime.encoding.formats.plain_values import PlainValues
@@ -29,6 +31,10 @@ from runtime.model.errors import SerdeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+AT_ONCE = 100
+"""The values whose data are in memory beside them: of more, Python would look for garbage among all of them."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ class Avro:
     place: SubjectPlace | None = field(default=None, repr=False, compare=False)
     """The stream that it writes, which a run fills in."""
     _codec: AvroCodec = field(init=False, repr=False, compare=False)
-    _readers: dict[int, Callable[[bytes], Datum]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _readers: dict[int, DatumReader] = field(init=False, repr=False, compare=False, default_factory=dict)
     _head: list[bytes] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __post_init__(self) -> None:
@@ -113,22 +119,24 @@ class Avro:
 
     def decode(self, data: bytes) -> Datum:
         """Return the value of `data`; raises SerdeError for what does not fit its schema, or the type."""
-        return self._codec.made([self._read(data)])[0]
+        return self._codec.made(self._reader(data)([data]))[0]
 
     def decode_all(self, column: Sequence[bytes]) -> list[Datum]:
         """Return the value of each of many bytes."""
-        if self.registry is None:
-            return self._codec.made(list(map(self._readers[0], column)))
-        return self._codec.made(list(map(self._read, column)))
+        start = column[0][: HEAD.size] if self.registry is not None and column else b""
+        # Nearly always one schema has written all of a column.
+        if all(map(bytes.startswith, column, repeat(start))):
+            return self._codec.values(column, self._reader(column[0])) if column else []
+        return list(map(self.decode, column))
 
-    def _read(self, data: bytes) -> Datum:
+    def _reader(self, data: bytes) -> DatumReader:
+        """Return what reads the schema that bytes begin with."""
         if self.registry is None:
-            return self._readers[0](data)
+            return self._readers[0]
         id = split_head(data)
-        read = self._readers.get(id)
-        if read is None:
-            read = self._readers[id] = self._codec.reading(self._registered(self.registry, id), HEAD.size)
-        return read(data)
+        if id not in self._readers:
+            self._readers[id] = self._codec.reading(self._registered(self.registry, id), HEAD.size)
+        return self._readers[id]
 
     def _registered(self, registry: SchemaRegistry, id: int) -> Schema:
         found = registry.schema(id)
@@ -191,64 +199,89 @@ class AvroCodec:
         self._change: Change | None = None if shape is None else shape.write
         self._back: Change | None = None if shape is None else shape.read
         self._write = fastavro.schemaless_writer
-        self._read = fastavro.schemaless_reader
+        self._read: Callable[..., Datum] = fastavro.schemaless_reader
         self._validate = fastavro.validation.validate
-        self._check_depth = depth_check(self.schema)
+        self._check_depth, self._is_deep = depth_check(self.schema), nests(self.schema)
         self._what = what
 
     def write(self, values: list[object], start: bytes = b"") -> list[bytes]:
         """Return the bytes of values, each behind a start; raises SerdeError for what the schema does not hold."""
-        data = self._plain.taken(values)
-        if self._change is not None:
-            data = list(map(self._change, data))
-        write, schema, found = self._write, self.schema, []
-        for datum in data:
-            file = io.BytesIO()
-            file.write(start)
-            try:
-                if self._given:
+        found: list[bytes] = []
+        for first in range(0, len(values), AT_ONCE):
+            data = self._plain.taken(values[first : first + AT_ONCE])
+            found += self._written(data if self._change is None else map(self._change, data), start)
+        return found
+
+    def _written(self, data: Iterable[Datum], start: bytes) -> list[bytes]:
+        write, schema, given, found = self._write, self.schema, self._given, []
+        datum = None
+        try:
+            for datum in data:
+                if given:
                     # fastavro alone cuts off what an int has behind its point, and more; types were looked at already.
                     self._validate(datum, schema)
                     _check_millis(schema, datum)
+                file = io.BytesIO()
+                file.write(start)
                 write(file, schema, datum)
-            except SerdeError:
-                raise
-            except Exception as error:
-                raise SerdeError(f"{self._what} has no bytes for {datum!r}: {error}") from error
-            found.append(file.getvalue())
-            self._check_depth(found[-1])
+                found.append(file.getvalue())
+        except SerdeError:
+            raise
+        except Exception as error:
+            raise SerdeError(f"{self._what} has no bytes for {datum!r}: {error}") from error
+        if self._is_deep:
+            for one in found:
+                self._check_depth(one)
         return found
 
     def made(self, data: list[Datum]) -> list[Datum]:
         """Return the values of data that were read; raises SerdeError where they are none of the type."""
         return self._plain.made(data if self._back is None else list(map(self._back, data)))
 
-    def reading(self, written: Schema, skipped: int) -> Callable[[bytes], Datum]:
-        """Return what reads a datum that a schema has written, behind so many bytes."""
-        read, wanted = self._read, self.schema if self._given and written != self.schema else None
+    def values(self, column: Sequence[bytes], read: DatumReader) -> list[Datum]:
+        """Return the values of many bytes, a few at a time: their data are many objects, which soon go again."""
+        parts = (column[first : first + AT_ONCE] for first in range(0, len(column), AT_ONCE))
+        return [value for part in parts for value in self.made(read(part))]
+
+    def reading(self, written: Schema, skipped: int) -> DatumReader:
+        """Return what reads data that a schema has written, each behind so many bytes."""
+        wanted = self.schema if self._given and written != self.schema else None
         # Of a union of records the name tells which one it is; of others the types do.
         named = self._back is not None
-        check_depth = depth_check(written, skipped)
+        read = self._read
+        if wanted is not None or named:
+            told = {"return_record_name": named, "return_record_name_override": named}
+            read = partial(read, reader_schema=wanted, **told)
+        return DatumReader(read, written, skipped)
 
-        def datum_of(data: bytes) -> Datum:
-            file = io.BytesIO(data)
-            file.seek(skipped)
-            try:
-                check_depth(data)
-                datum = read(file, written, wanted, return_record_name=named, return_record_name_override=named)
-            except SerdeError:
-                raise
-            except Exception as error:
-                raise SerdeError(
-                    f"bytes are not what {_name_in(written)} writes: {error or type(error).__name__}"
-                ) from error
-            if file.tell() != len(data):
-                raise SerdeError(
-                    f"{len(data) - file.tell()} bytes are left behind a {_name_in(written)}: it is another schema"
-                )
-            return datum
 
-        return datum_of
+class DatumReader:
+    """Reads data that one schema has written, each behind so many bytes."""
+
+    def __init__(self, read: Callable[..., Datum], written: Schema, skipped: int) -> None:
+        self._read, self._written, self._skipped = read, written, skipped
+        self._check_depth = depth_check(written, skipped)
+        self._is_deep = nests(written)
+
+    def __call__(self, column: Iterable[bytes]) -> list[Datum]:
+        """Return the data of many bytes; raises SerdeError for what the schema has not written."""
+        read, written, skipped, found = self._read, self._written, self._skipped, []
+        try:
+            for data in column:
+                if self._is_deep:
+                    self._check_depth(data)
+                file = io.BytesIO(data)
+                file.seek(skipped)
+                found.append(read(file, written))
+                if file.tell() != len(data):
+                    raise SerdeError(f"{len(data) - file.tell()} bytes are left behind a value: it is another schema")
+        except SerdeError:
+            raise
+        except Exception as error:
+            raise SerdeError(
+                f"bytes are not what {_name_in(written)} writes: {error or type(error).__name__}"
+            ) from error
+        return found
 
 
 def parsed(schema: Schema, named: dict[str, Schema] | None = None) -> Schema:

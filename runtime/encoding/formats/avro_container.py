@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import NamedTuple
 
 import msgspec
 
-from runtime.encoding.formats.avro import AvroCodec, parsed
+from runtime.encoding.formats.avro import AvroCodec, DatumReader, parsed
 from runtime.encoding.formats.avro_nesting import depth_check, nests
 from runtime.encoding.formats.avro_shapes import Datum, Schema
 from runtime.encoding.formats.extras import needs_extra
@@ -23,6 +23,7 @@ SYNC_BYTES = 16
 FINGERPRINT_BYTES = 8
 SINGLE = b"\xc3\x01"
 """What Avro's encoding of a single object begins with; behind it is which schema has written it."""
+STARTS = len(SINGLE) + FINGERPRINT_BYTES
 
 
 class ContainerHead(NamedTuple):
@@ -147,13 +148,12 @@ class SingleObjects:
     type: object
     schemas: tuple[Schema, ...]
     _codec: AvroCodec = field(init=False, repr=False, compare=False)
-    _readers: dict[bytes, Callable[[bytes], Datum]] = field(init=False, repr=False, compare=False)
+    _readers: dict[bytes, DatumReader] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         codec = AvroCodec(self.type, text_of(self.schemas[0]) if self.schemas else '"null"', resolves=False)
-        skipped = len(SINGLE) + FINGERPRINT_BYTES
         object.__setattr__(self, "_codec", codec)
-        readers = {SINGLE + fingerprint_of(schema): codec.reading(schema, skipped) for schema in self.schemas}
+        readers = {SINGLE + fingerprint_of(schema): codec.reading(schema, STARTS) for schema in self.schemas}
         object.__setattr__(self, "_readers", readers)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -169,17 +169,20 @@ class SingleObjects:
 
     def decode(self, data: bytes) -> Datum:
         """Return the value of `data`; raises SerdeError for what does not fit."""
-        return self.decode_all([data])[0]
+        return self._codec.made(self._reader(data)([data]))[0]
 
     def decode_all(self, column: Sequence[bytes]) -> list[Datum]:
         """Return the value of each of many bytes."""
-        return self._codec.made(list(map(self._read, column)))
+        start = column[0][:STARTS] if column else b""
+        if all(map(bytes.startswith, column, repeat(start))):
+            return self._codec.values(column, self._reader(start)) if column else []
+        return list(map(self.decode, column))
 
-    def _read(self, data: bytes) -> Datum:
-        read = self._readers.get(data[: len(SINGLE) + FINGERPRINT_BYTES])
+    def _reader(self, data: bytes) -> DatumReader:
+        read = self._readers.get(data[:STARTS])
         if read is None:
             raise SerdeError(f"bytes that begin with {data[:10]!r} were written by no schema of these files")
-        return read(data)
+        return read
 
 
 def text_of(schema: Schema) -> str:

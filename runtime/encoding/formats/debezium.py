@@ -32,7 +32,7 @@ DELETE, MADE, CHANGED = "d", ("c", "r"), "u"
 
 
 class ChangeEnvelope(msgspec.Struct, Generic[R]):
-    """The change that Debezium tells of: the row before and after, and what was done to it."""
+    """The change that Debezium tells of: the row before and after, and whether it was made, read, changed, deleted."""
 
     before: R | None = None
     after: R | None = None

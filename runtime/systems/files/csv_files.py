@@ -1,14 +1,16 @@
-"""CSV as bound inputs and outputs: UTF-8, commas, and a header that names the columns."""
+"""CSV as bound inputs and outputs, of any dialect: commas, UTF-8 and a header, if nothing else is said."""
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import inspect
@@ -22,6 +24,8 @@ from runtime.ports.sink import Sink
 from runtime.systems.files.places.locations import DataFile, RemoteFile
 from runtime.systems.files.record_files import AppendedFile, RecordFile, RecordSource
 
+Found: TypeAlias = tuple[list[bytes], int]
+"""Records, and how many bytes they took."""
 KEPT_EMPTY = (inspect.StrType, inspect.BytesType, inspect.EnumType, inspect.LiteralType)
 NESTED = (
     inspect.CollectionType,
@@ -34,6 +38,66 @@ NESTED = (
 )
 
 
+@dataclass(frozen=True)
+class CsvFiles:
+    """Files of CSV of some dialect, to which an input or output is bound: `bind={"trips": CsvFiles("t.csv", ";")}`.
+
+    Fields lie between `delimiter`s, in `quote`s where they need them (None has none), in which an `escape` stands
+    before a quote, or else a second one. Texts are in an `encoding`. Without a line of names in
+    front, the `header` says them, and none is written. Cells that are one of `nulls` are None where the type allows it;
+    None is written as the first.
+    Raises SamzaError for what no dialect has.
+
+    >>> CsvFiles("trips.csv", delimiter=";", nulls=("", "NA")).delimiter
+    ';'
+    """
+
+    path: str | Path
+    delimiter: str = ","
+    quote: str | None = '"'
+    escape: str | None = None
+    encoding: str = "utf-8"
+    header: Sequence[str] | None = None
+    nulls: Sequence[str] = ("",)
+
+    def __post_init__(self) -> None:
+        signs = [self.delimiter, *(one for one in (self.quote, self.escape) if one is not None)]
+        if any(not isinstance(one, str) or len(one) != 1 or one in "\r\n" for one in signs) or len(set(signs)) < len(
+            signs
+        ):
+            raise SamzaError(
+                f"{self!r}: delimiter, quote and escape are different single characters, and no line break"
+            )
+        if isinstance(self.nulls, str) or not self.nulls:
+            raise SamzaError(f'{self!r}: write the texts that stand for None: nulls=("NA",)')
+        try:
+            object.__setattr__(self, "encoding", codecs.lookup(self.encoding).name)
+        except LookupError as error:
+            raise SamzaError(f'{self!r}: there is no encoding {self.encoding!r}: write one as "latin-1"') from error
+        header = None if self.header is None else tuple(self.header)
+        if header is not None and (not header or len(set(header)) < len(header)):
+            raise SamzaError(f"{self!r}: a header names each column once")
+        object.__setattr__(self, "header", header)
+        object.__setattr__(self, "nulls", tuple(self.nulls))
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """The dialect as Python's csv module takes it."""
+        said = {"delimiter": self.delimiter, "escapechar": self.escape, "doublequote": self.escape is None}
+        if self.quote is None:
+            return {**said, "quoting": csv.QUOTE_NONE, "quotechar": None, "doublequote": False}
+        return {**said, "quotechar": self.quote}
+
+
+_MARKS = {"utf-16": codecs.BOM_UTF16_LE, "utf-32": codecs.BOM_UTF32_LE}
+_UNMARKED = {"utf-16": "utf-16-le", "utf-32": "utf-32-le", "utf-8-sig": "utf-8"}
+PLAIN = CsvFiles("")
+"""The dialect of RFC 4180, in UTF-8."""
+
+
 class CsvSource(RecordSource):
     """A bounded input of CSV, one file per partition, all with the same header; empty lines are no records.
 
@@ -42,11 +106,15 @@ class CsvSource(RecordSource):
     """
 
     name = "csv"
-    skipped = 1
 
-    def __init__(self, files: Sequence[DataFile]) -> None:
-        super().__init__(files, split_rows)
-        headers = {header: file.path for file in files if (header := _header_of(file.path)) is not None}
+    def __init__(self, files: Sequence[DataFile], dialect: CsvFiles = PLAIN) -> None:
+        super().__init__(files, _splitting(dialect), dialect.encoding)
+        self._dialect = dialect
+        self.skipped = 0 if dialect.header is not None else 1
+        if dialect.header is not None:
+            self.header = (*dialect.header, *self.folders.names)
+            return
+        headers = {header: file.path for file in files if (header := _header_of(file.path, dialect)) is not None}
         if len(headers) > 1:
             (first, one), (second, other) = list(headers.items())[:2]
             raise SamzaError(f"{one} has the columns {first} and {other} has {second}; bind files with one header")
@@ -56,11 +124,11 @@ class CsvSource(RecordSource):
     def serde(self, declared: Serde) -> Serde:
         """Return the serde of rows with the declared type; String, Bytes or one of the user's reads the text itself."""
         kind = type_of_rows(declared)
-        return declared if kind is None else CsvRow(self.header, kind)
+        return declared if kind is None else CsvRow(self.header, kind, self._dialect)
 
     def completed(self, partition: int, records: Sequence[bytes]) -> list[bytes]:
         """Return records with the fields that their folders give."""
-        return self.folders.with_cells(partition, records)
+        return self.folders.with_cells(partition, records, self._dialect.form)
 
 
 class CsvSink(Sink):
@@ -74,9 +142,10 @@ class CsvSink(Sink):
     columns = frozenset[str]()
     partitions = 1
 
-    def __init__(self, path: Path, lasting: bool = True) -> None:
+    def __init__(self, path: Path, lasting: bool = True, dialect: CsvFiles = PLAIN) -> None:
         self._file = AppendedFile(path, lasting)
         self._rows = RowSerde()
+        self._dialect = dialect
         self._header: tuple[str, ...] | None = None
 
     def serde(self, declared: Serde) -> Serde:
@@ -100,15 +169,19 @@ class CsvSink(Sink):
         if not rows:
             return
         header = self._header
+        is_new = header is None and not self._file.length
         # Of a file that goes on the header is already there: only a new one gets the first record's columns.
-        if header is None and self._file.length:
-            header = _header_of(self._file.path)
+        if header is None and self._dialect.header is None and self._file.length:
+            header = _header_of(self._file.path, self._dialect)
         lines = []
-        if header is None:
+        if self._dialect.header is not None:
+            header = tuple(self._dialect.header)
+        elif header is None:
             header = tuple(rows[0])
-            lines.append(_text([header]))
-        lines.append(_text(_cells(header, row, self._file.path) for row in rows))
-        self._file.append("".join(lines).encode())
+            lines.append(_text([header], self._dialect))
+        lines.append(_text((_cells(header, row, self._file.path, self._dialect) for row in rows), self._dialect))
+        mark = _MARKS.get(self._dialect.encoding, b"") if is_new else b""
+        self._file.append(mark + _encoded("".join(lines), self._dialect))
         self._header = header
 
     def flush(self) -> int:
@@ -152,6 +225,8 @@ class CsvRow:
 
     header: tuple[str, ...]
     type: object = Any
+    dialect: CsvFiles = PLAIN
+    _form: dict[str, Any] = field(init=False, repr=False, compare=False)
     _nullable: frozenset[str] = field(init=False, repr=False, compare=False)
     _droppable: frozenset[str] = field(init=False, repr=False, compare=False)
     _nested: tuple[str, ...] = field(init=False, repr=False, compare=False)
@@ -161,13 +236,15 @@ class CsvRow:
         nullable = {name for name, kinds in columns.items() if _any_of(kinds, inspect.NoneType, inspect.AnyType)}
         kept = {name for name, kinds in columns.items() if _any_of(kinds, *KEPT_EMPTY)}
         nested = (name for name, kinds in columns.items() if _any_of(kinds, *NESTED) and _only(kinds, *NESTED))
+        object.__setattr__(self, "_form", self.dialect.form)
         object.__setattr__(self, "_nullable", frozenset(nullable))
         object.__setattr__(self, "_droppable", frozenset(self.header) - nullable - kept)
         object.__setattr__(self, "_nested", tuple(nested))
 
     def encode(self, value: object) -> bytes:
         """Return the record of `value` without its line break."""
-        return _text([_cells(self.header, row_of(value), "a CSV record")]).removesuffix("\r\n").encode()
+        cells = _cells(self.header, row_of(value), "a CSV record", self.dialect)
+        return _text([cells], self.dialect).removesuffix("\r\n").encode()
 
     def decode(self, data: bytes) -> object:
         """Return the value of a record; raises SerdeError when it is not CSV or has other fields than the header."""
@@ -175,17 +252,18 @@ class CsvRow:
         if len(data) > csv.field_size_limit():
             csv.field_size_limit(len(data))
         try:
-            cells = next(csv.reader((data.decode(),), strict=True), [])
-        except csv.Error as error:
+            cells = next(csv.reader((data.decode(),), strict=True, **self._form), [])
+        except (csv.Error, UnicodeDecodeError) as error:
             raise SerdeError(f"a CSV record is malformed: {error}") from error
         if len(cells) != len(self.header):
             raise SerdeError(f"a CSV record has {len(cells)} fields where the header names {len(self.header)}")
         row: dict[str, object] = dict(zip(self.header, cells, strict=True))
-        if "" in cells:
+        nulls = self.dialect.nulls
+        if any(null in cells for null in nulls):
             row = {
-                name: None if not cell and name in self._nullable else cell
+                name: None if cell in nulls and name in self._nullable else cell
                 for name, cell in row.items()
-                if cell or name not in self._droppable
+                if cell not in nulls or name not in self._droppable
             }
         for name in self._nested:
             if isinstance(cell := row.get(name), str):
@@ -193,7 +271,7 @@ class CsvRow:
         return msgspec.convert(row, self.type, strict=False, dec_hook=made_of_plain)
 
 
-def split_rows(data: bytes, last: bool) -> tuple[list[bytes], int]:
+def split_rows(data: bytes, last: bool, quote: bytes = b'"', field: re.Pattern[bytes] | None = None) -> Found:
     r"""Cut `data` into CSV records that are not empty, without their line breaks.
 
     >>> split_rows(b'a,"b\nc"\r\n\n1,2\n"3', last=False)
@@ -201,9 +279,9 @@ def split_rows(data: bytes, last: bool) -> tuple[list[bytes], int]:
     """
     records = data.split(b"\n")
     used = len(data) if last else len(data) - len(records.pop())
-    if b'"' in data:
+    if quote and quote in data:
         # Lines first, in C, which is right for most records; only where there are quotes are they looked at.
-        records, unfinished = _join_quoted(records)
+        records, unfinished = _join_quoted(records, quote, field or _FIELD)
         if last:
             records.append(b"\n".join(unfinished))
         else:
@@ -213,19 +291,41 @@ def split_rows(data: bytes, last: bool) -> tuple[list[bytes], int]:
     return list(filter(None, records)), used
 
 
+def _splitting(dialect: CsvFiles) -> Callable[[bytes, bool], Found]:
+    """Return what cuts bytes of a dialect into records."""
+    if dialect.quote is None:
+        return partial(split_rows, quote=b"")
+    if (dialect.delimiter, dialect.quote, dialect.escape) == (PLAIN.delimiter, PLAIN.quote, PLAIN.escape):
+        return split_rows
+    quote = dialect.quote.encode()
+    return partial(split_rows, quote=quote, field=_field_of(dialect.delimiter.encode(), quote, dialect.escape))
+
+
+def _field_of(delimiter: bytes, quote: bytes, escape: str | None) -> re.Pattern[bytes]:
+    """Return what finds the fields of a line: whether one begins with a quote, and the quote that ends it."""
+    start, sign = re.escape(delimiter), re.escape(quote)
+    within = rb"(?:(?!%s).)*(?:%s%s(?:(?!%s).)*)*" % (sign, sign, sign, sign)
+    outside = rb"(?:(?!%s).)*" % start
+    if escape is not None:
+        mark = re.escape(escape.encode())
+        within = rb"(?:%s.|(?!%s|%s).)*" % (mark, sign, mark)
+        outside = rb"(?:%s.|(?!%s|%s).)*" % (mark, start, mark)
+    return re.compile(rb"(?:\A|%s)(?:(%s)%s((?:%s)?)%s|%s)" % (start, sign, within, sign, outside, outside), re.DOTALL)
+
+
 _FIELD = re.compile(rb'(?:\A|,)(?:(")[^"]*(?:""[^"]*)*("?)[^,]*|[^,]*)')
-_UNCLOSED = (b'"', b"")
 
 
-def _join_quoted(lines: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+def _join_quoted(lines: list[bytes], quote: bytes, field: re.Pattern[bytes]) -> tuple[list[bytes], list[bytes]]:
     """Put lines together whose line break is quoted; the second list has those of a record that goes on."""
     records: list[bytes] = []
     unfinished: list[bytes] = []
+    unclosed = (quote, b"")
     for line in lines:
-        if unfinished or b'"' in line:
-            unclosed = _UNCLOSED in _FIELD.findall(b'"' + line if unfinished else line)
+        if unfinished or quote in line:
+            is_open = unclosed in field.findall(quote + line if unfinished else line)
             unfinished.append(line)
-            if not unclosed:
+            if not is_open:
                 records.append(b"\n".join(unfinished))
                 unfinished = []
         else:
@@ -233,15 +333,16 @@ def _join_quoted(lines: list[bytes]) -> tuple[list[bytes], list[bytes]]:
     return records, unfinished
 
 
-def _header_of(path: Path | RemoteFile) -> tuple[str, ...] | None:
-    first = RecordFile(path, split_rows).read(0, 1)
+def _header_of(path: Path | RemoteFile, dialect: CsvFiles) -> tuple[str, ...] | None:
+    first = RecordFile(path, _splitting(dialect), dialect.encoding).read(0, 1)
     if not first:
         return None
     try:
-        header = tuple(next(csv.reader((first[0].decode(),), strict=True)))
+        header = tuple(next(csv.reader((first[0].decode(),), strict=True, **dialect.form)))
     except (csv.Error, UnicodeDecodeError) as error:
         raise SamzaError(
-            f"the first line of {path} is no CSV header: {error}; write it as UTF-8 with commas"
+            f"the first line of {path} is no CSV header: {error}; write it as UTF-8 with commas, or say the dialect: "
+            'formats.CsvFiles(path, delimiter=";", encoding="latin-1")'
         ) from error
     if len(set(header)) < len(header):
         twice = sorted({name for name in header if header.count(name) > 1})
@@ -249,29 +350,42 @@ def _header_of(path: Path | RemoteFile) -> tuple[str, ...] | None:
     return header
 
 
-def _cells(header: tuple[str, ...], row: Mapping[str, object], where: object) -> list[object]:
+def _cells(header: tuple[str, ...], row: Mapping[str, object], where: object, dialect: CsvFiles) -> list[object]:
+    null = dialect.nulls[0] or None
     plain = msgspec.to_builtins(row, enc_hook=as_plain)
     if tuple(plain) == header:
-        return list(map(_cell, plain.values()))
+        return [null if value is None else _cell(value) for value in plain.values()]
     unknown = [str(name) for name in plain if name not in header]
     if unknown:
         raise SerdeError(
             f"{where} has the columns {', '.join(header)}, and a record also {', '.join(unknown)}: declare the "
             "output's value type so that every record has the same fields"
         )
-    return [_cell(plain.get(name)) for name in header]
+    values = map(plain.get, header)
+    return [null if value is None else _cell(value) for value in values]
 
 
 def _cell(value: object) -> object:
-    if value is None or type(value) in (str, int, float):
+    if type(value) in (str, int, float):
         return value
     return msgspec.json.encode(value).decode()
 
 
-def _text(rows: Iterable[Sequence[object]]) -> str:
+def _text(rows: Iterable[Sequence[object]], dialect: CsvFiles) -> str:
     text = io.StringIO()
-    csv.writer(text).writerows(rows)
+    try:
+        csv.writer(text, **dialect.form).writerows(rows)
+    except csv.Error as error:
+        raise SerdeError(f"a value can't be written as CSV without quotes: {error}; say quote= or escape=") from error
     return text.getvalue()
+
+
+def _encoded(text: str, dialect: CsvFiles) -> bytes:
+    try:
+        # A mark of the order of bytes would be in front of each part of a file.
+        return text.encode(_UNMARKED.get(dialect.encoding, dialect.encoding))
+    except UnicodeEncodeError as error:
+        raise SerdeError(f"a text can't be written as {dialect.encoding}: {error}; say another encoding=") from error
 
 
 def _any_of(kinds: tuple[inspect.Type, ...], *wanted: type) -> bool:

@@ -9,7 +9,7 @@ from runtime.model.errors import SamzaError
 from runtime.ports.sink import Sink
 from runtime.ports.source import Source
 from runtime.systems.files.archive import ArchiveSource, is_archive
-from runtime.systems.files.csv_files import CsvSink, CsvSource
+from runtime.systems.files.csv_files import CsvFiles, CsvSink, CsvSource
 from runtime.systems.files.jsonl import JsonlSink, JsonlSource
 from runtime.systems.files.places.contents import UNPACKING
 from runtime.systems.files.places.locations import DataFile, RemoteFile, files_of, is_remote, local_path, needs_pyarrow
@@ -78,11 +78,13 @@ IN_PARTS = {"parquet", "arrow"}
 """The kinds that are written as a directory of files."""
 
 
-def open_source(what: str | Path) -> Source:
+def open_source(what: str | Path | CsvFiles) -> Source:
     """Return the bounded input at a path: an archive, or the files that it, a glob or a URL stands for, of one kind.
 
     Each file is a partition. Raises SamzaError when nothing is there, or when it is of no known kind.
     """
+    if isinstance(what, CsvFiles):
+        return CsvSource(files_of(what.path), what)
     check_read_anywhere(what)
     if not is_remote(what) and is_archive(local_path(what)):
         return ArchiveSource(local_path(what))
@@ -120,17 +122,18 @@ def open_files(files: Sequence[DataFile]) -> Source:
     return SOURCES[kind_read(files[0].path)](files)
 
 
-def open_sink(path: Path, lasting: bool = True) -> Sink:
-    """Return the output at `path`: of Parquet and Arrow a directory of parts, else a file, or one in a directory.
+def open_sink(what: Path | CsvFiles, lasting: bool = True) -> Sink:
+    """Return the output at a path: of Parquet and Arrow a directory of parts, else a file, or one in a directory.
 
     Where it need not be `lasting`, a file is not made durable, which is done with all of it at the end.
 
     Raises SamzaError when the suffix is of no known kind or the path can't be written.
     """
-    kind = _kind(path, KINDS)
+    path = Path(what.path) if isinstance(what, CsvFiles) else what
+    kind = "csv" if isinstance(what, CsvFiles) else _kind(path, KINDS)
     if kind not in IN_PARTS and path.is_dir():
         path /= f"part-000001{''.join(path.suffixes[-2:]) if path.suffix.lower() in UNPACKING else path.suffix}"
-    return SINKS[kind](path, lasting)
+    return CsvSink(path, lasting, what) if isinstance(what, CsvFiles) else SINKS[kind](path, lasting)
 
 
 def open_folder(into: IntoTable) -> Sink:

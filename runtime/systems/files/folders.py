@@ -42,11 +42,13 @@ class Folders:
         added = to_json(self.values(partition, kind))[1:-1]
         return [_with_fields(line, added) for line in lines]
 
-    def with_cells(self, partition: int, records: Sequence[bytes]) -> list[bytes]:
-        """Return records of CSV with the fields of their file behind their own."""
+    def with_cells(self, partition: int, records: Sequence[bytes], form: dict[str, Any]) -> list[bytes]:
+        """Return records of CSV of some form with the fields of their file behind their own."""
         cells = io.StringIO()
-        # An empty cell in front, so that what is written begins with a comma.
-        csv.writer(cells, lineterminator="").writerow(["", *(self._fields[partition][name] for name in self.names)])
+        # An empty cell in front, so that what is written begins with a delimiter.
+        csv.writer(cells, lineterminator="", **form).writerow(
+            ["", *(self._fields[partition][name] for name in self.names)]
+        )
         added = cells.getvalue().encode()
         return [record + added for record in records]
 

@@ -41,10 +41,10 @@ class RecordFile:
     from where it was read to, from the first block on until its end.
     """
 
-    def __init__(self, path: Path | RemoteFile, split: Split) -> None:
+    def __init__(self, path: Path | RemoteFile, split: Split, encoding: str = "utf-8") -> None:
         self.path = path
         self._split = split
-        self._content = content_of(path)
+        self._content = content_of(path, encoding)
         try:
             marked = self._content.read(0, len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK
         except OSError as error:
@@ -143,9 +143,9 @@ class RecordSource(UncountedSource, ReplaceableSource):
     skipped = 0
     """The records at the beginning of each file that are a header."""
 
-    def __init__(self, files: Sequence[DataFile], split: Split) -> None:
+    def __init__(self, files: Sequence[DataFile], split: Split, encoding: str = "utf-8") -> None:
         self.partitions = len(files)
-        self._files = [RecordFile(file.path, split) for file in files]
+        self._files = [RecordFile(file.path, split, encoding) for file in files]
         self.folders = Folders(files)
 
     def offsets(self, partition: int) -> Offsets:

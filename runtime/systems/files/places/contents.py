@@ -84,16 +84,23 @@ class RemoteBytes(Content):
         self._held = b""
 
 
+class Unpacking(Protocol):
+    """What is read of a file as what it stands for."""
+
+    def read(self, length: int, /) -> bytes:
+        """Return up to so many bytes; none at the end."""
+
+
 class UnpackedBytes(Content):
     """The bytes that a compressed file stands for, unpacked on from where the last read ended; else from its start.
 
     Its size is unknown until its end was seen, which is looked for one byte ahead.
     """
 
-    def __init__(self, packed: Content, unpack: Callable[[BinaryIO], BinaryIO], name: object) -> None:
+    def __init__(self, packed: Content, unpack: Callable[[BinaryIO], Unpacking], name: object) -> None:
         self._packed, self._unpack, self._name = packed, unpack, name
         self.size = UNKNOWN
-        self._stream: BinaryIO | None = None
+        self._stream: Unpacking | None = None
         self._raw: _PackedFile | None = None
         self._start, self._held = 0, b""
 
@@ -129,9 +136,10 @@ class UnpackedBytes(Content):
             while missing > 0 and self._stream is not None and (part := self._stream.read(missing)):
                 parts.append(part)
                 missing -= len(part)
-        except (OSError, EOFError, zlib.error) as error:
+        except (OSError, EOFError, zlib.error, UnicodeError) as error:
             raise Damaged(
-                f"{self._name} can't be unpacked: {error}; it was cut off, or is no such file: restore it"
+                f"{self._name} can't be unpacked: {error}; it was cut off, or is no such file, or of another "
+                "encoding: restore it"
             ) from error
         if missing > 0:
             self.size = self._start + len(self._held) + length - missing
@@ -192,15 +200,32 @@ def packing_of(path: Path) -> Callable[[bytes], bytes] | None:
     return PACKING.get(path.suffix.lower())
 
 
-def content_of(path: Path | RemoteFile) -> Content:
-    """Return the bytes of a file, unpacked where its suffix says that it is compressed; raises SamzaError."""
+class _Transcoded:
+    """A text of another encoding, read as UTF-8."""
+
+    def __init__(self, file: BinaryIO, encoding: str) -> None:
+        self._text = io.TextIOWrapper(file, encoding, newline="")
+
+    def read(self, length: int) -> bytes:
+        """Return so many characters as UTF-8, fewer at the end alone."""
+        return self._text.read(length).encode()
+
+
+def content_of(path: Path | RemoteFile, encoding: str = "utf-8") -> Content:
+    """Return the bytes of a file, unpacked where its suffix says that it is compressed, and as UTF-8.
+
+    Raises SamzaError where it can't be opened.
+    """
     try:
         packed: Content = RemoteBytes(path) if isinstance(path, RemoteFile) else LocalBytes(path)
     except OSError as error:
         raise SamzaError(f"can't read {path}: {error.strerror or error}; check the path and its permissions") from error
     unpack = UNPACKING.get(path.suffix.lower())
     # In an output to which nothing was written yet, nothing is compressed either.
-    return packed if unpack is None or not packed.size else UnpackedBytes(packed, unpack, path)
+    found = packed if unpack is None or not packed.size else UnpackedBytes(packed, unpack, path)
+    if encoding == "utf-8" or not packed.size:
+        return found
+    return UnpackedBytes(found, lambda file: _Transcoded(file, encoding), path)
 
 
 def stored_size(path: Path | RemoteFile) -> int:

@@ -1,0 +1,160 @@
+"""CSV of any dialect: what is written comes back, and other readers read it, however blocks are cut."""
+
+import csv
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from unittest import mock
+
+import msgspec
+import pyarrow.csv
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from operators.core.base import Batch
+from runtime.encoding.serdes import Json
+from runtime.model.errors import Damaged, SamzaError, SerdeError
+from runtime.systems.files import record_files
+from runtime.systems.files.files import open_sink, open_source
+from samza_dsl import App
+from samza_dsl.formats import CsvFiles
+from tests.scale import examples
+
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+ENCODINGS = ("utf-8", "latin-1", "cp1252", "utf-16", "utf-16-be", "utf-8-sig", "shift_jis")
+
+
+class Trip(msgspec.Struct, frozen=True):
+    where: str
+    km: int | None
+    note: str | None = None
+
+
+@st.composite
+def dialects(draw):
+    delimiter, quote, escape = draw(st.permutations([",", ";", "\t", "|", "'", '"', "\\", "§"]))[:3]
+    nulls = draw(st.sampled_from([("",), ("NA",), ("\\N", ""), ("null", "NULL")]))
+    header = draw(st.sampled_from([None, ("where", "km", "note"), ("note", "where", "km")]))
+    encoding = draw(st.sampled_from(["utf-8", "latin-1", "utf-16", "utf-16-be"]))
+    return {
+        "delimiter": delimiter,
+        "quote": quote,
+        "escape": draw(st.sampled_from([None, escape])),
+        "nulls": nulls,
+        "header": header,
+        "encoding": encoding,
+    }
+
+
+CELLS = st.text(st.sampled_from(list("ab1,;\t|'\"\\§ \né")), max_size=6)
+
+
+@given(
+    dialects(),
+    st.lists(st.tuples(CELLS, st.none() | st.integers(-9, 9), st.none() | CELLS), min_size=1, max_size=6),
+    st.integers(1, 60),
+)
+@settings(max_examples=examples(300, 10_000), suppress_health_check=SLOW)
+def test_rows_of_any_dialect_come_back(dialect, cells, size):
+    nulls = dialect["nulls"]
+    # A text that stands for None is None where None may be, as ever in CSV.
+    rows = [Trip(where, km, None if note in nulls else note) for where, km, note in cells]
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        mock.patch.multiple(record_files, BLOCK=size, LARGE_BLOCK=4 * size, MANY=2),
+    ):
+        files = CsvFiles(Path(directory, "trips.txt"), **dialect)
+        for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+            sink = open_sink(files)
+            encode = sink.serde(Json(Trip)).encode
+            sink.write(Batch(list(map(encode, half))))
+            sink.flush()
+        source = open_source(files)
+        decode = source.serde(Json(Trip)).decode
+        found = []
+        while read := source.read(0, len(found), 3):
+            found += map(decode, read.batch.values)
+        assert found == rows
+        with Path(files.path).open(encoding=files.encoding, newline="") as file:
+            read = [row for row in csv.reader(file, strict=True, **files.form) if row]
+        names = list(dialect["header"] or read.pop(0))
+        assert [dict(zip(names, row, strict=True))["where"] for row in read] == [row.where for row in rows]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_what_others_have_written_is_read(tmp_path, encoding):
+    text = "where;km;note\r\nOslo;7;x\r\n'a;\r\nb';NA;''\r\n"
+    (tmp_path / "in.csv").write_bytes(text.encode(encoding))
+    files = CsvFiles(tmp_path / "in.csv", ";", "'", encoding=encoding, nulls=("NA",))
+    found: list[Trip] = []
+    app = App("reading")
+    app.input("in", value=Trip).sink(found.append)
+    app.run(tmp_path / "data", bind={"in": files})
+    assert found == [Trip("Oslo", 7, "x"), Trip("a;\r\nb", None, "")]
+
+
+def test_what_is_written_arrow_reads(tmp_path):
+    files = CsvFiles(tmp_path / "out.csv", "\t", escape="\\", encoding="latin-1", nulls=("NA",))
+    rows = [Trip("Ærø\t1", 5, 'say "x"'), Trip("b", None)]
+    app = App("writing")
+    app.input("in", value=Trip).send_to(app.output("out", value=Trip))
+    app.run(tmp_path / "data", bind={"in": rows, "out": files})
+    table = pyarrow.csv.read_csv(
+        tmp_path / "out.csv",
+        read_options=pyarrow.csv.ReadOptions(encoding="latin-1"),
+        parse_options=pyarrow.csv.ParseOptions(delimiter="\t", escape_char="\\", double_quote=False),
+        convert_options=pyarrow.csv.ConvertOptions(null_values=["NA"], strings_can_be_null=True),
+    )
+    assert [Trip(**row) for row in table.to_pylist()] == rows
+
+
+def test_without_quotes_what_needs_them_is_refused(tmp_path):
+    sink = open_sink(CsvFiles(tmp_path / "out.csv", ";", quote=None))
+    encode = sink.serde(Json(Trip)).encode
+    sink.write(Batch([encode(Trip('a "quoted" word', 1))]))
+    with pytest.raises(SerdeError, match="without quotes"):
+        sink.write(Batch([encode(Trip("a;b", 1))]))
+    other = open_sink(CsvFiles(tmp_path / "latin.csv", encoding="latin-1"))
+    row = other.serde(Json(Trip)).encode(Trip("日本", 1))
+    with pytest.raises(SerdeError, match="say another encoding"):
+        other.write(Batch([row]))
+
+
+def test_bytes_of_another_encoding_are_told(tmp_path):
+    (tmp_path / "in.csv").write_bytes("where,km\nÆ,1\n".encode("latin-1") * 3)
+    with pytest.raises(Damaged, match="another encoding"):
+        open_source(CsvFiles(tmp_path / "in.csv", encoding="utf-16")).offsets(0)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"delimiter": ""},
+        {"delimiter": "::"},
+        {"delimiter": '"'},
+        {"quote": "\n"},
+        {"encoding": "klingon"},
+        {"header": ("a", "a")},
+        {"nulls": "NA"},
+        {"nulls": ()},
+    ],
+)
+def test_what_no_dialect_has_is_refused(said):
+    with pytest.raises(SamzaError, match="CsvFiles"):
+        CsvFiles("in.csv", **said)
+
+
+@given(st.binary(max_size=80), dialects())
+@example(b"\xff\xfe", {"encoding": "utf-16"})
+@settings(max_examples=examples(100, 3_000))
+def test_hostile_bytes_make_rows_or_an_error_of_ours(data, dialect):
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "in.csv")
+        path.write_bytes(data)
+        with suppress(SamzaError):
+            source = open_source(CsvFiles(path, **dialect))
+            decode = source.serde(Json(dict[str, str | None])).decode
+            for record in ((read := source.read(0, 0, 100)) and read.batch.values) or ():
+                with suppress(SerdeError):
+                    decode(record)
