@@ -307,8 +307,10 @@ def bindings_of(
             if topic is not None:
                 bound[name] = replace(topic, options=options)
                 continue
-            if on is None and is_connected(path):
-                bound[name] = connected_source(path) if name in read else connected_sink(path)
+            if is_connected(path):
+                # A run on Spark refuses it, in words about that.
+                made = connected_source(path) if name in read else connected_sink(path)
+                bound[name] = made if on is None else path
                 continue
             if name in read and on is not None and (is_remote(path) or only_on_spark(path)):
                 bound[name] = path  # which the session opens

@@ -145,6 +145,27 @@ def test_each_request_is_answered_for_what_it_is(
     assert asyncio.run(main()) == (status == 202)
 
 
+def test_a_body_that_does_not_come_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_module, "PATIENCE_S", 0.01)
+
+    def begun(url: str) -> int:
+        parts = urlsplit(url)
+        with closing(http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=60)) as connection:
+            connection.putrequest("POST", parts.path)
+            connection.putheader("Content-Type", JSON)
+            connection.putheader("Content-Length", "8")
+            connection.endheaders()
+            return connection.getresponse().status
+
+    async def main() -> int:
+        ready = Ready()
+        source = connectors.http_source(":0", "/orders", on_ready=ready)
+        async with copying().running(MemoryEnvironment(), bind={"orders": source}):
+            return await asyncio.to_thread(begun, await ready.wait())
+
+    assert asyncio.run(main()) == 408
+
+
 def test_a_commit_that_fails_acknowledges_nothing() -> None:
     environment = DyingEnvironment()
 

@@ -559,6 +559,17 @@ def _is_columns(value: object) -> bool:
     return isinstance(value, pa.RecordBatch)
 
 
+def table_of_records(values: Sequence[Any], kind: object, where: object) -> pa.Table:
+    """Return the same as `table_of`, of records of plain fields by their columns, without a look at each."""
+    columns = RecordColumns.of(kind)
+    if columns is not None and set(map(type, values)) == {columns.kind}:
+        parts = [*map(columns.taking(), values)]
+        if None not in parts:
+            with suppress(UnlikeDeclared):
+                return pa.table(columns.arrays(cast("Sequence[tuple[Any, ...]]", parts)), names=[*columns.names])
+    return table_of(values, kind, where)
+
+
 def table_of(values: Sequence[Any], kind: object, where: object) -> pa.Table:
     """Return values as rows of a table; raises SerdeError where those of one field don't fit one column."""
     if not has_columns(kind):

@@ -116,9 +116,9 @@ class _RollingFiles:
     def _files(self, values: list[Any], kind: object) -> Iterator[tuple[str, bytes]]:
         """Yield the folder and the bytes of each file of some rows."""
         if self._kind == "parquet":
-            from runtime.systems.files.parquet import bytes_of, parted, table_of
+            from runtime.systems.files.parquet import bytes_of, parted, table_of_records
 
-            for folder, table in parted(table_of(values, kind, self._where), self._by):
+            for folder, table in parted(table_of_records(values, kind, self._where), self._by):
                 yield folder, bytes_of(table)
         else:
             pack: Callable[[bytes], bytes] = _gzipped if self._kind.endswith("gz") else bytes

@@ -24,6 +24,8 @@ REMEMBERED = 100_000
 LONGEST_KEY = 256
 MOST_WAITING = 1_000
 """The requests that may wait for their records to be appended; others are told to come again."""
+PATIENCE_S = 30.0
+"""The time that a body has to come."""
 TYPES = ("application/json", "application/x-ndjson", "application/octet-stream")
 LINES = "application/x-ndjson"
 _log = logging.getLogger("samza_dsl")
@@ -170,7 +172,11 @@ class _PostServer:
             raise web.HTTPServiceUnavailable(
                 text="too many requests wait, or the run has ended\n", headers={"Retry-After": "1"}
             )
-        body = await request.read()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                body = await request.read()
+        except TimeoutError:
+            raise web.HTTPRequestTimeout(text="the body has not come in time\n") from None
         is_lines = request.content_type == LINES
         records = self._records([line for line in body.splitlines() if line.strip()] if is_lines else [body])
         await self._appended(records, key)
