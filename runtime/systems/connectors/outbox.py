@@ -10,14 +10,13 @@ from typing import Any
 
 from operators.core.base import Batch, Output, Serde
 from runtime.encoding.serdes import decoded
+from runtime.model.clock import monotonic_ms
 from runtime.model.errors import SamzaError, Unavailable
 from runtime.ports.connectors import DeliveredSink, PositionedSink, SinkOwner, SinkRow, TransactionalSink
 from runtime.ports.environment import Environment
 from runtime.ports.sink import Sink
 from runtime.systems.files.rows import type_of_values
 
-MOST_ROWS = 50_000
-"""The rows that are handed to a sink at a time, about: it has them in one transaction."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 TRIES = 8
 """How often rows are handed to a sink that fails, in about twenty seconds, before the run ends with that."""
@@ -43,7 +42,7 @@ class Outbox:
         self._app = app
         self._output = output
         self._owners: dict[int, SinkOwner] = {}
-        self._closing = threading.Event()
+        self._closing, self._is_to_end = threading.Event(), threading.Event()
 
     @property
     def where(self) -> str:
@@ -73,9 +72,13 @@ class Outbox:
         self.deliver()
 
     def deliver(self) -> None:
-        """Hand the sink all that is committed and that it has not; raises `Unavailable` where it fails for long."""
+        """Hand the sink all that is committed and that it has not; raises `Unavailable` where it fails for long.
+
+        Where it is paced, and the run is to end, the rest waits for the next run.
+        """
         for partition, owner in self._owners.items():
             for rows, following in self._rows(partition):
+                began_ms = monotonic_ms()
                 position = self.positions[partition]
                 assert following > position, "a delivery leads on"
                 if isinstance(self.sink, PositionedSink):
@@ -83,6 +86,12 @@ class Outbox:
                 elif rows:
                     self._tried(self.sink.write, rows)
                 self.positions[partition] = following
+                if not self._is_paced(len(rows), began_ms):
+                    return
+
+    def end(self) -> None:
+        """Leave rows that are paced to the next run, from now on; may be called from a signal handler."""
+        self._is_to_end.set()
 
     def empty(self, positions: dict[int, int], generation: int, identity: int) -> None:
         """Drop what the sink has of an application that begins anew, where it can, and what waits for it."""
@@ -105,14 +114,26 @@ class Outbox:
         offset = self.positions[partition]
         # On brokers a read returns what is known to be there: they are asked first.
         end = self._environment.offsets(self.stream, partition).end
-        while offset < end and (read := self._environment.read(self.stream, partition, offset)) is not None:
+        most = self.sink.batch_rows
+        while offset < end:
+            read = self._environment.read(self.stream, partition, offset, most - len(rows))
+            if read is None:
+                break
             rows += rows_of_batch(read.batch, self._output)
             offset = read.next_offset
-            if len(rows) >= MOST_ROWS:
+            if len(rows) >= most:
                 yield rows, offset
                 rows = []
         if offset > self.positions[partition]:
             yield rows, offset
+
+    def _is_paced(self, rows: int, began_ms: float) -> bool:
+        """Wait as long as some rows take that were handed over; return whether there may be more."""
+        rate = self.sink.rows_per_second
+        if rate is None:
+            return True
+        left_s = rows / rate - (monotonic_ms() - began_ms) / 1_000
+        return not (self._is_to_end.wait(left_s) if left_s > 0 else self._is_to_end.is_set())
 
     def _tried(self, function: Any, *arguments: object) -> Any:
         """Call a sink, again after a pause where that may help; anything else that it raises ends the run."""
