@@ -159,6 +159,11 @@ class Bindings:
         """The least time for which rows wait for others on their way to a sink; infinity where none do."""
         return min((outbox.batching.ms for outbox in self.outboxes.values() if outbox.batching), default=math.inf)
 
+    def end(self) -> None:
+        """Leave rows to the next run that sinks are given at a pace; may be called from a signal handler."""
+        for outbox in self.outboxes.values():
+            outbox.end()
+
     def empty_outputs(self, positions: Mapping[str, int]) -> None:
         """Empty the bound outputs that this application has written."""
         for stream, place in self.places.items():

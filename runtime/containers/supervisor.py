@@ -300,6 +300,7 @@ class Containers:
     def stop(self) -> None:
         """Ask all containers to complete what is in flight, commit and end; may be called from a signal handler."""
         self.stopping = True
+        self._bindings.end()
         self._end_all()
 
     def want_commit(self) -> None:

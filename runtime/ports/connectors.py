@@ -11,6 +11,8 @@ from operators.core.durations import Duration, whole_ms
 from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.streams import Offsets
 
+MOST_ROWS = 50_000
+"""The rows that are handed to a sink at a time, about, where it says nothing else."""
 FetchedRecords = Callable[[str, int, int], Sequence["SourceRecord"]]
 """Reads from a partition, from an offset on, at most so many records."""
 
@@ -293,9 +295,10 @@ class PositionedSink:
     `claim` makes a run the owner of a partition of its output, and returns the position that the sink has of it, 0 at
     first; it raises `Fenced` where a later generation has it. `write` takes rows, and the position behind them, in one
     transaction that is refused with `Fenced` where the owner or the position before is another one. `empty` drops what
-    the owner has written, as the application begins anew. Rows come after the commit that has made them; with
-    `batching`, once there are many, or some have waited for long, or the run ends. What raises `Unavailable` or OSError
-    is called again after a pause; whatever else is raised ends the run.
+    the owner has written, as the application begins anew. Rows come after the commit that has made them, at most
+    `batch_rows` at a time and `rows_per_second`; with `batching`, once there are many, or some have waited for long, or
+    the run ends. What raises `Unavailable` or OSError is called again after a pause; whatever else is raised ends the
+    run.
 
     >>> from samza_dsl import connectors
     >>> connectors.sqlite("shop.db", "orders", key="id").promise
@@ -307,20 +310,24 @@ class PositionedSink:
     write: Callable[[SinkOwner, Sequence[SinkRow], int, int], None]
     empty: Callable[[SinkOwner], None]
     close: Callable[[], None] = _nothing
+    batch_rows: int = MOST_ROWS
+    rows_per_second: float | None = None
     batching: Batching | None = None
 
     promise: ClassVar[str] = "exactly once: its positions are in the transaction of the rows"
 
     def __post_init__(self) -> None:
         check_functions(self, "claim", "write", "empty", "close")
+        check_pace(self, self.batch_rows, self.rows_per_second)
 
 
 @dataclass(frozen=True)
 class IdempotentSink:
     """A sink in which a row replaces that of the same key: after a crash rows come again, and change nothing.
 
-    `write` makes rows durable before it returns. Rows come after the commit that has made them, in order. Where it
-    raises `Unavailable` or OSError it is called again after a pause; whatever else is raised ends the run.
+    `write` makes rows durable before it returns. Rows come after the commit that has made them, in order, at most
+    `batch_rows` at a time and `rows_per_second`. Where it raises `Unavailable` or OSError it is called again after a
+    pause; whatever else is raised ends the run.
 
     >>> kept = {}
     >>> sink = IdempotentSink("kept", lambda rows: kept.update((row.key, row.value) for row in rows))
@@ -332,19 +339,23 @@ class IdempotentSink:
     name: str
     write: Callable[[Sequence[SinkRow]], None]
     close: Callable[[], None] = _nothing
+    batch_rows: int = MOST_ROWS
+    rows_per_second: float | None = None
 
     promise: ClassVar[str] = "the newest row of each key: some rows are written again after a crash"
 
     def __post_init__(self) -> None:
         check_functions(self, "write", "close")
+        check_pace(self, self.batch_rows, self.rows_per_second)
 
 
 @dataclass(frozen=True)
 class AtLeastOnceSink:
     """A sink that keeps all that it is given: after a crash some rows are there twice.
 
-    `write` makes rows durable before it returns. Rows come after the commit that has made them, in order. Where it
-    raises `Unavailable` or OSError it is called again after a pause; whatever else is raised ends the run.
+    `write` makes rows durable before it returns. Rows come after the commit that has made them, in order, at most
+    `batch_rows` at a time and `rows_per_second`. Where it raises `Unavailable` or OSError it is called again after a
+    pause; whatever else is raised ends the run.
 
     >>> AtLeastOnceSink("mail", print).promise
     'at least once: some rows are there twice after a crash'
@@ -353,11 +364,14 @@ class AtLeastOnceSink:
     name: str
     write: Callable[[Sequence[SinkRow]], None]
     close: Callable[[], None] = _nothing
+    batch_rows: int = MOST_ROWS
+    rows_per_second: float | None = None
 
     promise: ClassVar[str] = "at least once: some rows are there twice after a crash"
 
     def __post_init__(self) -> None:
         check_functions(self, "write", "close")
+        check_pace(self, self.batch_rows, self.rows_per_second)
 
 
 DeliveredSink = PositionedSink | IdempotentSink | AtLeastOnceSink
@@ -410,3 +424,13 @@ def check_poll(connector: object, poll_ms: object) -> None:
     if isinstance(poll_ms, bool) or not isinstance(poll_ms, int) or poll_ms < 1:
         kind = type(connector).__name__
         raise SamzaError(f"{kind}(poll_ms={poll_ms!r}): write a whole number of ms: poll_ms=500")
+
+
+def check_pace(connector: object, batch_rows: object, rows_per_second: object) -> None:
+    """Raise SamzaError where a sink is to be handed no whole number of rows, or less than none a second."""
+    kind = type(connector).__name__
+    if isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1:
+        raise SamzaError(f"{kind}(batch_rows={batch_rows!r}): write a whole number of rows: batch_rows=1_000")
+    is_number = isinstance(rows_per_second, int | float) and not isinstance(rows_per_second, bool)
+    if rows_per_second is not None and not (is_number and 0 < rows_per_second < 1e12):  # type: ignore[operator]
+        raise SamzaError(f"{kind}(rows_per_second={rows_per_second!r}): write a number above 0: rows_per_second=500")

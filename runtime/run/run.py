@@ -241,6 +241,7 @@ class Run:
 
     def stop(self) -> None:
         """Ask the run to complete what is in flight, commit and end; may be called from a signal handler."""
+        self._bindings.end()
         self._loop.stop()
 
     def want_commit(self) -> None:

@@ -1,6 +1,7 @@
 """Tables as inputs of applications: rows, changes, tables to join, containers, and what can't be read."""
 
 import asyncio
+import logging
 import shutil
 import sqlite3
 import threading
@@ -275,6 +276,27 @@ def test_what_a_server_does_not_tell_is_told(server: str, tmp_path: Path) -> Non
         tables.do("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
         with pytest.raises(Damaged, match="is gone"):
             seen(tables, tmp_path, Order)
+
+
+@pytest.mark.ci
+def test_a_transaction_that_is_open_is_waited_for_with_a_word(
+    server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(Tables("postgres", server)) as tables, psycopg.connect(server) as writer:
+        tables.put(1)
+        writer.execute(f"INSERT INTO {tables.table} VALUES (2, 'late')")
+
+        class Ends(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                writer.commit()
+
+        log, ends = logging.getLogger("samza_dsl"), Ends()
+        log.addHandler(ends)
+        try:
+            assert seen(tables, tmp_path, Order) == [Order(1, "new"), Order(2, "late")]
+        finally:
+            log.removeHandler(ends)
+        assert "is read once the transactions" in caplog.text
 
 
 @pytest.mark.ci

@@ -17,8 +17,6 @@ from runtime.ports.connectors import Batching, DeliveredSink, PositionedSink, Si
 from runtime.ports.environment import Environment
 from runtime.ports.sink import Sink
 
-MOST_ROWS = 50_000
-"""The rows that are handed to a sink at a time, about: it has them in one transaction."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 TRIES = 8
 """How often rows are handed to a sink that fails, in about twenty seconds, before the run ends with that."""
@@ -46,7 +44,7 @@ class Outbox:
         self._owners: dict[int, SinkOwner] = {}
         self._since_ms: dict[int, float] = {}
         """By partition, since when rows have waited for others."""
-        self._closing = threading.Event()
+        self._closing, self._is_to_end = threading.Event(), threading.Event()
 
     @property
     def where(self) -> str:
@@ -83,10 +81,12 @@ class Outbox:
     def deliver(self, whole: bool = False) -> None:
         """Hand the sink what is committed and that it has not; raises `Unavailable` where it fails for long.
 
-        Where it takes them in batches, some may go on waiting, but for a delivery that is `whole`.
+        Where it takes them in batches, some may go on waiting, but for a delivery that is `whole`. Where it is paced,
+        and the run is to end, the rest waits for the next run.
         """
         for partition, owner in self._owners.items():
             for rows, following in self._rows(partition, self._least(partition, whole)):
+                began_ms = monotonic_ms()
                 position = self.positions[partition]
                 assert following > position, "a delivery leads on"
                 if isinstance(self.sink, PositionedSink):
@@ -94,6 +94,12 @@ class Outbox:
                 elif rows:
                     self._tried(self.sink.write, rows)
                 self.positions[partition] = following
+                if not self._is_paced(len(rows), began_ms):
+                    return
+
+    def end(self) -> None:
+        """Leave rows that are paced to the next run, from now on; may be called from a signal handler."""
+        self._is_to_end.set()
 
     def empty(self, positions: dict[int, int], generation: int, identity: int) -> None:
         """Drop what the sink has of an application that begins anew, where it can, and what waits for it."""
@@ -127,10 +133,13 @@ class Outbox:
         if self._end(partition) - self.positions[partition] < least:
             return
         rows: list[SinkRow] = []
-        offset, most = self.positions[partition], MOST_ROWS if self.batching is None else self.batching.rows
+        offset, most = self.positions[partition], self.sink.batch_rows if self.batching is None else self.batching.rows
         # On brokers a read returns what is known to be there: they are asked first.
         end = self._environment.offsets(self.stream, partition).end
-        while offset < end and (read := self._environment.read(self.stream, partition, offset)) is not None:
+        while offset < end:
+            read = self._environment.read(self.stream, partition, offset, most - len(rows))
+            if read is None:
+                break
             rows += rows_of_batch(read.batch, self._output, None if self._is_known else self._id_of(partition))
             offset = read.next_offset
             if len(rows) >= most:
@@ -149,6 +158,14 @@ class Outbox:
     def _id_of(self, partition: int) -> str:
         """Return what begins the ids of a partition's rows: an application that begins anew has others."""
         return f"{self._owners[partition].identity:x}-{partition}-"
+
+    def _is_paced(self, rows: int, began_ms: float) -> bool:
+        """Wait as long as some rows take that were handed over; return whether there may be more."""
+        rate = self.sink.rows_per_second
+        if rate is None:
+            return True
+        left_s = rows / rate - (monotonic_ms() - began_ms) / 1_000
+        return not (self._is_to_end.wait(left_s) if left_s > 0 else self._is_to_end.is_set())
 
     def _tried(self, function: Any, *arguments: object) -> Any:
         """Call a sink, again after a pause where that may help; anything else that it raises ends the run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,7 +24,8 @@ NOTED_BYTES = 1 << 20
 
 Else the server would keep its log for a table at rest.
 """
-PAUSE = "SELECT pg_sleep(0.01)"
+PAUSE, OPEN_NOW = "SELECT pg_sleep(0.01)", "SELECT pg_snapshot_xip(pg_current_snapshot())::text"
+_log = logging.getLogger("samza_dsl")
 Key = tuple[str, ...]
 """The values of a primary key as text, as the server writes them."""
 
@@ -101,6 +103,8 @@ class PostgresChanges:
         connection.execute(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", (slot,)
         )
+        # The server makes no slot before they have ended.
+        self._open_now(connection)
         made = connection.execute(
             "SELECT lsn - '0/0'::pg_lsn FROM pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,)
         ).fetchone()
@@ -283,12 +287,18 @@ class PostgresChanges:
         """
         if self._is_settled:
             return
-        snapshot = "SELECT pg_snapshot_xip(pg_current_snapshot())::text"
-        open_now = {row[0] for row in connection.execute(snapshot).fetchall()}
+        open_now = self._open_now(connection)
         while open_now:
             connection.execute(PAUSE)
-            open_now &= {row[0] for row in connection.execute(snapshot).fetchall()}
+            open_now &= {row[0] for row in connection.execute(OPEN_NOW).fetchall()}
         self._is_settled = True
+
+    def _open_now(self, connection: Any) -> set[str]:
+        """Return the transactions that are under way, and say that they are waited for: it may be long."""
+        found = {row[0] for row in connection.execute(OPEN_NOW).fetchall()}
+        if found:
+            _log.warning("%s is read once the transactions %s have ended", self._where, ", ".join(sorted(found)))
+        return found
 
     def _table_now(self, connection: Any) -> PgTable:
         if self._known is None:
