@@ -508,9 +508,7 @@ class Run:
             ends = {(stream, partition): end for stream, partition, end in share.ends}
         else:
             self._recovered = recover(self._environment, opened, self._graph, self._clock.now_ms())
-            if until_now and not settings.drains and span is None:
-                self._bindings.fill(opened.generation)
-            until_now |= _completes(opened, span)
+            until_now = self._is_until_now(opened, settings)
             ends = ends_of(self._environment, opened, self._graph, settings.drains) if until_now else {}
             if span is not None:
                 history = open_history(
@@ -562,6 +560,12 @@ class Run:
         elif span is None and not self.is_moving:
             how = self._loop, self._writer, self._functions, self._replan
             self._scaler = Scaler(assembly, opened.counts, composition.tables, *how)
+
+    def _is_until_now(self, opened: Opened, settings: RunSettings) -> bool:
+        """Return whether it reads only what is there by now, with what sources push; raises SamzaError as they do."""
+        if settings.until_now and not settings.drains and settings.span is None:
+            self._bindings.fill(opened.generation)
+        return settings.until_now or _completes(opened, settings.span)
 
     def _replan(self, plan: Plan) -> None:
         self.plan = plan
@@ -738,7 +742,7 @@ def _held_for_long(reader: Reader) -> OpenTransaction | None:
 
 
 def _completes(opened: Opened, span: HistorySpan | None) -> bool:
-    """Whether a run completes what lies by former partitions; raises SamzaError where it would read only a part."""
+    """Return whether a run completes what lies by former partitions; raises SamzaError where it would read only a part."""
     if span is not None and opened.moving is not None:
         raise SamzaError(
             f"{opened.plan.app!r} keeps state by keys of a stream that was given more partitions since: its history "

@@ -327,12 +327,12 @@ def evolve(
             application = loaded(target)
         _own(place, app)
         bound = archives_of(application, sources)
-        _apply(place, application.pipeline(), planned, _Asked(said, changes, bound, on is not None, master, yes))
+        _apply(place, application.pipeline(), planned, _Wanted(said, changes, bound, on is not None, master, yes))
         if _told_of(place, planned, target, Decisions()):
             raise typer.Exit(FAILED)
 
 
-class _Asked(NamedTuple):
+class _Wanted(NamedTuple):
     """The request that a program's change be applied."""
 
     said: Decisions
@@ -343,7 +343,7 @@ class _Asked(NamedTuple):
     yes: bool
 
 
-def _apply(place: Environment, pipeline: Pipeline, planned: tuple[Plan, Graph], asked: _Asked) -> None:
+def _apply(place: Environment, pipeline: Pipeline, planned: tuple[Plan, Graph], asked: _Wanted) -> None:
     """Do what a program's change asks for, after its user has said yes."""
     app, found = planned[0].app, {one.operator: one for one in _compared(place, planned)}
     backfill = _backfill(place, pipeline, anew_of(planned[1], found, asked.said), asked.bound)

@@ -85,7 +85,7 @@ class RemoteBytes(Content):
 
 
 class Unpacking(Protocol):
-    """What is read of a file as what it stands for."""
+    """A reader of what the bytes of a file stand for."""
 
     def read(self, length: int, /) -> bytes:
         """Return up to so many bytes; none at the end."""
