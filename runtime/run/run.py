@@ -742,7 +742,7 @@ def _held_for_long(reader: Reader) -> OpenTransaction | None:
 
 
 def _completes(opened: Opened, span: HistorySpan | None) -> bool:
-    """Return whether a run completes what lies by former partitions; raises SamzaError where it would read only a part."""
+    """Return whether a run completes what lies by former partitions; raises SamzaError where it would read a part."""
     if span is not None and opened.moving is not None:
         raise SamzaError(
             f"{opened.plan.app!r} keeps state by keys of a stream that was given more partitions since: its history "
