@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import TypeVar
 
 import msgspec
@@ -34,6 +35,8 @@ from runtime.run.measurement import passed
 
 LOOK_MS, FAR_LOOK_MS = 200.0, 3_000.0
 """The interval between two looks at what was asked for, and where brokers have to be asked."""
+LOOKS_FOR_GROWTH = 5
+"""One of so many looks is for inputs that have grown: all streams are looked at. A commit would be refused before."""
 
 T = TypeVar("T")
 _log = logging.getLogger("samza_dsl")
@@ -89,9 +92,10 @@ class Scaler:
     async def follow(self) -> None:
         """Follow what is asked for until cancelled."""
         is_far = isinstance(self.assembly.bindings.environment, LiveEnvironment)
-        while True:
+        for look in count(1):
             await sleep_ms(FAR_LOOK_MS if is_far else LOOK_MS)
-            await self._apart(partial(check_grown, self.assembly.bindings, self.assembly.graph, self.counts))
+            if look % LOOKS_FOR_GROWTH == 0:
+                await self._apart(partial(check_grown, self.assembly.bindings, self.assembly.graph, self.counts))
             asked = await self._apart(partial(asked_size, self.assembly.bindings.environment, self.assembly.plan.app))
             if asked is not None and asked.factor is not None and asked.factor != self._asked:
                 self._asked = asked.factor

@@ -107,7 +107,7 @@ CRASHES = st.lists(
 
 @pytest.mark.parametrize("kinds", KINDS, ids="-".join)
 @given(st.data(), TURNS, CRASHES, st.booleans())
-@settings(max_examples=examples(40, 20_000))
+@settings(max_examples=examples(25, 20_000))
 def test_whatever_the_partitions_from_run_to_run_the_end_is_that_of_the_records(kinds, data, turns, crashes, relays):
     world = data.draw(worlds(kinds))
     assume(can_be_moved(world, turns))
@@ -135,7 +135,7 @@ TICKS = st.lists(st.tuples(st.sampled_from("abcdefg"), st.integers(0, 60)), min_
 
 @pytest.mark.parametrize("windows", [tumbling(milliseconds=10), session(milliseconds=7)], ids=str)
 def test_inputs_that_get_more_partitions_while_they_are_read_change_no_result(windows):
-    check_laws(counting(windows), {"ticks": TICKS}, rescale=True, examples=examples(60, 5_000))
+    check_laws(counting(windows), {"ticks": TICKS}, rescale=True, examples=examples(30, 5_000))
 
 
 def sums() -> App:
