@@ -48,6 +48,7 @@ class Changed(Exception):
 
 
 ON_KAFKA = Tested("tests/runtime/test_laws_on_kafka.py::test_a_run_comes_to_what_its_records_say_whatever_brokers_do")
+REMEMBERED = "tests/runtime/test_remembered.py::"
 READ_BY_ALL = Tested(
     "tests/runtime/test_laws_on_kafka.py::test_what_was_written_can_be_read_by_all_when_its_writer_has_closed"
 )
@@ -129,7 +130,7 @@ BUGS = (
     Bug(
         "start all calls as soon as they are asked for",
         "runtime/functions/calls.py",
-        "range(min(calls, self._max_in_flight - len(self._workers)))",
+        "range(min(calls, self._room))",
         "range(calls)",
     ),
     Bug(
@@ -224,8 +225,29 @@ BUGS = (
     Bug(
         "go on before the commit is durable",
         "runtime/commit/schedule.py",
-        "            await asyncio.shield(writing)\n",
-        "            pass\n",
+        "            await asyncio.shield(writing)\n            cut.is_writing = False\n            for task in tasks:",
+        "            cut.is_writing = False\n            for task in tasks:",
+    ),
+    Bug(
+        "ask again for what has an answer",
+        "runtime/functions/answers.py",
+        "        data = self._found.pop(question, None)\n",
+        "        data = None\n",
+        Tested(f"{REMEMBERED}test_a_changed_function_asks_anew_and_so_does_another_word"),
+    ),
+    Bug(
+        "forget answers before they were asked for again",
+        "runtime/functions/answers.py",
+        "if is_past or _is_behind(place, reached)]",
+        "if place]",
+        Tested(f"{REMEMBERED}test_what_an_earlier_run_left_is_there_until_a_commit_is_behind_it"),
+    ),
+    Bug(
+        "begin calls while answers are not kept",
+        "runtime/functions/calls.py",
+        "        return self._max_in_flight - len(self._workers) - unkept\n",
+        "        return self._max_in_flight - len(self._workers) - 0 * unkept\n",
+        Tested(f"{REMEMBERED}test_calls_wait_for_answers_to_be_kept"),
     ),
     Bug(
         "never start the next message of a key",

@@ -209,6 +209,27 @@ def test_a_question_or_an_answer_without_bytes_is_a_failure_of_its_record():
             run_once(app, numbered(memory(), 2))
 
 
+def test_calls_wait_for_answers_to_be_kept():
+    """Whenever a process dies, no more calls have begun than were kept, and may be in flight."""
+    begun, kept = [], []
+
+    async def ask(n):
+        begun.append(n)
+        await rest(n % 3)
+        return [n]
+
+    class Counting(type(memory())):
+        def commit(self, commit):
+            kept.extend(key for writes in commit.state for key, value in writes.items if value is not None)
+            assert len(begun) - len(kept) <= 4
+            super().commit(commit)
+
+    environment = numbered(Counting(now_ms=lambda: 0), 60)
+    run_once(asks(ask, True), environment)
+    assert sorted(begun) == [*range(60)]
+    assert len(kept) > 40
+
+
 def test_what_can_not_be_remembered_is_refused():
     async def total(n, context):
         return [n]

@@ -112,6 +112,9 @@ class LogEnvironment(
     [b'world']
     """
 
+    _answers: LogEnvironment | None = None
+    _opening_answers = Lock()
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -127,8 +130,6 @@ class LogEnvironment(
         self._staging = Staging(self._database, self._streams)
         self._owned: dict[str, int] = {}
         self._closed = False
-        self._answers: LogEnvironment | None = None
-        self._opening_answers = Lock()
 
     def __str__(self) -> str:
         return str(self.path)

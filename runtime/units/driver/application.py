@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
@@ -58,6 +59,8 @@ from runtime.units.shuffle_rows import AttemptReport, OutputRows
 from runtime.units.splits import Splits
 from runtime.units.staging import Staged, check_is_empty
 
+_log = logging.getLogger("samza_dsl")
+
 
 class Application:
     """One application between its streams and Spark; nothing of a run is visible before `publish`.
@@ -81,6 +84,7 @@ class Application:
         options, around = pipeline.options, pipeline.around
         check_grouping(options)
         graph = combined(pipeline.graph)
+        tell_of_answers(graph)
         self._graph, self._data, self._handover, self._cluster = graph, data, handover, cluster
         self._staged: dict[str, Staged] = {}
         self._intent: Intent | None = None
@@ -350,6 +354,15 @@ class Application:
         encode = sink.serde(declared).encode
         batch.values = [None if value is None else encode(declared.decode(value)) for value in batch.values]
         sink.write(batch)
+
+
+def tell_of_answers(graph: Graph) -> None:
+    """Say which operators remember answers, as a batch engine's workers do not."""
+    for spec in (spec for spec in graph.specs.values() if spec.remembers):
+        _log.warning(
+            "%s: %s %r at %s remembers no answers here: a unit of work that fails or is lost asks for all of its again",
+            *(graph.app, spec.kind, spec.op_id, spec.site),
+        )
 
 
 def check_grouping(options: Options) -> None:
