@@ -85,7 +85,7 @@ class RemoteBytes(Content):
 
 
 class Unpacking(Protocol):
-    """What is read of a file as what it stands for."""
+    """A file that is read as what it stands for."""
 
     def read(self, length: int, /) -> bytes:
         """Return up to so many bytes; none at the end."""
