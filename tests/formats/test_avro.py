@@ -28,7 +28,7 @@ class Order(msgspec.Struct):
 
 
 @given(st.data())
-@settings(max_examples=examples(600, 20_000), suppress_health_check=SLOW)
+@settings(max_examples=examples(360, 20_000), suppress_health_check=SLOW)
 def test_a_value_of_any_type_comes_back(data):
     kind, values = data.draw(typed())
     put = data.draw(st.lists(values, min_size=1, max_size=3))
@@ -48,7 +48,7 @@ def test_a_value_of_any_type_comes_back(data):
 
 
 @given(st.data())
-@settings(max_examples=examples(200, 5_000), suppress_health_check=SLOW)
+@settings(max_examples=examples(120, 5_000), suppress_health_check=SLOW)
 def test_fastavro_reads_what_was_written_and_writes_the_same(data):
     kind, values = data.draw(records())
     put = data.draw(values)
@@ -65,7 +65,7 @@ def test_fastavro_reads_what_was_written_and_writes_the_same(data):
 
 
 @given(st.binary(max_size=200), st.data())
-@settings(max_examples=examples(300, 20_000), suppress_health_check=SLOW)
+@settings(max_examples=examples(180, 20_000), suppress_health_check=SLOW)
 def test_hostile_bytes_make_a_value_or_an_error_of_ours(noise, data):
     kind, values = data.draw(typed())
     try:

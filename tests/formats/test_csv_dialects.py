@@ -16,7 +16,7 @@ from operators.core.base import Batch
 from runtime.encoding.serdes import Json
 from runtime.model.errors import Damaged, SamzaError, SerdeError
 from runtime.systems.files import record_files
-from runtime.systems.files.files import open_sink, open_source
+from runtime.systems.files.files import check_bound_on_spark, open_sink, open_source
 from samza_dsl import App
 from samza_dsl.formats import CsvFiles
 from tests.scale import examples
@@ -143,6 +143,11 @@ def test_bytes_of_another_encoding_are_told(tmp_path):
 def test_what_no_dialect_has_is_refused(said):
     with pytest.raises(SamzaError, match="CsvFiles"):
         CsvFiles("in.csv", **said)
+
+
+def test_a_run_on_spark_has_no_dialects():
+    with pytest.raises(SamzaError, match="a run on Spark has CSV with commas"):
+        check_bound_on_spark({"trips": CsvFiles("in.csv", ";")})
 
 
 @given(st.binary(max_size=80), dialects())

@@ -76,7 +76,7 @@ def write_all(path, kind, parts, then=()):
 
 
 @given(st.data())
-@settings(max_examples=examples(150, 4_000), suppress_health_check=SLOW)
+@settings(max_examples=examples(72, 4_000), suppress_health_check=SLOW)
 def test_records_of_any_type_come_back_from_a_container_and_fastavro_reads_it(data):
     kind, values = data.draw(records())
     rows = data.draw(st.lists(values, max_size=6))
@@ -177,7 +177,7 @@ def test_another_schema_is_not_written_behind_the_first(tmp_path):
 
 
 @given(st.lists(st.builds(Order, INT64, st.none() | TEXT), max_size=9), st.sampled_from([".arrow", ".feather"]))
-@settings(max_examples=examples(60, 2_000), suppress_health_check=SLOW)
+@settings(max_examples=examples(36, 2_000), suppress_health_check=SLOW)
 def test_rows_come_back_from_arrow_and_pyarrow_reads_them(rows, suffix):
     with tempfile.TemporaryDirectory() as directory, mock.patch.object(parquet, "ROWS_PER_PART", 4):
         path = Path(directory, f"out{suffix}")
@@ -218,7 +218,7 @@ def test_what_is_no_arrow_is_told(tmp_path):
     st.sampled_from([".gz", ".bz2", ".zst"]),
     st.sampled_from([".jsonl", ".csv"]),
 )
-@settings(max_examples=examples(90, 2_000), suppress_health_check=SLOW)
+@settings(max_examples=examples(48, 2_000), suppress_health_check=SLOW)
 def test_compressed_files_come_back_cut_where_they_were_committed(parts, packed, kind):
     lines = [[Order(one.id, None if kind == ".csv" and not one.note else one.note) for one in part] for part in parts]
     with tempfile.TemporaryDirectory() as directory:

@@ -92,7 +92,7 @@ def orders(depth=1):
 
 
 @given(orders())
-@settings(max_examples=examples(200, 5_000), suppress_health_check=SLOW)
+@settings(max_examples=examples(90, 5_000), suppress_health_check=SLOW)
 def test_values_come_back_and_confluents_clients_agree(served, order):
     registry = SchemaRegistry(served.url)
     typed = Protobuf(OrderMessage, Order, registry=registry).placed(SubjectPlace("orders"))
@@ -109,7 +109,7 @@ def test_values_come_back_and_confluents_clients_agree(served, order):
 
 
 @given(st.binary(max_size=60), st.integers(0, 80))
-@settings(max_examples=examples(300, 20_000))
+@settings(max_examples=examples(150, 20_000))
 def test_hostile_bytes_make_a_value_or_an_error_of_ours(noise, at):
     good = OrderMessage(text="x", number=-1, counts={"a": 1}, lines=[LineMessage(sku="s")]).SerializeToString()
     for serde in (Protobuf(OrderMessage), Protobuf(OrderMessage, Order), registered(OrderMessage)):

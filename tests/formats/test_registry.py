@@ -44,7 +44,7 @@ def named_by_topic(context, name):
 
 
 @given(data=st.data())
-@settings(max_examples=examples(120, 2_000), suppress_health_check=SLOW)
+@settings(max_examples=examples(48, 2_000), suppress_health_check=SLOW)
 def test_confluents_clients_read_ours_and_ours_reads_theirs(served, data):
     kind, values = data.draw(records(depth=2))
     put = data.draw(values)

@@ -157,6 +157,16 @@ def _kind(path: Path | RemoteFile, kinds: Mapping[str, str]) -> str:
     return kind
 
 
+def check_bound_on_spark(bind: Mapping[str, object]) -> None:
+    """Raise SamzaError for CSV of a dialect, which a run on Spark does not read or write."""
+    for name, what in bind.items():
+        if isinstance(what, CsvFiles):
+            raise SamzaError(
+                f"bind={{{name!r}: {what!r}}}: a run on Spark has CSV with commas, a header and UTF-8: bind such a "
+                "path, or run here"
+            )
+
+
 def check_kind_on_spark(path: Path | RemoteFile) -> None:
     """Raise SamzaError for a file that a run on Spark does not write or read."""
     if path.suffix.lower() not in KIND_OF_SUFFIX:

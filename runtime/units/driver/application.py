@@ -38,7 +38,7 @@ from runtime.ports.streams import Append, Offsets, Read, StreamConfig
 from runtime.run.run import open_environment
 from runtime.systems.connectors.schemes import is_connected
 from runtime.systems.files.archive import ArchiveSource, is_archive
-from runtime.systems.files.files import KIND_OF_SUFFIX
+from runtime.systems.files.files import KIND_OF_SUFFIX, check_bound_on_spark
 from runtime.systems.files.places.locations import is_remote, local_path
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic, topic_of
 from runtime.systems.memory.environment import MemoryEnvironment
@@ -82,7 +82,7 @@ class Application:
         cluster: KafkaCluster | None = None,
     ) -> None:
         options, around = pipeline.options, pipeline.around
-        check_grouping(options)
+        _check_meant(options, bind)
         graph = combined(pipeline.graph)
         tell_of_answers(graph)
         self._graph, self._data, self._handover, self._cluster = graph, data, handover, cluster
@@ -486,6 +486,11 @@ def held(environment: Environment, place: tuple[str, int], offsets: Offsets) -> 
     while offset < offsets.end and (read := environment.read(*place, offset)) is not None:
         yield read
         offset = read.next_offset
+
+
+def _check_meant(options: Options, bind: Mapping[str, object]) -> None:
+    check_grouping(options)
+    check_bound_on_spark(bind)
 
 
 def _is_path(what: object) -> TypeGuard[str | Path]:

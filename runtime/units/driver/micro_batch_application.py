@@ -33,6 +33,7 @@ from runtime.ports.state import StateWrites
 from runtime.ports.streams import Offsets, StreamConfig
 from runtime.run.run import open_environment
 from runtime.stores.registry import DEFAULT, kind_of
+from runtime.systems.files.files import check_bound_on_spark
 from runtime.systems.host.durable import make_durable
 from runtime.systems.host.locks import lock
 from runtime.systems.kafka.client.topic import KafkaCluster, topic_of
@@ -92,6 +93,7 @@ class Streamed:
     ) -> None:
         options, around = pipeline.options, pipeline.around
         check_grouping(options)
+        check_bound_on_spark(bind)
         self._graph = graph = combined(_durable(pipeline.graph))
         tell_of_answers(graph)
         self._data, self._clock, self._ends, self._cluster = data, clock, settings.ends, cluster
