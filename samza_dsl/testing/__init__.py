@@ -1,6 +1,6 @@
 """Test applications in memory and in virtual time: on lists, step by step, through crashes, and one operator alone."""
 
-from samza_dsl.testing.conformance import check_sink, check_source
+from samza_dsl.testing.conformance import check_pulled, check_sink, check_source
 from samza_dsl.testing.environment import CrashPoint
 from samza_dsl.testing.events import AdvanceTime, Watermark, drive
 from samza_dsl.testing.held_calls import Call
@@ -18,6 +18,7 @@ __all__ = [
     "Schedule",
     "TestRun",
     "Watermark",
+    "check_pulled",
     "check_sink",
     "check_source",
     "drive",

@@ -18,6 +18,7 @@ from runtime.ports.connectors import (
     IdempotentSink,
     Intake,
     PositionedSink,
+    PulledSource,
     PushedRecord,
     PushedSource,
     SinkOwner,
@@ -183,6 +184,48 @@ def _whole(source: ConnectedSource, name: str) -> list[SourceRecord]:
             offset = record.offset + 1
         found += records
     return found
+
+
+def check_pulled(
+    make: Callable[[], PulledSource], content: Callable[[], Sequence[object]], *, times: int = 100, seed: int = 0
+) -> None:
+    """Check that a source of one's own that forgets gives each record once, whenever the run dies.
+
+    `make` opens the source, and `content` returns the values that it has to give, in order, of a place that nobody else
+    writes to meanwhile. Raises AssertionError for what a run would lose or double.
+
+    >>> from samza_dsl.connectors import Pulled, PulledRecord, PulledSource
+    >>> def numbers() -> PulledSource:
+    ...     def pull(reader: str, position: bytes) -> Pulled:
+    ...         found = range(int(position or 0), min(int(position or 0) + 3, 50))
+    ...         return Pulled([PulledRecord(n) for n in found], b"%d" % (found.stop), found.stop < 50)
+    ...
+    ...     return PulledSource("numbers", pull)
+    >>> check_pulled(numbers, lambda: range(50))
+    """
+    chance, source, position, kept = random.Random(seed), make(), b"", list[object]()
+    wanted, left = [*content()], times
+    while True:
+        # Before what was pulled is kept, before it is confirmed, or after that.
+        dies = chance.choice(("pulled", "kept", "confirmed", "", "", "")) if left > 0 else ""
+        left -= 1
+        found = source.pull("check", position)
+        if dies != "pulled":
+            moves = found.position != position or not found.more
+            assert moves, f"all in all there is more, and the position stays at {position!r}"
+            kept += [record.value for record in found.records]
+            came = f"the place has {wanted[:5]}, in all {len(wanted)}, and {kept[:5]} came, in all {len(kept)}"
+            assert kept == wanted[: len(kept)], came
+            is_behind, position = found.position != position, found.position
+            if dies != "kept" and is_behind:
+                source.confirm("check", position)
+        if dies:
+            source.close()
+            source = make()
+        elif not found.more and left <= 0:
+            break
+    source.close()
+    assert kept == wanted, f"the place has {wanted[:5]}, in all {len(wanted)}, and {kept[:5]} came, in all {len(kept)}"
 
 
 def check_sink(

@@ -221,6 +221,7 @@ PG_STEPS = st.lists(
         st.tuples(st.sampled_from(["commit", "commit", "rollback"]), st.integers(0, 2), st.none()),
         st.tuples(st.just("pull"), st.sampled_from(["", "", "", "pulled", "kept", "confirmed"]), st.none()),
     ),
+    min_size=15,
     max_size=40,
 )
 
@@ -244,12 +245,12 @@ def table_in(url: str, definition: str) -> Iterator[tuple[str, Any]]:
 @given(
     key=st.sampled_from([*KEYS.values()]),
     collation=st.sampled_from(["", 'COLLATE "C"', 'COLLATE "und-x-icu"']),
-    before=st.lists(VALUES, max_size=8),
+    before=st.lists(VALUES, min_size=4, max_size=12),
     steps=PG_STEPS,
 )
 @settings(
     deadline=None,
-    max_examples=examples(40, 500),
+    max_examples=examples(30, 500),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_the_table_built_equals_the_server_s(

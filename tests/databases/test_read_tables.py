@@ -21,8 +21,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runtime.model.errors import Damaged
+from runtime.ports.streams import StreamConfig
 from runtime.systems.connectors import inbox
 from runtime.systems.databases import column_source, postgres_changes
+from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, Change, MessagePack, SamzaError, connectors, remote_table
 from samza_dsl.connectors import Pulled, PulledRecord, PulledSource, SinkRow
@@ -365,3 +367,10 @@ def test_a_table_to_look_up_says_its_key() -> None:
         connectors.table_rows("sqlite:///shop.db?table=orders", Order)
     with pytest.raises(SamzaError, match="write a URL of"):
         connectors.table_rows("ftp://shop?table=orders&key=id", Order)
+
+
+def test_a_crash_between_the_streams_of_an_inbox_does_no_harm(tables: Tables, tmp_path: Path) -> None:
+    tables.put(1)
+    with closing(LogEnvironment(tmp_path)) as environment:
+        environment.create_stream(inbox.inbox_of("copying", "orders", tables.source().name), StreamConfig())
+    assert seen(tables, tmp_path, Order) == [Order(1, "new")]

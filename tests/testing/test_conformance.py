@@ -12,12 +12,15 @@ from samza_dsl.connectors import (
     IdempotentSink,
     Offsets,
     PositionedSink,
+    Pulled,
+    PulledRecord,
+    PulledSource,
     SinkOwner,
     SinkRow,
     SourceRecord,
     TransactionalSink,
 )
-from samza_dsl.testing import check_sink, check_source
+from samza_dsl.testing import check_pulled, check_sink, check_source
 
 ROWS = [SinkRow(n, key=f"key {n % 5}") for n in range(20)]
 
@@ -151,3 +154,37 @@ def test_names_that_change_are_noticed() -> None:
     names = iter([["a", "b"], ["b", "a"]] * 99)
     with pytest.raises(AssertionError, match="opened anew"):
         check_source(lambda: reading(lambda offset, most: [*range(offset, min(offset + most, 30))], next(names)))
+
+
+class Queue:
+    """A place that hands numbers out, and forgets what was confirmed; `wrong` says what it does not do well."""
+
+    def __init__(self, wrong: str = "") -> None:
+        self.wrong, self.forgotten, self.handed = wrong, 0, 0
+
+    def source(self) -> PulledSource:
+        return PulledSource("queue", self.pull, self.confirm)
+
+    def pull(self, reader: str, position: bytes) -> Pulled:
+        start = self.handed if self.wrong == "hands each out once" else int(position or 0)
+        if self.wrong == "forgets the position":
+            start = self.forgotten
+        start = max(start, self.forgotten)
+        end = min(start + 3, 50)
+        self.handed = end
+        if self.wrong == "forgets early":
+            self.forgotten = end
+        return Pulled([PulledRecord(n) for n in range(start, end)], b"%d" % end, end < 50)
+
+    def confirm(self, reader: str, position: bytes) -> None:
+        self.forgotten = int(position)
+
+
+@pytest.mark.parametrize("wrong", ["", "hands each out once", "forgets early", "forgets the position"])
+def test_a_source_that_forgets_too_early_or_too_late_is_told(wrong: str) -> None:
+    queue = Queue(wrong)
+    if not wrong:
+        check_pulled(queue.source, lambda: range(50))
+        return
+    with pytest.raises(AssertionError, match="in all"):
+        check_pulled(queue.source, lambda: range(50))

@@ -68,11 +68,11 @@ class Inbox(LiveSource):
         self._positions = f"{self._stream}.position"
         check_name("stream", self._positions)
         self._keys, self._gives_changes = spec.key or Tagged(), gives_changes(spec.value)
-        streams = environment.streams()
-        if self._stream not in streams:
-            environment.create_stream(self._stream, StreamConfig(partitions=spec.partitions or 1))
-            environment.create_stream(self._positions, StreamConfig(compacted=True))
-        self.partitions = environment.streams()[self._stream].partitions
+        # Each by itself: a crash may have come between the two.
+        environment.create_stream(self._positions, StreamConfig(compacted=True))
+        self.partitions = environment.create_stream(
+            self._stream, StreamConfig(partitions=spec.partitions or 1)
+        ).partitions
         self._said = f"{app}.{spec.stream}"
         self._reader, self._position = "", b""
         self._tell: Callable[[], None] = lambda: None
