@@ -331,7 +331,9 @@ def evolve(
             application = loaded(target)
         _own(place, app)
         bound = archives_of(application, sources)
-        _apply(place, application.pipeline(), planned, _Application(said, changes, bound, on is not None, master, yes))
+        _apply(
+            place, application.pipeline(), planned, _AskedEvolution(said, changes, bound, on is not None, master, yes)
+        )
         if _told_of(place, planned, target, Decisions()):
             raise typer.Exit(FAILED)
 
@@ -359,7 +361,7 @@ def _draw(
             written_to(file, draw(planned[0], marks=marks))
 
 
-class _Application(NamedTuple):
+class _AskedEvolution(NamedTuple):
     """The request that a program's change be applied."""
 
     said: Decisions
@@ -370,7 +372,7 @@ class _Application(NamedTuple):
     yes: bool
 
 
-def _apply(place: Environment, pipeline: Pipeline, planned: tuple[Plan, Graph], asked: _Application) -> None:
+def _apply(place: Environment, pipeline: Pipeline, planned: tuple[Plan, Graph], asked: _AskedEvolution) -> None:
     """Do what a program's change asks for, after its user has said yes."""
     app, found = planned[0].app, {one.operator: one for one in _compared(place, planned)}
     backfill = _backfill(place, pipeline, anew_of(planned[1], found, asked.said), asked.bound)
