@@ -81,6 +81,12 @@ _TINTS = Template("""
 """)
 
 
+_MARKED = "\n".join(
+    f".samza-plan .mark-{name} .pill {{ fill: ${colour}_wash; stroke: ${colour}; }}"
+    for name, colour in {"added": "green", "changed": "amber", "dropped": "red"}.items()
+)
+
+
 def daylight(look: str) -> tuple[str, str, str]:
     """Return the light fill, the line and the text of a look, for pictures that other tools make.
 
@@ -112,9 +118,12 @@ def style(look: str) -> str:
     )
 
 
-def stylesheet() -> str:
-    """Return the style of the picture, which follows whether its surroundings are light or dark."""
-    rules = Template(_TINTS.template + "\n".join(map(style, LOOKS)))
+def stylesheet(marked: bool = False) -> str:
+    """Return the style of the picture, which follows whether its surroundings are light or dark.
+
+    Where it is `marked`, operators have marks that say what becomes of them.
+    """
+    rules = Template("\n".join([_TINTS.template + "\n".join(map(style, LOOKS)), *([_MARKED] if marked else [])]))
     light = rules.substitute({name: pair[0] for name, pair in COLOURS.items()})
     dark = rules.substitute({name: pair[1] for name, pair in COLOURS.items()})
     return f"{_FORMS}{light}\n@media (prefers-color-scheme: dark) {{{dark}\n}}\n"

@@ -252,8 +252,9 @@ def recover(environment: Environment, opened: Opened, graph: Graph, now_ms: int)
         spec = graph.specs[one.operator]
         _log.warning(
             "%s: %s %r at %s is not what it was in the run before: %s. What it keeps and has written was made as it "
-            "was, and what was changed holds from here on; to compute all again with it: %s",
+            "was, and what was changed holds from here on; to compute it again from history: %s; or all: %s",
             *(plan.app, spec.kind, one.operator, spec.site, "; ".join(one.what)),
+            typed(environment, f"evolve {spec.site.file} --apply --again {one.operator}"),
             typed(environment, f"reset {plan.app}"),
         )
     return Recovered(positions, changes_of(graph, environment.checkpoints(plan.app)), where_typed(environment))

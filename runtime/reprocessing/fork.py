@@ -21,7 +21,7 @@ from runtime.model.errors import Damaged, SamzaError
 from runtime.opening.rewind import UNFINISHED, begin_anew
 from runtime.opening.stored_state import CHANGING, operator_of, pieces, streams_between
 from runtime.ports.commits import Commit
-from runtime.ports.environment import SnapshotEnvironment, typed
+from runtime.ports.environment import SnapshotEnvironment
 from runtime.ports.state import StateSnapshot, StateWrites
 from runtime.ports.streams import Append
 
@@ -104,9 +104,7 @@ def _cut(environment: SnapshotEnvironment, app: str, outputs: Collection[str]) -
         if not any(map(is_task, before)):
             raise SamzaError(f"the app {app!r} has committed nothing in {environment} that could be forked")
         if before.get(CHANGING, Checkpoint(0)).meanings or UNFINISHED in before.get(STATE, Checkpoint(0)).meanings:
-            raise SamzaError(
-                f"a change of the state of {app!r} is not at its end: run it, or {typed(environment, app)}"
-            )
+            raise SamzaError(f"a change of the state of {app!r} is not at its end: its next run completes it")
         snapshot = environment.snapshot(app)
         try:
             between, bases = _between(environment, app, before)

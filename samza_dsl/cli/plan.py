@@ -66,7 +66,7 @@ def plan(
         planned = with_places(planned, bindings_of(app, bind or [], {}))
         for file, draw in ((html, planned.to_html), (svg, planned.to_svg)):
             if file is not None:
-                _write(file, draw())
+                written_to(file, draw())
         if chosen or (html is None and svg is None):
             typer.echo(_text(planned, chosen[0] if chosen else "", source))
             if on is not None:
@@ -113,7 +113,8 @@ def _text(planned: Plan, form: str, stage: str | None) -> str:
     return forms.get(form, planned.to_text)()
 
 
-def _write(file: Path, text: str) -> None:
+def written_to(file: Path, text: str) -> None:
+    """Write a drawing to a file, and say so; raises `Mistake` where it can't be written."""
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:

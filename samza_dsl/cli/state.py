@@ -16,6 +16,7 @@ import typer
 from planner.model.flow import counted
 from planner.model.graph import Graph
 from planner.model.plan import Plan
+from planner.picture.drawing import to_html, to_svg
 from runtime.assembly.bindings import Bindings
 from runtime.encoding.serdes import to_json
 from runtime.job.pipeline import Pipeline
@@ -37,7 +38,7 @@ from samza_dsl.cli.checkpoint import AppArgument, known
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened
 from samza_dsl.cli.errors import FAILED, Mistake, told
 from samza_dsl.cli.output import Column, print_rows, say
-from samza_dsl.cli.plan import plan_of
+from samza_dsl.cli.plan import plan_of, written_to
 from samza_dsl.cli.reprocess import archives_of
 from samza_dsl.cli.run import MasterOption
 from samza_dsl.cli.settings import loaded
@@ -298,6 +299,8 @@ def evolve(
     ] = None,
     on: Annotated[Literal["spark"] | None, typer.Option(help="Compute history on Spark.")] = None,
     master: MasterOption = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it on a page that needs no network.")] = None,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it as a picture.")] = None,
     yes: YesOption = False,
     data: DataOption = DEFAULT,
     environment: EnvironmentOption = None,
@@ -316,6 +319,7 @@ def evolve(
         if not apply and (forget_said or convert):
             raise Mistake("--forget and --convert are about what --apply does: add it, or leave them out")
         said = _decisions(planned, forget_said, convert, again, keep)
+        _draw(place, planned, said, html, svg)
         if not apply:
             if _told_of(place, planned, target, said):
                 raise typer.Exit(FAILED)
@@ -327,12 +331,37 @@ def evolve(
             application = loaded(target)
         _own(place, app)
         bound = archives_of(application, sources)
-        _apply(place, application.pipeline(), planned, _Wanted(said, changes, bound, on is not None, master, yes))
+        _apply(
+            place, application.pipeline(), planned, _AskedEvolution(said, changes, bound, on is not None, master, yes)
+        )
         if _told_of(place, planned, target, Decisions()):
             raise typer.Exit(FAILED)
 
 
-class _Wanted(NamedTuple):
+def _draw(
+    place: Environment, planned: tuple[Plan, Graph], said: Decisions, html: Path | None, svg: Path | None
+) -> None:
+    """Draw the plan, with what becomes of each operator that has run, or that keeps state."""
+    if html is None and svg is None:
+        return
+    found = {one.operator: one for one in _compared(place, planned)}
+    anew = anew_of(planned[1], found, said)
+    marks = {
+        id: " · ".join(
+            [
+                one.what,
+                *([counted(one.entries, "key")] if one.entries else []),
+                *(["computed anew"] if id in anew else []),
+            ]
+        )
+        for id, one in found.items()
+    }
+    for file, draw in ((html, to_html), (svg, to_svg)):
+        if file is not None:
+            written_to(file, draw(planned[0], marks=marks))
+
+
+class _AskedEvolution(NamedTuple):
     """The request that a program's change be applied."""
 
     said: Decisions
@@ -343,7 +372,7 @@ class _Wanted(NamedTuple):
     yes: bool
 
 
-def _apply(place: Environment, pipeline: Pipeline, planned: tuple[Plan, Graph], asked: _Wanted) -> None:
+def _apply(place: Environment, pipeline: Pipeline, planned: tuple[Plan, Graph], asked: _AskedEvolution) -> None:
     """Do what a program's change asks for, after its user has said yes."""
     app, found = planned[0].app, {one.operator: one for one in _compared(place, planned)}
     backfill = _backfill(place, pipeline, anew_of(planned[1], found, asked.said), asked.bound)

@@ -212,3 +212,20 @@ def test_history_that_is_gone_is_told_and_read_from_an_archive(write, call):
     assert "are gone)" in told.stdout, told.stderr
     applied = call("evolve", "app.py", "--apply", "--yes", "--from", "sold=archive")
     assert "from history (60 offsets of 'sold')" in applied.stdout, applied.stderr
+
+
+def test_the_plan_is_drawn_with_what_becomes_of_each_operator(ran, call, folder):
+    after = HEAD + scan("euros") + scan("new") + scan("more") + WINDOW.format(2)
+    said = ran(after, "--svg", "plan.svg", "--html", "plan.html")
+    assert "wrote plan.svg" in said.stderr
+    for name in ("plan.svg", "plan.html"):
+        drawn = (folder / name).read_text()
+        for words in (
+            "kept · 2 keys",
+            "changed · 2 keys · computed anew",
+            "added · computed anew",
+            "old: dropped · 2 keys",
+        ):
+            assert f">{words}</text>" in drawn
+        assert "mark-dropped" in drawn and "mark-added" in drawn
+    assert "mark-" not in call("plan", "app.py", "--svg", "bare.svg").stdout + (folder / "bare.svg").read_text()

@@ -257,13 +257,13 @@ def runner(environment, seed):
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=examples(150, 20_000))
+@settings(max_examples=examples(80, 20_000))
 def test_what_evolves_goes_on_as_if_it_had_always_run_so(chance):
     check_evolved(chance)
 
 
 @given(st.randoms(use_true_random=False), st.lists(crash_points, min_size=1, max_size=3))
-@settings(max_examples=examples(60, 20_000))
+@settings(max_examples=examples(30, 20_000))
 def test_it_may_crash_and_be_asked_for_again(chance, crashes):
     check_evolved(chance, crashes)
 

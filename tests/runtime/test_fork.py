@@ -39,7 +39,7 @@ def run_fork(environment, app, seed):
 
 
 @given(st.randoms(use_true_random=False), st.lists(crash_points, max_size=2), st.lists(crash_points, max_size=2))
-@settings(max_examples=examples(100, 20_000))
+@settings(max_examples=examples(40, 20_000))
 def test_a_fork_writes_what_the_application_writes_from_then_on(chance, crashes, killed):
     programs, partitions, seed = Programs(chance), chance.randint(1, 3), chance.randint(0, 999)
     ops = programs.first()
