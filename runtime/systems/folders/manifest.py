@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import zlib
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from runtime.systems.folders.object_place import ObjectPlace
 
 MANIFESTS = "_samza_dsl"
 """The folder of manifests: no data, for all who read the folder that it is in."""
+PART = re.compile(r"part-[0-9a-f]{8}-\d{12}-[0-9a-f]{16}\.")
+"""Begins the name of a data file."""
 WHOLE_EVERY = 100
 """An entry of so many lists all files: whoever reads a manifest reads no more entries than that."""
 TRIES = 10
