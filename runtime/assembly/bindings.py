@@ -85,7 +85,7 @@ class Bindings:
                     if isinstance(connected, PushedSource):
                         self._feed(graph, name, connected)
                         continue
-                    self.sources[name] = _source(name, connected or what)
+                    self.sources[name] = _source(name, what if connected is None else connected)
                     if isinstance(self.sources[name], LiveSource):
                         check_source(graph, name, self.sources[name].partitions)
                 elif name in written:
