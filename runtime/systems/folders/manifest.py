@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from runtime.encoding.serdes import to_json
 from runtime.model.errors import Damaged, Fenced, SamzaError, Unavailable
 from runtime.ports.connectors import SinkOwner
 from runtime.systems.folders.object_place import ObjectPlace
@@ -151,7 +152,7 @@ class FolderManifest:
         return f"{self.folder}/{number:012}.json"
 
     def _create(self, number: int, entry: ManifestEntry) -> None:
-        self._place.create(self._name(number), msgspec.json.encode(entry))
+        self._place.create(self._name(number), to_json(entry))
 
     def _check_exclusive(self, number: int, entry: ManifestEntry) -> None:
         """Raise SamzaError where the place makes what is there already: nobody would be fenced there."""
