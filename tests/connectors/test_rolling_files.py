@@ -5,7 +5,7 @@ import gzip
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import date
 from functools import partialmethod
 from pathlib import Path
@@ -158,6 +158,21 @@ def test_rows_wait_for_others_and_no_longer_than_was_said(tmp_path: Path) -> Non
     assert Counter(leg.n for leg in rows_in(connectors.committed_files(tmp_path / "out"))) == Counter(
         [0, 1, 2, 1, 2, 3]
     )
+
+
+def test_another_application_follows_the_files_that_count(place: str, tmp_path: Path) -> None:
+    sink, follower = connectors.rolling_files(place, "jsonl"), App("follower")
+    follower.input("seen", value=Leg).send_to(follower.output("again", value=Leg))
+    legs, patch = list[Leg](), pytest.MonkeyPatch()
+    for number in range(4):
+        legs.append(Leg(number))
+        # Behind the file, and before the entry that names it.
+        with dying(patch, 5 if number == 1 else 99, False), suppress(SamzaError):
+            copying().run(tmp_path / "data", bind={"legs": legs, "copies": sink})
+        run = follower.run(tmp_path / "follower", bind={"seen": f"growing:{place}"}, until_now=True)
+        counting = rows_in(connectors.committed_files(place))
+        assert Counter(run.received("again")) == Counter(counting)
+        assert len(counting) == (1 if number == 1 else number + 1)
 
 
 def test_a_file_has_about_so_many_rows(tmp_path: Path) -> None:

@@ -17,7 +17,18 @@ from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.connectors import Intake, PushedRecord, PushedSource, length_ms
 from runtime.ports.source import Source
 from runtime.systems.files.files import kind_read, open_files
-from runtime.systems.files.places.locations import FoundFile, found_files, is_remote, local_path, told_url, url_of
+from runtime.systems.files.places.locations import (
+    MAGIC,
+    FoundFile,
+    found_files,
+    is_remote,
+    local_path,
+    of_http,
+    told_url,
+    url_of,
+)
+from runtime.systems.folders.manifest import MANIFESTS, PART
+from runtime.systems.folders.rolling import committed_files
 
 AT_ONCE = 10_000
 """The records that are appended at a time, about, with the notes of all files that they are of."""
@@ -110,7 +121,11 @@ class _Folder:
         found = found_files(self.place)
         if not found and not is_remote(self.place):
             _check_is_there(Path(self.place))
-        return found
+        if of_http(self.place) or MAGIC.search(self.place) or not found_files(f"{self.place.rstrip('/')}/{MANIFESTS}"):
+            return found
+        # Files of an output of ours count once its manifest names them: others are of a run that dies or is fenced.
+        named = {*committed_files(self.place)}
+        return [one for one in found if str(one.file.path) in named or not PART.match(one.file.path.name)]
 
     def _is_data(self, found: FoundFile) -> bool:
         try:

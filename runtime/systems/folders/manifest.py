@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import zlib
 from collections.abc import Sequence
@@ -9,12 +10,15 @@ from typing import NamedTuple
 
 import msgspec
 
+from runtime.encoding.serdes import to_json
 from runtime.model.errors import Damaged, Fenced, SamzaError, Unavailable
 from runtime.ports.connectors import SinkOwner
 from runtime.systems.folders.object_place import ObjectPlace
 
 MANIFESTS = "_samza_dsl"
 """The folder of manifests: no data, for all who read the folder that it is in."""
+PART = re.compile(r"part-[0-9a-f]{8}-\d{12}-[0-9a-f]{16}\.")
+"""Begins the name of a data file."""
 WHOLE_EVERY = 100
 """An entry of so many lists all files: whoever reads a manifest reads no more entries than that."""
 TRIES = 10
@@ -148,7 +152,7 @@ class FolderManifest:
         return f"{self.folder}/{number:012}.json"
 
     def _create(self, number: int, entry: ManifestEntry) -> None:
-        self._place.create(self._name(number), msgspec.json.encode(entry))
+        self._place.create(self._name(number), to_json(entry))
 
     def _check_exclusive(self, number: int, entry: ManifestEntry) -> None:
         """Raise SamzaError where the place makes what is there already: nobody would be fenced there."""
