@@ -83,8 +83,7 @@ class Application:
     ) -> None:
         options, around = pipeline.options, pipeline.around
         _check_meant(options, bind)
-        graph = combined(pipeline.graph)
-        tell_of_answers(graph)
+        tell_of_answers(graph := combined(pipeline.graph))
         self._graph, self._data, self._handover, self._cluster = graph, data, handover, cluster
         self._staged: dict[str, Staged] = {}
         self._intent: Intent | None = None
