@@ -177,7 +177,7 @@ def test_no_file_encodes_json_beside_the_one_function_that_looks_for_such_number
         ),
         *(
             "runtime/units/publication/manifest.py",
-            "runtime/systems/folders/manifest.py",
+            "runtime/reprocessing/fork.py",
             "runtime/units/shipping.py",
             "runtime/systems/files/jsonl_archive.py",
         ),
