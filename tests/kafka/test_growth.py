@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from samza_dsl import App, PlanError, String
+from samza_dsl import App, SamzaError, String
 from tests.faults.processes import wait_until
 from tests.kafka.topics import consume, create, grow, names, produce
 
@@ -140,5 +140,5 @@ def test_a_stream_of_the_embedded_log_that_was_made_anew_otherwise_is_refused(tm
     log.delete_stream("words")
     log.close()
     write("words", ["a"], key=str, data=tmp_path, partitions=2)
-    with pytest.raises(PlanError, match="'words' had 1 partitions, and that has 2 now"):
+    with pytest.raises(SamzaError, match="'words', partition 0, was made anew since it was read up to offset 1"):
         app.run(tmp_path, until_now=True)

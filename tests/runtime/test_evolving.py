@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow
 import pydantic
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -493,6 +493,7 @@ def test_whatever_is_declared_now_what_was_stored_is_itself_or_an_error(value, h
 @given(st.sampled_from([float, float | None, list[float], dict[str, float]]), INTEGERS, st.sampled_from(KINDS))
 def test_an_int_in_the_place_of_a_float_comes_back_as_the_number_that_it_is(hint, number, kind):
     around = {list[float]: [number], dict[str, float]: {"a": number}}.get(hint, number)
+    assume(kind != "pydantic" or abs(number) <= 2**53)  # which makes other floats of these, or refuses them
     one = new_class(kind, [("a", hint)])(a=around)
     assert Evolving().decode(Evolving().encode(one)).a == one.a
 

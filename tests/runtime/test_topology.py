@@ -20,6 +20,7 @@ from runtime.opening.former_inputs import TABLES
 from runtime.opening.rewind import check_move
 from runtime.opening.stored_state import CHANGING, STORES, finish, forget, move, stored, streams_between
 from runtime.ports.commits import Commit
+from runtime.ports.environment import GrowingEnvironment
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.kafka.state import task_state as kafka_state
@@ -84,15 +85,19 @@ class Model:
         self.written = {}
         self.between = {}
 
-    def misfits(self, operators):
-        """Return the operators that a run is refused for."""
+    def misfits(self, operators, moves):
+        """Return the operators that a run is refused for; where it `moves`, a repartitioning may be into others."""
         found = set()
         for id, (was, _) in self.kept.items():
             now = operators.get(id)
-            if now is None or now.kind != was.kind or (now.lies != was.lies and (now.lies[0], was.lies[0]) != (1, 1)):
+            if now is None or now.kind != was.kind:
+                found.add(id)
+            elif now.lies == was.lies or (now.lies[0], was.lies[0]) == (1, 1):
+                continue
+            elif not moves or now.lies[1] != was.lies[1]:
                 found.add(id)
         for id, partitions in self.between.items():
-            if id in operators and operators[id].partitions not in (None, partitions):
+            if not moves and id in operators and operators[id].partitions not in (None, partitions):
                 found.add(f"by-{id}")
         return found
 
@@ -143,7 +148,7 @@ def advised(error):
 
 def do_run(environment, model, now, rows, deaths, by_option):
     add(environment, rows)
-    misfits = model.misfits(now)
+    misfits = model.misfits(now, isinstance(environment, GrowingEnvironment))
     how = {}
     event(f"{len(misfits)} do not fit" if model.kept else "nothing is kept")
     if misfits:

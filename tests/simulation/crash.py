@@ -8,6 +8,7 @@ from typing import Any
 
 from operators.core.base import Batch
 from runtime.model.clock import LoopClock
+from runtime.model.errors import Repartitioned
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment
 from runtime.ports.streams import Append, StreamConfig
@@ -99,14 +100,18 @@ def rows_of(environment: Environment, stream: str, ends: dict[int, int] | None =
 def run_once(
     app: App, environment: Environment, seed: int | None = None, bind: dict[str, Any] | None = None, **how: Any
 ) -> Run:
-    """Run `app` to its end, or to a crash, in virtual time."""
+    """Run `app` to its end, or to a crash, in virtual time; anew where it has moved to other partitions."""
 
     async def main() -> Run:
         run = Run(app.pipeline(), environment, RunSettings(clock=LoopClock(NOW_MS), bind=bind, **how))
         await run.drive()
         return run
 
-    return simulate(main, seed, getattr(environment, "at_turn", None))
+    while True:
+        try:
+            return simulate(main, seed, getattr(environment, "at_turn", None))
+        except Repartitioned:
+            how = {**how, "from_start": False, "state": None}
 
 
 def run_through(

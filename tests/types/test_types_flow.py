@@ -108,7 +108,7 @@ def test_functions_of_one_message_pass_their_types_on() -> None:
     assert_type(views.flat_map(lambda view: view.page.encode()), MessageStream[str, int])
     assert_type(views.flatMap(lambda view: [view.seconds]), MessageStream[str, float])
     assert_type(views.async_flat_map(look_up), MessageStream[str, int])
-    assert_type(views.async_flat_map(look_up, remember="titles-2"), MessageStream[str, int])
+    assert_type(views.async_flat_map(look_up, remember="titles-2", op_id="remembered"), MessageStream[str, int])
 
 
 def test_functions_with_state_know_the_key_and_the_state() -> None:
