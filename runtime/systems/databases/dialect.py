@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from runtime.model.errors import SamzaError, Unavailable
 from runtime.systems.databases.table_columns import ColumnKind, Made, TableColumn
 
 POSITIONS = "samza_dsl_positions"
@@ -56,6 +58,18 @@ class Dialect:
     begin: str = "BEGIN"
     mark: str = "?"
     lock: str = ""
+
+    @contextmanager
+    def told(self, where: str, close: Callable[[], None]) -> Iterator[None]:
+        """Close what a block has used where it fails; raises `Unavailable` for what passes, else SamzaError."""
+        try:
+            yield
+        except BaseException as error:
+            close()
+            if isinstance(error, self.errors):
+                kind = Unavailable if self.passes(error) else SamzaError
+                raise kind(f"{where}: {error}") from error
+            raise
 
     def quoted(self, name: str) -> str:
         """Return a name, and that of its schema where it has one, as SQL has it."""

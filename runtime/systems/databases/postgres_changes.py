@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from operators.joins.changes import Change
-from runtime.model.errors import Damaged, SamzaError, Unavailable
+from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.connectors import Pulled, PulledRecord
 from runtime.systems.databases.column_source import key_of
 from runtime.systems.databases.dialect import PARAMETER, Dialect
@@ -307,20 +307,13 @@ class PostgresChanges:
 
     @contextmanager
     def _connected(self) -> Iterator[Any]:
-        try:
+        with self._dialect.told(self._where, self.close):
             if self._connection is None:
                 self._connection = self._dialect.connect()
                 self._connection.execute("SET TimeZone = 'UTC'")
                 self._connection.execute("SET DateStyle = 'ISO'")
                 self._connection.execute("SET IntervalStyle = 'postgres'")
             yield self._connection
-        except BaseException as error:
-            self.close()
-            if isinstance(error, self._dialect.errors):
-                if self._dialect.passes(error):
-                    raise Unavailable(f"{self._where}: {error}") from error
-                raise SamzaError(f"{self._where}: {error}") from error
-            raise
 
 
 def slot_of(reader: str) -> str:

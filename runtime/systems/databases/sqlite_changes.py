@@ -10,7 +10,7 @@ from functools import cached_property
 import msgspec
 
 from operators.joins.changes import Change
-from runtime.model.errors import Damaged, SamzaError, Unavailable
+from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.connectors import Pulled, PulledRecord
 from runtime.systems.databases.column_source import key_of
 from runtime.systems.databases.dialect import Dialect, SqlConnection
@@ -206,19 +206,12 @@ class SqliteChanges:
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[SqlConnection]:
-        try:
+        with self._dialect.told(self._where, self.close):
             if self._connection is None:
                 self._connection = self._dialect.connect()
             self._connection.execute(begin)
             yield self._connection
             self._connection.execute("COMMIT")
-        except BaseException as error:
-            self.close()
-            if isinstance(error, self._dialect.errors):
-                if self._dialect.passes(error):
-                    raise Unavailable(f"{self._where}: {error}") from error
-                raise SamzaError(f"{self._where}: {error}") from error
-            raise
 
 
 class _Names:

@@ -221,19 +221,12 @@ class TableSink:
     @contextmanager
     def _transaction(self) -> Iterator[SqlConnection]:
         """Begin, and commit at the end; raises `Unavailable` for what passes, and SamzaError for what does not."""
-        try:
+        with self._dialect.told(self._where, self.close):
             if self._connection is None:
                 self._connection = self._dialect.connect()
             self._connection.execute(self._dialect.begin)
             yield self._connection
             self._connection.execute("COMMIT")
-        except BaseException as error:
-            self.close()
-            if isinstance(error, self._dialect.errors):
-                if self._dialect.passes(error):
-                    raise Unavailable(f"{self._where}: {error}") from error
-                raise SamzaError(f"{self._where}: {error}") from error
-            raise
 
 
 def table_sink(dialect: Dialect, where: str, table: str, key: str | Sequence[str] = ()) -> PositionedSink:
