@@ -30,6 +30,8 @@ class Fingerprint:
         >>> Fingerprint(ListSource([]), "letters", 0).number(1), Fingerprint(ListSource([object()]), "any", 0).number(1)
         (0, 0)
         """
+        if not self._has_bytes:
+            return 0
         if records < self._records:
             self._records = self._sum = 0
         try:
@@ -40,7 +42,8 @@ class Fingerprint:
             # A value of a class of the user's, which is kept nowhere, has no bytes; what can't be read tells so where
             # it is read.
             self._has_bytes = False
-        return self._sum + 1 if self._has_bytes and self._records else 0
+            return 0
+        return self._sum + 1 if self._records else 0
 
     def checked(self, known: int, offset: int, is_table: bool) -> int:
         """Return the number for who has read up to an offset, and knew a number then, 0 for none.
