@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from runtime.encoding.formats.avro import AvroCodec, DatumReader, parsed
-from runtime.encoding.formats.avro_nesting import depth_check, nests
+from runtime.encoding.formats.avro_nesting import depth_check, long_in, nests
 from runtime.encoding.formats.avro_shapes import Datum, Schema
 from runtime.encoding.formats.extras import needs_extra
 from runtime.encoding.serdes import to_json
@@ -47,21 +47,6 @@ def long_of(number: int) -> bytes:
         found.append(number & 127 | 128)
         number >>= 7
     return bytes([*found, number])
-
-
-def long_in(data: bytes, at: int) -> tuple[int, int]:
-    r"""Return the number at a place, and the place behind it; raises IndexError where data end within it.
-
-    >>> long_in(b"\x80\x01", 0)
-    (64, 2)
-    """
-    found, shift = 0, 0
-    while True:
-        byte = data[at]
-        found |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 128:
-            return (found >> 1) ^ -(found & 1), at
 
 
 def head_of_file(schema: str, sync: bytes, codec: str = "deflate") -> bytes:

@@ -43,7 +43,7 @@ class _Walk:
             schema = self._named.get(schema, schema) if isinstance(schema, str) else schema
             if not isinstance(schema, list):
                 break
-            branch, at = _long(data, at)
+            branch, at = long_in(data, at)
             schema = schema[branch]
         base = schema if isinstance(schema, str) else schema["type"]
         if isinstance(base, dict | list):
@@ -51,9 +51,9 @@ class _Walk:
         if base in _SIZES:
             return at + _SIZES[base]
         if base in ("int", "long", "enum"):
-            return _long(data, at)[1]
+            return long_in(data, at)[1]
         if base in ("bytes", "string"):
-            length, at = _long(data, at)
+            length, at = long_in(data, at)
             return at + length
         if base == "fixed":
             return at + int(schema["size"])
@@ -68,19 +68,24 @@ class _Walk:
     def _items(self, schema: Schema, data: bytes, at: int, depth: int) -> int:
         """Return the place behind an array or a map, which lie in blocks."""
         while True:
-            count, at = _long(data, at)
+            count, at = long_in(data, at)
             if not count:
                 return at
             if count < 0:
-                _, at = _long(data, at)
+                _, at = long_in(data, at)
             for _ in range(min(abs(count), len(data))):
                 if "values" in schema:
-                    length, at = _long(data, at)
+                    length, at = long_in(data, at)
                     at += length
                 at = self.past(schema.get("items", schema.get("values")), data, at, depth)
 
 
-def _long(data: bytes, at: int) -> tuple[int, int]:
+def long_in(data: bytes, at: int) -> tuple[int, int]:
+    r"""Return the number at a place, and the place behind it; raises IndexError where data end within it.
+
+    >>> long_in(b"\x80\x01", 0)
+    (64, 2)
+    """
     found, shift = 0, 0
     while True:
         byte = data[at]

@@ -23,9 +23,9 @@ from runtime.encoding.formats.avro_container import (
     fingerprint_of,
     head_in,
     head_of_file,
-    long_in,
     records_in,
 )
+from runtime.encoding.formats.avro_nesting import long_in
 from runtime.encoding.formats.rows import type_of_values
 from runtime.model.errors import Damaged, SamzaError, SerdeError
 from runtime.ports.sink import Sink
