@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,10 @@ from samza_dsl.settings.sources import WrongSetting
 
 _log = logging.getLogger("samza_dsl")
 FAILED, MISTAKEN = 1, 2
+WHERE_TYPED: ContextVar[str] = ContextVar("WHERE_TYPED")
+"""The flag that says where the streams and state of this command are, if it was typed; other commands need it, too."""
+COMMAND = re.compile(r"samza-dsl (?:reset|checkpoint|state|streams|evolve|scale|job|fork|run)\b[^:;]*")
+"""A command that an error names, up to what may be the end of it."""
 SAID_ELSEWHERE: ContextVar[Mapping[str, str]] = ContextVar("SAID_ELSEWHERE")
 """The flags that nobody typed, as a file or variable says the same, with where that is."""
 
@@ -77,3 +82,7 @@ def _say(error: Exception, lines: list[str], *, named: bool) -> None:
     for flag, where in SAID_ELSEWHERE.get({}).items():
         if flag in named_flags:
             typer.echo(f"{flag} is said by {where}", err=True)
+    commands = [word for line in words for word in COMMAND.findall(line)]
+    where = WHERE_TYPED.get("")
+    if where and any(where not in command for command in commands):
+        typer.echo(f"each of these commands takes {where}, as this one did", err=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import cache, partial
@@ -18,7 +19,7 @@ from planner.model.errors import PlanError
 from planner.model.plan import Options
 from samza_dsl.application.app import App
 from samza_dsl.application.loading import load_app
-from samza_dsl.cli.errors import SAID_ELSEWHERE, told
+from samza_dsl.cli.errors import SAID_ELSEWHERE, WHERE_TYPED, told
 from samza_dsl.cli.output import Column, print_rows
 from samza_dsl.fluent.checks import check_options
 from samza_dsl.settings import logs
@@ -114,6 +115,13 @@ class Settled:
         said = {name: one.where for name, one in {**self.values, **self.options}.items()}
         return {f"--{name.replace('_', '-')}": where for name, where in said.items() if _is_elsewhere(where)}
 
+    def where_typed(self) -> str:
+        """Return the flag that says where streams and state are, if it was typed and stands in no file or variable."""
+        typed = [
+            name for name in ("environment", "data") if name in self._flags and self._flags[name].value is not None
+        ]
+        return f"--{typed[0]} {shlex.quote(str(self._flags[typed[0]].value))}" if typed else ""
+
     def rows(self) -> list[tuple[str, str, str]]:
         """Return every setting with its value, as it is written, and where it was said; no secret is shown."""
         rows = [(name, _shown(name, said.value), said.where) for name, said in {**self.values, **self.options}.items()]
@@ -189,7 +197,7 @@ def settling(function: Callable[..., None], name: str = "") -> Callable[..., Non
             known = declared()
             settled = Settled(Sources(known.values(), file_of(named), environment), name in LOADING, whole)
             token = _settled.set(settled)
-            elsewhere = SAID_ELSEWHERE.set({})
+            elsewhere, typed = SAID_ELSEWHERE.set({}), WHERE_TYPED.set("")
             try:
                 target = flags.get("target")
                 values = settled.settle(
@@ -198,6 +206,7 @@ def settling(function: Callable[..., None], name: str = "") -> Callable[..., Non
                     target if isinstance(target, str) else None,
                 )
                 SAID_ELSEWHERE.set(settled.elsewhere())
+                WHERE_TYPED.set(settled.where_typed())
                 if name in RUNS:
                     app = settled.loaded_name
                     fields = {} if app is None else {"app": app}
@@ -206,6 +215,7 @@ def settling(function: Callable[..., None], name: str = "") -> Callable[..., Non
             finally:
                 logs.unconfigure()
                 SAID_ELSEWHERE.reset(elsewhere)
+                WHERE_TYPED.reset(typed)
                 _settled.reset(token)
 
     parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]

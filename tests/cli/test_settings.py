@@ -118,6 +118,18 @@ def test_an_error_says_where_a_flag_that_nobody_typed_comes_from(call, shouting,
     assert result.exit_code == 2 and "--placement is said by samza-dsl.toml:1" in result.stderr
 
 
+def test_an_error_that_names_commands_says_which_flag_of_this_one_they_need(call, write):
+    by = "app.input('words').partition_by(len, op_id='by').scan(lambda n, w: 1, op_id='n')"
+    write("app.py", f"from samza_dsl import App\n\napp = App('a')\n{by}.send_to(app.output('numbers'))\n")
+    write("words.jsonl", '"a"\n')
+    assert call("run", "app.py", "--data", "here", "--bind", "words=words.jsonl").exit_code == 0
+    found = call("streams", "delete", "a-by", "--data", "here")
+    assert "each of these commands takes --data here, as this one did" in found.stderr
+    write("samza-dsl.toml", 'data = "here"\n')
+    found = call("streams", "delete", "a-by")
+    assert "samza-dsl reset" in found.stderr and "each of these commands" not in found.stderr
+
+
 @pytest.mark.parametrize("by", ["variable", "file", "variable of a file"])
 def test_a_secret_is_used_and_shown_nowhere(call, shouting, write, monkeypatch, by):
     from samza_dsl.cli import run
