@@ -305,7 +305,7 @@ def top_k(k: int, by: Callable[[V], Any], then: Callable[[V], Any] | None = None
         check_plain("top_k(then=...)", then)
 
     def first(held: Sequence[V], more: Sequence[V]) -> tuple[V, ...]:
-        values = [*held, *more]
+        values = [*held, *more] if held else more
         ranks = [*map(by, values)]
         # The sum clears most ranks at the speed of C; it is asked here since a call more is felt with so few values.
         try:
@@ -314,11 +314,10 @@ def top_k(k: int, by: Callable[[V], Any], then: Callable[[V], Any] | None = None
             whole = None
         if whole != whole or type(whole) not in NUMBERS:
             ranks = ranked(ranks, BELOW)
-        # sort() asks each value for its key once, in order, so the ranks, which are there already, are handed out one
+        # sorted() asks each value for its key once, in order, so the ranks, which are there already, are handed out one
         # by one. For few values that is faster than to pick candidates first.
         if then is None and len(ranks) <= FEW:
-            values.sort(key=partial(next, iter(ranks)), reverse=True)
-            return tuple(values[:k])
+            return tuple(sorted(values, key=partial(next, iter(ranks)), reverse=True)[:k])
         places = candidates(k, ranks, len(held))
         if then is not None:
             # Sorted by the second criterion first: sort is stable, so it stays where the first one ties.
