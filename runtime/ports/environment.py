@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from runtime.model.checkpoint import Checkpoint
 from runtime.ports.commits import CommitPort, OwnershipPort, StagingPort
 from runtime.ports.live_streams import BrokerPort, FetchPort, TransactionPort
 from runtime.ports.membership import MembershipPort
@@ -64,6 +65,12 @@ class QueryableEnvironment(Environment, Protocol):
         """Return the state of the tasks that are here as it is committed now; the caller closes it, any thread asks.
 
         What it sees is there until then, whoever closes the environment.
+        """
+
+    def progress(self, app: str) -> dict[str, Checkpoint]:
+        """Return the newest checkpoint of each task, wherever it runs; of one that is here, its state is here as well.
+
+        So who has seen a checkpoint finds what it covers in the next `snapshot_here`. Any thread may ask, and waits.
         """
 
 
