@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from operators.core.base import MAX_TIMESTAMP, Serde
 from operators.core.durations import Duration, whole_ms
-from runtime.model.errors import Damaged, SamzaError
+from runtime.model.errors import Damaged, Fenced, SamzaError
 from runtime.ports.streams import Offsets
 
 MOST_ROWS = 50_000
@@ -119,6 +119,13 @@ class SinkOwner(NamedTuple):
                 f"{start:,} to {self.end:,}: one of the two was restored from a copy of another time. Restore both "
                 f"from the same time, or let the application begin anew (samza-dsl reset {self.app})"
             )
+
+    def fenced_error(self, where: str) -> Fenced:
+        """Return the error of an owner who may not write to a place any more."""
+        return Fenced(
+            f"{where} is written by another run of application {self.app!r} than this one, of generation "
+            f"{self.generation}: that has taken over, or has begun anew. Nothing more is written by this one."
+        )
 
     @property
     def place(self) -> tuple[str, str, int]:
