@@ -153,7 +153,14 @@ def redis_source(
     server = RedisServer(url)
     entries = StreamEntries(server, stream, field, skip_lost)
     every_ms = length_ms("redis_source(poll_ms", poll_ms)
-    return PulledSource(entries.name, entries.pull, close=server.close, poll_ms=every_ms, adapt=entries.read_as)
+    return PulledSource(
+        entries.name,
+        entries.pull,
+        close=server.close,
+        poll_ms=every_ms,
+        adapt=entries.read_as,
+        snapshot=entries.pull,
+    )
 
 
 def _placed(position: bytes) -> _Place | None:
