@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, TypeGuard, runtime_check
 import msgspec
 
 from operators.core.base import Copies, Serde
+from operators.core.protocols import CheckedProtocol
 from operators.core.wording import named
 from runtime.encoding.classes import class_of, find, is_current, name_of
 from runtime.encoding.columns import Columns, TableSerde
@@ -553,7 +554,7 @@ class Unread:
 
 
 @runtime_checkable
-class BulkSerde(Protocol):
+class BulkSerde(Protocol, metaclass=CheckedProtocol):
     """A serde that does many values at once in less time than one by one."""
 
     def encode_all(self, values: list[object], /) -> list[bytes]:
