@@ -18,6 +18,7 @@ from runtime.assembly.bindings import Bindings
 from runtime.encoding.formats.rows import type_of_rows
 from runtime.ports.environment import Environment
 from runtime.systems.connectors.schemes import promise_of
+from runtime.units.driver.connected import Connected
 from samza_dsl.application.app import App
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, exists, opened
 from samza_dsl.cli.errors import Mistake, told
@@ -63,7 +64,11 @@ def plan(
         else:
             with opened(data, environment, kafka_options) as place:
                 planned = plan_of(app, place)
-        planned = with_places(planned, bindings_of(app, bind or [], {}))
+        bound = bindings_of(app, bind or [], {})
+        if on == "spark":
+            # What a run there would refuse is told before it.
+            Connected(app.graph(), bound, data, environment is not None)
+        planned = with_places(planned, bound)
         for file, draw in ((html, planned.to_html), (svg, planned.to_svg)):
             if file is not None:
                 written_to(file, draw())
