@@ -111,6 +111,8 @@ class Assembly:
     told: set[str] = field(default_factory=set)
     """What was told of keys of other kinds than before, and of outputs that keep no headers."""
     key_places: KeyPlaces = field(init=False, repr=False, compare=False)
+    producers: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False)
+    """The names of the tasks of a stage, once for all that read what these write: there may be a thousand of each."""
     merged: str = ""
     """The one producer of all that comes from other stages, where it comes merged by event time, block by block."""
 
@@ -120,6 +122,13 @@ class Assembly:
     def tasks(self, broadcast: Mapping[str, TableContents], numbers: Iterable[int]) -> list[Task]:
         """Make the tasks of these numbers."""
         return [_TaskBuilder(self, number, broadcast).build() for number in numbers]
+
+    def producers_of(self, stage: StagePlan) -> list[str]:
+        """Return the names of the tasks that run a stage, under which they tell others of event time."""
+        found = self.producers.get(stage.id)
+        if found is None:
+            found = self.producers[stage.id] = [self.plan.virtual(task).name for task in stage.tasks]
+        return found
 
     def look(self, numbers: Collection[int]) -> None:
         """Refresh the known end offsets of the partitions that tasks of these numbers read."""
@@ -405,7 +414,7 @@ class _TaskBuilder:
                 self.checkpoint,
                 stream,
                 number,
-                [self.assembly.merged] if self.assembly.merged else self._names(writing),
+                [self.assembly.merged] if self.assembly.merged else self.assembly.producers_of(writing),
                 WHOLE if isinstance(spec, Broadcast) else self._share(stage),
             ),
             Turn(later=True),
@@ -416,10 +425,6 @@ class _TaskBuilder:
         """Return what the task has of the partitions that it reads in a stage."""
         keeps = any(self.graph.specs[id].stateful for id in stage.operators)
         return KeyShare(self.virtual, by_key=keeps)
-
-    def _names(self, stage: StagePlan) -> list[str]:
-        """Return the names of the tasks that run a stage, under which they tell others of event time."""
-        return [self.assembly.plan.virtual(task).name for task in stage.tasks]
 
     def _context(self, id: str, spec: Spec) -> OperatorContext:
         levers = self.assembly.levers

@@ -6,13 +6,13 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
-from enum import Enum
+from enum import Enum, Flag
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
 from operators.core.wording import shown
-from runtime.encoding.classes import is_again
+from runtime.encoding.classes import class_of, is_again
 from runtime.encoding.record_types import fields_of, hints_of, is_record, made
 from runtime.model.errors import SerdeError
 
@@ -129,6 +129,34 @@ def as_it_was(kind: type, raw: Mapping[str, object]) -> object:
             raise
 
     return made(kind, _brought(kind, raw, part))
+
+
+def member(name: str, value: object) -> object:
+    """Return the member of the Enum of a stored name and value; raises SerdeError where another has the value now.
+
+    A member may get another name. But where numbers are given out anew, as by `auto()` when a member is put between
+    others, the value would be that of another member without a word.
+    """
+    path, _, written = name.partition("#")
+    kind = class_of(path)
+    if not issubclass(kind, Enum):
+        raise SerdeError(f"stored bytes name {path} as an Enum, and it is another class now")
+    try:
+        found = kind(value)
+    except (ValueError, KeyError) as error:
+        raise SerdeError(
+            f"{value!r} was stored as a {kind.__qualname__}, which has no such member now: keep one with this value"
+        ) from error
+    # Of flags several may be set: each that has its name still must be among them.
+    named = [kind.__members__[one] for one in written.split("|") if one in kind.__members__]
+    within = found.value if isinstance(found, Flag) else 0
+    for one in named if written != found.name else ():
+        if one is not found and not (isinstance(one, Flag) and one.value & within == one.value):
+            raise SerdeError(
+                f"{value!r} was stored as {kind.__qualname__}.{one.name}, which is {one.value!r} now, and {found.name} "
+                "has its value: give members the values that they had, and new ones others"
+            )
+    return found
 
 
 def _brought(kind: type, values: Mapping[str, object], part: Part) -> dict[str, object]:

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from operators.core.base import MIN_TIMESTAMP
+from operators.core.base import MIN_TIMESTAMP, Batch
 
 BOUNDS_MS = tuple(2.0**power for power in range(-3, 25))
 """The upper bounds of the buckets of durations, each twice the one before: from an eighth of a ms to 4.7 hours."""
@@ -19,8 +19,8 @@ MOST_SAMPLED = 32
 
 Timed = Literal["step", "firing", "call", "commit", "drain", "event_to_output", "append_to_commit", "rebalance"]
 """What durations are of: see `HistogramMetrics`."""
-DurationListener = Callable[[Timed, str, float], None]
-"""Takes in what a duration is of, of which operator or stream, and the duration in ms."""
+DurationListener = Callable[[Timed, str, float, Sequence[Batch]], None]
+"""Takes in what a duration is of, of which operator or stream, the duration in ms, and the messages it was spent on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +68,17 @@ class Durations:
         self.counts = [0] * (len(BOUNDS_MS) + 1)
         self.sum_ms = 0.0
 
-    def add(self, ms: float, number: int = 1) -> None:
-        """Count a duration, or one that stands for a `number` of them; a clock that was set back makes it 0."""
+    def add(self, ms: float, number: int = 1, held: Sequence[Batch] = ()) -> None:
+        """Count a duration, or one that stands for a `number` of them; a clock that was set back makes it 0.
+
+        A listener is told of the messages that it was spent on, where they are `held` by it.
+        """
         assert number > 0, "a duration is counted at least once"
         ms = max(ms, 0.0)
         self.counts[bisect_left(BOUNDS_MS, ms)] += number
         self.sum_ms += ms * number
         if Durations.listener is not None:
-            Durations.listener(self.what, self.of, ms)
+            Durations.listener(self.what, self.of, ms, held)
 
     def add_since(self, began_ms: Sequence[int | None], now_ms: int) -> None:
         """Count how long ago the times of a batch are, by rows that lie equally far from each other."""

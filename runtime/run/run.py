@@ -131,7 +131,8 @@ class Run:
                 opened = join_application(*where, share)
             self._bindings, self.plan = opened.bindings, opened.plan
             self._moving, self._target = opened.moving, opened.target
-            self._assemble(pipeline.around, opened, settings)
+            with collector_patient():
+                self._assemble(pipeline.around, opened, settings)
         except BaseException:
             self.release()
             raise

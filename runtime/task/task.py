@@ -291,7 +291,7 @@ class Task:
             self._admit(lane, reader, taken.batch, taken.raw)
         elapsed_ms = self._clock.elapsed_ms() - started
         self.process_ms += elapsed_ms
-        self.steps.add(elapsed_ms)
+        self.steps.add(elapsed_ms, held=(taken.batch,))
         rows = len(taken.batch) + sum(taken.dropped.values()) if taken.folded is None else taken.folded.number
         lane.pace.took(rows, elapsed_ms)
         self.fire()

@@ -356,7 +356,7 @@ def test_values_that_no_cache_held_are_counted():
 def test_who_listens_hears_of_the_rows_that_are_counted(times):
     counted, told, heard = Durations("event_to_output"), Durations("event_to_output"), []
     counted.add_since(times, 20_000)
-    Durations.listener = lambda what, of, ms: heard.append(ms)
+    Durations.listener = lambda what, of, ms, held: heard.append(ms)
     try:
         told.add_since(times, 20_000)
     finally:

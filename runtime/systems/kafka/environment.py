@@ -425,6 +425,17 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
     def checkpoints(self, app: str) -> dict[str, Checkpoint]:
         return dict(self._known(app).checkpoints)
 
+    def progress(self, app: str) -> dict[str, Checkpoint]:
+        owner = self._owners.get(app)
+        if owner is None or owner.members is None:
+            return self.checkpoints(app)
+        found = Ledger(self._entries(app)).checkpoints
+        # State here follows the transaction, which others can see before: of tasks here our own word counts.
+        with self._committing:
+            here = {self._state.split_of(app).task(number).name for number in owner.members.taken}
+            found.update((name, one) for name, one in owner.ledger.checkpoints.items() if name in here)
+        return found
+
     def restored(self, app: str) -> int:
         """Return how many changelog records were replayed since the application was last owned here."""
         self._here(app)
