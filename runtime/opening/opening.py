@@ -101,7 +101,9 @@ def open_application(
     made = partial(make_plan, graph, wrapped=pipeline.wrapped, levers=levers)
 
     def can_move(stream: str) -> bool:
-        return stream not in bindings.sources and not bindings.is_of_brokers(stream)
+        # What lies between stages is written by the application alone, on brokers as well.
+        is_ours = any(one.name == stream and one.role == "intermediate" for one in plan.streams)
+        return is_ours or (stream not in bindings.sources and not bindings.is_of_brokers(stream))
 
     try:
         counts = bindings.partition_counts(graph)
@@ -110,7 +112,7 @@ def open_application(
         plan = made(options, counts)
         if state == "reset":
             generation = rewind(environment, plan, bindings, state)
-            if _moving(environment, plan) is not None:
+            if moving(environment, plan) is not None:
                 for stream in (one.name for one in plan.streams if one.role == "intermediate"):
                     environment.delete_stream(stream)
                 bindings.close()
@@ -120,7 +122,7 @@ def open_application(
                 forget_what_does_not_fit(environment, plan, graph, counts, state.operators, can_move)
             # Before any stream is made or removed: what is refused here leaves them as they were.
             check_state(environment, plan, graph, counts, moves=can_move)
-            if (to := _moving(environment, plan)) is not None:
+            if (to := moving(environment, plan)) is not None:
                 target = made(options, {**counts, **to.now})
                 counts |= to.before
                 bindings.hold(to.before)
@@ -142,11 +144,6 @@ def open_application(
         bindings.close()
         raise
     return Opened(generation, bindings, counts, plan, to, target)
-
-
-def _moving(environment: Environment, plan: Plan) -> Moving | None:
-    """Return how an application comes to other partitions; on brokers it does not."""
-    return None if isinstance(environment, LiveEnvironment) else moving(environment, plan)
 
 
 def with_factor(options: Options, asked: int | None) -> Options:
