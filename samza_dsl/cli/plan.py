@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 import typer
@@ -78,10 +80,11 @@ def plan(
                 typer.echo("\n" + (on_spark(planned, app) if on == "spark" else live(planned, app)))
 
 
-def plan_of(app: App, environment: Environment) -> Plan:
-    """Plan an application for the streams that exist in an environment."""
+def plan_of(app: App, environment: Environment, bind: Mapping[str, object] = MappingProxyType({})) -> Plan:
+    """Plan an application for the streams that exist in an environment, and for what is bound."""
     graph = app.graph()
-    return app.plan(Bindings(environment, graph, {}).partition_counts(graph))
+    with closing(Bindings(environment, graph, bind)) as bindings:
+        return app.plan(bindings.partition_counts(graph))
 
 
 def with_places(planned: Plan, bound: Mapping[str, object]) -> Plan:
