@@ -1,7 +1,7 @@
 """The library with one of its safeguards off, to see that what the safeguard is for would be noticed."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
