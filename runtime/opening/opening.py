@@ -226,7 +226,7 @@ def recover(environment: Environment, opened: Opened, graph: Graph, now_ms: int)
     recorded = checkpoints.get(SHARED, Checkpoint(0)).outputs
     # Rows behind what was committed are of a run that died: they come again.
     positions = bindings.recover_outputs(recorded, generation)
-    bindings.catch_up()
+    bindings.catch_up(generation)
     meanings, noted = meanings_of(plan, graph), checkpoints.get(STATE, Checkpoint(0))
     begun = {SHARED: Checkpoint(generation, outputs=positions)} if positions != recorded else {}
     if meanings != noted.meanings:

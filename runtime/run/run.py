@@ -401,8 +401,8 @@ class Run:
                 beside.append(asyncio.create_task(self._follower.follow()))
             if self.plan.options.metrics_to is not None:
                 beside.append(asyncio.create_task(self._write_metrics(self.plan.options.metrics_to)))
-            if self._bindings.feeds and not self._is_short:
-                beside.append(asyncio.create_task(self._bindings.fed(self._loop.committer.generation)))
+            if self._takes_in:
+                beside.append(asyncio.create_task(self._bindings.take_in(self._loop.committer.generation)))
             if self._bindings.gathered_ms < math.inf:
                 beside.append(asyncio.create_task(self._deliver_in_time()))
             if self._scaler is not None:
@@ -518,6 +518,8 @@ class Run:
         ends = follow(history, self._bindings) if history is not None else ends
         # What comes from now on is for another run.
         self._is_short = until_now or span is not None
+        # Of containers the process that has started them takes in.
+        self._takes_in = bool(self._bindings.inboxes) and share is None and not self._is_short
         self._may_be_held = bool(ends) and self._bindings.have_transactions
         by_task = commits_by_task(self.plan, self._bindings, self._graph)
         assembly = Assembly(

@@ -13,8 +13,6 @@ from heapq import merge
 from pathlib import Path
 from typing import TypeVar
 
-from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
-
 from operators.core.base import Batch
 from planner.model.virtual_tasks import UNSPLIT, Split, VirtualTask
 from runtime.model.assignment import JobModel, Placement, Scale, sticky
@@ -34,6 +32,7 @@ from runtime.systems.kafka.client.rights import check_rights
 from runtime.systems.kafka.client.thread import KafkaThread, stop
 from runtime.systems.kafka.client.topic import KafkaCluster
 from runtime.systems.kafka.client.topic_configs import TABLE_CONFIGS, had_limits
+from runtime.systems.kafka.coordination.appender import FENCED, KafkaAppender
 from runtime.systems.kafka.coordination.group import Joining
 from runtime.systems.kafka.coordination.members import KafkaMembers, Moved
 from runtime.systems.kafka.coordination.owner import (
@@ -79,7 +78,6 @@ from runtime.systems.kafka.streams.streams import KafkaReading, KafkaStreams
 from runtime.systems.log.environment import LogEnvironment
 
 R = TypeVar("R")
-FENCED = ProducerFenced, InvalidProducerEpoch
 PURGE_EVERY = 16
 """The number of commits after which what they have consumed is removed from the topics between stages."""
 
@@ -299,6 +297,9 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         topics = {*own, ledger_of(app)}
         where = self._streams.topic(ledger_of(app))
         self._call(app, check_rights(where, {*read, *topics}, {*written, *topics}, (app,)))
+
+    def appender(self, name: str) -> KafkaAppender:
+        return KafkaAppender(self._streams, name, self._changed)
 
     def announce(self, app: str, generation: int) -> None:
         assert self._thread is not None
