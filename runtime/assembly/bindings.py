@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard, cast
+from typing import Any, TypeGuard, cast
 
 from operators.core.base import Output, Site, Spec
 from operators.io import Input
@@ -36,7 +36,7 @@ from runtime.ports.source import (
 from runtime.ports.streams import Offsets, StreamConfig, check_name, contradicted
 from runtime.reading.fingerprint import Fingerprint
 from runtime.reading.reader import Origin, Reader
-from runtime.systems.connectors.inbox import Inbox
+from runtime.systems.connectors.inbox import Inbox, PulledInput, PulledTopic
 from runtime.systems.connectors.outbox import CutBackSink, Outbox
 from runtime.systems.connectors.schemes import connected_sink, connected_source
 from runtime.systems.files.csv_files import CsvFiles
@@ -44,9 +44,6 @@ from runtime.systems.files.places.locations import needs_pyarrow
 from runtime.systems.files.places.tables import check_read_anywhere, check_written_anywhere, into_table, is_frame
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.systems.memory.lists import ListSink
-
-if TYPE_CHECKING:
-    from runtime.systems.connectors.feed import Feed
 
 WRITTEN = ("intermediate", "output", "dead_letter")
 SAID = ("partitions", "retention_ms", "retention_bytes", "compression")
@@ -68,8 +65,8 @@ class Bindings:
         """What names a bound output in checkpoints: its stream, and the file that it is bound to."""
         self.outboxes: dict[str, Outbox] = {}
         """By output, what delivers it to a sink behind each commit."""
-        self.feeds: dict[str, Feed] = {}
-        """By input, what takes a source that pushes into the stream of the environment that is read."""
+        self.inboxes: dict[str, Inbox] = {}
+        """By input, what takes a source that can't be read again into the stream that is read."""
         self._app = graph.app
         self._others: dict[str, str] = {}
         self._topics: dict[str, str] = {}
@@ -92,7 +89,7 @@ class Bindings:
                 if name in read:
                     connected = connected_source(what) if isinstance(what, str) else what
                     if isinstance(connected, PushedSource):
-                        self._feed(graph, name, connected)
+                        self.inboxes[name] = Inbox(environment, graph.app, _taken_in(graph, name, connected), connected)
                         continue
                     self.sources[name] = self._source(graph, name, what if connected is None else connected)
                     if isinstance(self.sources[name], LiveSource):
@@ -418,55 +415,45 @@ class Bindings:
         for source in self.sources.values():
             if isinstance(source, LiveSource):
                 source.listen(tell)
-        for feed in self.feeds.values():
-            feed.listen(tell)
+        for inbox in self.inboxes.values():
+            inbox.listen(tell)
 
     def fill(self, generation: int) -> None:
         """Take in what sources that push have now; raises SamzaError for what goes wrong there."""
-        for feed in self.feeds.values():
-            feed.fill(generation)
+        for inbox in self.inboxes.values():
+            if inbox.pulling is None:
+                inbox.fill(generation)
 
-    async def fed(self, generation: int) -> None:
-        """Let sources push for as long as it is awaited; raises the first error of one, and does not return."""
+    def catch_up(self, generation: int) -> None:
+        """Take in all that places have by now which are pulled, before anything is read: a table begins with all rows.
+
+        Only the process that owns the application does.
+        """
+        for inbox in self.inboxes.values():
+            if inbox.pulling is not None:
+                inbox.fill(generation)
+
+    async def take_in(self, generation: int) -> None:
+        """Take in what comes for as long as it is awaited; raises the first error of a source, and does not return."""
         loop, failed = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
         def tell(error: SamzaError) -> None:
             with suppress(RuntimeError):  # the run is over
                 loop.call_soon_threadsafe(_fail, failed, error)
 
-        for feed in self.feeds.values():
-            feed.start(generation, tell)
+        for inbox in self.inboxes.values():
+            inbox.start(generation, tell)
         await failed
-
-    @property
-    def pulls(self) -> bool:
-        """Whether a bound source is pulled by the process that owns the application."""
-        return any(isinstance(source, Inbox) for source in self.sources.values())
-
-    def check_pulled(self) -> None:
-        """Raise what has gone wrong where sources are pulled beside the run."""
-        for source in self.sources.values():
-            if isinstance(source, Inbox):
-                source.check()
-
-    def catch_up(self) -> None:
-        """Pull all that places which forget have by now, and go on with it beside the run.
-
-        Only the process that owns the application does. Before anything is read: a table begins with all of its rows.
-        """
-        inboxes = [source for source in self.sources.values() if isinstance(source, Inbox)]
-        for inbox in inboxes:
-            inbox.catch_up()
-        for inbox in inboxes:
-            inbox.follow()
 
     def _source(self, graph: Graph, stream: str, what: object) -> Source:
         if isinstance(what, PulledSource):
-            spec = next(spec for spec in graph.inputs.values() if spec.stream == stream)
+            spec = _taken_in(graph, stream, what)
             if self._live is not None:
-                wrong = f"{what.name} is pulled into the embedded log, and this run is on {self.environment}"
-                raise refuse(spec, wrong, "a topic there, and a run on the embedded log that writes it")
-            return Inbox(self.environment, self._app, spec, what)
+                pulled: PulledInput = PulledTopic(self._live, self._app, spec, what)
+            else:
+                pulled = PulledInput(self.environment, self._app, spec, what)
+            self.inboxes[stream] = pulled.inbox
+            return pulled
         if isinstance(what, ConnectedSource):
             from runtime.systems.connectors.reading import PolledSource
 
@@ -501,19 +488,6 @@ class Bindings:
             if path.exists() and (any(path.iterdir()) if path.is_dir() else path.stat().st_size):
                 self._occupied.add(stream)
 
-    def _feed(self, graph: Graph, stream: str, source: PushedSource) -> None:
-        spec = next(spec for spec in graph.inputs.values() if spec.stream == stream)
-        if spec.is_pattern:
-            raise refuse(
-                spec, f"{source.name} pushes to one stream, and {stream!r} is a pattern", 'app.input("orders")'
-            )
-        if self._live is not None:
-            wrong = f"{source.name} is taken into the embedded log, and this run is on {self.environment}"
-            raise refuse(spec, wrong, "a run on the embedded log that carries it to a topic there")
-        from runtime.systems.connectors.feed import Feed
-
-        self.feeds[stream] = Feed(self.environment, self._app, spec, source)
-
     def _connect(self, output: Output, sink: ConnectedSink) -> None:
         if isinstance(sink, TransactionalSink):
             self.sinks[output.stream] = CutBackSink(sink, output)
@@ -530,8 +504,8 @@ class Bindings:
 
     def close(self) -> None:
         """Close what was bound."""
-        for feed in self.feeds.values():
-            feed.close()
+        for inbox in self.inboxes.values():
+            inbox.close()
         for source in self.sources.values():
             source.close()
         for sink in self.sinks.values():
@@ -543,6 +517,14 @@ class Bindings:
 def _fail(future: asyncio.Future[None], error: SamzaError) -> None:
     if not future.done():
         future.set_exception(error)
+
+
+def _taken_in(graph: Graph, stream: str, source: PulledSource | PushedSource) -> Input:
+    """Return the input that a source is taken in for; raises PlanError where that stands for several streams."""
+    spec = next(spec for spec in graph.inputs.values() if spec.stream == stream)
+    if spec.is_pattern:
+        raise refuse(spec, f"{source.name} pushes to one stream, and {stream!r} is a pattern", 'app.input("orders")')
+    return spec
 
 
 def place_of_sink(outbox: Outbox) -> str:

@@ -23,10 +23,10 @@ from runtime.model import errors
 from runtime.model.errors import Elsewhere, SamzaError
 from runtime.model.metrics import ContainerMetrics, RunMetrics, added
 from runtime.opening.opening import Share
-from runtime.ports.connectors import DeliveredSink
+from runtime.ports.connectors import DeliveredSink, PulledSource, PushedSource
 from runtime.queries.state_requests import StateAnswer, StateRequest
 from runtime.systems.connectors.outbox import outbox_of
-from runtime.systems.connectors.schemes import connected_sink, is_connected
+from runtime.systems.connectors.schemes import connected_sink, connected_source, is_connected
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic, topic_of
 
 # A plan with its bindings, or the metrics of thousands of tasks, are far beyond the 64 KiB that asyncio lets a line
@@ -299,20 +299,28 @@ def as_given(what: Place, said: str) -> Place:
 def shared_out(
     graph: Graph, bind: Mapping[str, object], *, is_on_brokers: bool
 ) -> tuple[dict[str, str | KafkaTopic], dict[str, object]]:
-    """Return the bindings of containers, and of the process that starts them, which delivers what they have committed.
+    """Return the bindings of containers, and of the process that starts them.
 
-    Raises SamzaError for what containers can't open.
+    That delivers what they have committed, and takes in what is pushed to the stream that they read. Raises SamzaError
+    for what containers can't open.
     """
     written = {output.stream for spec in graph.specs.values() for output in spec.outputs}
-    opened = {stream: connected_sink(what) if is_connected(what) else what for stream, what in bind.items()}
+    opened = {stream: _opened(what, stream in written) for stream, what in bind.items()}
     sinks = {stream: sink for stream, sink in opened.items() if stream in written and isinstance(sink, DeliveredSink)}
+    pushed = {stream for stream, source in opened.items() if isinstance(source, PushedSource)}
     if sinks and is_on_brokers:
         raise SamzaError(
             f"{', '.join(map(repr, sinks))} would be delivered by the machine that has begun the run, and others may "
             "go on without it: run containers=1, or write to a topic and deliver that from another run"
         )
-    bound = places(graph, {**bind, **sinks})
-    return bound, {**bound, **{stream: bind[stream] for stream in sinks}}
+    bound = places(graph, {stream: what for stream, what in {**bind, **sinks}.items() if stream not in pushed})
+    return bound, {**bound, **{stream: bind[stream] for stream in (*sinks, *pushed)}}
+
+
+def _opened(what: object, is_written: bool) -> object:
+    if not is_connected(what):
+        return what
+    return connected_sink(what) if is_written else connected_source(what)
 
 
 def _paths(graph: Graph, bind: Mapping[str, object]) -> dict[str, str]:
@@ -331,6 +339,12 @@ def _paths(graph: Graph, bind: Mapping[str, object]) -> dict[str, str]:
             raise SamzaError(
                 f"bind={{{stream!r}: {what!r}}}: one process writes a bound output, and there are several containers; "
                 f"leave it in the data directory, where samza-dsl streams show {stream} shows it, or run containers=1"
+            )
+        if isinstance(what, PulledSource):
+            raise SamzaError(
+                f"bind={{{stream!r}: ...}}: every container opens what is pulled, to read it as it lies there, and "
+                f"can't open {what.name} of this process; write instead: its URL, as bind={{{stream!r}: "
+                f'"postgres://me@host/shop?table={stream}"}}, or run containers=1'
             )
         if not isinstance(what, str | Path) or is_connected(what):
             kind = "connector" if is_connected(what) else type(what).__name__

@@ -105,6 +105,8 @@ class Containers:
 
     _recovered = Recovered({})
     """The state in which the run began; nothing where others have begun it."""
+    _takes_in = False
+    """Whether sources that can't be read again are taken in here: of a run that goes on, where it has begun."""
 
     def __init__(
         self,
@@ -150,8 +152,9 @@ class Containers:
                 opened = opened_where_it_lies(
                     self._environment, pipeline, here, levers=levers, from_start=from_start, state=state
                 )
-                self._bindings, self.plan = opened.bindings, opened.plan
+                self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
                 share = self._begin_run(opened, levers, until_now, settings.span, settings.drains)
+                self._takes_in = not until_now and settings.span is None
         except BaseException:
             self._release()
             raise
@@ -188,7 +191,7 @@ class Containers:
     ) -> Share:
         """Join the run that others have begun; raises SamzaError where it is of another application."""
         opened = join_application(self._environment, pipeline, here, alive.share)
-        self._bindings, self.plan = opened.bindings, opened.plan
+        self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
         how = from_start, self._placement, self._standby
         check_same(alive, self._graph.app, digest_of(self.plan), until_now, *how)
         return alive.share
@@ -214,6 +217,8 @@ class Containers:
         """Return the share of all containers of a new run, and note it where others may start some as well."""
         check_spread(opened.plan, opened.bindings, self._graph, "run containers=1")
         self._recovered = recover(self._environment, opened, self._graph, wall_clock_ms())
+        if until_now and not drains and span is None:
+            opened.bindings.fill(opened.generation)
         ends = ends_of(self._environment, opened, self._graph, drains) if until_now else {}
         share = Share(
             levers=levers,
@@ -243,7 +248,7 @@ class Containers:
         living = [self._heard(slot, container) for slot, container in self._containers.items()]
         # Behind those that are gone: of a slot with both, the one that lives says which tasks it has.
         found = combined([*self._former, *living])
-        found = with_changes(found, self._recovered)
+        found = with_changes(found, self._recovered, self._job)
         owned = {(one.stream, one.partition) for one in found.inputs}
         found = msgspec.structs.replace(
             found,
@@ -341,8 +346,9 @@ class Containers:
         asking = asyncio.create_task(self._ask())
         heeding = asyncio.create_task(self._heed_scale())
         delivering = asyncio.create_task(self._deliver())
-        # What delivers ends with an error alone.
-        watched = [*keeping, asking, delivering]
+        taking_in = asyncio.create_task(self._take_in())
+        # What delivers and what takes in end with an error alone.
+        watched = [*keeping, asking, delivering, taking_in]
         try:
             while not all(one.done() for one in (*keeping, asking)) and not any(map(_has_failed, watched)):
                 await asyncio.wait([one for one in watched if not one.done()], return_when=asyncio.FIRST_COMPLETED)
@@ -360,8 +366,8 @@ class Containers:
         await asyncio.to_thread(self._deliver_now)
 
     async def _deliver(self) -> None:
-        """Hand sinks what containers have committed, and raise what went wrong with sources that are pulled here."""
-        while self._bindings.outboxes or self._bindings.pulls:
+        """Hand sinks what containers have committed."""
+        while self._bindings.outboxes:
             await sleep_ms(LOOK_MS)
             # Shielded: else the thread would use what is closed meanwhile.
             delivering = asyncio.ensure_future(asyncio.to_thread(self._deliver_now))
@@ -370,8 +376,12 @@ class Containers:
             finally:
                 await asyncio.wait([delivering])
 
+    async def _take_in(self) -> None:
+        """Take in what comes of sources that can't be read again, where this process has begun the run."""
+        if self._bindings.inboxes and self._takes_in:
+            await self._bindings.take_in(self._start.share.generation)
+
     def _deliver_now(self) -> None:
-        self._bindings.check_pulled()
         if self._bindings.outboxes:
             share = self._start.share
             how = self._bindings, self._graph.app, share.generation, self._recovered.positions
@@ -416,7 +426,7 @@ class Containers:
         factor, self._number = self.plan.options.factor, sizes[1]
         self._bindings.close()
         opened = self._opens()
-        self._bindings, self.plan = opened.bindings, opened.plan
+        self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
         share = self._begin_run(opened, before.levers, until_now=False, span=None)
         share = msgspec.structs.replace(share, ends=before.ends)
         self._start = msgspec.structs.replace(self._start, share=share, plan=digest_of(self.plan))

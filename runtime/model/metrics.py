@@ -182,7 +182,8 @@ class TaskMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """One task: the messages that it waits for, and its time in ms, by what it was spent on.
 
     `get_ms` is reading what no cache held, `put_ms` writing back, and `starved_ms` the time in which it took no
-    messages in, as windows or timers fired, calls below them included.
+    messages in, as windows or timers fired, calls below them included. `read_ms` is reading its inputs, and of a
+    virtual task `hash_ms` finding whose each record is by its key, and `own_ms` whose each entry of state is (sampled).
     """
 
     task: int
@@ -192,6 +193,9 @@ class TaskMetrics(msgspec.Struct, frozen=True, kw_only=True):
     starved_ms: float = 0.0
     get_ms: float = 0.0
     put_ms: float = 0.0
+    read_ms: float = 0.0
+    hash_ms: float = 0.0
+    own_ms: float = 0.0
 
 
 class InputMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,6 +275,18 @@ class ChangeMetrics(msgspec.Struct, frozen=True, kw_only=True):
     is_new: bool = False
 
 
+class JobMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """The size of a job: its tasks, virtual ones included, and the time in ms that it took to come to it.
+
+    `model_ms` is planning which tasks there are, and `checkpoints_ms` finding and committing from where each of them
+    goes on, where they were split or merged; it is None where they were not, as far as this run knows.
+    """
+
+    tasks: int
+    model_ms: float
+    checkpoints_ms: float | None = None
+
+
 class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """All numbers of a run at one moment; `since_commit_ms` is None before the first commit.
 
@@ -285,6 +301,8 @@ class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[InputMetrics, ...] = ()
     stores: tuple[StoreMetrics, ...] = ()
     stages: tuple[StageMetrics, ...] = ()
+    job: JobMetrics | None = None
+    """The size of the job; None on Spark, whose stages say it."""
     containers: tuple[ContainerMetrics, ...] = ()
     commits: int = 0
     commit_ms: float = 0.0

@@ -62,8 +62,24 @@ class CommitPort(Protocol):
         """Remove the application's checkpoints and state (of `stores`, or all) and begin a new generation."""
 
 
+class Appender(Protocol):
+    """A writer beside the commits of applications; its methods are called by one thread at a time, any thread."""
+
+    def append(self, appends: Sequence[Append]) -> None:
+        """Write rows in one transaction; raises `Fenced` where another one of this name has begun since.
+
+        After any failure but `TooLarge` nobody knows whether they were written, and nothing more is.
+        """
+
+    def close(self) -> None:
+        """Write nothing more; a second call does nothing."""
+
+
 class OwnershipPort(Protocol):
     """The ownership of an application whose state and commits lie on brokers, where others may take it over."""
+
+    def appender(self, name: str) -> Appender:
+        """Return the one writer of a name from now on: others that have begun with it write nothing more."""
 
     def announce(self, app: str, generation: int) -> None:
         """Let others see, until this is closed, that this process has the application to itself."""

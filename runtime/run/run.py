@@ -39,7 +39,7 @@ from runtime.model.clock import Clock, SystemClock, sleep_ms
 from runtime.model.errors import Damaged, EnvironmentFault, Fenced, Repartitioned, SamzaError
 from runtime.model.garbage import collector_patient
 from runtime.model.history import HistorySpan
-from runtime.model.metrics import ContainerMetrics, HistogramMetrics, RunMetrics
+from runtime.model.metrics import ContainerMetrics, HistogramMetrics, JobMetrics, RunMetrics
 from runtime.model.state_choice import State
 from runtime.opening.opening import (
     Opened,
@@ -129,7 +129,7 @@ class Run:
                 opened = open_application(*where, levers=levers, from_start=from_start, state=state)
             else:
                 opened = join_application(*where, share)
-            self._bindings, self.plan = opened.bindings, opened.plan
+            self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
             self._moving, self._target = opened.moving, opened.target
             with collector_patient():
                 self._assemble(pipeline.around, opened, settings)
@@ -189,7 +189,7 @@ class Run:
         self._check()
         stats = self._environment.state_stats(self._graph.app) if stores else {}
         found = measure(stats, self._graph, self._loop, self._clock.elapsed_ms() - self._started, self._clock)
-        found = with_changes(found, self._recovered)
+        found = with_changes(found, self._recovered, self._job)
         if self._scaler is not None and self._scaler.former:
             found = msgspec.structs.replace(found, operators=(*self._scaler.former, *found.operators))
         replaced, follower = msgspec.structs.replace, self._follower
@@ -401,8 +401,8 @@ class Run:
                 beside.append(asyncio.create_task(self._follower.follow()))
             if self.plan.options.metrics_to is not None:
                 beside.append(asyncio.create_task(self._write_metrics(self.plan.options.metrics_to)))
-            if self._bindings.feeds and not self._is_short:
-                beside.append(asyncio.create_task(self._bindings.fed(self._loop.committer.generation)))
+            if self._takes_in:
+                beside.append(asyncio.create_task(self._bindings.take_in(self._loop.committer.generation)))
             if self._bindings.gathered_ms < math.inf:
                 beside.append(asyncio.create_task(self._deliver_in_time()))
             if self._scaler is not None:
@@ -518,6 +518,8 @@ class Run:
         ends = follow(history, self._bindings) if history is not None else ends
         # What comes from now on is for another run.
         self._is_short = until_now or span is not None
+        # Of containers the process that has started them takes in.
+        self._takes_in = bool(self._bindings.inboxes) and share is None and not self._is_short
         self._may_be_held = bool(ends) and self._bindings.have_transactions
         by_task = commits_by_task(self.plan, self._bindings, self._graph)
         assembly = Assembly(
@@ -568,8 +570,8 @@ class Run:
             self._bindings.fill(opened.generation)
         return settings.until_now or _completes(opened, settings.span)
 
-    def _replan(self, plan: Plan) -> None:
-        self.plan = plan
+    def _replan(self, plan: Plan, job: JobMetrics) -> None:
+        self.plan, self._job = plan, job
 
     def _committer(self, opened: Opened, assembly: Assembly) -> Committer:
         app, generation, positions = self.plan.app, opened.generation, self._recovered.positions

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from runtime.containers.protocol import places
 from runtime.model.errors import Fenced, Owned
 from runtime.ports.commits import Commit
-from runtime.systems.connectors import feed
+from runtime.systems.connectors import inbox
 from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.units.driver.connected import refuse_connectors
@@ -196,7 +196,7 @@ def test_a_run_that_was_taken_over_pushes_nothing() -> None:
 def test_a_source_that_does_not_return_is_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(feed, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(inbox, "PATIENCE_S", 0.01)
     later, refused = threading.Event(), threading.Event()
 
     def push(intake: Intake) -> None:

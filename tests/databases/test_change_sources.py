@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from operators.io import Input
-from runtime.systems.connectors.inbox import Inbox
+from runtime.encoding.serdes import Evolving
+from runtime.systems.connectors.inbox import POSITION, PulledInput
 from runtime.systems.databases import postgres_changes, sqlite_changes
 from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, Change, connectors
@@ -70,13 +71,17 @@ class Follower:
 
     def open(self) -> None:
         self.crashes = Crashes(self.make())
-        self.inbox = Inbox(self.environment, "copy", input_of_changes(), self.crashes.wrapped())
+        self.input = PulledInput(self.environment, "copy", input_of_changes(), self.crashes.wrapped())
+        self.inbox, generation = self.input.inbox, self.environment.own("copy")
+        self.inbox.open(generation)
+        assert self.inbox.pulling is not None
+        self.pulling = self.inbox.pulling
 
     def step(self, crash: str = "") -> bool:
         """Pull once; return whether more is there, or it has crashed."""
         self.crashes.where = crash
         try:
-            more = self.inbox._pull_once()
+            more = self.pulling.pull_once(self.inbox)
         except PlayedCrash:
             self.inbox.close()
             self.open()
@@ -85,12 +90,18 @@ class Follower:
         self.take_in()
         return more
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was pulled."""
+        found = self.inbox.noted.get(POSITION)
+        return found is not None and bool(Evolving().decode(found)[1])
+
     def is_settled(self) -> bool:
         """Whether a source of Postgres waits for no transaction that is open."""
         return bool(self.crashes.source.pull.__self__._is_settled)  # type: ignore[attr-defined]
 
     def take_in(self) -> None:
-        while (read := self.inbox.read(0, self.read)) is not None:
+        while (read := self.input.read(0, self.read)) is not None:
             for change in read.batch.values:
                 key, old, new = change["key"], change["old"], change["new"]
                 assert self.built.get(key) == old, f"{key} was {self.built.get(key)}, and {change} came"
@@ -290,7 +301,7 @@ def test_the_table_built_equals_the_server_s(
             elif what:
                 end_all()  # who begins waits for them
                 follower.step(what)
-            elif follower.inbox._position and follower.is_settled():
+            elif follower.has_begun and follower.is_settled():
                 if not follower.step():
                     check()
             else:

@@ -68,3 +68,65 @@ def test_rows_go_from_a_table_to_tables_once_whoever_dies(tmp_path: Path) -> Non
         assert found.execute("SELECT * FROM copies ORDER BY id").fetchall() == wanted
         assert found.execute("SELECT * FROM newest ORDER BY id").fetchall() == wanted
     assert len([*tmp_path.glob("died-*")]) == 2
+
+
+PUSHED = """
+    import os, signal
+    from pathlib import Path
+
+    import msgspec
+
+    from samza_dsl import App, Options, connectors
+    from samza_dsl.connectors import PushedRecord, PushedSource
+
+    MOST = int(os.environ["MOST"])
+
+
+    class Row(msgspec.Struct):
+        id: int
+
+
+    def dying(row, context):
+        mark = Path(f"died-{row.id // 100}")
+        if row.id % 100 == 50 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [row]
+
+
+    def push(intake):
+        for n in range(int(intake.noted.get("next", b"0")), MOST):
+            intake.push([PushedRecord(Row(n), b"%d" % n)], {"next": b"%d" % (n + 1)})
+            if n % 100 == 70 and not Path(f"starter-{n}").exists():
+                Path(f"starter-{n}").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        if MOST > 150:
+            intake.end()
+
+
+    app = App("pushing", Options(batch_records=10, max_uncommitted=20))
+    rows = app.input("rows", value=Row, partitions=2)
+    rows.partition_by(lambda row: row.id, op_id="by", partitions=3).process(dying, op_id="dying").send_to(
+        app.output("copies", value=Row)
+    )
+
+    if __name__ == "__main__":
+        bind = {"rows": PushedSource("rows from somewhere", push), "copies": connectors.sqlite("copies.db", "copies")}
+        app.run("data", containers=2, bind=bind, until_now=MOST < 150)
+"""
+
+
+@pytest.mark.ci
+def test_what_a_source_pushes_is_taken_in_once_by_who_starts_the_containers(tmp_path: Path) -> None:
+    (tmp_path / "pushing.py").write_text("\n".join(line[4:] for line in PUSHED.splitlines()))
+    ended = []
+    for most in (100, 100, 200, 200):
+        environment = {"PYTHONPATH": str(ROOT), "MOST": str(most)}
+        command = [sys.executable, "pushing.py"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        ended.append(done.returncode)
+    # The starter itself died twice, and each time went on where it was.
+    assert ended == [-9, 0, -9, 0], done.stderr
+    with closing(sqlite3.connect(tmp_path / "copies.db")) as found:
+        assert found.execute("SELECT id FROM copies ORDER BY id").fetchall() == [(n,) for n in range(200)]
+    assert len([*tmp_path.glob("died-*")]) == 2

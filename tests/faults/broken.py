@@ -1,7 +1,7 @@
 """The library with one of its safeguards off, to see that what the safeguard is for would be noticed."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +11,12 @@ from typing import Any
 import lmdb
 import msgspec
 
-from operators.core.base import Batch
 from runtime.commit.schedule import Commits, Cut
 from runtime.model.clock import SystemClock
 from runtime.model.errors import EnvironmentFault
 from runtime.opening import stored_state
 from runtime.ports.commits import Commit
-from runtime.ports.connectors import PositionedSink, SinkOwner, SinkRow
-from runtime.ports.streams import Append
+from runtime.ports.connectors import PositionedSink, PushedRecord, SinkOwner, SinkRow
 from runtime.reading import reader as inputs
 from runtime.systems.connectors.inbox import Inbox
 from runtime.systems.connectors.outbox import Outbox
@@ -166,19 +164,14 @@ def _no_positions_in_the_sink() -> None:
 
 
 def _no_positions_in_the_inbox() -> None:
-    whole = Inbox._pull_once
+    whole = Inbox.push
 
-    def pull_once(self: Inbox) -> bool:
-        noted, self._note = self._note, lambda position: Append(self._positions, 0, Batch([]))  # type: ignore[method-assign]
-        try:
-            more = whole(self)
-        finally:
-            self._note = noted  # type: ignore[method-assign]
+    def push(self: Inbox, records: Sequence[PushedRecord], notes: Mapping[str, bytes] | None = None) -> None:
+        whole(self, records)
         time.sleep(0.02)
-        self._environment.append([self._note(self._position)])
-        return more
+        whole(self, [], notes)
 
-    Inbox._pull_once = pull_once  # type: ignore[method-assign]
+    Inbox.push = push  # type: ignore[method-assign]
 
 
 def _no_answers() -> None:

@@ -309,15 +309,22 @@ def test_tasks_are_split_on_the_log_while_they_run_and_where_it_is_asked_of_an_a
 
     async def main():
         async with app.running(data=tmp_path) as run:
+            assert (run.metrics().job.tasks, run.metrics().job.checkpoints_ms) == (1, None)
+            assert [one.hash_ms for one in run.metrics().tasks] == [0], "whoever has a partition alone hashes nothing"
             for start, factor in ((0, 4), (5_000, 2), (10_000, 8)):
                 click(start)
                 await run.settled()
                 with closing(LogEnvironment(tmp_path)) as log:
                     log.ask_scale("spend", Scale(factor))
                 await until(lambda factor=factor: run.plan.options.factor == factor)
+                told = run.metrics().job
+                assert (told.tasks, told.model_ms > 0, told.checkpoints_ms > 0) == (factor, True, True)
             click(15_000)
             await run.settled()
             assert len(run.tasks) == 8
+            parts = run.metrics().tasks
+            assert all(one.read_ms > 0 for one in parts), "siblings read together, and each asks for what is read"
+            assert sum(one.hash_ms for one in parts) > 0
             return run.received("counts")
 
     found = asyncio.run(main())

@@ -1,13 +1,16 @@
-"""The inbox in front of a source that forgets: a stream of the application, which the run fills and reads."""
+"""The inbox of a source that can't be read again: a stream of the environment, which the run fills and reads."""
 
 from __future__ import annotations
 
 import logging
 import math
+import os
 import secrets
 import threading
 import zlib
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
@@ -17,19 +20,281 @@ from operators.joins.changes import Change
 from operators.partition_by import murmur2
 from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.serdes import Evolving, Tagged
-from runtime.model.clock import monotonic_ms
-from runtime.model.errors import SamzaError, Unavailable
-from runtime.ports.connectors import Pulled, PulledRecord, PulledSource
-from runtime.ports.environment import Environment
-from runtime.ports.source import LiveSource
-from runtime.ports.streams import Append, Offsets, Read, StreamConfig, check_name
+from runtime.model.clock import monotonic_ms, wall_clock_ms
+from runtime.model.errors import Fenced, Owned, SamzaError, Unavailable
+from runtime.ports.commits import Appender, Commit
+from runtime.ports.connectors import Intake, Pulled, PulledRecord, PulledSource, PushedRecord, PushedSource
+from runtime.ports.environment import Environment, LiveEnvironment
+from runtime.ports.live_streams import OpenTransaction
+from runtime.ports.source import FetchedSource, LiveSource, TransactionalSource
+from runtime.ports.streams import END, Append, Offsets, Read, StreamConfig, check_name
 from runtime.systems.connectors.reading import GivenValue
+from runtime.systems.host.locks import lock_within
+from runtime.systems.log.environment import LogEnvironment
 
+PATIENCE_S = 10.0
+"""The time that a source has to return when the run ends; then it is left behind, and can push nothing more."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 TRIES = 8
 """How often a source that fails is asked, in about twenty seconds, before the run ends with that."""
-POSITION = b"position"
+POSITION = "position"
 _log = logging.getLogger("samza_dsl")
+
+
+class Inbox:
+    """Takes a source that can't be read again into a stream, for as long as a run lasts.
+
+    Invariants: records and the notes of how far the source has come are in one transaction, of the generation of the
+    run, or on brokers of the newest inbox of that name, so that a run that was taken over pushes nothing; nobody else
+    makes notes in the meantime, in this process or another. `push` of the source is called in one thread at a time, and
+    what that thread and its helpers push is appended one after the other. Only the process that has begun the run
+    takes in, `fill` and then the thread that `start` begins; any other one reads the stream alone.
+    """
+
+    until_now = False
+
+    def __init__(self, environment: Environment, app: str, spec: Input, source: PushedSource | PulledSource) -> None:
+        self.name = source.name
+        self.pulling: Pulling | None = None
+        """What pulls a source that does not push."""
+        self._environment, self._app, self._spec = environment, app, spec
+        self._push = source.push if isinstance(source, PushedSource) else self._pull(source)
+        self.stream = spec.stream if self.pulling is None else inbox_of(app, spec.stream, source.name)
+        self._noted: dict[str, bytes] = {}
+        self._partitions, self._generation = 1, 0
+        self._notes_stream, self._notes_end = "", 0
+        self._descriptor: int | None = None
+        self._appender: Appender | None = None
+        self._pushing, self._closing = threading.Lock(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._failed: Callable[[SamzaError], None] = lambda error: None
+        self._tell: Callable[[], None] = lambda: None
+
+    @property
+    def serde(self) -> Serde:
+        """Return the serde of the input's values."""
+        return self._spec.value
+
+    @property
+    def noted(self) -> Mapping[str, bytes]:
+        """Return what the source has noted last under each name."""
+        return dict(self._noted)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether this process takes in what comes."""
+        return self._thread is not None
+
+    def fill(self, generation: int) -> None:
+        """Take in what is there now, in the thread of the caller."""
+        self.open(generation)
+        self.until_now = True
+        self._push_all()
+        self.until_now = False
+
+    def start(self, generation: int, failed: Callable[[SamzaError], None]) -> None:
+        """Take in what comes, in a thread of its own, which calls `failed` with the error that has ended it."""
+        self._failed = failed
+        self.open(generation)
+        # As a daemon: a source that waits for something that never comes keeps no process alive.
+        self._thread = threading.Thread(target=self._run, name=f"samza-dsl-intake-{self.name[:40]}", daemon=True)
+        self._thread.start()
+
+    def listen(self, tell: Callable[[], None]) -> None:
+        """Call `tell`, from any thread, where there is more to read."""
+        self._tell = tell
+
+    def close(self) -> None:
+        """Take nothing more in, then close the source; a second call does nothing."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        is_left = False
+        if self._thread is not None:
+            self._thread.join(PATIENCE_S)
+            is_left = self._thread.is_alive()
+        with self._pushing:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+            if self._appender is not None:
+                self._appender.close()
+        if is_left:
+            _log.warning("%s has not returned as the run ended; it is left behind", self.name)
+        elif self.pulling is not None:
+            self.pulling.source.close()
+
+    def push(self, records: Sequence[PushedRecord], notes: Mapping[str, bytes] | None = None) -> None:
+        """Append records and notes in one transaction; raises `Fenced`, and SamzaError as the run is closing."""
+        by_partition: defaultdict[int, list[PushedRecord]] = defaultdict(list)
+        for record in records:
+            by_partition[0 if record.key is None else murmur2(record.key) % self._partitions].append(record)
+        appends = [self._appended(partition, rows) for partition, rows in by_partition.items()]
+        self._commit(appends, dict(notes or {}))
+
+    def end(self) -> None:
+        """Let the stream end for good."""
+        numbers = range(self._partitions)
+        open_ones = [n for n in numbers if not self._environment.offsets(self.stream, n).ended]
+        self._commit([Append(self.stream, n, Batch([]), END) for n in open_ones], {})
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait, and return whether the run is closing."""
+        return self._closing.wait(seconds)
+
+    def open(self, generation: int) -> None:
+        """Keep all others from making notes, and read them; a second call does nothing."""
+        if self._notes_stream:
+            return
+        environment = self._environment
+        config = environment.streams()[self.stream]
+        if config.intermediate:
+            raise SamzaError(f"{self.stream!r} lies between the stages of an application: bind {self.name} elsewhere")
+        self._generation, self._partitions = generation, config.partitions
+        notes = self._notes_name()
+        is_live = isinstance(environment, LiveEnvironment)
+        # On one machine as one that no pattern of an input finds; brokers would not compact such a one.
+        environment.create_stream(notes, StreamConfig(compacted=True, intermediate=not is_live))
+        if isinstance(environment, LogEnvironment):
+            self._descriptor = lock_within(environment.path / "sources", notes)
+            if self._descriptor is None:
+                raise Owned(
+                    f"{self.name} is taken into the stream {self.stream!r} of {environment.path} by another run: end "
+                    "that first, or leave the binding out here, as what it takes in can be read by several"
+                )
+        if isinstance(environment, LiveEnvironment):
+            # Before the notes are read: whoever took in until now makes none from here on.
+            self._appender = environment.appender(notes)
+            environment.settled(notes)
+        self._noted, (offset, self._notes_end, _) = {}, environment.offsets(notes, 0)
+        while offset < self._notes_end and (read := environment.read(notes, 0, offset)) is not None:
+            names = read.batch.keys or []
+            self._noted |= {bytes(key).decode(): value for key, value in zip(names, read.batch.values, strict=True)}
+            offset = read.next_offset
+        self._notes_stream = notes
+
+    def _notes_name(self) -> str:
+        if self.pulling is not None:
+            return positions_of(self.stream)
+        # By the number of the stream as well: one that was deleted and is made anew begins with nothing taken in.
+        place = f"{zlib.crc32(self.name.encode()):08x}-{self._environment.stream_id(self.stream)}"
+        return f"{self.stream[:160]}.notes.{place}"
+
+    def _pull(self, source: PulledSource) -> Callable[[Intake], None]:
+        self.pulling = Pulling(source, f"{self._app}.{self._spec.stream}", self._spec.key or Tagged())
+        return self.pulling.push
+
+    def _run(self) -> None:
+        try:
+            self._push_all()
+        except SamzaError as error:
+            self._failed(error)
+
+    def _push_all(self) -> None:
+        try:
+            self._push(self)
+        except SamzaError:
+            # What it was doing when the run ended is told to nobody: it is taken in by the next one.
+            if not self._closing.is_set():
+                raise
+        except Exception as error:
+            raise SamzaError(f"{self.name}: push() of the source failed: {error!r}") from error
+
+    def _appended(self, partition: int, rows: Sequence[PushedRecord]) -> Append:
+        encode = self._spec.value.encode
+        values = [
+            value if value is None or isinstance(value, bytes) else encode(value)
+            for value in (row.value for row in rows)
+        ]
+        batch = Batch(values)
+        if any(row.key is not None for row in rows):
+            batch.keys = [row.key for row in rows]
+        if any(row.timestamp_ms is not None for row in rows):
+            now_ms = wall_clock_ms()
+            batch.timestamps = [now_ms if row.timestamp_ms is None else row.timestamp_ms for row in rows]
+        if any(row.headers for row in rows):
+            batch.headers = [row.headers for row in rows]
+        return Append(self.stream, partition, batch)
+
+    def _commit(self, appends: list[Append], notes: dict[str, bytes]) -> None:
+        if notes:
+            names: list[bytes] = [name.encode() for name in notes]
+            appends = [*appends, Append(self._notes_stream, 0, Batch([*notes.values()], names))]
+        if not appends:
+            return
+        with self._pushing:
+            if self._closing.is_set():
+                raise SamzaError(f"{self.name}: the run has ended, and nothing more is taken in")
+            if self._appender is not None:
+                self._appender.append(appends)
+            else:
+                # Where there are no locks, as in memory: two that push by the same notes would push everything twice.
+                if self._environment.offsets(self._notes_stream, 0).end != self._notes_end:
+                    raise Fenced(f"{self.name} is taken into {self.stream!r} by another run as well: end that")
+                self._environment.commit(Commit(self._app, self._generation, appends, [], {}))
+                self._notes_end += len(notes)
+            self._noted |= notes
+        self._tell()
+
+
+class Pulling:
+    """Pulls from a place that forgets, for an inbox, and confirms what is kept.
+
+    Invariants: the reader's name is noted before the first pull, so that nothing is left behind under a name that
+    nobody knows; a position is noted with the records in front of it, and confirmed after that.
+    """
+
+    def __init__(self, source: PulledSource, said: str, keys: Serde) -> None:
+        self.source = source
+        self.heard_ms = monotonic_ms()
+        self._said, self._keys = said, keys
+
+    def push(self, intake: Intake) -> None:
+        """Pull all that is there, and then what comes, every `poll_ms`, until the run ends."""
+        while True:
+            while self.pull_once(intake):
+                if intake.wait(0):
+                    return
+            if intake.until_now or intake.wait(self.source.poll_ms / 1_000):
+                return
+
+    def pull_once(self, intake: Intake) -> bool:
+        """Pull, push and confirm; return whether more was there."""
+        if POSITION not in intake.noted:
+            drawn = _STORED.encode((f"{self._said}.{secrets.token_hex(4)}", b""))
+            intake.push([], {POSITION: drawn})
+        reader, position = _STORED.decode(intake.noted[POSITION])
+        found: Pulled = self._tried(intake, lambda: self.source.pull(reader, position))
+        self.heard_ms = monotonic_ms()
+        if found.records or found.position != position:
+            records = [self._stored(record) for record in found.records]
+            intake.push(records, {POSITION: _STORED.encode((reader, found.position))})
+            self._tried(intake, lambda: self.source.confirm(reader, found.position))
+        return found.more
+
+    def _stored(self, record: PulledRecord) -> PushedRecord:
+        """Return a record as it is kept: with its key as it is, and by that in one partition with others of it."""
+        value, key, timestamp_ms = record
+        is_change = isinstance(value, Change)
+        data = _STORED.encode((is_change, (value.key, value.old, value.new) if is_change else value, key))
+        return PushedRecord(data, None if key is None else self._keys.encode(key), timestamp_ms)
+
+    def _tried(self, intake: Intake, function: Callable[[], Any]) -> Any:
+        """Call a function, again after a pause where that may help; anything else that it raises ends the run."""
+        pause_s, name = FIRST_PAUSE_S, self.source.name
+        for number in range(1, TRIES + 1):
+            try:
+                return function()
+            except (Unavailable, OSError) as error:
+                failure = error
+            except SamzaError:
+                raise
+            except Exception as error:
+                raise SamzaError(f"{name}: the source failed: {error!r}") from error
+            _log.warning("%s failed, try %d of %d: %s", name, number, TRIES, failure)
+            if number == TRIES or intake.wait(pause_s):
+                break
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        raise Unavailable(f"{name} can't be read: {failure}") from failure
 
 
 @dataclass(frozen=True)
@@ -53,33 +318,16 @@ class AdaptedValue:
         return self.given.decode(data if isinstance(data, bytes) else self.adapt(data))
 
 
-class Inbox(LiveSource):
-    """A bound input whose records are pulled into a stream of the environment, and read there.
-
-    Invariants: records and the position behind them are appended in one transaction, and are confirmed after it; the
-    reader's name was stored before the first pull, so that nothing is left behind under a name that nobody knows. Only
-    the process that owns the application pulls: `catch_up` and then the thread that `follow` begins, never both at a
-    time. Any other process reads alone.
-    """
+class PulledInput(LiveSource):
+    """A bound input that is read from the inbox of a source that is pulled."""
 
     def __init__(self, environment: Environment, app: str, spec: Input, source: PulledSource) -> None:
-        self._environment, self._source = environment, source
-        self._stream = inbox_of(app, spec.stream, source.name)
-        self._positions = f"{self._stream}.position"
-        check_name("stream", self._positions)
+        self.inbox = Inbox(environment, app, spec, source)
+        self._environment, self._source, self._stream = environment, source, self.inbox.stream
+        check_name("stream", positions_of(self._stream))
         self._keys, self._gives_changes = spec.key or Tagged(), gives_changes(spec.value)
-        # Each by itself: a crash may have come between the two.
-        environment.create_stream(self._positions, StreamConfig(compacted=True))
-        self.partitions = environment.create_stream(
-            self._stream, StreamConfig(partitions=spec.partitions or 1)
-        ).partitions
-        self._said = f"{app}.{spec.stream}"
-        self._reader, self._position = "", b""
-        self._tell: Callable[[], None] = lambda: None
-        self._closing = threading.Event()
-        self._failure: SamzaError | None = None
-        self._thread: threading.Thread | None = None
-        self._heard_ms = monotonic_ms()
+        wanted = StreamConfig(partitions=spec.partitions or 1)
+        self.partitions = environment.create_stream(self._stream, wanted).partitions
 
     @property
     def name(self) -> str:
@@ -103,32 +351,29 @@ class Inbox(LiveSource):
 
     def offsets(self, partition: int) -> Offsets:
         """Return the range of what was pulled."""
-        self.check()
         return self._environment.offsets(self._stream, partition)
 
     def version(self, partition: int) -> int:
-        """Return a number that grows when there may be more; raises what has gone wrong where it is pulled."""
-        self.check()
+        """Return a number that grows when there may be more."""
         return self._environment.version()
 
     def unheard_ms(self, partition: int, offset: int) -> float:
         """Return the ms since the place was asked for more; infinity where there is something to read.
 
-        A container, for which another process asks, does not know them: 0.
+        A process for which another one asks does not know them: 0.
         """
-        if self._thread is None:
+        if not self.inbox.is_followed:
             return 0.0
-        end = self._environment.offsets(self._stream, partition).end
-        return math.inf if end > offset else monotonic_ms() - self._heard_ms
+        assert self.inbox.pulling is not None, "such an inbox pulls"
+        end = self.offsets(partition).end
+        return math.inf if end > offset else monotonic_ms() - self.inbox.pulling.heard_ms
 
     def listen(self, tell: Callable[[], None]) -> None:
-        """Call `tell`, from the thread that pulls, where something has gone wrong; an append is heard of anyway."""
-        self._tell = tell
+        """Do nothing: the inbox itself tells of what it has taken in."""
 
     def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
         """Return what was pulled from `offset` on, with values and keys as the inputs that read it have declared."""
-        self.check()
-        read = self._environment.read(self._stream, partition, offset, max_records)
+        read = self._stored(partition, offset, max_records)
         if read is None:
             return None
         values, keys = [], []
@@ -142,100 +387,48 @@ class Inbox(LiveSource):
         batch = Batch(values, keys, read.batch.timestamps, offsets=read.batch.offsets)
         return Read(batch, None, read.next_offset, read.stream_id, read.appended_ms)
 
-    def catch_up(self) -> None:
-        """Pull all that the place has by now; raises SamzaError where it can't be had."""
-        if self._thread is None:
-            while self._tried(self._pull_once):
-                pass
-
-    def follow(self) -> None:
-        """Pull what comes, every `poll_ms`, until this is closed."""
-        if self._thread is None:
-            name = f"samza-dsl-pull-{self._source.name[:40]}"
-            self._thread = threading.Thread(target=self._follow, name=name)
-            self._thread.start()
-
     def close(self) -> None:
-        """End the thread, then close the source; a second call does nothing."""
-        if not self._closing.is_set():
-            self._closing.set()
-            if self._thread is not None:
-                self._thread.join()
-            self._source.close()
+        """End the inbox, and close the source; a second call does nothing."""
+        self.inbox.close()
 
-    def _follow(self) -> None:
-        while not self._closing.wait(self._source.poll_ms / 1_000):
-            try:
-                while self._tried(self._pull_once) and not self._closing.is_set():
-                    pass
-            except SamzaError as error:
-                self._failure = error
-                self._tell()
-                return
+    def _stored(self, partition: int, offset: int, max_records: int) -> Read | None:
+        return self._environment.read(self._stream, partition, offset, max_records)
 
-    def _pull_once(self) -> bool:
-        """Pull, append and confirm; return whether more was there."""
-        if not self._reader:
-            self._resume()
-        found: Pulled = self._source.pull(self._reader, self._position)
-        self._heard_ms = monotonic_ms()
-        if found.records or found.position != self._position:
-            self._environment.append([*self._appended(found.records), self._note(found.position)])
-            self._position = found.position
-            self._source.confirm(self._reader, found.position)
-        return found.more
 
-    def _resume(self) -> None:
-        """Take up the position of an earlier run, or draw a name by which the place knows this reader from now on."""
-        end = self._environment.offsets(self._positions, 0).end
-        stored = self._environment.read(self._positions, 0, end - 1) if end else None
-        if stored is None:
-            self._reader = f"{self._said}.{secrets.token_hex(4)}"
-            self._environment.append([self._note(b"")])
-            return
-        self._reader, self._position = _STORED.decode(stored.batch.values[-1])
+class PulledTopic(PulledInput, FetchedSource, TransactionalSource):
+    """A bound input whose inbox is a topic, from which each reader is fetched for at its own pace."""
 
-    def _note(self, position: bytes) -> Append:
-        data = _STORED.encode((self._reader, position))
-        return Append(self._positions, 0, Batch([data], keys=[POSITION]))
+    def __init__(self, environment: LiveEnvironment, app: str, spec: Input, source: PulledSource) -> None:
+        super().__init__(environment, app, spec, source)
+        self._brokers, self._reading = environment, environment.reader(0)
 
-    def _appended(self, records: Iterable[PulledRecord]) -> Iterable[Append]:
-        """Return the records by partition: those of a key lie in one."""
-        batches: dict[int, Batch] = {}
-        for value, key, timestamp_ms in records:
-            is_change = isinstance(value, Change)
-            stored = (is_change, (value.key, value.old, value.new) if is_change else value, key)
-            where = 0
-            if self.partitions > 1:
-                where = 0 if key is None else murmur2(self._keys.encode(key)) % self.partitions
-            batch = batches.setdefault(where, Batch([], timestamps=[]))
-            batch.values.append(_STORED.encode(stored))
-            assert batch.timestamps is not None, "the batch was made with times"
-            batch.timestamps.append(timestamp_ms)  # type: ignore[arg-type]  # taken out below where it is None
-        return [Append(self._stream, where, _without_times(batch)) for where, batch in batches.items()]
+    def reader(self, number: int) -> PulledTopic:
+        """Return what reads it for one of several tasks that share its partitions, from the same inbox."""
+        if number == 0:
+            return self
+        other = copy(self)
+        other._reading = self._brokers.reader(number)
+        return other
 
-    def _tried(self, function: Callable[[], bool]) -> bool:
-        """Call a function, again after a pause where that may help; anything else that it raises ends the run."""
-        pause_s = FIRST_PAUSE_S
-        for number in range(1, TRIES + 1):
-            try:
-                return function()
-            except (Unavailable, OSError) as error:
-                failure = error
-            except SamzaError:
-                raise
-            except Exception as error:
-                raise SamzaError(f"{self.name}: the source failed: {error!r}") from error
-            _log.warning("%s failed, try %d of %d: %s", self.name, number, TRIES, failure)
-            if number == TRIES or self._closing.wait(pause_s):
-                break
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-        raise Unavailable(f"{self.name} can't be read: {failure}") from failure
+    def offsets(self, partition: int) -> Offsets:
+        """Return the range of what was pulled, as it is known here; no broker is asked."""
+        return self._reading.known(self._stream, partition)
 
-    def check(self) -> None:
-        """Raise what has gone wrong where it is pulled."""
-        if self._failure is not None:
-            raise self._failure
+    def unheard_ms(self, partition: int, offset: int) -> float:
+        """Return the ms for which it has been unknown, at the place or at the brokers, whether there is more."""
+        return max(super().unheard_ms(partition, offset), self._reading.unheard_ms(self._stream, partition, offset))
+
+    def written(self) -> list[int]:
+        return self._brokers.written(self._stream)
+
+    def settled(self) -> list[Offsets]:
+        return self._brokers.settled(self._stream)
+
+    def held(self, partition: int) -> OpenTransaction | None:
+        return self._reading.held(self._stream, partition)
+
+    def _stored(self, partition: int, offset: int, max_records: int) -> Read | None:
+        return self._reading.read(self._stream, partition, offset, max_records)
 
 
 def inbox_of(app: str, stream: str, where: str) -> str:
@@ -247,6 +440,11 @@ def inbox_of(app: str, stream: str, where: str) -> str:
     return f"{app}.inbox.{stream}.{zlib.crc32(where.encode()):08x}"
 
 
+def positions_of(inbox: str) -> str:
+    """Return the stream of the positions beside an inbox."""
+    return f"{inbox}.position"
+
+
 def gives_changes(declared: Serde) -> bool:
     """Whether an input declares the changes of rows as its values.
 
@@ -256,13 +454,6 @@ def gives_changes(declared: Serde) -> bool:
     """
     kind = type_of_values(declared)
     return kind is Change or get_origin(kind) is Change
-
-
-def _without_times(batch: Batch) -> Batch:
-    if batch.timestamps is not None and None in batch.timestamps:
-        # Of rows of which some have no time of their own all have that of the append.
-        batch.timestamps = None
-    return batch
 
 
 _STORED = Evolving()

@@ -45,12 +45,17 @@ def lock(path: Path, *, wait: bool) -> int | None:
     return descriptor
 
 
+def lock_within(folder: Path, name: str) -> int | None:
+    """Return the descriptor of the lock of a name in a folder, made where it is absent; None where it is taken."""
+    path = folder / f"{name}.lock"
+    with system_errors_told(path, "made"):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return lock(path, wait=False)
+
+
 def owner_lock(directory: Path, app: str) -> int:
     """Return the descriptor of an application's lock in a directory; raises `Owned` where another process has it."""
-    path = directory / "owners" / f"{app}.lock"
-    with system_errors_told(path, "made"):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = lock(path, wait=False)
+    path, descriptor = directory / "owners" / f"{app}.lock", lock_within(directory / "owners", app)
     if descriptor is None:
         raise Owned(
             f"Process {path.read_text().strip() or 'unknown'} runs application {app!r} on {directory}: end it "

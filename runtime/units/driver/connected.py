@@ -24,7 +24,7 @@ from runtime.ports.connectors import (
 from runtime.ports.environment import Environment
 from runtime.ports.source import Source
 from runtime.run.run import open_environment
-from runtime.systems.connectors.inbox import Inbox
+from runtime.systems.connectors.inbox import PulledInput
 from runtime.systems.connectors.outbox import Outbox
 from runtime.systems.connectors.reading import AT_ONCE, PolledSource
 from runtime.systems.connectors.schemes import connected_sink, connected_source, is_connected
@@ -150,8 +150,6 @@ def _refused(stream: str, wrong: str, instead: str) -> SamzaError:
 def _read(app: str, spec: Input, source: ConnectedSource | PulledSource) -> Source:
     """Return what a source has now, decoded; raises SamzaError for a record that is not of the input's type."""
     with closing(_opened(app, spec, source)) as opened:
-        if isinstance(opened, Inbox):
-            opened.catch_up()
         values: list[list[object]] = []
         keys: list[list[object]] = []
         times: list[list[object]] = []
@@ -165,12 +163,21 @@ def _read(app: str, spec: Input, source: ConnectedSource | PulledSource) -> Sour
     return ListSource(values, _said(times), _said(keys), partitions=number)
 
 
-def _opened(app: str, spec: Input, source: ConnectedSource | PulledSource) -> Inbox | PolledSource:
+def _opened(app: str, spec: Input, source: ConnectedSource | PulledSource) -> PulledInput | PolledSource:
+    if not isinstance(source, PulledSource):
+        return PolledSource(source)
     # An inbox in memory, which is gone with the run: what is read again comes from the place.
-    return Inbox(MemoryEnvironment(), app, spec, source) if isinstance(source, PulledSource) else PolledSource(source)
+    environment = MemoryEnvironment()
+    pulled = PulledInput(environment, app, spec, source)
+    try:
+        pulled.inbox.fill(environment.own(app))
+    except BaseException:
+        pulled.close()
+        raise
+    return pulled
 
 
-def _read_partition(opened: Inbox | PolledSource, partition: int, serde: Serde) -> tuple[list[object], ...]:
+def _read_partition(opened: PulledInput | PolledSource, partition: int, serde: Serde) -> tuple[list[object], ...]:
     values: list[object] = []
     keys: list[object] = []
     times: list[object] = []
