@@ -66,12 +66,15 @@ class Spans:
     aside: dict[int, list[Span]] = field(default_factory=dict)
     fired: list[Span] = field(default_factory=list)
 
-    def late_due(self, span: Span, again: Trigger | None, lateness_ms: int) -> int:
+    def again_due(self, span: Span, again: Trigger | None, lateness_ms: int) -> int:
         """Return the watermark at which late values make a pane: after their stamp and all windows that they overlap.
 
         Where a trigger says when there is one `again`, it is no sooner, and at the latest when none can come any more.
         """
-        over = max(chain((span.stamp + 1, span.end), (other.end for other in self.open if other.overlaps(span))))
+        over = max(span.stamp + 1, span.end)
+        for other in self.open:
+            if other.end > over and other.overlaps(span):
+                over = other.end
         return over if again is None else max(over, min(again.due(span.early, over), span.end + lateness_ms))
 
     @property
@@ -84,19 +87,23 @@ class Spans:
         """Any one of the windows."""
         return next(chain(self.open, self.fired, *self.aside.values()))
 
-    def window_dues(self, lateness_ms: int) -> list[int]:
-        """Return the watermarks at which windows fire at their ends, or fired ones are forgotten."""
-        dues = [span.end for span in self.open]
-        return dues + [span.end + lateness_ms for span in self.fired if not span.has_changed]
+    def window_due(self, lateness_ms: int) -> int:
+        """Return the first watermark at which a window fires at its end, or a fired one is forgotten."""
+        due = NEVER
+        for span in self.open:
+            due = min(due, span.end)
+        for span in self.fired:
+            if not span.has_changed:
+                due = min(due, span.end + lateness_ms)
+        return due
 
-    def late_dues(self, again: Trigger | None, lateness_ms: int) -> list[int]:
-        """Return the watermarks at which late values meet fired windows, or make a pane of one."""
-        dues = [stamp + 1 for stamp in self.aside]
-        return dues + [self.late_due(span, again, lateness_ms) for span in self.fired if span.has_changed]
-
-    def next_due(self, again: Trigger | None, lateness_ms: int) -> int:
-        """Return the smallest watermark at which a pane that is not early fires, or a fired window is forgotten."""
-        return min(chain(self.window_dues(lateness_ms), self.late_dues(again, lateness_ms)), default=NEVER)
+    def late_due(self, again: Trigger | None, lateness_ms: int) -> int:
+        """Return the first watermark at which late values meet fired windows, or make a pane of one."""
+        due = min(self.aside) + 1 if self.aside else NEVER
+        for span in self.fired:
+            if span.has_changed:
+                due = min(due, self.again_due(span, again, lateness_ms))
+        return due
 
     def leave_out(self, start: int, end: int, due: int) -> tuple[int, int, list[Any]]:
         """Remove the first late values that overlap these bounds, else the first window; returns bounds and values."""
@@ -179,7 +186,9 @@ def put(spans: list[Span], span: Span, aggregation: Aggregation[Any, Any], trigg
 
     Accumulators are merged in the order of time; new values come last, in the order in which they came.
     """
-    first = next((place for place, other in enumerate(spans) if span.start < other.end), len(spans))
+    first = 0
+    while first < len(spans) and spans[first].end <= span.start:
+        first += 1
     last = first
     while last < len(spans) and spans[last].start < span.end:
         last += 1

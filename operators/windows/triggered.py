@@ -187,7 +187,7 @@ class TriggeredWindowOperator(Assigning):
                     into.early = trigger.begin()
             if trigger is None:
                 held = into.held[0] if into.held else init()
-                into.held = (add(held, [values[row] for row in mine]),)
+                into.held = (add(held, [*map(values.__getitem__, mine)]),)
                 into.size += len(mine)
             else:
                 self._fold_by_trigger(trigger, into, key, mine, batch, found)
@@ -205,8 +205,9 @@ class TriggeredWindowOperator(Assigning):
             begun = taken
             into.early, taken, row, stamp = trigger.take(into.early, rows, begun, timestamps, stamps, self._now_ms)
             if taken > begun:
+                some = rows[begun:taken] if taken - begun < len(rows) else rows
                 held = into.held[0] if into.held else self.aggregation.init()
-                into.held = (self.aggregation.add(held, [values[one] for one in rows[begun:taken]]),)
+                into.held = (self.aggregation.add(held, [*map(values.__getitem__, some)]),)
                 into.size += taken - begun
             if row >= 0 and self._retracts:
                 found.append(Early(row, into.end, into.start, key, 0, None, stamp, self._early(into, stamp)))
@@ -233,7 +234,7 @@ class TriggeredWindowOperator(Assigning):
                 if again is not None:
                     late[0].early = again.begin()
             (span,) = late
-            span.new += [values[row] for row in mine]
+            span.new += map(values.__getitem__, mine)
             span.size += len(mine)
             if again is not None:
                 for _ in mine:
@@ -562,12 +563,13 @@ class TriggeredWindowOperator(Assigning):
             firing = self._on_time(spans, spans.open.pop(0))
             if firing is not None:
                 return firing
-        for stamp in sorted(stamp for stamp in spans.aside if stamp < due):
-            for span in spans.aside.pop(stamp):
-                self._at_work = span.start, span.end
-                put(spans.fired, span, self.aggregation, self._again)
+        if spans.aside:
+            for stamp in sorted(stamp for stamp in spans.aside if stamp < due):
+                for span in spans.aside.pop(stamp):
+                    self._at_work = span.start, span.end
+                    put(spans.fired, span, self.aggregation, self._again)
         for span in spans.fired:
-            if span.has_changed and (at := spans.late_due(span, self._again, self._lateness_ms)) <= due:
+            if span.has_changed and (at := spans.again_due(span, self._again, self._lateness_ms)) <= due:
                 if self._again is not None:
                     span.early = self._again.after(span.early)
                 return self._firing(span, "late", at - 1, goes_on=True)
@@ -683,18 +685,18 @@ class TriggeredWindowOperator(Assigning):
 
     def _look_again(self, place: Place, spans: Spans) -> None:
         """Add a place to the agenda at the time at which it is due next."""
-        due = min((self._early_due(span) for span in spans.open), default=NEVER)
-        if self._shared:
-            # An early pane comes before the window's end, or not at all.
-            due = due if spans.open and due < spans.open[0].end else NEVER
-            whole = min(spans.window_dues(self._lateness_ms), default=NEVER)
-            due = min(due, *spans.late_dues(self._again, self._lateness_ms), NEVER)
-            if whole < NEVER:
-                self._due.add((place[0], None), whole + self._waits_ms)
-            if due < NEVER:
-                self._due.add(place, due + self._waits_ms)
+        waits_ms, early = self._waits_ms, NEVER
+        if spans.open and self._trigger is not None:
+            early = min(map(self._early_due, spans.open))
+        late, whole = spans.late_due(self._again, self._lateness_ms), spans.window_due(self._lateness_ms)
+        if not self._shared:
+            self._due.add(place, min(early, late, whole) + waits_ms)
             return
-        self._due.add(place, min(due, spans.next_due(self._again, self._lateness_ms)) + self._waits_ms)
+        if whole < NEVER:
+            self._due.add((place[0], None), whole + waits_ms)
+        # An early pane comes before the window's end, or not at all.
+        if (due := min(early if early < whole else NEVER, late)) < NEVER:
+            self._due.add(place, due + waits_ms)
 
     def _rank(self, place: tuple[Bounds, Key | None]) -> tuple[Bounds, bytes]:
         bounds, key = place

@@ -93,15 +93,20 @@ class Groups:
             group += keys
             return late
         columns = zip(batch.values if values is None else values, keys, timestamps, stamps, strict=True)
+        counted = self.counted
         for row, (value, key, timestamp, stamp) in enumerate(columns):
+            into = group
             if not low <= timestamp < high > stamp:
-                low, high, group = self.place(timestamp, stamp)
-            if group is None:
+                begins, ends, into = self.place(timestamp, stamp)
+                # The place of a late value is that of no other: those behind it are mostly where those before it were.
+                if begins < ends:
+                    low, high, group = begins, ends, into
+            if into is None:
                 late.append(row)
-            elif self.counted:
-                group.append(key)
+            elif counted:
+                into.append(key)
             else:
-                group[key].append(value)
+                into[key].append(value)
         return late
 
     def __len__(self) -> int:
