@@ -308,11 +308,6 @@ def shared_out(
     opened = {stream: _opened(what, stream in written) for stream, what in bind.items()}
     sinks = {stream: sink for stream, sink in opened.items() if stream in written and isinstance(sink, DeliveredSink)}
     pushed = {stream for stream, source in opened.items() if isinstance(source, PushedSource)}
-    if sinks and is_on_brokers:
-        raise SamzaError(
-            f"{', '.join(map(repr, sinks))} would be delivered by the machine that has begun the run, and others may "
-            "go on without it: run containers=1, or write to a topic and deliver that from another run"
-        )
     bound = places(graph, {stream: what for stream, what in {**bind, **sinks}.items() if stream not in pushed})
     return bound, {**bound, **{stream: bind[stream] for stream in (*sinks, *pushed)}}
 

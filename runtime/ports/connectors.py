@@ -130,6 +130,10 @@ def _nothing() -> None:
     """Do nothing at the end."""
 
 
+def _forgotten(reader: str) -> None:
+    """Do nothing about a reader that is no more: nothing is kept for it."""
+
+
 def _unheard(reader: str, position: bytes) -> None:
     """Do nothing about what is needed no more."""
 
@@ -200,9 +204,9 @@ class PulledSource:
     first that is b"", from which it begins anew whatever an earlier try has left. A position is kept with the records
     in front of it, in one transaction; only then `confirm` tells the place that what lies before it is needed no more.
     So each record is there once, whatever crashes. `adapt` returns, for the type that an input declares of rows, what
-    makes such values as plain as the type has them, where the place keeps, say, lists as text. All are called in one
-    thread at a time. What raises `Unavailable` or OSError is called again after a pause; whatever else is raised ends
-    the run.
+    makes such values as plain as the type has them, where the place keeps, say, lists as text. `forget` drops all that
+    the place keeps for a reader that is no more; it may be called again. All are called in one thread at a time. What
+    raises `Unavailable` or OSError is called again after a pause; whatever else is raised ends the run.
 
     >>> lines = [b"a", b"b"]
     >>> def pull(reader: str, position: bytes) -> Pulled:
@@ -219,9 +223,10 @@ class PulledSource:
     poll_ms: int = 500
     promise: str = "kept as it is pulled, so that each record takes effect once"
     adapt: Callable[[Any], Callable[[Any], Any]] | None = None
+    forget: Callable[[str], None] = _forgotten
 
     def __post_init__(self) -> None:
-        check_functions(self, "pull", "confirm", "close")
+        check_functions(self, "pull", "confirm", "close", "forget")
         check_poll(self, self.poll_ms)
 
 
