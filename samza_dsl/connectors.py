@@ -32,6 +32,8 @@ from runtime.systems.folders.rolling import committed_files, rolling_files
 from runtime.systems.http.http_source import http_source
 from runtime.systems.http.webhook import webhook
 from runtime.systems.http.websocket import websocket
+from runtime.systems.redis.entries import redis_source
+from runtime.systems.redis.sinks import redis_hashes, redis_stream
 
 __all__ = [
     "AtLeastOnceSink",
@@ -61,6 +63,9 @@ __all__ = [
     "http_source",
     "postgres",
     "postgres_source",
+    "redis_hashes",
+    "redis_source",
+    "redis_stream",
     "rolling_files",
     "sqlite",
     "sqlite_source",

@@ -43,6 +43,7 @@ ORDER = (
     "runtime.systems.frames",
     "runtime.systems.http",
     "runtime.systems.databases",
+    "runtime.systems.redis",
     "runtime.systems.kafka.client",
     "runtime.systems.connectors",
     "runtime.systems.kafka.broker",

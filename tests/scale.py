@@ -4,8 +4,10 @@ import os
 
 SCALES = ("quick", "ci", "long")
 SCALE = os.environ.get("SAMZA_TESTS_SCALE", "quick")
+CI_SHARE = 0.6
+"""The share of the examples that a test asks for which CI tries; Hypothesis draws the same ones there in each run."""
 QUICK_SHARE = 6
-"""Of how many examples that CI tries the quick tier tries one; with those of CI all bugs of `tests.bite` are caught."""
+"""Of how many examples that a test asks for the quick tier tries one."""
 
 # A variable that begins so says a setting of the command line, and this is none.
 assert "SAMZA_DSL_SCALE" not in os.environ, "the variable is SAMZA_TESTS_SCALE"
@@ -17,9 +19,12 @@ def scale(quick: int, ci: int, long: int) -> int:
     return {"quick": quick, "ci": ci, "long": long}[SCALE]
 
 
-def examples(ci: int, long: int) -> int:
-    """Return how many examples or seeds the tier that runs tries, of so many in CI."""
-    return scale(max(2, ci // QUICK_SHARE), ci, long)
+def examples(asked: int, long: int) -> int:
+    """Return how many examples or seeds the tier that runs tries, of so many that are asked for below the long one.
+
+    A test that finds its bug of `tests.bite` only with more says so by `scale`.
+    """
+    return scale(max(2, asked // QUICK_SHARE), max(2, int(asked * CI_SHARE)), long)
 
 
 def positive(text: str) -> int:

@@ -9,7 +9,6 @@ from tests.specs import specs
 
 FOR_ANOTHER_SPEC: dict[str, str] = {
     "TableChanges": "what a Table is in a graph in which it is joined with tables",
-    "Stateless": "what Filter, Map, FlatMap and Branch share; it has no kind of its own",
 }
 """Specs that no user asks for by name, with the reason."""
 

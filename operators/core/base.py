@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from operators.core.entry_keys import KEY, EntryKinds, kind_at
+from operators.core.protocols import CheckedProtocol
 from operators.core.wording import stable
 
 if TYPE_CHECKING:
@@ -358,7 +359,7 @@ class OperatorContext:
 
 
 @runtime_checkable
-class Holding(Protocol):
+class Holding(Protocol, metaclass=CheckedProtocol):
     """A stateful operator that holds much beside its store, and is slower when it has to read it from there."""
 
     def newest(self, most: int) -> list[object]:

@@ -17,12 +17,12 @@ from operators.core.base import (
     Keys,
     OperatorContext,
     Serde,
-    Spec,
     Store,
 )
 from operators.core.entry_keys import EntryKind, EntryKinds, Number, Rest
 from operators.core.policies import DeadLetterPolicy
 from operators.joins.interval_join import LEAST_WIDTH_MS, NO_KEY
+from operators.joins.keyed_join import KeyedJoin
 from operators.joins.match_counts import Meetings
 from operators.joins.row_versions import WIDTH_MS, Versions
 from operators.joins.waiting_rows import WaitingRows
@@ -44,7 +44,7 @@ ENTRIES: EntryKinds = {
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class AsofJoin(Spec):
+class AsofJoin(KeyedJoin):
     """Join each left record at t with the one right record of its key that is nearest to t, in a direction.
 
     Its parents are the left and the right stream. Backward is the last up to and with t, forward the first from t on,
@@ -55,7 +55,6 @@ class AsofJoin(Spec):
     drops one that meets none; a left join hands None to the user's function.
     """
 
-    with_: Callable[..., object]
     direction: Direction = "backward"
     tolerance_ms: int | None = None
     how: Literal["inner", "left"] = "inner"
@@ -65,22 +64,14 @@ class AsofJoin(Spec):
 
     kind: ClassVar[str] = "asof_join"
     declares: ClassVar[str] = DECLARED_SIDES.replace("join(", "join_asof(")
-    stateful: ClassVar[bool] = True
-    keyed: ClassVar[bool] = True
     event_time: ClassVar[bool] = True
     holds: ClassVar[bool] = True
-    needs_id: ClassVar[bool] = True
-    sided: ClassVar[bool] = True
 
     @property
     def reach(self) -> tuple[int, int]:
         """The ms before a left record's time and after it in which it meets right ones, where both are bounded."""
         bound = self.tolerance_ms or 0
         return (0 if self.direction == "forward" else bound), (0 if self.direction == "backward" else bound)
-
-    def functions(self) -> dict[str, Callable[..., object]]:
-        """The user's function."""
-        return {"join": self.with_}
 
     def describe(self) -> str:
         """Return the kind of the join, its direction and its tolerance."""

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from operators.core.base import Batch, Form, Key, Keys, OperatorContext, Serde, Spec, Store
+from operators.core.base import Batch, Form, Key, Keys, OperatorContext, Serde, Store
 from operators.core.entry_keys import KEY, LENGTH_BYTES, EntryKind, EntryKinds, LengthAhead, Rest, beyond
 from operators.core.untimed import Untimed
 from operators.joins.changes import Changes, KeptRows, Row, columns_of, row_of
 from operators.joins.key_join import NO_KEY
+from operators.joins.keyed_join import KeyedJoin
 from operators.joins.match_counts import Meetings
 from operators.state.keyed_state import DECLARED_SIDES, typed
 
@@ -28,7 +29,7 @@ ENTRIES: EntryKinds = {
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ForeignKeyJoin(Spec):
+class ForeignKeyJoin(KeyedJoin):
     """Join each row of a table with that of the key `on(row)` in another, and emit a Change when either changes.
 
     Its parents are the changes of the first table, by whose key it goes, and those of the other, which every task has
@@ -36,7 +37,6 @@ class ForeignKeyJoin(Spec):
     """
 
     on: Callable[..., object]
-    with_: Callable[..., object]
     foreign_key: Serde | None
     how: Literal["inner", "left"] = "inner"
     is_joined: tuple[bool, bool] = (False, False)
@@ -45,11 +45,7 @@ class ForeignKeyJoin(Spec):
 
     kind: ClassVar[str] = "foreign_key_join"
     declares: ClassVar[str] = DECLARED_SIDES
-    stateful: ClassVar[bool] = True
-    keyed: ClassVar[bool] = True
     keyed_by_first: ClassVar[bool] = True
-    needs_id: ClassVar[bool] = True
-    sided: ClassVar[bool] = True
     order_sensitive: ClassVar[bool] = True
 
     def by_order(self) -> str:

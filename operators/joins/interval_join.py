@@ -19,11 +19,11 @@ from operators.core.base import (
     Keys,
     OperatorContext,
     Serde,
-    Spec,
     Store,
 )
 from operators.core.entry_keys import EntryKind, EntryKinds, Number, Rest
 from operators.core.policies import DeadLetterPolicy
+from operators.joins.keyed_join import KeyedJoin
 from operators.joins.match_counts import Meetings
 from operators.state.agenda import DueItems
 from operators.state.keyed_state import DECLARED_SIDES, typed_sides
@@ -45,7 +45,7 @@ ENTRIES: EntryKinds = {
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class IntervalJoin(Spec):
+class IntervalJoin(KeyedJoin):
     """Join each left record at t with the right ones of its key at t + `low_ms` to t + `high_ms`, both included.
 
     Its parents are the left and the right stream. With "left", "right" or "outer" a record of that side, or of either,
@@ -53,7 +53,6 @@ class IntervalJoin(Spec):
     comes, only the newest of the other side in its bounds: of the largest timestamp, of equal ones the last to come.
     """
 
-    with_: Callable[..., object]
     low_ms: int
     high_ms: int
     how: How = "inner"
@@ -64,12 +63,8 @@ class IntervalJoin(Spec):
 
     kind: ClassVar[str] = "interval_join"
     declares: ClassVar[str] = DECLARED_SIDES
-    stateful: ClassVar[bool] = True
-    keyed: ClassVar[bool] = True
     event_time: ClassVar[bool] = True
     holds: ClassVar[bool] = True
-    needs_id: ClassVar[bool] = True
-    sided: ClassVar[bool] = True
     keeps_order: ClassVar[bool] = False
 
     @property
@@ -80,10 +75,6 @@ class IntervalJoin(Spec):
     def by_order(self) -> str:
         """Return that a record joins the newest that has come by then."""
         return "joins the newest that has come by then"
-
-    def functions(self) -> dict[str, Callable[..., object]]:
-        """The user's function."""
-        return {"join": self.with_}
 
     def describe(self) -> str:
         """Return the kind and the bounds of the join."""

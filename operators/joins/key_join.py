@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from operators.core.base import Batch, Form, Keys, OperatorContext, Serde, Spec, Store
+from operators.core.base import Batch, Form, Keys, OperatorContext, Serde, Store
 from operators.core.entry_keys import EntryKind, EntryKinds, Rest
 from operators.core.untimed import Untimed
 from operators.joins.changes import Changes, KeptRows, Row, columns_of, row_of
+from operators.joins.keyed_join import KeyedJoin
 from operators.joins.match_counts import Meetings
 from operators.state.keyed_state import DECLARED_SIDES, typed
 
@@ -22,13 +23,12 @@ NO_KEY = "a record of a table has no key; give the table key=, or key the stream
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class KeyJoin(Spec):
+class KeyJoin(KeyedJoin):
     """Join the rows that two tables have for a key, and emit a Change whenever the joined row may be another.
 
     Its parents are the changes of the tables: their records, or, of a side that `is_joined`, the changes of a join.
     """
 
-    with_: Callable[..., object]
     how: How = "inner"
     is_joined: tuple[bool, bool] = (False, False)
     store: str = "lmdb"
@@ -36,19 +36,11 @@ class KeyJoin(Spec):
 
     kind: ClassVar[str] = "key_join"
     declares: ClassVar[str] = DECLARED_SIDES
-    stateful: ClassVar[bool] = True
-    keyed: ClassVar[bool] = True
-    needs_id: ClassVar[bool] = True
-    sided: ClassVar[bool] = True
     order_sensitive: ClassVar[bool] = True
 
     def by_order(self) -> str:
         """Return that a change is joined with the rows that have come by then."""
         return "each change goes by the rows that have come by then"
-
-    def functions(self) -> dict[str, Callable[..., object]]:
-        """The user's function."""
-        return {"join": self.with_}
 
     def describe(self) -> str:
         """Return the kind of the join."""

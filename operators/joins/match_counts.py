@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from operators.core.base import Batch
+from operators.core.protocols import CheckedProtocol
 
 MET, MISSED = "met", "met nothing"
 """The names of these counts among an operator's counters."""
@@ -72,7 +73,7 @@ class Meetings:
 
 
 @runtime_checkable
-class MatchCounting(Protocol):
+class MatchCounting(Protocol, metaclass=CheckedProtocol):
     """An operator that counts what it has met."""
 
     meetings: Meetings

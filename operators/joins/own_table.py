@@ -11,6 +11,7 @@ from operators.core.entry_keys import OF_KEYS, EntryKinds
 from operators.core.untimed import Untimed
 from operators.joins.changes import Changes, columns_of
 from operators.joins.key_join import NO_KEY
+from operators.joins.keyed_join import KeyedJoin
 from operators.joins.match_counts import Meetings
 from operators.state.keyed_state import dumped, loaded, typed
 
@@ -51,33 +52,24 @@ class OwnTable(Spec):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class OwnTableJoin(Spec):
+class OwnTableJoin(KeyedJoin):
     """Join each message with the row that its key has by then in a table of the application's own.
 
     Its parents are the stream and the changes of the table, whose rows it keeps. An inner join drops a message without
     a row; a left join hands None to the user's function.
     """
 
-    with_: Callable[..., object]
     left: bool = False
     store: str = "lmdb"
     state: Serde | None = None
 
     kind: ClassVar[str] = "own_table_join"
     declares: ClassVar[str] = "join(..., state=(None, MySerde()))"
-    stateful: ClassVar[bool] = True
-    keyed: ClassVar[bool] = True
-    needs_id: ClassVar[bool] = True
-    sided: ClassVar[bool] = True
     order_sensitive: ClassVar[bool] = True
 
     def by_order(self) -> str:
         """Return that a message finds the row that is there by then."""
         return "finds the row that its key has by then"
-
-    def functions(self) -> dict[str, Callable[..., object]]:
-        """The user's function."""
-        return {"join": self.with_}
 
     def describe(self) -> str:
         """Return the kind of the join and the table."""

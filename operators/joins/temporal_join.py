@@ -15,12 +15,12 @@ from operators.core.base import (
     Keys,
     OperatorContext,
     Serde,
-    Spec,
     Store,
 )
 from operators.core.entry_keys import EntryKind, EntryKinds, Number, Rest
 from operators.core.policies import DeadLetterPolicy
 from operators.io import VersionedTable
+from operators.joins.keyed_join import KeyedJoin
 from operators.joins.match_counts import Meetings
 from operators.joins.row_versions import WIDTH_MS, Versions, width_of
 from operators.joins.waiting_rows import WaitingRows
@@ -39,7 +39,7 @@ ENTRIES: EntryKinds = {
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class TemporalJoin(Spec):
+class TemporalJoin(KeyedJoin):
     """Join each message at t with the row that its key has in the table at t: the last version up to and with t.
 
     Its parents are the stream and the table. A message waits until no version of its time can come any more; the
@@ -48,7 +48,6 @@ class TemporalJoin(Spec):
     before its own.
     """
 
-    with_: Callable[..., object]
     how: Literal["inner", "left"] = "inner"
     late: DeadLetterPolicy | None = None
     store: str = "lmdb"
@@ -57,12 +56,8 @@ class TemporalJoin(Spec):
     kind: ClassVar[str] = "temporal_join"
     declares: ClassVar[str] = DECLARED_SIDES
     by_table_key: ClassVar[bool] = True
-    stateful: ClassVar[bool] = True
-    keyed: ClassVar[bool] = True
     event_time: ClassVar[bool] = True
     holds: ClassVar[bool] = True
-    needs_id: ClassVar[bool] = True
-    sided: ClassVar[bool] = True
 
     @property
     def table(self) -> VersionedTable:
@@ -70,10 +65,6 @@ class TemporalJoin(Spec):
         table = self.parents[1]
         assert isinstance(table, VersionedTable)
         return table
-
-    def functions(self) -> dict[str, Callable[..., object]]:
-        """The user's function."""
-        return {"join": self.with_}
 
     def describe(self) -> str:
         """Return the kind of the join and the table."""

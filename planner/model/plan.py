@@ -273,8 +273,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def virtual(self, task: int) -> VirtualTask:
         """Return the share of the partitions that a task has, by its number."""
         factor = self.options.factor
+        if factor == 1:
+            return VirtualTask(task)
         width = self.tasks // factor
-        return VirtualTask(task) if factor == 1 else VirtualTask(task % width, task // width, factor)
+        return VirtualTask(task % width, task // width, factor)
 
     def siblings(self, task: int) -> list[str]:
         """Return the names of the virtual tasks that share a task's partitions, its own among them."""

@@ -43,7 +43,7 @@ from runtime.functions.remote_rows import RemoteJoining
 from runtime.functions.user_functions import Around, Functions
 from runtime.job.key_kinds import KeptKeys, KeyKinds, kinds_before, kinds_of_task, tells_kinds
 from runtime.model.checkpoint import Checkpoint
-from runtime.model.clock import Clock
+from runtime.model.clock import Clock, monotonic_ms
 from runtime.ports.environment import RememberingEnvironment
 from runtime.ports.sink import Limit
 from runtime.ports.store import StorePlace, TaskStore
@@ -78,6 +78,8 @@ from runtime.task.lane import Lane
 from runtime.task.pace import StepPace
 from runtime.task.task import Task
 
+OWN_SAMPLED = 16
+"""Of so many entries of state that a virtual task looks at, it is timed how one is found to be its own."""
 _log = logging.getLogger("samza_dsl")
 
 
@@ -111,6 +113,8 @@ class Assembly:
     told: set[str] = field(default_factory=set)
     """What was told of keys of other kinds than before, and of outputs that keep no headers."""
     key_places: KeyPlaces = field(init=False, repr=False, compare=False)
+    producers: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False)
+    """The names of the tasks of a stage, once for all that read what these write: there may be a thousand of each."""
     merged: str = ""
     """The one producer of all that comes from other stages, where it comes merged by event time, block by block."""
 
@@ -120,6 +124,13 @@ class Assembly:
     def tasks(self, broadcast: Mapping[str, TableContents], numbers: Iterable[int]) -> list[Task]:
         """Make the tasks of these numbers."""
         return [_TaskBuilder(self, number, broadcast).build() for number in numbers]
+
+    def producers_of(self, stage: StagePlan) -> list[str]:
+        """Return the names of the tasks that run a stage, under which they tell others of event time."""
+        found = self.producers.get(stage.id)
+        if found is None:
+            found = self.producers[stage.id] = [self.plan.virtual(task).name for task in stage.tasks]
+        return found
 
     def look(self, numbers: Collection[int]) -> None:
         """Refresh the known end offsets of the partitions that tasks of these numbers read."""
@@ -266,6 +277,7 @@ class _TaskBuilder:
         self.outputs.relays, self.outputs.limits = assembly.relays, assembly.limits
         self.stores: dict[str, TaskStore] = {}
         self.home: int | None = None
+        self._asked = 0
         self.alone: AbstractContextManager[object] = RLock() if assembly.plan.options.threads else nullcontext()
 
     def build(self) -> Task:
@@ -405,7 +417,7 @@ class _TaskBuilder:
                 self.checkpoint,
                 stream,
                 number,
-                [self.assembly.merged] if self.assembly.merged else self._names(writing),
+                [self.assembly.merged] if self.assembly.merged else self.assembly.producers_of(writing),
                 WHOLE if isinstance(spec, Broadcast) else self._share(stage),
             ),
             Turn(later=True),
@@ -416,10 +428,6 @@ class _TaskBuilder:
         """Return what the task has of the partitions that it reads in a stage."""
         keeps = any(self.graph.specs[id].stateful for id in stage.operators)
         return KeyShare(self.virtual, by_key=keeps)
-
-    def _names(self, stage: StagePlan) -> list[str]:
-        """Return the names of the tasks that run a stage, under which they tell others of event time."""
-        return [self.assembly.plan.virtual(task).name for task in stage.tasks]
 
     def _context(self, id: str, spec: Spec) -> OperatorContext:
         levers = self.assembly.levers
@@ -657,7 +665,13 @@ class _TaskBuilder:
         return self.stores[id]
 
     def _owns(self, spec: Spec, place: bytes) -> bool:
-        return entry_bucket(spec, place, self.virtual.factor) == self.virtual.bucket
+        self._asked += 1
+        # The clock is looked at for some: for each it would cost much of what is measured.
+        began_ms = monotonic_ms() if self._asked % OWN_SAMPLED == 0 else None
+        is_own = entry_bucket(spec, place, self.virtual.factor) == self.virtual.bucket
+        if began_ms is not None:
+            self.task.own_ms += (monotonic_ms() - began_ms) * OWN_SAMPLED
+        return is_own
 
     def _shared_store(self, id: str, spec: Spec) -> Store:
         """Return a store as a user's task uses it, whose async calls read it while a thread may be at work with it."""

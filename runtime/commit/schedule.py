@@ -276,7 +276,7 @@ class Commits:
             self.last_at = self._clock.elapsed_ms()
             self.spent_ms += self.last_at - started
             self._rested_at = self.last_at + min(RESTS * (self.last_at - started), MOST_REST_MS)
-            self.durations.add(self.last_at - started)
+            self.durations.add(self.last_at - started, held=[append.batch for append in commit.appends])
             self.drains.add(cut.committed(started))
 
         return write()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Protocol, runtime_checkable
 
+from operators.core.protocols import CheckedProtocol
 from planner.checks.splitting import splittable
 from planner.model.plan import Plan
 from runtime.model.assignment import Scale
@@ -20,7 +21,7 @@ _log = logging.getLogger("samza_dsl")
 
 
 @runtime_checkable
-class Sizable(Watched, Protocol):
+class Sizable(Watched, Protocol, metaclass=CheckedProtocol):
     """A run whose containers can become more, or fewer."""
 
     @property

@@ -152,7 +152,7 @@ class Containers:
                 opened = opened_where_it_lies(
                     self._environment, pipeline, here, levers=levers, from_start=from_start, state=state
                 )
-                self._bindings, self.plan = opened.bindings, opened.plan
+                self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
                 share = self._begin_run(opened, levers, until_now, settings.span, settings.drains)
                 self._takes_in = not until_now and settings.span is None
         except BaseException:
@@ -191,7 +191,7 @@ class Containers:
     ) -> Share:
         """Join the run that others have begun; raises SamzaError where it is of another application."""
         opened = join_application(self._environment, pipeline, here, alive.share)
-        self._bindings, self.plan = opened.bindings, opened.plan
+        self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
         how = from_start, self._placement, self._standby
         check_same(alive, self._graph.app, digest_of(self.plan), until_now, *how)
         return alive.share
@@ -248,7 +248,7 @@ class Containers:
         living = [self._heard(slot, container) for slot, container in self._containers.items()]
         # Behind those that are gone: of a slot with both, the one that lives says which tasks it has.
         found = combined([*self._former, *living])
-        found = with_changes(found, self._recovered)
+        found = with_changes(found, self._recovered, self._job)
         owned = {(one.stream, one.partition) for one in found.inputs}
         found = msgspec.structs.replace(
             found,
@@ -426,7 +426,7 @@ class Containers:
         factor, self._number = self.plan.options.factor, sizes[1]
         self._bindings.close()
         opened = self._opens()
-        self._bindings, self.plan = opened.bindings, opened.plan
+        self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
         share = self._begin_run(opened, before.levers, until_now=False, span=None)
         share = msgspec.structs.replace(share, ends=before.ends)
         self._start = msgspec.structs.replace(self._start, share=share, plan=digest_of(self.plan))

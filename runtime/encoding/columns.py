@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, overload, runtime_checkable
 
+from operators.core.protocols import CheckedProtocol
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -80,7 +82,7 @@ class ChosenColumns(Columns):
 
 
 @runtime_checkable
-class TableSerde(Protocol):
+class TableSerde(Protocol, metaclass=CheckedProtocol):
     """A serde that makes values of columns, and not of each row's bytes, where that comes to the same."""
 
     def decode_table(self, columns: Columns, /) -> list[object]:

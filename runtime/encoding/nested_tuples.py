@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -51,6 +52,18 @@ def start_of(value: tuple[object, ...]) -> bytes | None:
         _known.clear()
     _known.setdefault(kinds, []).append((_told_by(structure), start))
     return start
+
+
+def start_of_all(values: Sequence[tuple[object, ...]]) -> bytes | None:
+    """Return the bytes that all of these tuples begin with; None if they are not scalars alone, or differ in length.
+
+    >>> (start_of_all([(1, "a"), (None, 2.5)]) or b"")[2:], start_of_all([(1, 2), (1,)]), start_of_all([(1, (2, 3))])
+    (b'(..)', None, None)
+    """
+    # The types of scalars are no part of a structure, so that all parts are looked at in C, whichever tuple has them.
+    if len(set(map(len, values))) != 1 or not SCALARS.issuperset(map(type, chain.from_iterable(values))):
+        return None
+    return start_of(values[0])
 
 
 def decoder_of(structure: bytes) -> Callable[[bytes], object]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, TypeGuard, runtime_check
 import msgspec
 
 from operators.core.base import Copies, Serde
+from operators.core.protocols import CheckedProtocol
 from operators.core.wording import named
 from runtime.encoding.classes import class_of, find, is_current, name_of
 from runtime.encoding.columns import Columns, TableSerde
@@ -21,7 +22,7 @@ from runtime.encoding.copies import COPIED, copied
 from runtime.encoding.evolution import as_it_was, fitted, fitted_record, member, revived_record
 from runtime.encoding.finite import check_finite
 from runtime.encoding.lines import ObjectLines
-from runtime.encoding.nested_tuples import NESTED, SCALARS, decoder_of, start_of, structure_in
+from runtime.encoding.nested_tuples import NESTED, SCALARS, decoder_of, start_of, start_of_all, structure_in
 from runtime.encoding.record_types import (
     ABOUT,
     check_attributes,
@@ -454,13 +455,18 @@ class Evolving(Tagged):
         if tuple not in kinds:
             return super().encode_all(values)
         by_parts = super().encode
+        # Mostly an operator keeps tuples of one form, such as a list's entries and its bounds.
+        shared = start_of_all(values if len(kinds) == 1 else [value for value in values if type(value) is tuple])
         with suppress(OverflowError, TypeError):
             if len(kinds) > 1:  # as in a store with several kinds of entries
-                return self._parts(values)
+                return self._parts(values, shared)
+            if shared is not None:
+                return [shared + _pack(value) for value in values]
             return [by_parts(value) if (start := start_of(value)) is None else start + _pack(value) for value in values]
         return list(map(self.encode, values))
 
-    def _parts(self, values: Iterable[Any]) -> list[bytes]:
+    def _parts(self, values: Iterable[Any], shared: bytes | None = None) -> list[bytes]:
+        """Return each value as bytes; all tuples among them begin with what is `shared`, if anything is."""
         starts = _starts
         return [
             PLAIN + _pack(part)
@@ -470,7 +476,7 @@ class Evolving(Tagged):
             else starts[kind][0] + _pack(part)
             if kind in starts and starts[kind][1](part)
             else start + _pack(part)
-            if kind is tuple and (start := start_of(part)) is not None
+            if kind is tuple and (start := shared or start_of(part)) is not None
             else self.encode(part)
             for part in values
         ]
@@ -553,7 +559,7 @@ class Unread:
 
 
 @runtime_checkable
-class BulkSerde(Protocol):
+class BulkSerde(Protocol, metaclass=CheckedProtocol):
     """A serde that does many values at once in less time than one by one."""
 
     def encode_all(self, values: list[object], /) -> list[bytes]:

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from operators.core.base import MIN_TIMESTAMP
+from operators.core.base import MIN_TIMESTAMP, Batch
 
 BOUNDS_MS = tuple(2.0**power for power in range(-3, 25))
 """The upper bounds of the buckets of durations, each twice the one before: from an eighth of a ms to 4.7 hours."""
@@ -19,8 +19,8 @@ MOST_SAMPLED = 32
 
 Timed = Literal["step", "firing", "call", "commit", "drain", "event_to_output", "append_to_commit", "rebalance"]
 """What durations are of: see `HistogramMetrics`."""
-DurationListener = Callable[[Timed, str, float], None]
-"""Takes in what a duration is of, of which operator or stream, and the duration in ms."""
+DurationListener = Callable[[Timed, str, float, Sequence[Batch]], None]
+"""Takes in what a duration is of, of which operator or stream, the duration in ms, and the messages it was spent on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +68,17 @@ class Durations:
         self.counts = [0] * (len(BOUNDS_MS) + 1)
         self.sum_ms = 0.0
 
-    def add(self, ms: float, number: int = 1) -> None:
-        """Count a duration, or one that stands for a `number` of them; a clock that was set back makes it 0."""
+    def add(self, ms: float, number: int = 1, held: Sequence[Batch] = ()) -> None:
+        """Count a duration, or one that stands for a `number` of them; a clock that was set back makes it 0.
+
+        A listener is told of the messages that it was spent on, where they are `held` by it.
+        """
         assert number > 0, "a duration is counted at least once"
         ms = max(ms, 0.0)
         self.counts[bisect_left(BOUNDS_MS, ms)] += number
         self.sum_ms += ms * number
         if Durations.listener is not None:
-            Durations.listener(self.what, self.of, ms)
+            Durations.listener(self.what, self.of, ms, held)
 
     def add_since(self, began_ms: Sequence[int | None], now_ms: int) -> None:
         """Count how long ago the times of a batch are, by rows that lie equally far from each other."""
@@ -179,7 +182,8 @@ class TaskMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """One task: the messages that it waits for, and its time in ms, by what it was spent on.
 
     `get_ms` is reading what no cache held, `put_ms` writing back, and `starved_ms` the time in which it took no
-    messages in, as windows or timers fired, calls below them included.
+    messages in, as windows or timers fired, calls below them included. `read_ms` is reading its inputs, and of a
+    virtual task `hash_ms` finding whose each record is by its key, and `own_ms` whose each entry of state is (sampled).
     """
 
     task: int
@@ -189,6 +193,9 @@ class TaskMetrics(msgspec.Struct, frozen=True, kw_only=True):
     starved_ms: float = 0.0
     get_ms: float = 0.0
     put_ms: float = 0.0
+    read_ms: float = 0.0
+    hash_ms: float = 0.0
+    own_ms: float = 0.0
 
 
 class InputMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -268,6 +275,18 @@ class ChangeMetrics(msgspec.Struct, frozen=True, kw_only=True):
     is_new: bool = False
 
 
+class JobMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """The size of a job: its tasks, virtual ones included, and the time in ms that it took to come to it.
+
+    `model_ms` is planning which tasks there are, and `checkpoints_ms` finding and committing from where each of them
+    goes on, where they were split or merged; it is None where they were not, as far as this run knows.
+    """
+
+    tasks: int
+    model_ms: float
+    checkpoints_ms: float | None = None
+
+
 class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """All numbers of a run at one moment; `since_commit_ms` is None before the first commit.
 
@@ -282,6 +301,8 @@ class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[InputMetrics, ...] = ()
     stores: tuple[StoreMetrics, ...] = ()
     stages: tuple[StageMetrics, ...] = ()
+    job: JobMetrics | None = None
+    """The size of the job; None on Spark, whose stages say it."""
     containers: tuple[ContainerMetrics, ...] = ()
     commits: int = 0
     commit_ms: float = 0.0

@@ -12,7 +12,7 @@ from planner.model.plan import Plan, StagePlan, Unsplit
 from runtime.job.job_model import reads_of
 from runtime.model.errors import SamzaError
 from runtime.opening.stored_state import Lies, lies, noted_lies
-from runtime.ports.environment import Environment
+from runtime.ports.environment import Environment, typed
 from runtime.stores.registry import store_kind
 
 ANOTHER = "a .partition_by(..., partitions=...) before it in a new application"
@@ -64,6 +64,31 @@ def check_replay(environment: Environment, plan: Plan, instead: str) -> None:
                     f"{stream!r} was given more partitions since its start, and {plan.app!r} keeps state by its keys, "
                     f"which lay elsewhere before: {instead}"
                 )
+
+
+def check_set_back(environment: Environment, app: str, moves: Mapping[tuple[str, int], int], plan: Plan | None) -> None:
+    """Refuse to read an input from before it was given more partitions, where state lies by its keys.
+
+    What comes again there has keys whose state lies elsewhere now. Without a plan any state by keys may be that.
+    """
+    existing, checkpoints = environment.streams(), environment.checkpoints(app)
+    for (stream, partition), offset in moves.items():
+        grown = existing[stream].grown if stream in existing else ()
+        reached = next((at[partition] for at in reversed(grown) if partition < len(at)), 0)
+        if plan is None:
+            by_keys = bool(noted_lies(checkpoints).keys() & {*environment.stores(app)})
+        else:
+            by_keys = any(stream in stage.inputs and _keeps_keys(plan, stage) for stage in plan.stages)
+        if offset < reached and by_keys:
+            told = (
+                "" if plan is not None else f", or name the file of {app!r}, which tells whether it keeps state by them"
+            )
+            raise SamzaError(
+                f"{stream!r}, partition {partition}, ended at offset {reached:,} when the stream was given more "
+                f"partitions, and {app!r} keeps state by keys that lie in these since: what lies before can't be "
+                f"read again from {offset:,} on. Say an offset from {reached:,} on{told}; or begin anew, which "
+                f"reads all in its order: {typed(environment, f'reset {app}')}"
+            )
 
 
 def check_moves(former: Plan, target: Plan, graph: Graph) -> None:

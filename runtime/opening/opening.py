@@ -22,7 +22,8 @@ from runtime.job.key_kinds import KEYS, kinds_noted
 from runtime.job.parameters import PARAMETERS, changed_now, changes_of, to_note
 from runtime.job.pipeline import Pipeline
 from runtime.model.checkpoint import Checkpoint
-from runtime.model.metrics import ChangeMetrics, RunMetrics
+from runtime.model.clock import monotonic_ms
+from runtime.model.metrics import ChangeMetrics, JobMetrics, RunMetrics
 from runtime.model.state_choice import Forget, State
 from runtime.opening.former_inputs import TABLES, followed, tables_noted
 from runtime.opening.former_layout import Moving, check_moves, check_replay, moving
@@ -71,12 +72,14 @@ class Opened(NamedTuple):
     """An application that is ready to run: its generation, bindings, partition counts of streams, and plan.
 
     Where it is to move to the partitions of a `target`, these are those by which its state lies, with a task for each.
+    `job` has its size, and how long it took to come to it.
     """
 
     generation: int
     bindings: Bindings
     counts: dict[str, int]
     plan: Plan
+    job: JobMetrics
     moving: Moving | None = None
     target: Plan | None = None
 
@@ -101,16 +104,20 @@ def open_application(
     made = partial(make_plan, graph, wrapped=pipeline.wrapped, levers=levers)
 
     def can_move(stream: str) -> bool:
-        return stream not in bindings.sources and not bindings.is_of_brokers(stream)
+        # What lies between stages is written by the application alone, on brokers as well.
+        is_ours = any(one.name == stream and one.role == "intermediate" for one in plan.streams)
+        return is_ours or (stream not in bindings.sources and not bindings.is_of_brokers(stream))
 
     try:
         counts = bindings.partition_counts(graph)
         asked = environment.asked_scale(graph.app)
         options = with_factor(pipeline.options, asked.factor)
+        began_ms, checkpoints_ms = monotonic_ms(), None
         plan = made(options, counts)
+        model_ms = monotonic_ms() - began_ms
         if state == "reset":
             generation = rewind(environment, plan, bindings, state)
-            if _moving(environment, plan) is not None:
+            if moving(environment, plan) is not None:
                 for stream in (one.name for one in plan.streams if one.role == "intermediate"):
                     environment.delete_stream(stream)
                 bindings.close()
@@ -120,7 +127,7 @@ def open_application(
                 forget_what_does_not_fit(environment, plan, graph, counts, state.operators, can_move)
             # Before any stream is made or removed: what is refused here leaves them as they were.
             check_state(environment, plan, graph, counts, moves=can_move)
-            if (to := _moving(environment, plan)) is not None:
+            if (to := moving(environment, plan)) is not None:
                 target = made(options, {**counts, **to.now})
                 counts |= to.before
                 bindings.hold(to.before)
@@ -130,7 +137,7 @@ def open_application(
             drop_read_streams(environment, plan)
             bindings.create_streams(plan)
             why = asked.why if asked.factor == plan.options.factor else "as it began"
-            rescale(environment, plan, graph, generation, why)
+            checkpoints_ms = rescale(environment, plan, graph, generation, why)
         _check_rights(environment, bindings, plan, graph)
         # A reset has rewound already, before its streams were made anew.
         if from_start and state != "reset":
@@ -141,12 +148,8 @@ def open_application(
     except BaseException:
         bindings.close()
         raise
-    return Opened(generation, bindings, counts, plan, to, target)
-
-
-def _moving(environment: Environment, plan: Plan) -> Moving | None:
-    """Return how an application comes to other partitions; on brokers it does not."""
-    return None if isinstance(environment, LiveEnvironment) else moving(environment, plan)
+    job = JobMetrics(tasks=plan.tasks, model_ms=model_ms, checkpoints_ms=checkpoints_ms)
+    return Opened(generation, bindings, counts, plan, job, to, target)
 
 
 def with_factor(options: Options, asked: int | None) -> Options:
@@ -189,8 +192,9 @@ def _check_rights(environment: Environment, bindings: Bindings, plan: Plan, grap
 def join_application(environment: Environment, pipeline: Pipeline, bind: Mapping[str, object], share: Share) -> Opened:
     """Return an application as another process has opened it; raises `Grown` where streams have more partitions now."""
     graph = pipeline.graph
-    options = with_factor(pipeline.options, share.factor)
+    options, began_ms = with_factor(pipeline.options, share.factor), monotonic_ms()
     plan = make_plan(graph, options, share.counts, wrapped=pipeline.wrapped, levers=share.levers)
+    job = JobMetrics(tasks=plan.tasks, model_ms=monotonic_ms() - began_ms)
     bindings = Bindings(environment, graph, bind)
     try:
         now = bindings.partition_counts(graph)
@@ -201,7 +205,7 @@ def join_application(environment: Environment, pipeline: Pipeline, bind: Mapping
     except BaseException:
         bindings.close()
         raise
-    return Opened(share.generation, bindings, share.counts, plan)
+    return Opened(share.generation, bindings, share.counts, plan, job)
 
 
 class Recovered(NamedTuple):
@@ -260,9 +264,9 @@ def recover(environment: Environment, opened: Opened, graph: Graph, now_ms: int)
     return Recovered(positions, changes_of(graph, environment.checkpoints(plan.app)), where_typed(environment))
 
 
-def with_changes(metrics: RunMetrics, recovered: Recovered) -> RunMetrics:
-    """Return metrics with the changes that were found when the run began."""
-    return replace(metrics, changes=recovered.changes, where=recovered.where)
+def with_changes(metrics: RunMetrics, recovered: Recovered, job: JobMetrics) -> RunMetrics:
+    """Return metrics with the changes that were found when the run began, and the size of the job."""
+    return replace(metrics, changes=recovered.changes, where=recovered.where, job=job)
 
 
 def ends_of(environment: Environment, opened: Opened, graph: Graph, drains: bool = False) -> dict[tuple[str, int], int]:

@@ -17,7 +17,7 @@ from planner.model.virtual_tasks import WHOLE, Split, VirtualTask, is_task, shar
 from runtime.assembly.bindings import intermediate_of
 from runtime.job.key_kinds import kinds_of_all
 from runtime.model.checkpoint import Checkpoint, Position
-from runtime.model.clock import wall_clock_ms
+from runtime.model.clock import monotonic_ms, wall_clock_ms
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.ports.streams import Append, Control
@@ -90,17 +90,19 @@ def rescale(
     why: str = "as it began",
     took_ms: float = 0.0,
     notes: Mapping[str, Checkpoint] = NO_NOTES,
-) -> None:
+) -> float | None:
     """Split or merge what an application has committed into tasks as planned, where they are not so already.
 
     State stays where it is: it lies by base tasks, and each virtual one looks at the entries of its own keys. All else
     is one commit, with `notes` of the application, so that a crash finds the tasks before, or those behind. Its history
-    tells `why`, and how long it took to come to this cut.
+    tells `why`, and how long it took to come to this cut. Return the time that all of this took, in ms; None where
+    nothing was to be done.
     """
+    began_ms = monotonic_ms()
     checkpoints = environment.checkpoints(plan.app)
     found = rescaled(checkpoints, plan.options.factor)
     if found is None:
-        return
+        return None
     appends = [
         Append(stream, partition, Batch([]), control)
         for stream, controls in _handovers(plan, graph, found.before, generation).items()
@@ -112,6 +114,7 @@ def rescale(
     all_new = {**found.checkpoints, **notes, SCALINGS: history}
     new = {name: replace(one, generation=generation) for name, one in all_new.items()}
     environment.commit(Commit(plan.app, generation, appends, [], new, gone=found.gone))
+    return monotonic_ms() - began_ms
 
 
 def tell_split(environment: Environment, plan: Plan, graph: Graph) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from operators.core.protocols import CheckedProtocol
 from runtime.model.assignment import JobModel
 from runtime.model.errors import SamzaError
 from runtime.opening.agreement import QuietReport, all_quiet
@@ -48,7 +49,7 @@ class Runs(Protocol):
 
 
 @runtime_checkable
-class SharedEnvironment(Protocol):
+class SharedEnvironment(Protocol, metaclass=CheckedProtocol):
     """An environment in which several may start containers of a run."""
 
     def runs(self, app: str) -> Runs:

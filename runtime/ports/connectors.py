@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from operators.core.base import MAX_TIMESTAMP, Serde
 from operators.core.durations import Duration, whole_ms
-from runtime.model.errors import Damaged, SamzaError
+from runtime.model.errors import Damaged, Fenced, SamzaError
 from runtime.ports.streams import Offsets
 
 MOST_ROWS = 50_000
@@ -120,6 +120,13 @@ class SinkOwner(NamedTuple):
                 f"from the same time, or let the application begin anew (samza-dsl reset {self.app})"
             )
 
+    def fenced_error(self, where: str) -> Fenced:
+        """Return the error of an owner who may not write to a place any more."""
+        return Fenced(
+            f"{where} is written by another run of application {self.app!r} than this one, of generation "
+            f"{self.generation}: that has taken over, or has begun anew. Nothing more is written by this one."
+        )
+
     @property
     def place(self) -> tuple[str, str, int]:
         """The place that a sink keeps a position for."""
@@ -204,9 +211,10 @@ class PulledSource:
     first that is b"", from which it begins anew whatever an earlier try has left. A position is kept with the records
     in front of it, in one transaction; only then `confirm` tells the place that what lies before it is needed no more.
     So each record is there once, whatever crashes. `adapt` returns, for the type that an input declares of rows, what
-    makes such values as plain as the type has them, where the place keeps, say, lists as text. `forget` drops all that
-    the place keeps for a reader that is no more; it may be called again. All are called in one thread at a time. What
-    raises `Unavailable` or OSError is called again after a pause; whatever else is raised ends the run.
+    makes such values as plain as the type has them, where the place keeps, say, lists as text. `snapshot` pulls as
+    `pull` does, and leaves nothing in the place: for a run on Spark, which reads what is there now. `forget` drops all
+    that the place keeps for a reader that is no more; it may be called again. All are called in one thread at a time.
+    What raises `Unavailable` or OSError is called again after a pause; whatever else is raised ends the run.
 
     >>> lines = [b"a", b"b"]
     >>> def pull(reader: str, position: bytes) -> Pulled:
@@ -223,6 +231,7 @@ class PulledSource:
     poll_ms: int = 500
     promise: str = "kept as it is pulled, so that each record takes effect once"
     adapt: Callable[[Any], Callable[[Any], Any]] | None = None
+    snapshot: Callable[[str, bytes], Pulled] | None = None
     forget: Callable[[str], None] = _forgotten
 
     def __post_init__(self) -> None:

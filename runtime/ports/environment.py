@@ -6,6 +6,8 @@ import shlex
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from operators.core.protocols import CheckedProtocol
+from runtime.model.checkpoint import Checkpoint
 from runtime.ports.commits import CommitPort, OwnershipPort, StagingPort
 from runtime.ports.live_streams import BrokerPort, FetchPort, TransactionPort
 from runtime.ports.membership import MembershipPort
@@ -28,7 +30,9 @@ class Environment(StreamPort, RecordPort, StatePort, CommitPort, MembershipPort,
 
 
 @runtime_checkable
-class LiveEnvironment(Environment, FetchPort, TransactionPort, BrokerPort, OwnershipPort, Protocol):
+class LiveEnvironment(
+    Environment, FetchPort, TransactionPort, BrokerPort, OwnershipPort, Protocol, metaclass=CheckedProtocol
+):
     """An environment that others write to at any time, and that hears of it."""
 
 
@@ -46,7 +50,7 @@ class Ear(Protocol):
 
 
 @runtime_checkable
-class AudibleEnvironment(Environment, Protocol):
+class AudibleEnvironment(Environment, Protocol, metaclass=CheckedProtocol):
     """An environment of one machine, in which processes hear at once of what others of them append."""
 
     def listener(self) -> Ear | None:
@@ -57,7 +61,7 @@ class AudibleEnvironment(Environment, Protocol):
 
 
 @runtime_checkable
-class QueryableEnvironment(Environment, Protocol):
+class QueryableEnvironment(Environment, Protocol, metaclass=CheckedProtocol):
     """An environment of whose own part of the state a run can be asked while it, or others, write to it."""
 
     def snapshot_here(self, app: str) -> StateSnapshot:
@@ -66,9 +70,15 @@ class QueryableEnvironment(Environment, Protocol):
         What it sees is there until then, whoever closes the environment.
         """
 
+    def progress(self, app: str) -> dict[str, Checkpoint]:
+        """Return the newest checkpoint of each task, wherever it runs; of one that is here, its state is here as well.
+
+        So who has seen a checkpoint finds what it covers in the next `snapshot_here`. Any thread may ask, and waits.
+        """
+
 
 @runtime_checkable
-class GrowingEnvironment(Environment, Protocol):
+class GrowingEnvironment(Environment, Protocol, metaclass=CheckedProtocol):
     """An environment that gives its streams more partitions when it is asked to."""
 
     def grow_stream(self, name: str, partitions: int) -> StreamConfig:
@@ -79,7 +89,7 @@ class GrowingEnvironment(Environment, Protocol):
 
 
 @runtime_checkable
-class RememberingEnvironment(Environment, Protocol):
+class RememberingEnvironment(Environment, Protocol, metaclass=CheckedProtocol):
     """An environment that keeps answers of calls apart, as its own commits take longer than these can wait."""
 
     def answers(self) -> Environment:
@@ -87,12 +97,12 @@ class RememberingEnvironment(Environment, Protocol):
 
 
 @runtime_checkable
-class StagingEnvironment(Environment, StagingPort, Protocol):
+class StagingEnvironment(Environment, StagingPort, Protocol, metaclass=CheckedProtocol):
     """An environment in which streams are filled at once, with more than memory holds."""
 
 
 @runtime_checkable
-class SnapshotEnvironment(Environment, SnapshotPort, Protocol):
+class SnapshotEnvironment(Environment, SnapshotPort, Protocol, metaclass=CheckedProtocol):
     """An environment whose state can be looked at while others run it."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from operators.core.base import Batch, Serde
+from operators.core.protocols import CheckedProtocol
 
 
 class Limit(Protocol):
@@ -51,7 +52,7 @@ class Sink(Protocol):
 
 
 @runtime_checkable
-class PartitionedSink(Sink, Protocol):
+class PartitionedSink(Sink, Protocol, metaclass=CheckedProtocol):
     """A bound output of several partitions, to which rows are routed as in a stream of the environment."""
 
     def write_to(self, partition: int, batch: Batch) -> None:
@@ -59,7 +60,7 @@ class PartitionedSink(Sink, Protocol):
 
 
 @runtime_checkable
-class LimitedSink(Protocol):
+class LimitedSink(Protocol, metaclass=CheckedProtocol):
     """A bound output that limits the size of a record."""
 
     def limit(self) -> Limit | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, runtime_checkable
 
 from operators.core.base import Serde
+from operators.core.protocols import CheckedProtocol
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.streams import Offsets, Read
 
@@ -33,7 +34,7 @@ class Source(Protocol):
 
 
 @runtime_checkable
-class UncountedSource(Source, Protocol):
+class UncountedSource(Source, Protocol, metaclass=CheckedProtocol):
     """A bound input whose end is not known before it was read to there, unless all is read for it."""
 
     def known(self, partition: int) -> Offsets:
@@ -44,7 +45,7 @@ class UncountedSource(Source, Protocol):
 
 
 @runtime_checkable
-class ReplaceableSource(Source, Protocol):
+class ReplaceableSource(Source, Protocol, metaclass=CheckedProtocol):
     """A bounded input in whose place another may lie when it is read again, as today's file in that of yesterday's."""
 
     def stored(self, partition: int, start: int, end: int) -> Iterable[object]:
@@ -52,7 +53,7 @@ class ReplaceableSource(Source, Protocol):
 
 
 @runtime_checkable
-class StampingSource(Source, Protocol):
+class StampingSource(Source, Protocol, metaclass=CheckedProtocol):
     """A bound input whose records may have another time than their writers gave them."""
 
     def is_stamped(self) -> bool:
@@ -60,7 +61,7 @@ class StampingSource(Source, Protocol):
 
 
 @runtime_checkable
-class TransactionalSource(Source, Protocol):
+class TransactionalSource(Source, Protocol, metaclass=CheckedProtocol):
     """A bound input whose writers have transactions: records behind an open one are there, and can't be read yet."""
 
     def written(self) -> list[int]:
@@ -77,7 +78,7 @@ class TransactionalSource(Source, Protocol):
 
 
 @runtime_checkable
-class FetchedSource(Source, Protocol):
+class FetchedSource(Source, Protocol, metaclass=CheckedProtocol):
     """A bound input that is fetched ahead from where a reader is, so that each reader needs a fetcher of its own."""
 
     def reader(self, number: int) -> FetchedSource:
@@ -85,7 +86,7 @@ class FetchedSource(Source, Protocol):
 
 
 @runtime_checkable
-class LiveSource(Source, Protocol):
+class LiveSource(Source, Protocol, metaclass=CheckedProtocol):
     """A bound input that has no end: what can be read of it grows."""
 
     def version(self, partition: int) -> int:
@@ -99,7 +100,7 @@ class LiveSource(Source, Protocol):
 
 
 @runtime_checkable
-class NamedPartitions(Protocol):
+class NamedPartitions(Protocol, metaclass=CheckedProtocol):
     """A bound input whose partitions have names: the number of one is no going on with another in its place."""
 
     def partition_id(self, partition: int) -> int:

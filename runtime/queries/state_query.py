@@ -192,26 +192,25 @@ class StateQuery:
         """Yield as long as a commit that has come so far is to be waited for; raises SamzaError after `timeout_ms`."""
         if not at_least:
             return
-        from runtime.opening.stored_state import streams_between
+        from runtime.opening.stored_state import streams_read
 
         app = self._graph.app
         with self._opened() as environment:
-            if isinstance(environment, LiveEnvironment):
-                raise SamzaError(
-                    f"at_least= can't be asked for of {app!r} on {environment}: its containers know of their own "
-                    "commits alone; leave it out, and ask again until it is there"
-                )
             patience_ms = whole_ms(timeout_ms)
             until_ms = monotonic_ms() + patience_ms
             wanted = {_place_of(said): offset for said, offset in at_least.items()}
             yield from self._waits(environment, until_ms, patience_ms, wanted)
             # What these records have sent on lies between stages then, and each stage sends it to the next.
-            between = sorted(streams_between(environment, app))
+            between = sorted(streams_read(environment, environment.progress(app)))
             for _ in between:
                 yield from self._waits(environment, until_ms, patience_ms, _ends(environment, between))
 
     def _waits(
-        self, environment: Environment, until_ms: float, timeout_ms: float, wanted: Mapping[tuple[str, int], int]
+        self,
+        environment: QueryableEnvironment,
+        until_ms: float,
+        timeout_ms: float,
+        wanted: Mapping[tuple[str, int], int],
     ) -> Iterator[None]:
         while behind := self._behind(environment, wanted):
             if monotonic_ms() >= until_ms:
@@ -223,10 +222,10 @@ class StateQuery:
             yield
 
     def _behind(
-        self, environment: Environment, wanted: Mapping[tuple[str, int], int]
+        self, environment: QueryableEnvironment, wanted: Mapping[tuple[str, int], int]
     ) -> list[tuple[tuple[str, int], int]]:
         found: dict[tuple[str, int], int] = {}
-        for checkpoint in environment.checkpoints(self._graph.app).values():
+        for checkpoint in environment.progress(self._graph.app).values():
             for one in checkpoint.positions:
                 place = one.stream, one.partition
                 found[place] = min(one.offset, found.get(place, one.offset))
@@ -247,6 +246,10 @@ class NotReached(SamzaError):
 
 
 def _ends(environment: Environment, streams: Collection[str]) -> dict[tuple[str, int], int]:
+    if isinstance(environment, LiveEnvironment):
+        # What is fetched ahead here may be older than what another container has committed.
+        written = ((name, number, end) for name in streams for number, end in enumerate(environment.written(name)))
+        return {(name, number): end for name, number, end in written}
     configs = environment.streams()
     places = ((name, one) for name in streams for one in range(configs[name].partitions))
     return {place: environment.offsets(*place).end for place in places}

@@ -136,7 +136,9 @@ class StateDesk:
         """Wait until the commit covers what is asked for."""
         at_least = _offsets(said["at_least"]) if "at_least" in said else None
         timeout_ms = _number(said, "timeout_ms", int(PATIENCE_MS), int(MOST_PATIENCE_MS))
-        for _ in self._query.waits(at_least, timeout_ms):
+        waits, covered = self._query.waits(at_least, timeout_ms), object()
+        # In a thread: on Kafka each look asks brokers, and the loop runs the application meanwhile.
+        while at_least and await asyncio.to_thread(next, waits, covered) is not covered:
             await sleep_ms(LOOK_MS)
         yield
 

@@ -18,6 +18,7 @@ from runtime.encoding.lines import ObjectLines
 from runtime.encoding.serdes import decoded
 from runtime.functions.failures import Whence
 from runtime.model.checkpoint import Position
+from runtime.model.clock import monotonic_ms
 from runtime.model.errors import SerdeError
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.streams import OUTSIDE, Control, Offsets, Read, ends, made_anew_error
@@ -182,6 +183,8 @@ class Reader:
         self._look_at, self._unseen = shortcuts.look_at, SAMPLE
         self.times = pacing.times
         self._keys = KeySerde(decoding.key) if decoding.key is not None else None
+        self.read_ms = 0.0
+        """The time in which it read rows, of which some may be of others."""
         self._sieve = Sieve(start.share, start.ahead, self._keys) if start.is_part else None
         self.idle = False
         """Whether it holds event time back for nobody, as nothing has come for long."""
@@ -219,6 +222,16 @@ class Reader:
         if self._producers is not None:
             return self._producers.value
         return MAX_TIMESTAMP if self._ended else self._source.value
+
+    @property
+    def is_input(self) -> bool:
+        """Whether what it reads comes from outside, and not from a stage before."""
+        return self._producers is None
+
+    @property
+    def hash_ms(self) -> float:
+        """The time in which it found by their keys which rows are its own."""
+        return 0.0 if self._sieve is None else self._sieve.hash_ms
 
     @property
     def _mark(self) -> Any:
@@ -408,10 +421,12 @@ class Reader:
         version = self.origin.version()
         if version == self._seen_version:
             return False
+        began_ms = monotonic_ms()
         if self._shared is None:
             self._held = self._read(self.next_offset)
         else:
             self._held = self._shared.read(self.next_offset, self._read)
+        self.read_ms += monotonic_ms() - began_ms
         if self._held is None:
             if not self.awaits:  # else it is asked again, as that may not come at all
                 self._seen_version = version

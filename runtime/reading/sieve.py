@@ -12,6 +12,7 @@ from operators.partition_by import bucket_of
 from planner.model.virtual_tasks import VirtualTask, share_of
 from runtime.encoding.keys import remembering
 from runtime.model.checkpoint import Position
+from runtime.model.clock import monotonic_ms
 
 if TYPE_CHECKING:
     from runtime.encoding.keys import KeySerde
@@ -47,6 +48,8 @@ class Sieve:
     def __init__(self, share: KeyShare, ahead: Iterable[Position], keys: KeySerde | None) -> None:
         self._share = share
         self._ahead = [(share_of(one.bucket, share.task.base), one) for one in ahead]
+        self.hash_ms = 0.0
+        """The time in which it found whose rows are."""
         hashes = keys.encode if keys is not None else _no_key
         self._hash: Callable[[Key], int] = remembering(lambda key: bucket_of(hashes(key), 0, MOST_BUCKETS))
 
@@ -62,10 +65,11 @@ class Sieve:
 
     def share_out(self, taken: Taken) -> list[list[int]]:
         """Return which of the rows of a batch each sibling has, by its bucket."""
-        batch, most = taken.batch, self._share.task.factor - 1
+        batch, most, began_ms = taken.batch, self._share.task.factor - 1, monotonic_ms()
         found: list[list[int]] = [[] for _ in range(most + 1)]
         for row, hashed in enumerate(map(self._hash_of, batch.keys or repeat(None), batch.offsets or ())):
             found[hashed & most].append(row)
+        self.hash_ms += monotonic_ms() - began_ms
         return found
 
     def fresh(self, batch: Batch, rows: list[int]) -> list[int]:
@@ -95,8 +99,10 @@ class Sieve:
 
     def _kept(self, batch: Batch) -> list[int]:
         assert batch.offsets is not None, "what is stored has offsets"
-        keys = [None] * len(batch) if batch.keys is None else batch.keys
-        return [row for row, (key, at) in enumerate(zip(keys, batch.offsets, strict=True)) if self._has(key, at)]
+        keys, began_ms = [None] * len(batch) if batch.keys is None else batch.keys, monotonic_ms()
+        kept = [row for row, (key, at) in enumerate(zip(keys, batch.offsets, strict=True)) if self._has(key, at)]
+        self.hash_ms += monotonic_ms() - began_ms
+        return kept
 
     def _has(self, key: Key | None, offset: int) -> bool:
         return self._takes(self._hash_of(key, offset), offset)

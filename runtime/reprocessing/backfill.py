@@ -21,7 +21,7 @@ from planner.model.plan import Plan, StagePlan
 from planner.model.virtual_tasks import VirtualTask, is_task
 from planner.passes import plan as make_plan
 from runtime.assembly.bindings import ANOTHER, Bindings
-from runtime.assembly.history import beside, partitions_of
+from runtime.assembly.history import beside
 from runtime.job.job_model import JOB
 from runtime.job.parameters import PARAMETERS, noted_as, noted_parameters
 from runtime.job.pipeline import Pipeline
@@ -157,26 +157,49 @@ def _spans(
     environment: Environment, app: str, part: Graph, bindings: Bindings
 ) -> tuple[dict[Place, int], dict[Place, int]]:
     """Return where each partition that a part of an application reads begins, and how far that has read it."""
-    found: dict[Place, list[int]] = defaultdict(list)
+    found: dict[str, dict[int, list[Position]]] = defaultdict(lambda: defaultdict(list))
     for name, checkpoint in environment.checkpoints(app).items():
         if is_task(name) or name == FORMER:
             for one in checkpoint.positions:
-                found[one.stream, one.partition].append(one.offset)
+                found[one.stream][one.partition].append(one)
     starts, until = {}, {}
-    for _, stream, partition in partitions_of(bindings, part):
-        offsets, origin = found[stream, partition], bindings.origin(stream, partition)
-        if len({*offsets}) > 1:
-            raise _not_level_error(app, stream, partition)
-        if origin.system not in KEEP_OFFSETS:
-            raise SamzaError(
-                f"{stream!r} is read from {origin.system}, whose records have no offsets of the stream, so that nobody "
-                f"knows which of them the live run has read: archive the stream (samza-dsl streams archive {stream} "
-                "DIR), and read that"
-            )
-        starts[stream, partition] = start = origin.offsets().start
-        # What was never read is read by the live run from its start.
-        until[stream, partition] = offsets[0] if offsets else start
+    there = bindings.sources.keys() | environment.streams().keys()
+    for stream in {stream: None for spec in part.flowing for stream in bindings.streams_of(spec)}:
+        read = found[stream]
+        if stream not in there:
+            # A stream that is new as its input is has no history: the run that follows makes it.
+            if read:
+                system = next(one.system for places in read.values() for one in places)
+                raise SamzaError(
+                    f"the application has read {stream!r} from {system}, and there is no such stream in {environment}: "
+                    f"say where it is, --bind {stream}=PATH, as in a run"
+                )
+            continue
+        for partition in range(bindings.partitions(stream)):
+            positions, origin = read[partition], bindings.origin(stream, partition)
+            if len({one.offset for one in positions}) > 1:
+                raise _not_level_error(app, stream, partition)
+            for one in positions:
+                _check_same_offsets(one, origin.system)
+            starts[stream, partition] = start = origin.offsets().start
+            # What was never read is read by the live run from its start.
+            until[stream, partition] = positions[0].offset if positions else start
     return starts, until
+
+
+def _check_same_offsets(position: Position, system: str) -> None:
+    """Raise SamzaError where offsets of a system do not count what the live run has read."""
+    if position.system != system and not {position.system, system} <= {*KEEP_OFFSETS}:
+        stream, live = position.stream, position.system
+        raise SamzaError(
+            f"the live run has read {stream!r} from {live}, and history would be read from {system}, whose offsets "
+            f"are others, so that nobody knows which of its records the live run has read: "
+            + (
+                f"archive the stream (samza-dsl streams archive {stream} DIR), and read that"
+                if live in KEEP_OFFSETS
+                else f"say what the live run reads, --bind {stream}=PATH"
+            )
+        )
 
 
 def over_history(environment: Environment, part: Pipeline, span: HistorySpan, bind: Mapping[str, object]) -> Run:

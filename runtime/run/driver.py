@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, TypeVar, runtime_checkable
 
+from operators.core.protocols import CheckedProtocol
 from planner.model.plan import Plan
 from runtime.model.clock import sleep_ms
 from runtime.model.errors import Fenced, Grown, Repartitioned, SamzaError, Unavailable
@@ -41,7 +42,7 @@ class Watched(Protocol):
 
 
 @runtime_checkable
-class Committing(Protocol):
+class Committing(Protocol, metaclass=CheckedProtocol):
     """A run that commits when somebody asks for it."""
 
     def want_commit(self) -> None:

@@ -39,7 +39,7 @@ from runtime.model.clock import Clock, SystemClock, sleep_ms
 from runtime.model.errors import Damaged, EnvironmentFault, Fenced, Repartitioned, SamzaError
 from runtime.model.garbage import collector_patient
 from runtime.model.history import HistorySpan
-from runtime.model.metrics import ContainerMetrics, HistogramMetrics, RunMetrics
+from runtime.model.metrics import ContainerMetrics, HistogramMetrics, JobMetrics, RunMetrics
 from runtime.model.state_choice import State
 from runtime.opening.opening import (
     Opened,
@@ -129,9 +129,10 @@ class Run:
                 opened = open_application(*where, levers=levers, from_start=from_start, state=state)
             else:
                 opened = join_application(*where, share)
-            self._bindings, self.plan = opened.bindings, opened.plan
+            self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
             self._moving, self._target = opened.moving, opened.target
-            self._assemble(pipeline.around, opened, settings)
+            with collector_patient():
+                self._assemble(pipeline.around, opened, settings)
         except BaseException:
             self.release()
             raise
@@ -188,7 +189,7 @@ class Run:
         self._check()
         stats = self._environment.state_stats(self._graph.app) if stores else {}
         found = measure(stats, self._graph, self._loop, self._clock.elapsed_ms() - self._started, self._clock)
-        found = with_changes(found, self._recovered)
+        found = with_changes(found, self._recovered, self._job)
         if self._scaler is not None and self._scaler.former:
             found = msgspec.structs.replace(found, operators=(*self._scaler.former, *found.operators))
         replaced, follower = msgspec.structs.replace, self._follower
@@ -569,8 +570,8 @@ class Run:
             self._bindings.fill(opened.generation)
         return settings.until_now or _completes(opened, settings.span)
 
-    def _replan(self, plan: Plan) -> None:
-        self.plan = plan
+    def _replan(self, plan: Plan, job: JobMetrics) -> None:
+        self.plan, self._job = plan, job
 
     def _committer(self, opened: Opened, assembly: Assembly) -> Committer:
         app, generation, positions = self.plan.app, opened.generation, self._recovered.positions

@@ -25,9 +25,9 @@ from runtime.job.job_model import JOB, configuration
 from runtime.loop.loop import Loop
 from runtime.model.assignment import Scale
 from runtime.model.checkpoint import Checkpoint
-from runtime.model.clock import sleep_ms
+from runtime.model.clock import monotonic_ms, sleep_ms
 from runtime.model.errors import EnvironmentFault
-from runtime.model.metrics import OperatorMetrics
+from runtime.model.metrics import JobMetrics, OperatorMetrics
 from runtime.opening.rescaling import rescale, tell_split
 from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.ports.streams import grown_error
@@ -81,7 +81,7 @@ class Scaler:
     loop: Loop
     writer: Executor
     functions: list[Functions]
-    on_change: Callable[[Plan], None]
+    on_change: Callable[[Plan, JobMetrics], None]
 
     def __post_init__(self) -> None:
         self.former: list[OperatorMetrics] = []
@@ -110,6 +110,7 @@ class Scaler:
         )
         if factor == before:
             return True
+        began_ms = monotonic_ms()
         try:
             plan = make_plan(
                 assembly.graph, options, self.counts, wrapped=bool(assembly.around), levers=assembly.levers
@@ -119,10 +120,11 @@ class Scaler:
             await self._apart(partial(assembly.bindings.environment.ask_scale, assembly.plan.app, Scale(before)))
             self._asked = before
             return False
-        await self.loop.exchange(self._exchange(plan, before, why))
+        job = JobMetrics(tasks=plan.tasks, model_ms=monotonic_ms() - began_ms)
+        await self.loop.exchange(self._exchange(plan, job, before, why))
         return True
 
-    async def _exchange(self, plan: Plan, before: int, why: str) -> None:
+    async def _exchange(self, plan: Plan, planned: JobMetrics, before: int, why: str) -> None:
         clock, began = self.assembly.clock, self.assembly.clock.elapsed_ms()
         for task in await self.loop.change({task.number for task in self.loop.tasks}, ()):
             self.former += passed(self.assembly.graph, task)
@@ -134,7 +136,7 @@ class Scaler:
         job = checkpoints.get(JOB, Checkpoint(0))
         job = msgspec.structs.replace(job, meanings={**job.meanings, **configuration(plan, self.counts)})
         where = environment, plan, self.assembly.graph, committer.generation
-        await self._apart(partial(rescale, *where, why, clock.elapsed_ms() - began, {JOB: job}))
+        spent_ms = await self._apart(partial(rescale, *where, why, clock.elapsed_ms() - began, {JOB: job}))
         await self._apart(partial(tell_split, environment, plan, self.assembly.graph))
         if committer.taken and isinstance(environment, LiveEnvironment):  # each task commits by itself
             committer.taken |= await self._apart(partial(environment.commit_by_task, plan.app, range(plan.tasks)))
@@ -146,7 +148,7 @@ class Scaler:
             self.functions.append(task.functions)
             await task.functions.open()
         await self.loop.change((), tasks)
-        self.on_change(plan)
+        self.on_change(plan, msgspec.structs.replace(planned, checkpoints_ms=spent_ms))
         paused_ms = clock.elapsed_ms() - began
         words = plan.app, before, plan.options.factor, plan.tasks, round(paused_ms)
         _log.info("%s: each task is split into %d no more, but into %d: %d tasks go on after %d ms", *words)

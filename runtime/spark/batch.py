@@ -30,6 +30,7 @@ from runtime.spark.table_outputs import KeptOutputs
 from runtime.systems.kafka.client.topic import cluster_of
 from runtime.units.carried_error import told
 from runtime.units.driver.application import Application, check_free, is_publishing
+from runtime.units.driver.connected import Connected
 from runtime.units.driver.engine import BatchRun, Runnable, run_together
 from runtime.units.program import Program
 from runtime.units.publication.handover_parts import StagedHandover
@@ -82,22 +83,30 @@ def run_batch(
     With a `span` it is run over that part of them, and what it came to there handed over. Where an earlier run has died
     while it published to topics, that is done, and nothing else.
     """
-    kept = KeptOutputs(on, pipeline.graph, settings.bind or {}, data, settings.collect)
+    on_brokers = cluster_of(settings.environment) is not None
+    places = Connected(pipeline.graph, settings.bind or {}, data, on_brokers)
+    said = places.outputs(settings.bind or {})
+    kept = KeptOutputs(on, pipeline.graph, said, data, settings.collect)
     with kept.begun():
-        bound = kept.bound(settings.bind or {})
+        bound = kept.bound(said)
         # An earlier run's files, topics and handover come before its tables: laid down, these are not yet its end.
         goes_on = is_publishing(pipeline.graph, bound, data)
         if not goes_on and (left := kept.left) is not None:
             # An earlier run was through: only tables are written that do not have its rows yet.
             kept.finish(left)
+            places.deliver()
             return SparkRun(KeptAlone(make_plan(pipeline.graph, whole(pipeline.options))), left, kept, on)
+        if not goes_on and places.is_left:
+            places.deliver()
+            return SparkRun(KeptAlone(make_plan(pipeline.graph, whole(pipeline.options))), RunMetrics(), kept, on)
         if not goes_on:
             # Before inputs are laid down, which may take long.
             check_free(pipeline.graph, bound, data, cluster_of(settings.environment))
         kept.begin(goes_on)
-        with laid_down(on, pipeline.graph, bound, data) as bind:
+        with laid_down(on, pipeline.graph, places.inputs(bound), data) as bind:
             done = _run_bound(pipeline, data, on, replace(settings, bind=bind), handover, watch)
         kept.finish(done.metrics())
+        places.deliver()
         return SparkRun(done.application, done.metrics(), kept, on)
 
 

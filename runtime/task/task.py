@@ -74,7 +74,7 @@ class Task:
         self.current: Reader | None = None
         self.busy = False
         self.thread: int | None = None
-        self.process_ms = self.window_ms = 0.0
+        self.process_ms = self.window_ms = self.own_ms = 0.0
         self.steps, self.firings = Durations("step"), Durations("firing")
         """How long it takes to take in some records at once, and to fire some of what is due."""
         self.starved = Stopwatch(clock)
@@ -291,7 +291,7 @@ class Task:
             self._admit(lane, reader, taken.batch, taken.raw)
         elapsed_ms = self._clock.elapsed_ms() - started
         self.process_ms += elapsed_ms
-        self.steps.add(elapsed_ms)
+        self.steps.add(elapsed_ms, held=(taken.batch,))
         rows = len(taken.batch) + sum(taken.dropped.values()) if taken.folded is None else taken.folded.number
         lane.pace.took(rows, elapsed_ms)
         self.fire()

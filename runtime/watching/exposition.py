@@ -76,8 +76,15 @@ BY_OPERATOR: Mapping[Instrument, Callable[[OperatorMetrics], int]] = {
 COUNTED = _counter("samza.operator.counted", "{count}", "Counters of the user's own, and those that joins keep.")
 OPERATOR_DELAY = _gauge("samza.operator.watermark.delay", "s", "Time that event time is behind, in the slowest task.")
 
+JOB_TASKS = _gauge("samza.job.tasks", "{task}", "Tasks of the job, virtual ones included.")
+MODEL_TIME = _gauge("samza.job.model.time", "s", "Time that it took to plan the tasks of the job.")
+CHECKPOINTS_TIME = _gauge("samza.job.checkpoints.time", "s", "Time that the checkpoints of split or merged tasks took.")
+
 IN_FLIGHT = _gauge("samza.task.in_flight", "{message}", "Messages that a task waits for.")
 BUSY = _counter("samza.task.busy.time", "s", "Time of a task, by what it was spent on.")
+READ_TIME = _counter("samza.task.read.time", "s", "Time in which a task read its inputs.")
+HASH_TIME = _counter("samza.task.key_hash.time", "s", "Time to find by keys which records are of a virtual task.")
+OWN_TIME = _counter("samza.task.store_share.time", "s", "Time to find which entries of state are of a virtual task.")
 ASSIGNED = _gauge("samza.task.assigned", "1", "Which container has a task.")
 
 LAG = _gauge("samza.input.lag", "{record}", "Records of a partition that are not read yet.")
@@ -124,7 +131,8 @@ DURATIONS: Mapping[Timed, tuple[Instrument, str]] = {
 """The histogram of each kind of duration, and the label that says of what it is."""
 
 INSTRUMENTS = (
-    *(UPTIME, WARNINGS, DEATHS, RESTARTS, TAKE_OVERS, *BY_OPERATOR, COUNTED, OPERATOR_DELAY, IN_FLIGHT, BUSY, ASSIGNED),
+    *(UPTIME, WARNINGS, DEATHS, RESTARTS, TAKE_OVERS, *BY_OPERATOR, COUNTED, OPERATOR_DELAY, JOB_TASKS),
+    *(MODEL_TIME, CHECKPOINTS_TIME, IN_FLIGHT, BUSY, READ_TIME, HASH_TIME, OWN_TIME, ASSIGNED),
     *(LAG, OFFSET, INPUT_DELAY, HELD, IDLE, OWNED, JUMPS, ENTRIES, SIZE, RESTORED, COMMITS, COMMIT_AGE, REBALANCES),
     *(SETTLED, SILENCE, STAGE_TASKS, *(instrument for instrument, _ in DURATIONS.values())),
 )
@@ -184,6 +192,11 @@ def _operators(metrics: RunMetrics, now_ms: int) -> Iterator[Series]:
 
 
 def _tasks(metrics: RunMetrics) -> Iterator[Series]:
+    if (job := metrics.job) is not None:
+        yield Series(JOB_TASKS, (), job.tasks)
+        yield Series(MODEL_TIME, (), job.model_ms / 1_000)
+        if job.checkpoints_ms is not None:
+            yield Series(CHECKPOINTS_TIME, (), job.checkpoints_ms / 1_000)
     for task in metrics.tasks:
         of = ("task", str(task.task))
         yield Series(IN_FLIGHT, (of,), task.in_flight)
@@ -196,6 +209,9 @@ def _tasks(metrics: RunMetrics) -> Iterator[Series]:
         }
         for activity, ms in spent.items():
             yield Series(BUSY, (of, ("activity", activity)), ms / 1_000)
+        yield Series(READ_TIME, (of,), task.read_ms / 1_000)
+        yield Series(HASH_TIME, (of,), task.hash_ms / 1_000)
+        yield Series(OWN_TIME, (of,), task.own_ms / 1_000)
 
 
 def _inputs(metrics: RunMetrics, now_ms: int) -> Iterator[Series]:

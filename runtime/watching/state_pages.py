@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 from urllib.parse import unquote
 
+from operators.core.protocols import CheckedProtocol
 from planner.model.graph import Graph
 from runtime.model.clock import sleep_ms
 from runtime.model.errors import SamzaError
@@ -25,7 +26,7 @@ SOON_MS = 60_000.0
 
 
 @runtime_checkable
-class KeepsState(Protocol):
+class KeepsState(Protocol, metaclass=CheckedProtocol):
     """A run that answers for the state that its process, or its containers, have."""
 
     async def state_answer(self, request: StateRequest) -> StateAnswer:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
+from operators.core.base import Batch
 from runtime.functions.calls import AsyncFunction, CallHeaders, Calls
 from runtime.model.clock import sleep_ms, wall_clock_ms
 from runtime.model.errors import SamzaError
@@ -15,8 +17,9 @@ from runtime.run.driver import Watched
 from runtime.watching.exposition import DURATIONS, INSTRUMENTS, Instrument, Labels, series
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
     from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider, Observation
-    from opentelemetry.trace import Tracer
+    from opentelemetry.trace import Link, Tracer
 
 SCOPE = "samza_dsl"
 """The name under which OpenTelemetry knows who made metrics and spans."""
@@ -24,6 +27,8 @@ LOOK_MS = 5_000.0
 """The interval at which numbers are gathered: readers export once a minute, and ask in threads of their own."""
 SPANS: dict[Timed, str] = {"step": "process", "firing": "fire", "commit": "commit", "rebalance": "rebalance"}
 """The spans that are made of durations when these are over; calls have theirs while they run."""
+MOST_LINKS = 128
+"""The links of a span: SDKs keep so many where nothing else is said, and drop others."""
 
 
 class Telemetry:
@@ -69,15 +74,16 @@ class Telemetry:
     def _attributes(self, labels: Labels) -> dict[str, str]:
         return {f"samza.{name}": value for name, value in (("app", self.app), *labels)}
 
-    def hear(self, what: Timed, of: str, ms: float) -> None:
+    def hear(self, what: Timed, of: str, ms: float, held: Sequence[Batch] = ()) -> None:
         """Hear of a duration that is over, in the thread in which it was counted."""
         histogram, label = self._durations[what]
         attributes = self._attributes(((label, of),) if label else ())
         histogram.record(ms / 1_000, attributes)
         if what in SPANS:
             ended_ns = wall_clock_ms() * 1_000_000
+            began_ns = ended_ns - int(ms * 1_000_000)
             span = self._tracer.start_span(
-                SPANS[what], start_time=ended_ns - int(ms * 1_000_000), attributes=attributes
+                SPANS[what], start_time=began_ns, attributes=attributes, links=_links_of(held)
             )
             span.end(ended_ns)
 
@@ -88,11 +94,10 @@ class Telemetry:
 
         The span's own parent is that of the message's headers, where it has one, and the results' headers name it.
         """
-        from opentelemetry.propagate import extract, inject
+        from opentelemetry.propagate import inject
 
         attributes = self._attributes((("operator", operator),))
-        said = {} if headers is None else {name: value.decode("latin-1") for name, value in headers.found.items()}
-        parent = extract(said) if said else None
+        parent = _context_in(headers.found) if headers is not None and headers.found else None
         with self._tracer.start_as_current_span(f"call {operator}", parent, attributes=attributes):
             result = await function(argument)
             # Behind the call: another try at it is no part of this one.
@@ -112,6 +117,28 @@ class Telemetry:
         finally:
             if not run.failed:
                 self.take(run.metrics())
+
+
+def _context_in(headers: Mapping[str, bytes]) -> Context:
+    """Return the context that a message's headers name."""
+    from opentelemetry.propagate import extract
+
+    return extract({name: value.decode("latin-1") for name, value in headers.items()})
+
+
+def _links_of(held: Sequence[Batch]) -> list[Link]:
+    """Return links to the spans that messages name in their headers, each once, of the first `MOST_LINKS`."""
+    from opentelemetry.trace import Link, get_current_span
+
+    found: dict[tuple[int, int], Link] = {}
+    for headers in chain.from_iterable(batch.headers or () for batch in held):
+        if headers:
+            span = get_current_span(_context_in(headers)).get_span_context()
+            if span.is_valid:
+                found.setdefault((span.trace_id, span.span_id), Link(span))
+        if len(found) == MOST_LINKS:
+            break
+    return [*found.values()]
 
 
 @cache

@@ -12,6 +12,7 @@ from planner.model.plan import Plan
 from runtime.commit.commit import SHARED
 from runtime.model.checkpoint import Position
 from runtime.opening.deletion import check_not_shared
+from runtime.opening.former_layout import check_set_back
 from runtime.opening.rewind import begin_anew, intermediate_streams
 from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.systems.connectors.places import pulled_places
@@ -110,6 +111,7 @@ def set_position(
                 f"--state reset needs the application's file in place of {app!r}, as its plan says which streams "
                 "are tables: samza-dsl checkpoint set app.py ..."
             )
+        check_set_back(place, app, moves, plan)
         check_not_shared(place, app)
         # A run that goes on is refused here, or fenced: its next commit would undo what is set.
         place.own(app)

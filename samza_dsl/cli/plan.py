@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 import typer
@@ -18,6 +20,7 @@ from runtime.assembly.bindings import Bindings
 from runtime.encoding.formats.rows import type_of_rows
 from runtime.ports.environment import Environment
 from runtime.systems.connectors.schemes import promise_of
+from runtime.units.driver.connected import Connected
 from samza_dsl.application.app import App
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, exists, opened
 from samza_dsl.cli.errors import Mistake, told
@@ -63,7 +66,11 @@ def plan(
         else:
             with opened(data, environment, kafka_options) as place:
                 planned = plan_of(app, place)
-        planned = with_places(planned, bindings_of(app, bind or [], {}))
+        bound = bindings_of(app, bind or [], {})
+        if on == "spark":
+            # What a run there would refuse is told before it.
+            Connected(app.graph(), bound, data, environment is not None)
+        planned = with_places(planned, bound)
         for file, draw in ((html, planned.to_html), (svg, planned.to_svg)):
             if file is not None:
                 written_to(file, draw())
@@ -73,10 +80,11 @@ def plan(
                 typer.echo("\n" + (on_spark(planned, app) if on == "spark" else live(planned, app)))
 
 
-def plan_of(app: App, environment: Environment) -> Plan:
-    """Plan an application for the streams that exist in an environment."""
+def plan_of(app: App, environment: Environment, bind: Mapping[str, object] = MappingProxyType({})) -> Plan:
+    """Plan an application for the streams that exist in an environment, and for what is bound."""
     graph = app.graph()
-    return app.plan(Bindings(environment, graph, {}).partition_counts(graph))
+    with closing(Bindings(environment, graph, bind)) as bindings:
+        return app.plan(bindings.partition_counts(graph))
 
 
 def with_places(planned: Plan, bound: Mapping[str, object]) -> Plan:

@@ -187,7 +187,7 @@ def settling(function: Callable[..., None], name: str = "") -> Callable[..., Non
     """
     own = _parameters(function)
     added = _added(name)
-    shared = own.keys() if name == "run" else {*PLACES, *(("bind",) if name == "take-over" else ())}
+    shared = own.keys() if name == "run" else {*PLACES, *(("bind",) if name in ("take-over", "evolve") else ())}
     settings = {one for one in (*own, *added) if one in shared or one in added}
 
     def command(ctx: typer.Context, **flags: object) -> None:

@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal, NamedTuple
 
 import typer
@@ -26,6 +27,7 @@ from runtime.opening.deletion import check_not_shared
 from runtime.opening.evolution import Decisions, Evolved, anew_of, evolved
 from runtime.opening.rewind import check_move, no_state_error
 from runtime.opening.stored_state import CHANGING, STAGED, StoredOperator, finish, forget, move, stored
+from runtime.ports.connectors import PushedSource
 from runtime.ports.environment import Environment, SnapshotEnvironment, typed
 from runtime.ports.state import StateSnapshot
 from runtime.reprocessing.backfill import Backfill, backfill_of, drop_backfill, over_history, run_backfill
@@ -33,6 +35,7 @@ from runtime.spark.session import Spark, check_installed
 from runtime.stored_state.entries import OPERATOR, TASK, VALUE, Row, Stored, StoredEntries, entries_of
 from runtime.stored_state.replacement import Change, check_convert, converted, imported
 from runtime.stored_state.row_files import check_suffix, read_lines, read_rows, write_lines, write_rows
+from samza_dsl.application.app import App
 from samza_dsl.application.loading import load_function
 from samza_dsl.cli.checkpoint import AppArgument, known
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened
@@ -40,8 +43,8 @@ from samza_dsl.cli.errors import FAILED, Mistake, told
 from samza_dsl.cli.output import Column, print_rows, say
 from samza_dsl.cli.plan import plan_of, written_to
 from samza_dsl.cli.reprocess import archives_of
-from samza_dsl.cli.run import MasterOption
-from samza_dsl.cli.settings import loaded
+from samza_dsl.cli.run import MasterOption, bindings_of
+from samza_dsl.cli.settings import kafka_said, loaded
 from samza_dsl.view.readable import watermark_of
 
 state = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the state of operators, and change it.")
@@ -297,6 +300,9 @@ def evolve(
         list[str] | None,
         typer.Option("--from", metavar="[NAME=]PATH", help="Read history from an archive, in the place of an input."),
     ] = None,
+    bind: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=PATH", help="What the live run binds: files, or Kafka topics.")
+    ] = None,
     on: Annotated[Literal["spark"] | None, typer.Option(help="Compute history on Spark.")] = None,
     master: MasterOption = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it on a page that needs no network.")] = None,
@@ -314,14 +320,15 @@ def evolve(
     does the rest. Without --apply nothing is changed, and the exit code is 1 where a run would be refused.
     """
     with told(), opened(data, environment, kafka_options) as place:
-        app, planned = _planned(target, place, "evolve app.py")
+        live = {} if not bind else _read_by(loaded(target), bind)
+        app, planned = _planned(target, place, "evolve app.py", live)
         known(place, app)
         if not apply and (forget_said or convert):
             raise Mistake("--forget and --convert are about what --apply does: add it, or leave them out")
         said = _decisions(planned, forget_said, convert, again, keep)
-        _draw(place, planned, said, html, svg)
+        _draw(place, planned, live, said, html, svg)
         if not apply:
-            if _told_of(place, planned, target, said):
+            if _told_of(place, planned, live, said):
                 raise typer.Exit(FAILED)
             return
         if on is not None and environment is not None:
@@ -330,21 +337,31 @@ def evolve(
             changes = {id: load_function(function) for id, function in map(_conversion, convert or ())}
             application = loaded(target)
         _own(place, app)
-        bound = archives_of(application, sources)
-        _apply(
-            place, application.pipeline(), planned, _AskedEvolution(said, changes, bound, on is not None, master, yes)
-        )
-        if _told_of(place, planned, target, Decisions()):
+        asked = _AskedEvolution(said, changes, live, archives_of(application, sources), on is not None, master, yes)
+        _apply(place, application.pipeline(), planned, asked)
+        if _told_of(place, planned, live, Decisions()):
             raise typer.Exit(FAILED)
 
 
+def _read_by(app: App, said: list[str]) -> dict[str, object]:
+    """Return the places that a live run binds its inputs to; what one pushes is read where the run keeps it."""
+    read = {spec.stream for spec in app.graph().inputs.values()}
+    bound = bindings_of(app, said, kafka_said())
+    return {name: what for name, what in bound.items() if name in read and not isinstance(what, PushedSource)}
+
+
 def _draw(
-    place: Environment, planned: tuple[Plan, Graph], said: Decisions, html: Path | None, svg: Path | None
+    place: Environment,
+    planned: tuple[Plan, Graph],
+    live: Mapping[str, object],
+    said: Decisions,
+    html: Path | None,
+    svg: Path | None,
 ) -> None:
     """Draw the plan, with what becomes of each operator that has run, or that keeps state."""
     if html is None and svg is None:
         return
-    found = {one.operator: one for one in _compared(place, planned)}
+    found = {one.operator: one for one in _compared(place, planned, live)}
     anew = anew_of(planned[1], found, said)
     marks = {
         id: " · ".join(
@@ -362,11 +379,12 @@ def _draw(
 
 
 class _AskedEvolution(NamedTuple):
-    """The request that a program's change be applied."""
+    """The request that a program's change be applied, with what the live run binds and where history lies elsewhere."""
 
     said: Decisions
     changes: Mapping[str, Change]
-    bound: Mapping[str, object]
+    live: Mapping[str, object]
+    archives: Mapping[str, object]
     on_spark: bool
     master: str | None
     yes: bool
@@ -374,8 +392,9 @@ class _AskedEvolution(NamedTuple):
 
 def _apply(place: Environment, pipeline: Pipeline, planned: tuple[Plan, Graph], asked: _AskedEvolution) -> None:
     """Do what a program's change asks for, after its user has said yes."""
-    app, found = planned[0].app, {one.operator: one for one in _compared(place, planned)}
-    backfill = _backfill(place, pipeline, anew_of(planned[1], found, asked.said), asked.bound)
+    app, found = planned[0].app, {one.operator: one for one in _compared(place, planned, asked.live)}
+    operators = anew_of(planned[1], found, asked.said)
+    backfill = _backfill(place, pipeline, operators, {**asked.live, **asked.archives})
     steps = _steps(found, asked.said, asked.changes)
     words = [*([_history(backfill)] if backfill else []), *(step.says for step in steps)]
     if not words:
@@ -486,13 +505,14 @@ def _conversion(said: str) -> tuple[str, str]:
     return operator, function
 
 
-def _compared(place: Environment, planned: tuple[Plan, Graph]) -> list[Evolved]:
-    return evolved(place, *planned, Bindings(place, planned[1], {}).partition_counts(planned[1]))
+def _compared(place: Environment, planned: tuple[Plan, Graph], live: Mapping[str, object]) -> list[Evolved]:
+    with closing(Bindings(place, planned[1], live)) as bindings:
+        return evolved(place, *planned, bindings.partition_counts(planned[1]))
 
 
-def _told_of(place: Environment, planned: tuple[Plan, Graph], target: str, said: Decisions) -> bool:
+def _told_of(place: Environment, planned: tuple[Plan, Graph], live: Mapping[str, object], said: Decisions) -> bool:
     """Print what becomes of each operator; return whether a run would be refused."""
-    found = _compared(place, planned)
+    found = _compared(place, planned, live)
     columns = [Column("operator"), Column("now"), Column("keys", right=True), Column("what it means")]
     print_rows(columns, [[one.operator, one.what, f"{one.entries:,}", one.means] for one in found])
     refused = [one for one in found if one.complaints]
@@ -585,9 +605,11 @@ def _text(value: object) -> str:
     return str(value) if plain else to_json(value).decode()
 
 
-def _planned(target: str, place: Environment, words: str) -> tuple[str, tuple[Plan, Graph]]:
+def _planned(
+    target: str, place: Environment, words: str, bind: Mapping[str, object] = MappingProxyType({})
+) -> tuple[str, tuple[Plan, Graph]]:
     """Return an application's name, its plan and its graph; raises `Mistake` where its file was not named."""
-    app, planned = _loaded(target, place)
+    app, planned = _loaded(target, place, bind)
     if planned is None:
         raise Mistake(
             f"this needs the application's file in place of {target!r}, as its plan says what an operator keeps: "
@@ -596,13 +618,15 @@ def _planned(target: str, place: Environment, words: str) -> tuple[str, tuple[Pl
     return app, planned
 
 
-def _loaded(target: str, place: Environment) -> tuple[str, tuple[Plan, Graph] | None]:
+def _loaded(
+    target: str, place: Environment, bind: Mapping[str, object] = MappingProxyType({})
+) -> tuple[str, tuple[Plan, Graph] | None]:
     """Return an application's name, and its plan and graph where its file was named."""
     if not target.partition(":")[0].endswith(".py"):
         return target, None
     with told(loading=True):
         app = loaded(target)
-        return app.name, (plan_of(app, place), app.graph())
+        return app.name, (plan_of(app, place, bind), app.graph())
 
 
 def _own(place: Environment, app: str) -> None:

@@ -53,6 +53,10 @@ READ_BY_ALL = Tested(
     "tests/runtime/test_laws_on_kafka.py::test_what_was_written_can_be_read_by_all_when_its_writer_has_closed"
 )
 AMONG_ON_KAFKA = Tested("tests/runtime/test_laws_on_kafka.py::test_so_do_containers_that_come_and_die_and_fall_silent")
+GROWN = Tested(
+    "tests/runtime/test_repartitioning.py::test_an_application_that_did_not_run_meanwhile_takes_each_growth_up_in_turn"
+)
+STRUCK = Tested("tests/runtime/test_repartitioning_on_kafka.py::test_wherever_it_is_struck_a_move_is_completed")
 ELASTIC = "tests/runtime/test_elasticity.py::"
 SPLIT_LIVE = Tested(f"{ELASTIC}test_tasks_that_are_split_and_merged_while_they_run_come_to_what_the_records_say")
 SPLIT_ANEW = Tested(f"{ELASTIC}test_whatever_the_factors_from_run_to_run_the_end_is_that_of_the_records")
@@ -545,5 +549,35 @@ BUGS = (
         "if isinstance(relay, SplitRelay) and len(readers) < len(relay.shares):",
         "if isinstance(relay, SplitRelay) and not readers:",
         SPLIT_LIVE,
+    ),
+    Bug(
+        "commit what was read or written by an outdated number of partitions",
+        "runtime/systems/log/environment.py",
+        "            check_among(commit.among, ",
+        "            check_among({}, ",
+        Tested(
+            "tests/conformance/test_growing_environment.py::test_whoever_chose_among_fewer_partitions_writes_nothing"
+        ),
+    ),
+    Bug(
+        "take a stream that grew twice for one that grew once",
+        "runtime/opening/former_layout.py",
+        "len(grown[step + 1]) if step + 1 < len(grown) else existing[stream].partitions",
+        "existing[stream].partitions",
+        GROWN,
+    ),
+    Bug(
+        "move state before what lay by the former partitions was read",
+        "runtime/opening/former_layout.py",
+        "ends |= {(stream, partition): at for",
+        "ends |= {(stream, partition): 0 for",
+        GROWN,
+    ),
+    Bug(
+        "leave the group of a topic behind where a move has left its partitions",
+        "runtime/systems/kafka/coordination/owner.py",
+        "    found = dict.fromkeys(left, 0)\n",
+        "    found: dict[tuple[str, int], int] = {}\n",
+        STRUCK,
     ),
 )

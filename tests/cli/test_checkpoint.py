@@ -5,6 +5,7 @@ import json
 import pytest
 
 from runtime.systems.log.environment import LogEnvironment
+from samza_dsl import produce
 
 ORDERS = [{"customer": name, "amount": 1, "at_ms": at} for at, name in enumerate(["ann", "bob", "ann", "cy"])]
 KEEPING = ("--state", "keep")
@@ -204,3 +205,36 @@ def test_a_damaged_directory_is_told_of(call, ran, folder):
 def test_without_a_directory_there_is_nothing_to_verify(call):
     result = call("verify", "--data", "nowhere")
     assert (result.exit_code, "no data directory at nowhere" in result.stderr) == (1, True)
+
+
+COUNTING = """
+from samza_dsl import App
+
+app = App("counting")
+words = app.input("words", value=str, key=str)
+words{between}.scan(lambda total, word: (total or 0) + 1, op_id="count").send_to(app.output("counts", value=int))
+"""
+
+
+@pytest.mark.parametrize("how", [KEEPING, ("--state", "reset")], ids="-".join)
+@pytest.mark.parametrize("between", ["", '.partition_by(lambda word: word, partitions=2, key_type=str, op_id="by")'])
+def test_a_place_before_more_partitions_were_added_is_refused_where_state_lies_by_its_keys(call, between, how):
+    with open("counting.py", "w") as file:
+        file.write(COUNTING.format(between=between))
+    produce("words", ["a", "b", "c"], key=str)
+    assert call("run", "counting.py", "--until-now").exit_code == 0
+    assert call("streams", "grow", "words", "--partitions", "3").exit_code == 0
+    assert call("run", "counting.py", "--until-now").exit_code == 0
+    before = positions(call, "counting")
+    result = call("checkpoint", "set", "counting.py", "words:0", "1", *how)
+    assert (result.exit_code == 0) is bool(between), result.stderr
+    if not between:
+        assert "ended at offset 3 when the stream was given more partitions" in " ".join(result.stderr.split())
+        assert "samza-dsl reset counting" in " ".join(result.stderr.split())
+        assert positions(call, "counting") == before
+    if how == KEEPING:
+        by_name = call("checkpoint", "set", "counting", "words:0", "2", *KEEPING)
+        assert by_name.exit_code != 0
+        assert "or name the file of 'counting'" in " ".join(by_name.stderr.split())
+    assert call("checkpoint", "set", "counting.py", "words:0", "3", *how).exit_code == 0
+    assert call("checkpoint", "set", "counting.py", "words:2", "earliest", *how).exit_code == 0

@@ -1,5 +1,7 @@
 """A program is compared with what has run: what each change means, and what is applied is what a run then needs."""
 
+from collections import Counter
+
 import pytest
 
 HEAD = """
@@ -229,3 +231,56 @@ def test_the_plan_is_drawn_with_what_becomes_of_each_operator(ran, call, folder)
             assert f">{words}</text>" in drawn
         assert "mark-dropped" in drawn and "mark-added" in drawn
     assert "mark-" not in call("plan", "app.py", "--svg", "bare.svg").stdout + (folder / "bare.svg").read_text()
+
+
+def test_what_a_run_binds_is_history_as_well(write, call):
+    bound = ("--bind", "sales=sales.jsonl", "--data")
+
+    def outputs(data):
+        assert call("run", "app.py", "--until-now", *bound, data).exit_code == 0
+        return {name: Counter(lines(call, name, "--data", data)) for name in ("kept", "sums", "new")}
+
+    write("sales.jsonl", sold(*range(21)))
+    write("app.py", SPENT.format(2, "count()") + '    by_shop.send_to(app.output("new"))\n')
+    before = outputs("evolved")
+    write("app.py", LATER)
+    from_start = outputs("fresh")
+    refused = call("evolve", "app.py", "--apply", "--yes", "--data", "evolved")
+    assert refused.exit_code == 1
+    assert "say where it is, --bind sales=PATH" in refused.stderr.replace("\n", " ")
+    assert table(call("evolve", "app.py", *bound, "evolved"))["new"] == ["added", "0"]
+    applied = call("evolve", "app.py", "--apply", "--yes", *bound, "evolved")
+    assert "computes 'sums', 'new' from history (21 offsets of 'sales')" in applied.stdout, applied.stderr
+    write("sales.jsonl", sold(*range(60)))
+    after, whole = outputs("evolved"), outputs("fresh")
+    for name in after:
+        again = after[name] - before[name] - (whole[name] - from_start[name])
+        # Panes that the end of the file has closed from the start are open where the back-fill joins.
+        assert after[name] - before[name] - again == whole[name] - from_start[name], name
+        assert again <= from_start[name] and not (again and name == "kept"), name
+        assert after[name] > before[name]
+
+
+def test_history_is_not_read_where_offsets_count_something_else(spent, write, call):
+    write("app.py", LATER)
+    write("sales.jsonl", sold(*range(21)))
+    refused = call("evolve", "app.py", "--apply", "--yes", "--from", "sales=sales.jsonl")
+    assert refused.exit_code == 1
+    assert "archive the stream (samza-dsl streams archive sales DIR)" in refused.stderr.replace("\n", " ")
+    write("app.py", SPENT.format(2, "count()"))
+    assert call("run", "app.py", "--bind", "sales=sales.jsonl", "--until-now", "--data", "elsewhere").exit_code == 0
+    write("app.py", LATER)
+    assert call("streams", "archive", "sales", "archive").exit_code == 0
+    refused = call("evolve", "app.py", "--apply", "--yes", "--from", "sales=archive", "--data", "elsewhere")
+    assert refused.exit_code == 1
+    assert "say what the live run reads, --bind sales=PATH" in refused.stderr.replace("\n", " ")
+
+
+def test_an_input_that_nobody_has_made_yet_has_no_history(ran, call):
+    more = (
+        '    app.input("refunds", value=dict, key=lambda r: r["shop"]).scan(lambda n, r: n + 1, init=int, op_id="back")'
+    )
+    applied = ran(V1 + more + '.send_to(app.output("back"))\n', "--apply", "--yes", "--again", "euros")
+    assert applied.exit_code == 0, applied.stderr
+    assert "computes 'euros', 'back' from history (4 offsets of 'sales')" in applied.stdout
+    assert call("run", "app.py", "--until-now").exit_code == 0

@@ -16,7 +16,7 @@ from runtime.ports.commits import Commit
 from runtime.systems.connectors import inbox
 from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.memory.environment import MemoryEnvironment
-from runtime.units.driver.application import check_not_connected
+from runtime.units.driver.connected import refuse_connectors
 from samza_dsl import App, PlanError, SamzaError, dead_letter
 from samza_dsl.connectors import Intake, PushedRecord, PushedSource
 from samza_dsl.testing import check_source
@@ -224,7 +224,7 @@ def shared_out(bind: dict[str, Any]) -> None:
     ("use", "error"),
     [
         (shared_out, "every container opens what is bound, and can't open a PushedSource"),
-        (check_not_connected, "a connector is read and written by a live run alone"),
+        (refuse_connectors, "a run on Spark that goes on reads and writes no connectors"),
     ],
 )
 def test_who_can_not_use_it_says_so(use: Callable[[dict[str, Any]], None], error: str) -> None:

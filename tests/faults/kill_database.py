@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 import duckdb
 import msgspec
 import psycopg
+import redis
 
 from operators.core.base import Batch
 from runtime.model.errors import Fenced
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, Options, SamzaError, connectors
-from tests.databases import postgres
+from tests.databases import postgres, redis_server
 from tests.faults import broken
 from tests.faults.processes import Child, child
 from tests.faults.trials import Missed, Order, Verdict, one_by_one
@@ -53,11 +54,23 @@ class Place(NamedTuple):
     suffix: str
 
     def sinks(self) -> dict[str, object]:
+        if self.kind == "redis":
+            bookings = connectors.redis_stream(self.where, f"bookings_{self.suffix}")
+            return {
+                "bookings": bookings,
+                "newest": connectors.redis_hashes(self.where, f"newest_{self.suffix}", "account"),
+            }
         make = getattr(connectors, self.kind)
         by_key = make(self.where, f"newest_{self.suffix}", key="account")
         return {"bookings": make(self.where, f"bookings_{self.suffix}"), "newest": by_key}
 
     def rows(self, table: str) -> list[tuple[int, ...]]:
+        if self.kind == "redis":
+            with closing(redis.Redis.from_url(self.where)) as client:
+                is_stream = client.exists(f"{table}_{self.suffix}")
+                added = [fields for _, fields in client.xrange(f"{table}_{self.suffix}")] if is_stream else []
+                found = added or [client.hgetall(key) for key in client.scan_iter(f"{table}_{self.suffix}:*")]
+            return [tuple(int(row[name.encode()]) for name in Booking.__struct_fields__) for row in found]
         connect: dict[str, Callable[[str], Any]] = {
             "sqlite": sqlite3.connect,
             "duckdb": duckdb.connect,
@@ -202,10 +215,12 @@ def databases() -> Iterator[Iterator[MakePlace]]:
     def file(kind: str, seed: int, work: Path) -> Place:
         return Place(kind, str(work / f"rows.{kind}"), "1")
 
-    with postgres.running() as url:
-        yield cycle(
-            [partial(file, "sqlite"), lambda seed, work: Place("postgres", url, str(seed)), partial(file, "duckdb")]
-        )
+    def server(kind: str, url: str, seed: int, work: Path) -> Place:
+        return Place(kind, url, str(seed))
+
+    with postgres.running() as sql, redis_server.running() as keys:
+        servers = [partial(server, "postgres", sql), partial(server, "redis", keys)]
+        yield cycle([partial(file, "sqlite"), servers[0], partial(file, "duckdb"), servers[1]])
 
 
 def campaign(order: Order) -> Verdict:

@@ -142,3 +142,21 @@ def test_a_stream_of_the_embedded_log_that_was_made_anew_otherwise_is_refused(tm
     write("words", ["a"], key=str, data=tmp_path, partitions=2)
     with pytest.raises(SamzaError, match="'words', partition 0, was made anew since it was read up to offset 1"):
         app.run(tmp_path, until_now=True)
+
+
+@pytest.mark.parametrize("how", [(), ("--containers", "2")], ids=["alone", "containers"])
+def test_a_repartitioning_into_other_partitions_takes_its_state_along(how, run, broker, topics):
+    keyed = 'words.partition_by(str.lower, partitions={}, op_id="by-word")'
+    counts = (
+        keyed + '.scan(lambda total, word: (total or 0) + 1, emit=lambda word, total: [word, total], op_id="count")'
+    )
+    letters = "abcdefgh"
+    for turn, partitions in enumerate((2, 4, 3)):
+        produce(broker, f"{topics}-words", *((0, None, letter.encode()) for letter in letters))
+        process = run(counts.format(partitions), "cluster", "--until-now", *how)
+        said, _ = process.communicate(timeout=600)
+        assert process.returncode == 0, said
+        assert "Traceback" not in said
+        assert written(broker, topics) == sorted(
+            b'["%s",%d]' % (letter.encode(), total) for letter in letters for total in range(1, turn + 2)
+        )

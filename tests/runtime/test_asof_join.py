@@ -114,7 +114,7 @@ def number_of(environment, stream):
     layout=st.sampled_from(("one partition", "partition_by", "on", "memory of one run")),
     below=st.sampled_from(("window", "window behind a partition_by", "nothing")),
 )
-@settings(max_examples=examples(60, 2_000))
+@settings(max_examples=examples(30, 2_000))
 def test_a_run_comes_to_what_its_histories_say(
     how, direction, data, crashes, disorder, tolerance, batch_records, most, layout, below
 ):

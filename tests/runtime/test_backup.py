@@ -20,6 +20,7 @@ from runtime.systems.log.database import verify
 from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, Options, total, tumbling
 from tests.faults.processes import child
+from tests.scale import examples
 
 PIECES = 6
 
@@ -89,7 +90,7 @@ def outputs(path):
     pieces=st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=8).map(sorted), min_size=2, max_size=PIECES),
     data=st.data(),
 )
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(12, 240), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_to_restore_at_any_moment_and_run_on_is_to_run_undisturbed(tmp_path_factory, pieces, data):
     folder = tmp_path_factory.mktemp("law")
     for number, piece in enumerate(pieces, 1):
@@ -186,7 +187,7 @@ def test_a_kill_at_any_step_leaves_every_earlier_backup_whole(tmp_path):
 
 @pytest.mark.parametrize("folder", ["packs", "backups"])
 @given(data=st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20, 400), deadline=None)
 def test_a_changed_bit_is_found_and_restores_nothing(tmp_path_factory, folder, data):
     path = tmp_path_factory.mktemp("bits")
     log, _ = filled(path / "log", 20)

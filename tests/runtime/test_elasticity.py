@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from contextlib import closing
 from itertools import combinations
+from random import Random
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -36,7 +37,7 @@ from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, Options, count, produce, sliding, tumbling
 from tests.building import APP, build
 from tests.runtime.test_laws import World, crash_points, worlds
-from tests.scale import examples
+from tests.scale import examples, scale
 from tests.simulation.crash import memory, run_through
 from tests.strategies import Event, Node, Pipeline
 
@@ -123,7 +124,8 @@ ENDING = Pipeline(
 def test_the_end_is_told_also_by_tasks_whose_names_were_there_before(records, factors, relays):
     events = [Event(number, f"k{number % 3}", number) for number in range(records)]
     options = Options(commit_interval_ms=5, batch_records=1, max_in_flight=1, max_uncommitted=1)
-    for commits in combinations(range(1, 8), len(factors)):
+    asked = [*combinations(range(1, 8), len(factors))]
+    for commits in Random(records).sample(asked, scale(4, 12, len(asked))):
         split_live(World(ENDING, [events], 0, options), dict(zip(commits, factors, strict=True)), (), relays)
 
 
@@ -307,15 +309,22 @@ def test_tasks_are_split_on_the_log_while_they_run_and_where_it_is_asked_of_an_a
 
     async def main():
         async with app.running(data=tmp_path) as run:
+            assert (run.metrics().job.tasks, run.metrics().job.checkpoints_ms) == (1, None)
+            assert [one.hash_ms for one in run.metrics().tasks] == [0], "whoever has a partition alone hashes nothing"
             for start, factor in ((0, 4), (5_000, 2), (10_000, 8)):
                 click(start)
                 await run.settled()
                 with closing(LogEnvironment(tmp_path)) as log:
                     log.ask_scale("spend", Scale(factor))
                 await until(lambda factor=factor: run.plan.options.factor == factor)
+                told = run.metrics().job
+                assert (told.tasks, told.model_ms > 0, told.checkpoints_ms > 0) == (factor, True, True)
             click(15_000)
             await run.settled()
             assert len(run.tasks) == 8
+            parts = run.metrics().tasks
+            assert all(one.read_ms > 0 for one in parts), "siblings read together, and each asks for what is read"
+            assert sum(one.hash_ms for one in parts) > 0
             return run.received("counts")
 
     found = asyncio.run(main())

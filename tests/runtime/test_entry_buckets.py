@@ -32,6 +32,7 @@ from samza_dsl import (
     windows_by,
 )
 from tests.building import build
+from tests.scale import examples
 from tests.simulation.crash import append_rows, memory, run_once
 from tests.specs import specs
 from tests.strategies import APP, any_records, pipelines, stored, tables
@@ -270,7 +271,7 @@ EVERYWHERE = {"sliding": {b"f"}, "sliding, removing": {b"f"}, "foreign key": {b"
 
 @pytest.mark.parametrize("step", [step for step in STEPS if step not in EVERYWHERE])
 @given(rows=ROWS, others=ROWS, factor=st.sampled_from([2, 4]))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12, 200), deadline=None)
 def test_parts_have_between_them_the_entries_of_the_whole(step, rows, others, factor):
     rows, others = in_time(rows), in_time(others)
     specs, whole = entries_of(step, rows, others)
@@ -289,7 +290,7 @@ def test_parts_have_between_them_the_entries_of_the_whole(step, rows, others, fa
 
 @pytest.mark.parametrize("step", OF_TABLES)
 @given(rows=ROWS, others=ROWS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12, 200), deadline=None)
 def test_the_entries_of_a_key_are_those_where_it_is_alone(step, rows, others):
     specs, whole = entries_of(step, rows, others)
     for key in {Tagged().encode(key) for key, *_ in rows}:
@@ -313,7 +314,7 @@ def test_few_entries_are_of_no_key(step):
 
 
 @given(pipeline=pipelines(), seed=st.integers(0, 2**32))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15, 500), deadline=None)
 def test_in_any_pipeline_each_entry_is_of_a_key_that_there_is(pipeline, seed):
     app, environment = build(pipeline), memory()
     parts = any_records(random.Random(seed), pipeline.partitions, nulls=pipeline.nulls)

@@ -147,8 +147,8 @@ def filled(world, folder):
     environment.close()
 
 
-def lived(world, cluster, directory, crash, seed, on_commit=None):
-    """Whether a process has run an application to its end."""
+def lived(world, cluster, directory, crash, seed, on_commit=None, changed=lambda app: app):
+    """Whether a process has run an application, as it is `changed` for this life, to its end."""
 
     def see(place, event):
         world.outcome.sunk[place, event] += 1
@@ -157,7 +157,7 @@ def lived(world, cluster, directory, crash, seed, on_commit=None):
     try:
         environment = opened(directory)
         watched = Watched(environment, crash, None if on_commit is None else lambda commit: on_commit(environment))
-        run_once(build(world.pipeline, world.options, world.seed, on_sink=see), watched, seed)
+        run_once(changed(build(world.pipeline, world.options, world.seed, on_sink=see)), watched, seed)
         environment.close()
     except (Crash, Died, SamzaError) as error:
         is_alive = isinstance(error, SamzaError) and PROCESS.get() not in cluster.dead  # who dies may hear of it first

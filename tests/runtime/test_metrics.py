@@ -17,7 +17,7 @@ from runtime.run.settings import RunSettings
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.systems.memory.lists import ListSource
 from runtime.units.driver.application import check_grouping
-from samza_dsl import App, Options, PlanError, count, retry, skip, tumbling
+from samza_dsl import App, Options, PlanError, count, produce, retry, skip, tumbling
 from tests.scale import examples
 from tests.shapes import app_of, interpreted, shapes
 from tests.simulation.loop import rest, simulate
@@ -356,7 +356,7 @@ def test_values_that_no_cache_held_are_counted():
 def test_who_listens_hears_of_the_rows_that_are_counted(times):
     counted, told, heard = Durations("event_to_output"), Durations("event_to_output"), []
     counted.add_since(times, 20_000)
-    Durations.listener = lambda what, of, ms: heard.append(ms)
+    Durations.listener = lambda what, of, ms, held: heard.append(ms)
     try:
         told.add_since(times, 20_000)
     finally:
@@ -415,3 +415,26 @@ def test_a_counter_whose_name_can_not_be_encoded_is_written_as_its_code():
 def test_a_batch_engine_refuses_to_write_snapshots():
     with pytest.raises(PlanError, match=r"metrics_to='how-it-goes'.*writes no stream but its outputs"):
         check_grouping(Options(metrics_to="how-it-goes"))
+
+
+def test_virtual_tasks_alone_take_time_to_find_what_is_their_own(tmp_path):
+    def told(factor):
+        app = App("metrics", Options(elasticity=factor, commit_interval_ms=10))
+        clicks = app.input("clicks", value=dict, timestamp=lambda one: one["at"]).partition_by(lambda one: one["user"])
+        clicks.window(tumbling(seconds=1), count()).map(repr).send_to(app.output("counts", value=str))
+        data = tmp_path / str(factor)
+
+        async def main(rows):
+            produce("clicks", rows, data=data)
+            async with app.running(data=data) as run:
+                await run.settled()
+                return run.metrics().tasks
+
+        # The second run has none of the windows in memory that fire in it.
+        asyncio.run(main([{"user": str(at), "at": at} for at in range(500)]))
+        return asyncio.run(main([{"user": "0", "at": 5_000}]))
+
+    (alone,), parts = told(1), told(2)
+    assert alone.hash_ms == alone.own_ms == 0 < alone.read_ms
+    assert len(parts) == 2 and all(one.own_ms > 0 for one in parts)
+    assert sum(one.hash_ms for one in parts) > 0 and all(one.read_ms > 0 for one in parts)

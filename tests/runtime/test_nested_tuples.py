@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.encoding.nested_tuples import NESTED, start_of
+from runtime.encoding.nested_tuples import NESTED, start_of, start_of_all
 from runtime.encoding.serdes import Evolving, Tagged, decoded, encoded
 from runtime.model.errors import SerdeError
 
@@ -27,6 +27,20 @@ def test_so_do_columns(values):
     data = encoded(Evolving(), values)
     assert data == [Evolving().encode(value) for value in values]
     assert repr(decoded(Evolving(), data)) == repr(values)
+
+
+ROWS = st.integers(0, 3).flatmap(lambda length: st.lists(st.tuples(*[SCALARS] * length), min_size=1, max_size=6))
+
+
+@given(ROWS, st.lists(TUPLES | VALUES, max_size=1))
+def test_so_do_columns_of_tuples_that_begin_alike_beside_others(rows, others):
+    assert {start_of_all(rows)} == {*map(start_of, rows)}
+    assert encoded(Evolving(), rows + others) == [Evolving().encode(value) for value in rows + others]
+
+
+@given(st.lists(TUPLES.filter(lambda value: type(value) is tuple), max_size=4))
+def test_tuples_begin_alike_only_if_each_does_by_itself(values):
+    assert start_of_all(values) is None or {start_of_all(values)} == {*map(start_of, values)}
 
 
 @given(TUPLES)

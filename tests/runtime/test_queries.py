@@ -77,7 +77,7 @@ def counting(tasks, kind, state=None, store="lmdb"):
 @pytest.mark.parametrize("kind", KEYS)
 @pytest.mark.parametrize("state", [None, Account, MessagePack(Account)], ids=["any", "type", "serde"])
 @given(data=st.data(), tasks=st.integers(1, 4))
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(6, 120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_key_has_the_state_that_its_function_has_left(tmp_path_factory, kind, state, data, tasks):
     type_, strategy = KEYS[kind]
     keys = data.draw(st.lists(strategy, min_size=1, max_size=30))

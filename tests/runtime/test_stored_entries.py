@@ -21,6 +21,7 @@ from tests.runtime.test_declared_state import SIDED
 from tests.runtime.test_declared_state import STEPS as DECLARED
 from tests.runtime.test_declared_state import app_of as declared_app
 from tests.runtime.test_entry_buckets import ROWS, STEPS, Given, encoded, in_time
+from tests.scale import examples
 from tests.simulation.crash import memory, run_once
 
 APP = "parts"
@@ -80,7 +81,7 @@ def out(environment):
 
 @pytest.mark.parametrize("step", STEPS)
 @given(rows=ROWS, others=ROWS, cut=st.integers(0, 40))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8, 160), deadline=None)
 def test_state_that_was_exported_and_imported_is_gone_on_from(step, rows, others, cut):
     rows, others = in_time(rows), in_time(others)
     whole, again = opened(), opened()
@@ -106,7 +107,7 @@ def test_state_that_was_exported_and_imported_is_gone_on_from(step, rows, others
 
 @pytest.mark.parametrize("step", STEPS)
 @given(rows=ROWS, others=ROWS)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=examples(4, 80), deadline=None)
 def test_a_conversion_that_changes_nothing_leaves_all_as_it_was(step, rows, others):
     rows, others = in_time(rows), in_time(others)
     environment = opened()

@@ -9,6 +9,7 @@ from runtime.encoding.stored_json import bytes_of, plain_of
 from runtime.model.errors import SerdeError
 from tests.runtime.test_evolving import values as evolving_values
 from tests.runtime.test_serdes import values as tagged_values
+from tests.scale import examples
 
 
 def through_json(data, serde):
@@ -17,7 +18,7 @@ def through_json(data, serde):
 
 @pytest.mark.parametrize("serde", [Tagged(), Evolving()])
 @given(value=tagged_values | evolving_values)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300, 6000), deadline=None)
 def test_each_value_comes_back_byte_for_byte(serde, value):
     data = serde.encode(value)
     assert through_json(data, serde) == data

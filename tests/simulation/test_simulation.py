@@ -91,7 +91,7 @@ def test_a_failing_seed_is_told_made_smaller_and_with_its_schedule(monkeypatch, 
     assert told.endswith(" seeds, 1 failed\n")
 
 
-@pytest.mark.ci
+@pytest.mark.long  # the seed above is made smaller in CI
 def test_a_failing_scenario_is_made_smaller(monkeypatch):
     monkeypatch.setattr(InFlight, "advance", commit_the_highest)
     failing = (one for seed in range(200) if failure(one := scenario(seed)) is not None)

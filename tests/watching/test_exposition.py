@@ -13,6 +13,7 @@ from runtime.model.metrics import (
     ContainerMetrics,
     Durations,
     InputMetrics,
+    JobMetrics,
     OperatorMetrics,
     RunMetrics,
     StageMetrics,
@@ -158,11 +159,27 @@ def whole_run():
     return RunMetrics(
         operators=(OperatorMetrics(operator="op", task=0, watermark=1_000, counters={"mine": 1}),),
         tasks=(TaskMetrics(task=0),),
+        job=JobMetrics(tasks=1, model_ms=2.0, checkpoints_ms=3.0),
         inputs=(InputMetrics(stream="s", partition=0, task=0, offset=0, end=0, lag=0, watermark=1_000),),
         stores=(StoreMetrics(store="op", task=0, entries=1, bytes=9),),
         stages=(StageMetrics(stage="stage-1", tasks=4),),
         containers=(ContainerMetrics(container="0", tasks=(0,), since_commit_ms=5.0, histograms=every),),
     )
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=5, max_size=5), st.integers(1, 10_000), st.booleans())
+def test_what_elasticity_costs_is_told_in_seconds_under_the_six_names_of_its_design(times, tasks, is_split):
+    """Its design: "Elasticity by virtual tasks" of Apache Samza."""
+    model_ms, checkpoints_ms, hash_ms, own_ms, read_ms = times
+    job = JobMetrics(tasks=tasks, model_ms=model_ms, checkpoints_ms=checkpoints_ms if is_split else None)
+    task = TaskMetrics(task=3, hash_ms=hash_ms, own_ms=own_ms, read_ms=read_ms)
+    _, found = parsed(RunMetrics(job=job, tasks=(task,)))
+    assert value(found, "samza_job_tasks") == tasks
+    assert value(found, "samza_job_model_time_seconds") == model_ms / 1_000
+    assert value(found, "samza_job_checkpoints_time_seconds") == (checkpoints_ms / 1_000 if is_split else None)
+    assert value(found, "samza_task_key_hash_time_seconds_total", task="3") == hash_ms / 1_000
+    assert value(found, "samza_task_store_share_time_seconds_total", task="3") == own_ms / 1_000
+    assert value(found, "samza_task_read_time_seconds_total", task="3") == read_ms / 1_000
 
 
 @given(durations, durations, counts, counts)

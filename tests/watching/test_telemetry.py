@@ -60,6 +60,10 @@ def run(tmp_path):
     return go
 
 
+def links_of(span):
+    return {format(one.context.span_id, "016x") for one in span.links}
+
+
 def points(metric, **attributes):
     wanted = {f"samza.{name}": value for name, value in attributes.items()}
     return [point for point in metric.data.data_points if wanted.items() <= dict(point.attributes).items()]
@@ -136,6 +140,13 @@ def test_the_context_of_a_message_goes_through_its_calls(tmp_path, by_key):
             chain.append(by_id[format(chain[-1].parent.span_id, "016x")])
         assert [one.name for one in chain] == ["call second", "call first", "produce"]
         assert {format(one.context.trace_id, "032x") for one in chain} == {trace_id}
+    # By key only the second stage has a step with calls; the first one's is linked to the producer's spans as well.
+    produced = {format(one.context.span_id, "016x") for one in spans if one.name == "produce"}
+    steps = [links_of(one) for one in spans if one.name == "process"]
+    assert set().union(*steps) == produced and all(one <= produced for one in steps)
+    commits = [links_of(one) for one in spans if one.name == "commit"]
+    outputs = {headers["traceparent"].decode().split("-")[2] for _, headers in written}
+    assert set().union(*commits) == outputs | (produced if by_key else set())
     failed = [one for one in spans if one.status.status_code is trace.StatusCode.ERROR]
     assert [one.name for one in failed] == ["call first"] and by_id[
         format(failed[0].parent.span_id, "016x")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -46,12 +45,12 @@ class PlainValues:
         try:
             plain: list[PlainValue] = msgspec.to_builtins(list(values), builtin_types=AS_THEY_ARE, enc_hook=as_plain)
             if self.type is not Any:
-                msgspec.convert(plain, self._many, dec_hook=made_of_plain)
+                self._converted(plain)
         except REFUSALS as error:
             if len(values) > 1:
                 # One by one, so that the error is about one value.
                 return [one for value in values for one in self.taken([value])]
-            raise SerdeError(f"{values[0]!r} is no {_name(self.type)}: {_without_place(error)}") from error
+            raise SerdeError(f"{values[0]!r} is no {_name(self.type)}: {_words_of(error)}") from error
         return plain
 
     def made(self, plain: list[PlainValue]) -> list[PlainValue]:
@@ -59,17 +58,22 @@ class PlainValues:
         if self.type is Any:
             return plain
         try:
-            found: list[PlainValue] = msgspec.convert(plain, self._many, dec_hook=made_of_plain)
+            return self._converted(plain)
         except REFUSALS as error:
             if len(plain) > 1:
                 return [one for each in plain for one in self.made([each])]
-            raise SerdeError(f"what was read is no {_name(self.type)}: {_without_place(error)}") from error
+            raise SerdeError(f"what was read is no {_name(self.type)}: {_words_of(error)}") from error
+
+    def _converted(self, plain: list[PlainValue]) -> list[PlainValue]:
+        # msgspec looks at a type that is a list anew each time: for one value 1.9 µs, against 0.6 by the class alone.
+        if len(plain) == 1:
+            return [msgspec.convert(plain[0], self.type, dec_hook=made_of_plain)]
+        found: list[PlainValue] = msgspec.convert(plain, self._many, dec_hook=made_of_plain)
         return found
 
 
-def _without_place(error: Exception) -> str:
-    """Return the words of an error without the place in the list that values are converted in."""
-    return re.sub(r"`\$\[(?:\d+|\.\.\.)\]", "`$", str(error), count=1) or type(error).__name__
+def _words_of(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 def _name(kind: object) -> str:

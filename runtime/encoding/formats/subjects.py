@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
+from operators.core.protocols import CheckedProtocol
 from runtime.model.errors import Refused
 
 T = TypeVar("T")
@@ -41,7 +42,7 @@ def subject_of(naming: Naming, place: SubjectPlace | None, record: str, said: st
 
 
 @runtime_checkable
-class PlacedSerde(Protocol):
+class PlacedSerde(Protocol, metaclass=CheckedProtocol):
     """A serde that names its schema by the stream that it writes to."""
 
     def placed(self, place: SubjectPlace) -> PlacedSerde:

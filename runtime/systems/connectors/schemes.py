@@ -26,6 +26,8 @@ from runtime.systems.kafka.client.topic import KafkaTopic
 
 C = TypeVar("C")
 
+_REDIS_SOURCE = "redis://host:6379/0?stream=orders, and &field=data&skip_lost=true where that is meant"
+_REDIS_SINK = "redis://host:6379/0?hash=order&key=id, or redis://host:6379/0?stream=orders&max_entries=1000000"
 GROUP = "samza_dsl.connectors"
 """The group of entry points by which packages name schemes."""
 
@@ -173,6 +175,39 @@ def _postgres_at(url: str) -> PositionedSink:
     return postgres(rest, table, key)
 
 
+def _redis_source_at(url: str) -> PulledSource:
+    from runtime.systems.redis.entries import redis_source
+
+    rest, said = _redis_apart(url, {"stream", "field", "skip_lost"}, _REDIS_SOURCE)
+    if "stream" not in said or said.get("skip_lost", "true") != "true":
+        raise SamzaError(f"{shown_url(url)}: write {_REDIS_SOURCE}")
+    return redis_source(rest, said["stream"], field=said.get("field", ""), skip_lost="skip_lost" in said)
+
+
+def _redis_at(url: str) -> PositionedSink:
+    from runtime.systems.redis.sinks import redis_hashes, redis_stream
+
+    rest, said = _redis_apart(url, {"stream", "hash", "key", "max_entries"}, _REDIS_SINK)
+    most = said.get("max_entries", "1")
+    if ("stream" in said) == ("hash" in said) or not most.isdecimal():
+        raise SamzaError(f"{shown_url(url)}: write {_REDIS_SINK}")
+    if "hash" in said and "max_entries" not in said:
+        return redis_hashes(rest, said["hash"], [name for name in said.get("key", "").split(",") if name])
+    if "key" in said or "hash" in said:
+        raise SamzaError(f"{shown_url(url)}: key= is for hashes, and max_entries= for a stream: write {_REDIS_SINK}")
+    return redis_stream(rest, said["stream"], max_entries=int(most) if "max_entries" in said else None)
+
+
+def _redis_apart(url: str, names: set[str], example: str) -> tuple[str, dict[str, str]]:
+    """Return a URL without what it says of the keys, and that; raises SamzaError where it says what is none of it."""
+    rest, _, query = url.partition("?")
+    said = dict(parse_qsl(query, keep_blank_values=True))
+    if wrong := {"stream", "hash", "key", "field", "skip_lost", "max_entries", "table"} & said.keys() - names:
+        raise SamzaError(f"{shown_url(url)}: {', '.join(sorted(wrong))}: write {example}")
+    others = {name: value for name, value in said.items() if name not in names}
+    return f"{rest}?{urlencode(others)}" if others else rest, {name: said[name] for name in names & said.keys()}
+
+
 def _file(url: str) -> str:
     """Return the path in a URL: behind three slashes it is relative, as SQLAlchemy has it, behind four absolute."""
     return unquote(url.partition("://")[2].removeprefix("/"))
@@ -272,5 +307,7 @@ BUILT_IN = {
     "duckdb": Scheme(_duckdb_source_at, _duckdb_at),
     "postgres": Scheme(_postgres_source_at, _postgres_at),
     "postgresql": Scheme(_postgres_source_at, _postgres_at),
+    "redis": Scheme(_redis_source_at, _redis_at),
+    "rediss": Scheme(_redis_source_at, _redis_at),
 }
 """The product's own connectors by the schemes of their URLs; each is imported where it is used."""

@@ -89,7 +89,13 @@ def column_source(dialect: Dialect, where: str, table: str, by: str, key: Sequen
         raise SamzaError(f'{where}: by={by!r} names no column: name one that rises with every new row: by="id"')
     names = (key,) if isinstance(key, str) else tuple(key)
     reader = ColumnReader(dialect, f"{where}, table {table}", table, by, names)
-    return PulledSource(f"{where}#{table} by {by}", reader.pull, close=reader.close, promise=PROMISE.format(by=by))
+    return PulledSource(
+        f"{where}#{table} by {by}",
+        reader.pull,
+        close=reader.close,
+        promise=PROMISE.format(by=by),
+        snapshot=reader.pull,
+    )
 
 
 _POSITIONS = Tagged()

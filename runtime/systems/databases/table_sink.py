@@ -10,7 +10,7 @@ from itertools import repeat
 from operator import is_, itemgetter
 from typing import Any
 
-from runtime.model.errors import Fenced, SamzaError, SerdeError, Unavailable
+from runtime.model.errors import SamzaError, SerdeError, Unavailable
 from runtime.ports.connectors import PositionedSink, SinkOwner, SinkRow
 from runtime.systems.databases.dialect import PARAMETER, POSITIONS, Dialect, SqlConnection, Target
 from runtime.systems.databases.table_columns import RowsMade, columns_for, key_maker, rows_maker
@@ -49,7 +49,7 @@ class TableSink:
             found = self._found(connection, owner)
             identity, generation, _, position = found or (owner.identity, 0, 0, 0)
             if identity == owner.identity and generation > owner.generation:
-                raise self._fenced(owner)
+                raise owner.fenced_error(self._where)
             if not is_there and position:
                 # Looked at before this transaction: another run may have made it since, which the next try finds.
                 raise Unavailable(
@@ -90,7 +90,7 @@ class TableSink:
             if found != (*mine, position):
                 if found == (*mine, following):
                     return  # the transaction of an earlier try, whose answer was lost
-                raise self._fenced(owner)
+                raise owner.fenced_error(self._where)
             if gone:
                 equal = " AND ".join(f"{self._dialect.word(name)} = {PARAMETER}" for name in self._key)
                 statement = self._dialect.with_parameters(f"DELETE FROM {self._table} WHERE {equal}")
@@ -211,12 +211,6 @@ class TableSink:
             connection.execute(
                 self._dialect.insert(self._target, f"SELECT {self._dialect.listed(names)} FROM {self._table} WHERE 1=0")
             )
-
-    def _fenced(self, owner: SinkOwner) -> Fenced:
-        return Fenced(
-            f"{self._where} is written by another run of application {owner.app!r} than this one, of generation "
-            f"{owner.generation}: that has taken over, or has begun anew. Nothing more is written by this one."
-        )
 
     @contextmanager
     def _transaction(self) -> Iterator[SqlConnection]:

@@ -65,7 +65,7 @@ class FolderManifest:
             number, last, files = self._read()
             position = 0 if last is None else last.position
             if last is not None and last.identity == owner.identity and last.generation > owner.generation:
-                raise self._fenced(owner)
+                raise owner.fenced_error(self._where)
             if last is not None and last.identity != owner.identity and position:
                 raise SamzaError(
                     f"{self._where} has files that application {owner.app!r} has written in an earlier life, with "
@@ -115,7 +115,7 @@ class FolderManifest:
         try:
             self._create(number + 1, entry)
         except FileExistsError:
-            raise self._fenced(owner) from None
+            raise owner.fenced_error(self._where) from None
         self._place.remove(files)
         self._remove_unnamed(())
 
@@ -170,12 +170,6 @@ class FolderManifest:
         named = {*files}
         found = (name for name in self._place.names("") if name.rpartition("/")[2].startswith(self.prefix))
         self._place.remove([name for name in found if name not in named])
-
-    def _fenced(self, owner: SinkOwner) -> Fenced:
-        return Fenced(
-            f"{self._where} is written by another run of application {owner.app!r} than this one, of generation "
-            f"{owner.generation}: that has taken over, or has begun anew. Nothing more is written by this one."
-        )
 
 
 _decode = msgspec.json.Decoder(ManifestEntry).decode

@@ -42,6 +42,7 @@ from runtime.systems.kafka.coordination.owner import (
     begin,
     begin_again,
     claim_all,
+    left_by,
     let_go,
     lost_checkpoints,
     records_of,
@@ -61,6 +62,7 @@ from runtime.systems.kafka.state.ledger import (
     key_of,
     ledger_of,
     said_of_changelog,
+    said_of_generation,
     said_of_homes,
     said_of_reached,
     said_of_scale,
@@ -217,11 +219,12 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             pending = records_of(self._streams, commit, owner.ledger, kept, wrote)
             # A task that commits by itself has a producer of its own, so that its commits wait for no other's.
             writer = owner.writer(*commit.tasks) if len(commit.tasks) == 1 else owner.producer
+            left = left_by(commit, owner.ledger.checkpoints)
             if any(self._state.of(commit.app, task) is None for task in wrote):
                 self._bring_for(commit.app, owner, wrote)
         try:
             # Outside of the lock: tasks that commit by themselves do so at the same time.
-            ends = self._call(commit.app, transact(self._streams, writer, pending, commit)) if pending else {}
+            ends = self._call(commit.app, transact(self._streams, writer, pending, commit, left)) if pending else {}
         except EnvironmentFault as error:
             failure = self._fenced(commit) if isinstance(error.__cause__, FENCED) else _whose(error, commit)
             # The first failure is what was wrong; others fail of it. After it nobody knows what is committed, so there
@@ -326,6 +329,10 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         if owner.lost:
             raise lost_checkpoints(app, owner.lost)
         kept = sorted(set().union(*ledger.kept.values()))
+        if unused := ledger.changelogs.keys() - {*kept}:
+            # Nothing was ever committed there, and whoever failed at making it may have removed the topic.
+            self._streams.write(ledger_of(app), forgotten([key for store in unused for key in ledger.keys_of(store)]))
+            ledger.without(unused)
         check_topics(self._streams, app, ledger.changelogs, kept)
         topics = {ledger.changelogs[store].topic(app, store): store for store in kept}
         had = self._streams.amend([self._streams.registry, ledger_of(app), *topics], TABLE_CONFIGS)
@@ -418,6 +425,17 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
 
     def checkpoints(self, app: str) -> dict[str, Checkpoint]:
         return dict(self._known(app).checkpoints)
+
+    def progress(self, app: str) -> dict[str, Checkpoint]:
+        owner = self._owners.get(app)
+        if owner is None or owner.members is None:
+            return self.checkpoints(app)
+        found = Ledger(self._entries(app)).checkpoints
+        # State here follows the transaction, which others can see before: of tasks here our own word counts.
+        with self._committing:
+            here = {self._state.split_of(app).task(number).name for number in owner.members.taken}
+            found.update((name, one) for name, one in owner.ledger.checkpoints.items() if name in here)
+        return found
 
     def restored(self, app: str) -> int:
         """Return how many changelog records were replayed since the application was last owned here."""
@@ -527,12 +545,15 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         A store of that name begins with a changelog of its own, so that nobody takes what lies elsewhere for its state.
         """
         owner, gone = self._owners[app], set(stores)
+        if owner.failure is not None:
+            raise owner.again()
         ledger = owner.ledger
         kept = {task: names - gone for task, names in ledger.kept.items() if names & gone}
         said = forgotten([key for store in gone for key in ledger.keys_of(store)])
         said.extend(said_of_stores(kept))
-        if len(said):
-            self._as_owner(app, transact(self._streams, owner.producer, {(ledger_of(app), 0): said}))
+        # Said even where nothing else is: who is fenced must remove no topic that the next owner has made anew.
+        said.extend(said_of_generation(owner.generation))
+        self._as_owner(app, transact(self._streams, owner.producer, {(ledger_of(app), 0): said}))
         ledger.without(gone)
         for task in self._state.tasks(app):
             if (local := self._state.of(app, task)) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import struct
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
 
 MAP_SIZES_BYTES = tuple(1 << bits for bits in (40, 38, 36, 34, 32, 30, 28, 26))
 """Far beyond need, so that the disk is the limit; a smaller one where the system refuses so much address space."""
+MAPS_OF_A_SIZE = 64
+"""The number of environments in a process behind which others get the next smaller map.
+
+A process has 128 TiB of addresses: with the largest map for all, there were none left behind 173 environments.
+"""
 _MAX_READERS = 1000
 _WRITES_BETWEEN_READER_CHECKS = 1024
 _LITTLE_BYTES = 1 << 20
@@ -126,7 +132,9 @@ class Database:
 
         self._lmdb = lmdb
         self.errors = lmdb.Error
-        most_bytes = max(self._most_bytes, 4 * (self.path / DATA_FILE).stat().st_size if not is_new else 0)
+        crowded = MAP_SIZES_BYTES[min(len(_shared) // MAPS_OF_A_SIZE, len(MAP_SIZES_BYTES) - 1)]
+        needed_bytes = 4 * (self.path / DATA_FILE).stat().st_size if not is_new else 0
+        most_bytes = max(min(self._most_bytes, crowded), needed_bytes)
         # Address space costs nothing where the system grants it, and a map that is too small would refuse a commit
         # some day.
         for map_size_bytes in [size for size in MAP_SIZES_BYTES if size <= most_bytes] or MAP_SIZES_BYTES[-1:]:
@@ -289,6 +297,26 @@ class Database:
         self.owner_locks.clear()
 
 
+@contextmanager
+def _scarcity_told() -> Iterator[None]:
+    """Say in the error of an opening what to do where this process has none left of what an environment takes."""
+    try:
+        yield
+    except EnvironmentFault as error:
+        # LMDB has the system's number as well; a MemoryError is Python's own.
+        cause = error.__cause__
+        own = errno.ENOMEM if isinstance(cause, MemoryError) else None
+        code = own or getattr(cause, "code", None) or getattr(cause, "errno", None)
+        scarce = {errno.ENOMEM: ("address space", "ulimit -v"), errno.EMFILE: ("file descriptors", "ulimit -n")}
+        if code not in scarce:
+            raise
+        lacks, limit = scarce[code]
+        raise EnvironmentFault(
+            f"{error} This process has {len(_shared)} other data directories open, and no {lacks} left for one more: "
+            f"close what is done with (runs, queries, LogEnvironment), or allow it more (`{limit}`)."
+        ) from cause
+
+
 _shared: dict[tuple[int, int], Database] = {}
 _shared_lock = threading.Lock()
 
@@ -299,7 +327,7 @@ def attach(path: Path, *, sync: bool | None = None, most_bytes: int = MAP_SIZES_
     Without `sync` it joins in any way, and opens durably. It takes at most `most_bytes` of address space, or what lies
     there already.
     """
-    with system_errors_told(path, "opened"):
+    with _scarcity_told(), system_errors_told(path, "opened"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         # By device and inode: one directory may have several names, and LMDB must not open it twice in a process.
         status = path.stat()

@@ -339,6 +339,9 @@ class LogEnvironment(
         self._check_open()
         return LogSnapshot(self._database, app, self._committed_store_id)
 
+    def progress(self, app: str) -> dict[str, Checkpoint]:
+        return self.checkpoints(app)
+
     def snapshot_here(self, app: str) -> LogSnapshot:
         return self.snapshot(app)
 

@@ -29,14 +29,12 @@ from runtime.model.errors import SamzaError
 from runtime.model.history import HistorySpan
 from runtime.model.metrics import RunMetrics
 from runtime.opening.former_layout import check_replay
-from runtime.ports.connectors import AnySource, ConnectedSink
 from runtime.ports.environment import Environment, LiveEnvironment, StagingEnvironment
 from runtime.ports.sink import Sink
 from runtime.ports.source import Source
 from runtime.ports.stream_values import values_of
 from runtime.ports.streams import Append, Offsets, Read, StreamConfig
 from runtime.run.run import open_environment
-from runtime.systems.connectors.schemes import is_connected
 from runtime.systems.files.archive import ArchiveSource, is_archive
 from runtime.systems.files.files import KIND_OF_SUFFIX, check_bound_on_spark
 from runtime.systems.files.places.locations import is_remote, local_path
@@ -497,22 +495,10 @@ def _is_path(what: object) -> TypeGuard[str | Path]:
 
 
 def _sinks(bound: Mapping[str, object]) -> dict[str, Sink]:
-    check_not_connected(bound)
     return {name: cast(Sink, what) for name, what in bound.items() if not _is_path(what)}
 
 
-def check_not_connected(bind: Mapping[str, object]) -> None:
-    """Raise SamzaError for connectors, which a run on Spark has no use for."""
-    for stream, what in bind.items():
-        if isinstance(what, AnySource | ConnectedSink) or is_connected(what):
-            raise SamzaError(
-                f"bind={{{stream!r}: ...}}: a connector is read and written by a live run alone: leave on=Spark(...) "
-                "out, or bind a file or a topic"
-            )
-
-
 def _source(stream: str, what: object, is_counted: bool) -> Source:
-    check_not_connected({stream: what})
     if (topic := topic_of(what)) is not None:
         from runtime.units.topics import as_it_is
 

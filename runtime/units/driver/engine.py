@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
+from operators.core.protocols import CheckedProtocol
 from planner.model.plan import Plan
 from runtime.containers.protocol import combined
 from runtime.model.clock import monotonic_ms
@@ -42,7 +43,7 @@ class BatchEngine(Protocol):
 
 
 @runtime_checkable
-class ImportingEngine(BatchEngine, Protocol):
+class ImportingEngine(BatchEngine, Protocol, metaclass=CheckedProtocol):
     """An engine whose workers have some modules of the user's by other ways, so that these need not be sent."""
 
     @property

@@ -39,6 +39,7 @@ from runtime.systems.host.locks import lock
 from runtime.systems.kafka.client.topic import KafkaCluster, topic_of
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.units.driver.application import check_grouping, held, lives_in_environment, tell_of_answers
+from runtime.units.driver.connected import refuse_connectors
 from runtime.units.driver.micro_batch_inputs import Offered
 from runtime.units.micro_batch import MicroBatch, Place, files_of
 from runtime.units.program import ShippedJob, Unit
@@ -94,6 +95,7 @@ class Streamed:
         options, around = pipeline.options, pipeline.around
         check_grouping(options)
         check_bound_on_spark(bind)
+        refuse_connectors(bind)
         self._graph = graph = combined(_durable(pipeline.graph))
         tell_of_answers(graph)
         self._data, self._clock, self._ends, self._cluster = data, clock, settings.ends, cluster

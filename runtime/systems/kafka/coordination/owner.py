@@ -206,26 +206,47 @@ async def transact(
     producer: Producer | None,
     pending: Mapping[tuple[str, int], Batch],
     commit: Commit | None = None,
+    left: Collection[tuple[str, int]] = (),
 ) -> dict[tuple[str, int], int]:
-    """Write everything, and where the inputs are, in one transaction; return the offsets behind all of it."""
+    """Write everything, and where the inputs are, in one transaction; return the offsets behind all of it.
+
+    The places that were `left` for good are told as not read, so that no checkpoint seems lost.
+    """
     assert producer is not None
     async with asyncio.timeout(TRANSACTION_S):
         await producer.begin_transaction()
         ends = await send_all(producer, pending)
         if commit is not None:
-            positions = [one for checkpoint in commit.checkpoints.values() for one in checkpoint.positions]
-            # Of virtual tasks that share a partition the one that is furthest behind counts: they come in that order.
-            offsets = {
-                TopicPartition(one.stream, one.partition): OffsetAndMetadata(one.offset, "")
-                for one in sorted(positions, key=lambda one: one.offset, reverse=True)
-                if one.system == "log" and streams.is_known(one.stream)  # else brokers are asked for ever
-            }
+            offsets = {place: OffsetAndMetadata(at, "") for place, at in _told_of(streams, commit, left).items()}
             if offsets:
                 # For other tools, which see in the group how far the application is, and to tell when the ledger has
                 # lost a checkpoint.
                 await producer.send_offsets_to_transaction(offsets, commit.app)
         await producer.commit_transaction()
     return ends
+
+
+def _told_of(streams: KafkaStreams, commit: Commit, left: Collection[tuple[str, int]]) -> dict[TopicPartition, int]:
+    """Return the offsets that a commit tells the application's group, of partitions that there are."""
+    found = dict.fromkeys(left, 0)
+    positions = [one for checkpoint in commit.checkpoints.values() for one in checkpoint.positions]
+    # Of virtual tasks that share a partition the one that is furthest behind counts: they come in that order.
+    for one in sorted(positions, key=lambda one: one.offset, reverse=True):
+        if one.system == "log":
+            found[one.stream, one.partition] = one.offset
+    # Brokers are asked for ever of a topic that is not there, and of partitions that it gets only when it is made anew.
+    return {
+        TopicPartition(stream, partition): at
+        for (stream, partition), at in found.items()
+        if streams.is_known(stream) and partition < streams.config(stream).partitions
+    }
+
+
+def left_by(commit: Commit, checkpoints: Mapping[str, Checkpoint]) -> set[tuple[str, int]]:
+    """Return the partitions between stages that tasks of a commit leave, and that no others of it go on to read."""
+    read = {(one.stream, one.partition) for checkpoint in commit.checkpoints.values() for one in checkpoint.positions}
+    gone = (checkpoints[name] for name in commit.gone if name in checkpoints)
+    return {(one.stream, one.partition) for checkpoint in gone for one in checkpoint.positions if one.producers} - read
 
 
 async def write_alone(
