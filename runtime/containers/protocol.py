@@ -296,9 +296,7 @@ def as_given(what: Place, said: str) -> Place:
     return replace(what, options=options_as_given(what.options, said))
 
 
-def shared_out(
-    graph: Graph, bind: Mapping[str, object], *, is_on_brokers: bool
-) -> tuple[dict[str, str | KafkaTopic], dict[str, object]]:
+def shared_out(graph: Graph, bind: Mapping[str, object]) -> tuple[dict[str, str | KafkaTopic], dict[str, object]]:
     """Return the bindings of containers, and of the process that starts them.
 
     That delivers what they have committed, and takes in what is pushed to the stream that they read. Raises SamzaError

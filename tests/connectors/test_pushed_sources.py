@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.containers.protocol import places
+from runtime.containers.protocol import shared_out
 from runtime.model.errors import Fenced, Owned
 from runtime.ports.commits import Commit
 from runtime.systems.connectors import inbox
@@ -18,7 +17,7 @@ from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.units.driver.connected import refuse_connectors
 from samza_dsl import App, PlanError, SamzaError, dead_letter
-from samza_dsl.connectors import Intake, PushedRecord, PushedSource
+from samza_dsl.connectors import Intake, Pulled, PulledSource, PushedRecord, PushedSource
 from samza_dsl.testing import check_source
 from tests.real_time import until
 from tests.scale import examples
@@ -216,20 +215,19 @@ def test_a_source_that_does_not_return_is_left_behind(
     assert "deaf has not returned as the run ended" in caplog.text
 
 
-def shared_out(bind: dict[str, Any]) -> None:
-    places(copying().graph(), bind)
+@pytest.mark.parametrize("source", [counting(1), "listen://:8080/numbers"], ids=["object", "URL"])
+def test_containers_read_the_stream_and_their_starter_takes_in(source: Any) -> None:
+    assert shared_out(copying().graph(), {"numbers": source}) == ({}, {"numbers": source})
 
 
-@pytest.mark.parametrize(
-    ("use", "error"),
-    [
-        (shared_out, "every container opens what is bound, and can't open a PushedSource"),
-        (refuse_connectors, "a run on Spark that goes on reads and writes no connectors"),
-    ],
-)
-def test_who_can_not_use_it_says_so(use: Callable[[dict[str, Any]], None], error: str) -> None:
-    with pytest.raises(SamzaError, match=error):
-        use({"numbers": counting(1)})
+def test_containers_need_the_url_of_what_is_pulled() -> None:
+    with pytest.raises(SamzaError, match="can't open queue of this process; write instead: its URL"):
+        shared_out(copying().graph(), {"numbers": PulledSource("queue", lambda reader, position: Pulled([], b"1"))})
+
+
+def test_a_run_on_spark_that_goes_on_refuses_it() -> None:
+    with pytest.raises(SamzaError, match="a run on Spark that goes on reads and writes no connectors"):
+        refuse_connectors({"numbers": counting(1)})
 
 
 def test_a_pattern_is_no_place_to_push_to(tmp_path: Path) -> None:

@@ -400,7 +400,7 @@ def test_what_a_database_keeps_is_shown_and_dropped_with_the_application(tables:
         return " ".join(found.output.split())
 
     shown = told("checkpoint", "show", "copying")
-    assert f"orders is pulled from {tables.source().name}, which keeps what comes for the reader" in shown
+    assert f"orders is pulled from {tables.source().name} by the reader" in shown
     kept = len(tables.do(LEFT[tables.kind]))
     refused = CliRunner().invoke(
         commands, ["delete", "copying", "--yes", "--bind", f"orders={url}{others.table}", *said]

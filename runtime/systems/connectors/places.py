@@ -12,7 +12,7 @@ from runtime.systems.connectors.schemes import connected_source
 
 
 class PulledPlace(NamedTuple):
-    """A place that an application pulls an input from, under the name of a reader; older ones have noted no `where`."""
+    """A place that an application pulls an input from by the name of a reader; earlier versions noted no `where`."""
 
     stream: str
     inbox: str
@@ -20,10 +20,10 @@ class PulledPlace(NamedTuple):
     reader: str
 
     def told(self, app: str) -> str:
-        """Return what the place keeps, and how that ends."""
+        """Return what may be kept there, and how that ends."""
         return (
-            f"{self.stream} is pulled from {self.where or 'a place'}, which keeps what comes for the reader "
-            f"{self.reader}, also where {app} is no more: samza-dsl delete {app} --bind {self.stream}=URL drops that"
+            f"{self.stream} is pulled from {self.where or 'a place'} by the reader {self.reader}: what is kept there "
+            f"for it stays where {app} is no more, until samza-dsl delete {app} --bind {self.stream}=URL drops it"
         )
 
 
