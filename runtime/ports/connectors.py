@@ -252,13 +252,13 @@ class PushedSource:
     ...         intake.push([PushedRecord(n)], {"next": b"%d" % (n + 1)})
     ...     intake.end()
     >>> PushedSource("ten numbers", count).promise
-    'appended to the embedded log, from where each record takes effect once'
+    'appended to a stream first, from where each record takes effect once'
     """
 
     name: str
     push: Callable[[Intake], None]
 
-    promise: ClassVar[str] = "appended to the embedded log, from where each record takes effect once"
+    promise: ClassVar[str] = "appended to a stream first, from where each record takes effect once"
 
     def __post_init__(self) -> None:
         check_functions(self, "push")
