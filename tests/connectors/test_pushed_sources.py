@@ -17,7 +17,7 @@ from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.units.driver.connected import refuse_connectors
 from samza_dsl import App, PlanError, SamzaError, dead_letter
-from samza_dsl.connectors import Intake, Pulled, PulledSource, PushedRecord, PushedSource
+from samza_dsl.connectors import Intake, Pulled, PulledRecord, PulledSource, PushedRecord, PushedSource
 from samza_dsl.testing import check_source
 from tests.real_time import until
 from tests.scale import examples
@@ -54,6 +54,17 @@ def counting(end: int, at_once: int = 1, ends: bool = False) -> PushedSource:
     return PushedSource("numbers from somewhere", push)
 
 
+def pulled(end: int, at_once: int = 1) -> PulledSource:
+    """Return a source of the numbers up to an end, which has forgotten what was confirmed."""
+
+    def pull(reader: str, position: bytes) -> Pulled:
+        numbers = range(int(position or b"0"), end)[:at_once]
+        records = [PulledRecord(n, f"{n % 3}", 1_000 * n) for n in numbers]
+        return Pulled(records, b"%d" % max(numbers.stop, int(position or b"0")), numbers.stop < end)
+
+    return PulledSource("numbers of a queue", pull)
+
+
 def copying(partitions: int | None = None, **how: Any) -> App:
     app = App("copying")
     numbers = app.input("numbers", value=int, key=str, partitions=partitions, **how)
@@ -66,22 +77,23 @@ def copying(partitions: int | None = None, **how: Any) -> App:
     at_once=st.integers(1, 5),
     deaths=st.lists(st.tuples(st.integers(1, 12), st.booleans()), max_size=5),
     partitions=st.integers(1, 3),
+    kind=st.sampled_from([counting, pulled]),
 )
 @settings(deadline=None, max_examples=examples(25, 400))
 def test_each_record_takes_effect_once_through_deaths_at_any_commit(
-    ends: list[int], at_once: int, deaths: list[tuple[int, bool]], partitions: int
+    ends: list[int], at_once: int, deaths: list[tuple[int, bool]], partitions: int, kind: Any
 ) -> None:
     environment = DyingEnvironment()
     app = copying(partitions)
     for number in range(len(ends) + len(deaths)):
-        source = counting(max(ends[: number + 1]), at_once)
+        source = kind(max(ends[: number + 1]), at_once)
         environment.dies_at, environment.keeps = deaths[number] if number < len(deaths) else (-1, False)
         try:
             app.run(environment, bind={"numbers": source}, until_now=True)
         except SamzaError:
             continue
     environment.dies_at = -1
-    run = app.run(environment, bind={"numbers": counting(max(ends), at_once)}, until_now=True)
+    run = app.run(environment, bind={"numbers": kind(max(ends), at_once)}, until_now=True)
     assert sorted(run.received("copies")) == [*range(max(ends))]
 
 
