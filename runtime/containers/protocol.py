@@ -296,9 +296,7 @@ def as_given(what: Place, said: str) -> Place:
     return replace(what, options=options_as_given(what.options, said))
 
 
-def shared_out(
-    graph: Graph, bind: Mapping[str, object], *, is_on_brokers: bool
-) -> tuple[dict[str, str | KafkaTopic], dict[str, object]]:
+def shared_out(graph: Graph, bind: Mapping[str, object]) -> tuple[dict[str, str | KafkaTopic], dict[str, object]]:
     """Return the bindings of containers, and of the process that starts them.
 
     That delivers what they have committed, and takes in what is pushed to the stream that they read. Raises SamzaError
@@ -308,11 +306,6 @@ def shared_out(
     opened = {stream: _opened(what, stream in written) for stream, what in bind.items()}
     sinks = {stream: sink for stream, sink in opened.items() if stream in written and isinstance(sink, DeliveredSink)}
     pushed = {stream for stream, source in opened.items() if isinstance(source, PushedSource)}
-    if sinks and is_on_brokers:
-        raise SamzaError(
-            f"{', '.join(map(repr, sinks))} would be delivered by the machine that has begun the run, and others may "
-            "go on without it: run containers=1, or write to a topic and deliver that from another run"
-        )
     bound = places(graph, {stream: what for stream, what in {**bind, **sinks}.items() if stream not in pushed})
     return bound, {**bound, **{stream: bind[stream] for stream in (*sinks, *pushed)}}
 

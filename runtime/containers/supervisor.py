@@ -140,7 +140,7 @@ class Containers:
         """The time until all containers had loaded the application and could begin."""
         self._begun = self._ending = self._is_watched = self.stopping = self.failed = False
         self._cluster = cluster = cluster_of(settings.environment)
-        bound, here = shared_out(graph, settings.bind or {}, is_on_brokers=cluster is not None)
+        bound, here = shared_out(graph, settings.bind or {})
         shared = as_given(cluster, f"environment={cluster!r}") if cluster is not None else None
         self._environment = open_environment(data, cluster, settings.host_id)
         self._sharing: Sharing | None = None
@@ -192,6 +192,11 @@ class Containers:
         """Join the run that others have begun; raises SamzaError where it is of another application."""
         opened = join_application(self._environment, pipeline, here, alive.share)
         self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
+        if outside := [*self._bindings.inboxes, *self._bindings.outboxes]:
+            _log.warning(
+                "%s: %s: who has begun the run takes in and delivers; where that is gone, run the application again",
+                *(self._graph.app, ", ".join(map(repr, outside))),
+            )
         how = from_start, self._placement, self._standby
         check_same(alive, self._graph.app, digest_of(self.plan), until_now, *how)
         return alive.share

@@ -137,6 +137,10 @@ def _nothing() -> None:
     """Do nothing at the end."""
 
 
+def _forgotten(reader: str) -> None:
+    """Do nothing about a reader that is no more: nothing is kept for it."""
+
+
 def _unheard(reader: str, position: bytes) -> None:
     """Do nothing about what is needed no more."""
 
@@ -208,9 +212,9 @@ class PulledSource:
     in front of it, in one transaction; only then `confirm` tells the place that what lies before it is needed no more.
     So each record is there once, whatever crashes. `adapt` returns, for the type that an input declares of rows, what
     makes such values as plain as the type has them, where the place keeps, say, lists as text. `snapshot` pulls as
-    `pull` does, and leaves nothing in the place: for a run on Spark, which reads what is there now. All are called in
-    one thread at a time. What raises `Unavailable` or OSError is called again after a pause; whatever else is raised
-    ends the run.
+    `pull` does, and leaves nothing in the place: for a run on Spark, which reads what is there now. `forget` drops all
+    that the place keeps for a reader that is no more; it may be called again. All are called in one thread at a time.
+    What raises `Unavailable` or OSError is called again after a pause; whatever else is raised ends the run.
 
     >>> lines = [b"a", b"b"]
     >>> def pull(reader: str, position: bytes) -> Pulled:
@@ -228,9 +232,10 @@ class PulledSource:
     promise: str = "kept as it is pulled, so that each record takes effect once"
     adapt: Callable[[Any], Callable[[Any], Any]] | None = None
     snapshot: Callable[[str, bytes], Pulled] | None = None
+    forget: Callable[[str], None] = _forgotten
 
     def __post_init__(self) -> None:
-        check_functions(self, "pull", "confirm", "close")
+        check_functions(self, "pull", "confirm", "close", "forget")
         check_poll(self, self.poll_ms)
 
 
@@ -247,13 +252,13 @@ class PushedSource:
     ...         intake.push([PushedRecord(n)], {"next": b"%d" % (n + 1)})
     ...     intake.end()
     >>> PushedSource("ten numbers", count).promise
-    'appended to the embedded log, from where each record takes effect once'
+    'appended to a stream first, from where each record takes effect once'
     """
 
     name: str
     push: Callable[[Intake], None]
 
-    promise: ClassVar[str] = "appended to the embedded log, from where each record takes effect once"
+    promise: ClassVar[str] = "appended to a stream first, from where each record takes effect once"
 
     def __post_init__(self) -> None:
         check_functions(self, "push")

@@ -15,6 +15,7 @@ from runtime.opening.deletion import check_not_shared
 from runtime.opening.former_layout import check_set_back
 from runtime.opening.rewind import begin_anew, intermediate_streams
 from runtime.ports.environment import Environment, LiveEnvironment
+from runtime.systems.connectors.places import pulled_places
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened
 from samza_dsl.cli.errors import Mistake, told
 from samza_dsl.cli.output import Column, print_rows, say
@@ -56,6 +57,8 @@ def show(
             say(line)
         for stream, length in sorted(found[SHARED].outputs.items() if SHARED in found else []):
             say(f"output {stream}: written up to {length:,}")
+        for pulled in pulled_places(place, app):
+            say(pulled.told(app))
 
 
 @checkpoint.command("set")

@@ -309,8 +309,9 @@ def bindings_of(
                 continue
             if is_connected(path):
                 # A run on Spark refuses it, in words about that.
-                made = connected_source(path) if name in read else connected_sink(path)
-                bound[name] = made if on is None else path
+                # Made once to be looked at: each process of the run makes its own.
+                _ = connected_source(path) if name in read else connected_sink(path)
+                bound[name] = path
                 continue
             if name in read and on is not None and (is_remote(path) or only_on_spark(path)):
                 bound[name] = path  # which the session opens

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.containers.protocol import places
+from runtime.containers.protocol import shared_out
 from runtime.model.errors import Fenced, Owned
 from runtime.ports.commits import Commit
 from runtime.systems.connectors import inbox
@@ -18,7 +17,7 @@ from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.units.driver.connected import refuse_connectors
 from samza_dsl import App, PlanError, SamzaError, dead_letter
-from samza_dsl.connectors import Intake, PushedRecord, PushedSource
+from samza_dsl.connectors import Intake, Pulled, PulledRecord, PulledSource, PushedRecord, PushedSource
 from samza_dsl.testing import check_source
 from tests.real_time import until
 from tests.scale import examples
@@ -55,6 +54,17 @@ def counting(end: int, at_once: int = 1, ends: bool = False) -> PushedSource:
     return PushedSource("numbers from somewhere", push)
 
 
+def pulled(end: int, at_once: int = 1) -> PulledSource:
+    """Return a source of the numbers up to an end, which has forgotten what was confirmed."""
+
+    def pull(reader: str, position: bytes) -> Pulled:
+        numbers = range(int(position or b"0"), end)[:at_once]
+        records = [PulledRecord(n, f"{n % 3}", 1_000 * n) for n in numbers]
+        return Pulled(records, b"%d" % max(numbers.stop, int(position or b"0")), numbers.stop < end)
+
+    return PulledSource("numbers of a queue", pull)
+
+
 def copying(partitions: int | None = None, **how: Any) -> App:
     app = App("copying")
     numbers = app.input("numbers", value=int, key=str, partitions=partitions, **how)
@@ -67,22 +77,23 @@ def copying(partitions: int | None = None, **how: Any) -> App:
     at_once=st.integers(1, 5),
     deaths=st.lists(st.tuples(st.integers(1, 12), st.booleans()), max_size=5),
     partitions=st.integers(1, 3),
+    kind=st.sampled_from([counting, pulled]),
 )
 @settings(deadline=None, max_examples=examples(25, 400))
 def test_each_record_takes_effect_once_through_deaths_at_any_commit(
-    ends: list[int], at_once: int, deaths: list[tuple[int, bool]], partitions: int
+    ends: list[int], at_once: int, deaths: list[tuple[int, bool]], partitions: int, kind: Any
 ) -> None:
     environment = DyingEnvironment()
     app = copying(partitions)
     for number in range(len(ends) + len(deaths)):
-        source = counting(max(ends[: number + 1]), at_once)
+        source = kind(max(ends[: number + 1]), at_once)
         environment.dies_at, environment.keeps = deaths[number] if number < len(deaths) else (-1, False)
         try:
             app.run(environment, bind={"numbers": source}, until_now=True)
         except SamzaError:
             continue
     environment.dies_at = -1
-    run = app.run(environment, bind={"numbers": counting(max(ends), at_once)}, until_now=True)
+    run = app.run(environment, bind={"numbers": kind(max(ends), at_once)}, until_now=True)
     assert sorted(run.received("copies")) == [*range(max(ends))]
 
 
@@ -216,20 +227,19 @@ def test_a_source_that_does_not_return_is_left_behind(
     assert "deaf has not returned as the run ended" in caplog.text
 
 
-def shared_out(bind: dict[str, Any]) -> None:
-    places(copying().graph(), bind)
+@pytest.mark.parametrize("source", [counting(1), "listen://:8080/numbers"], ids=["object", "URL"])
+def test_containers_read_the_stream_and_their_starter_takes_in(source: Any) -> None:
+    assert shared_out(copying().graph(), {"numbers": source}) == ({}, {"numbers": source})
 
 
-@pytest.mark.parametrize(
-    ("use", "error"),
-    [
-        (shared_out, "every container opens what is bound, and can't open a PushedSource"),
-        (refuse_connectors, "a run on Spark that goes on reads and writes no connectors"),
-    ],
-)
-def test_who_can_not_use_it_says_so(use: Callable[[dict[str, Any]], None], error: str) -> None:
-    with pytest.raises(SamzaError, match=error):
-        use({"numbers": counting(1)})
+def test_containers_need_the_url_of_what_is_pulled() -> None:
+    with pytest.raises(SamzaError, match="can't open queue of this process; write instead: its URL"):
+        shared_out(copying().graph(), {"numbers": PulledSource("queue", lambda reader, position: Pulled([], b"1"))})
+
+
+def test_a_run_on_spark_that_goes_on_refuses_it() -> None:
+    with pytest.raises(SamzaError, match="a run on Spark that goes on reads and writes no connectors"):
+        refuse_connectors({"numbers": counting(1)})
 
 
 def test_a_pattern_is_no_place_to_push_to(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ COLUMNS = ("a", "b", "c", "note")
 KEYS = {"whole": ("a",), "text": ("b",), "both": ("a", "b")}
 
 
-class PlayedCrash(Exception):
+class PlayedCrash(BaseException):
     """The end of a process between two steps."""
 
 

@@ -19,6 +19,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from runtime.model.errors import Damaged
 from runtime.ports.streams import StreamConfig
@@ -27,6 +28,7 @@ from runtime.systems.databases import column_source, postgres_changes
 from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, Change, MessagePack, SamzaError, connectors, remote_table
+from samza_dsl.cli.main import commands
 from samza_dsl.connectors import Pulled, PulledRecord, PulledSource, SinkRow
 from tests.databases.conftest import NUMBERS, Database
 from tests.databases.test_table_sinks import EVERYTHING, Everything, Order, owner
@@ -374,3 +376,43 @@ def test_a_crash_between_the_streams_of_an_inbox_does_no_harm(tables: Tables, tm
     with closing(LogEnvironment(tmp_path)) as environment:
         environment.create_stream(inbox.inbox_of("copying", "orders", tables.source().name), StreamConfig())
     assert seen(tables, tmp_path, Order) == [Order(1, "new")]
+
+
+LEFT = {
+    "sqlite": "SELECT name FROM sqlite_master WHERE name LIKE 'samza%'",
+    "postgres": "SELECT slot_name FROM pg_replication_slots UNION SELECT pubname FROM pg_publication",
+}
+
+
+def test_what_a_database_keeps_is_shown_and_dropped_with_the_application(tables: Tables, tmp_path: Path) -> None:
+    tables.put(1, 2)
+    others = Tables(tables.kind, tables.where)
+    others.put(1)
+    seen(tables, tmp_path, Order)
+    copying(name="other").run(tmp_path, bind={"orders": others.source()}, until_now=True)
+    url = tables.where if tables.kind == "postgres" else f"sqlite:///{tables.where}"
+    url = f"{url}{'&' if '?' in url else '?'}table="
+    said = ["--data", str(tmp_path)]
+
+    def told(*words: str) -> str:
+        found = CliRunner().invoke(commands, [*words, *said])
+        assert found.exit_code == 0, found.output
+        return " ".join(found.output.split())
+
+    shown = told("checkpoint", "show", "copying")
+    assert f"orders is pulled from {tables.source().name} by the reader" in shown
+    kept = len(tables.do(LEFT[tables.kind]))
+    refused = CliRunner().invoke(
+        commands, ["delete", "copying", "--yes", "--bind", f"orders={url}{others.table}", *said]
+    )
+    assert refused.exit_code != 0 and "has never pulled 'orders' from" in " ".join(refused.output.split())
+    assert "keeps nothing more" in told("delete", "copying", "--yes", "--bind", f"orders={url}{tables.table}")
+    assert 0 < len(tables.do(LEFT[tables.kind])) < kept
+    tables.put(3)
+    # Another directory reads the table as well.
+    assert seen(tables, tmp_path / "again", Order) == [Order(n, "new") for n in (1, 2, 3)]
+    told("delete", "other", "--yes", "--bind", f"orders={url}{others.table}")
+    said[1] = str(tmp_path / "again")
+    told("delete", "copying", "--yes", "--bind", f"orders={url}{tables.table}")
+    assert tables.do(LEFT[tables.kind]) == []
+    others.close()

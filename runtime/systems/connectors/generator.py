@@ -1,4 +1,4 @@
-"""An input of the items that a generator of the user's own yields, behind the embedded log."""
+"""An input of the items that a generator of the user's own yields, taken into a stream first."""
 
 from __future__ import annotations
 

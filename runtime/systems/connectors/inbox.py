@@ -37,7 +37,7 @@ PATIENCE_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 TRIES = 8
 """How often a source that fails is asked, in about twenty seconds, before the run ends with that."""
-POSITION = "position"
+POSITION, WHERE = "position", "where"
 _log = logging.getLogger("samza_dsl")
 
 
@@ -164,12 +164,7 @@ class Inbox:
         if isinstance(environment, LiveEnvironment):
             # Before the notes are read: whoever took in until now makes none from here on.
             self._appender = environment.appender(notes)
-            environment.settled(notes)
-        self._noted, (offset, self._notes_end, _) = {}, environment.offsets(notes, 0)
-        while offset < self._notes_end and (read := environment.read(notes, 0, offset)) is not None:
-            names = read.batch.keys or []
-            self._noted |= {bytes(key).decode(): value for key, value in zip(names, read.batch.values, strict=True)}
-            offset = read.next_offset
+        self._noted, self._notes_end = _notes_in(environment, notes)
         self._notes_stream = notes
 
     def _notes_name(self) -> str:
@@ -261,7 +256,7 @@ class Pulling:
         """Pull, push and confirm; return whether more was there."""
         if POSITION not in intake.noted:
             drawn = _STORED.encode((f"{self._said}.{secrets.token_hex(4)}", b""))
-            intake.push([], {POSITION: drawn})
+            intake.push([], {POSITION: drawn, WHERE: self.source.name.encode()})
         reader, position = _STORED.decode(intake.noted[POSITION])
         found: Pulled = self._tried(intake, lambda: self.source.pull(reader, position))
         self.heard_ms = monotonic_ms()
@@ -443,6 +438,26 @@ def inbox_of(app: str, stream: str, where: str) -> str:
 def positions_of(inbox: str) -> str:
     """Return the stream of the positions beside an inbox."""
     return f"{inbox}.position"
+
+
+def pulled_from(environment: Environment, inbox: str) -> tuple[str, str]:
+    """Return the place that is pulled into an inbox, and the name of its reader there; "" for what is not noted."""
+    noted, _ = _notes_in(environment, positions_of(inbox))
+    reader = _STORED.decode(noted[POSITION])[0] if POSITION in noted else ""
+    return noted.get(WHERE, b"").decode(), reader
+
+
+def _notes_in(environment: Environment, stream: str) -> tuple[dict[str, bytes], int]:
+    """Return the newest note of each name in a stream of notes, and the stream's end."""
+    if isinstance(environment, LiveEnvironment):
+        environment.settled(stream)
+    offset, end, _ = environment.offsets(stream, 0)
+    noted: dict[str, bytes] = {}
+    while offset < end and (read := environment.read(stream, 0, offset)) is not None:
+        names = read.batch.keys or []
+        noted |= {bytes(key).decode(): value for key, value in zip(names, read.batch.values, strict=True)}
+        offset = read.next_offset
+    return noted, end
 
 
 def gives_changes(declared: Serde) -> bool:

@@ -88,6 +88,21 @@ class PostgresChanges:
         with self._connected() as connection:
             connection.execute("SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", (slot_of(reader), _lsn(at.lsn)))
 
+    def forget(self, reader: str) -> None:
+        """Drop the slot of a reader, and publications where no slot of ours is left in the database to tell by them."""
+        with self._connected() as connection:
+            connection.execute(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
+                (slot_of(reader),),
+            )
+            publications = connection.execute(
+                "SELECT pubname FROM pg_publication WHERE starts_with(pubname, 'samza_dsl_') AND NOT EXISTS ("
+                "SELECT 1 FROM pg_replication_slots WHERE starts_with(slot_name, 'samza_dsl_') "
+                "AND database = current_database())"
+            ).fetchall()
+            for (publication,) in publications:
+                connection.execute(f"DROP PUBLICATION IF EXISTS {self._dialect.quoted(publication)}")
+
     def close(self) -> None:
         """Close the connection; the next call opens another."""
         if self._connection is not None:

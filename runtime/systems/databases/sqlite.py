@@ -57,9 +57,8 @@ def sqlite_source(path: str | Path, table: str, *, by: str = "", key: str | Sequ
             f"{where}: key={key!r}: the key of changes is the table's primary key; leave it out, or say by="
         )
     changes = SqliteChanges(dialect, where, table)
-    return PulledSource(
-        f"{where}#{table}", changes.pull, changes.confirm, changes.close, promise=CHANGES, adapt=read_as
-    )
+    name, how = f"{where}#{table}", (changes.pull, changes.confirm, changes.close)
+    return PulledSource(name, *how, promise=CHANGES, adapt=read_as, forget=changes.forget)
 
 
 def dialect_at(path: str | Path) -> tuple[Dialect, str]:

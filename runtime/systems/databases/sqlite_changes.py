@@ -71,6 +71,16 @@ class SqliteChanges:
             connection.execute(f"DELETE FROM {names.changes} WHERE seq < ?", (seq,))
             connection.execute(f"UPDATE {READERS} SET confirmed = ? WHERE reader = ?", (seq, reader))
 
+    def forget(self, reader: str) -> None:
+        """Drop the triggers and tables of a reader, and the table of readers with the last of them."""
+        names = _Names(reader, self._dialect.word)
+        with self._transaction("BEGIN IMMEDIATE") as connection:
+            self._drop(connection, names)
+            if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (READERS,)).fetchall():
+                connection.execute(f"DELETE FROM {READERS} WHERE reader = ?", (reader,))
+                if not connection.execute(f"SELECT 1 FROM {READERS} LIMIT 1").fetchall():
+                    connection.execute(f"DROP TABLE {READERS}")
+
     def close(self) -> None:
         """Close the connection; the next call opens another."""
         if self._connection is not None:
@@ -83,14 +93,17 @@ class SqliteChanges:
         connection.execute(
             f"CREATE TABLE IF NOT EXISTS {READERS} (reader TEXT PRIMARY KEY, name TEXT, shape BLOB, confirmed INTEGER)"
         )
-        for trigger in names.triggers:
-            connection.execute(f"DROP TRIGGER IF EXISTS {trigger}")
-        for table in (names.changes, names.replaced):
-            connection.execute(f"DROP TABLE IF EXISTS {table}")
+        self._drop(connection, names)
         for statement in _statements(self._table, shape, names, self._dialect.word):
             connection.execute(statement)
         row = (names.reader, self._name, msgspec.msgpack.encode(shape), 0)
         connection.execute(f"INSERT OR REPLACE INTO {READERS} VALUES (?, ?, ?, ?)", row)
+
+    def _drop(self, connection: SqlConnection, names: _Names) -> None:
+        for trigger in names.triggers:
+            connection.execute(f"DROP TRIGGER IF EXISTS {trigger}")
+        for table in (names.changes, names.replaced):
+            connection.execute(f"DROP TABLE IF EXISTS {table}")
 
     def _pulled(self, connection: SqlConnection, names: _Names, at: SqlitePosition) -> Pulled:
         shape = self._known_shape(connection, names, at)

@@ -1,4 +1,4 @@
-"""An input that others post to: each record is in the embedded log before it is acknowledged."""
+"""An input that others post to: each record is durable in its stream before it is acknowledged."""
 
 from __future__ import annotations
 

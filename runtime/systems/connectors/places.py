@@ -1,0 +1,61 @@
+"""The places that keep changes for an application until it has pulled them, and the end of that."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from runtime.model.errors import SamzaError
+from runtime.ports.connectors import PulledSource
+from runtime.ports.environment import Environment
+from runtime.systems.connectors.inbox import inbox_of, positions_of, pulled_from
+from runtime.systems.connectors.schemes import connected_source
+
+
+class PulledPlace(NamedTuple):
+    """A place that an application pulls an input from by the name of a reader; earlier versions noted no `where`."""
+
+    stream: str
+    inbox: str
+    where: str
+    reader: str
+
+    def told(self, app: str) -> str:
+        """Return what may be kept there, and how that ends."""
+        return (
+            f"{self.stream} is pulled from {self.where or 'a place'} by the reader {self.reader}: what is kept there "
+            f"for it stays where {app} is no more, until samza-dsl delete {app} --bind {self.stream}=URL drops it"
+        )
+
+
+def pulled_places(environment: Environment, app: str) -> list[PulledPlace]:
+    """Return the places that an application has begun to pull from, as its inboxes note them."""
+    start, end, found = f"{app}.inbox.", positions_of(""), []
+    for positions in sorted(environment.streams()):
+        inbox = positions.removesuffix(end)
+        if inbox == positions or not inbox.startswith(start):
+            continue
+        where, reader = pulled_from(environment, inbox)
+        if reader:
+            found.append(PulledPlace(inbox.removeprefix(start).rpartition(".")[0], inbox, where, reader))
+    return found
+
+
+def forget_place(environment: Environment, app: str, stream: str, url: str) -> PulledPlace:
+    """Drop what a place keeps for an application that nobody runs, then the inbox; raises SamzaError.
+
+    A crash in between leaves the inbox, so that it can be done again.
+    """
+    source = connected_source(url)
+    if not isinstance(source, PulledSource):
+        raise SamzaError(f"--bind {stream}=...: nothing is kept there: give the URL of a table that was pulled")
+    try:
+        wanted = inbox_of(app, stream, source.name)
+        found = next((one for one in pulled_places(environment, app) if one.inbox == wanted), None)
+        if found is None:
+            raise SamzaError(f"{app} has never pulled {stream!r} from {source.name}: give the URL that it was bound to")
+        source.forget(found.reader)
+    finally:
+        source.close()
+    environment.delete_stream(found.inbox)
+    environment.delete_stream(positions_of(found.inbox))
+    return found

@@ -1,0 +1,173 @@
+"""Sources that can't be read again, taken into topics of a real broker: each record takes effect once."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.model.errors import Fenced, SamzaError
+from runtime.systems.kafka.client.topic import KafkaCluster
+from runtime.systems.kafka.environment import KafkaEnvironment
+from samza_dsl import App
+from samza_dsl.connectors import Intake, Pulled, PulledRecord, PulledSource, PushedRecord, PushedSource
+from tests.kafka.topics import consume
+from tests.source import ROOT
+
+MOST = 12
+
+
+class PlayedDeathError(Exception):
+    """The death of a process, as a source plays it."""
+
+
+def copying(name: str) -> App:
+    app = App(name)
+    numbers = app.input(f"{name}-numbers", value=int, key=str, partitions=2)
+    numbers.send_to(app.output(f"{name}-copies", value=int, partitions=1))
+    return app
+
+
+def pushing(dies_at: int, is_behind: bool, intakes: list[Intake]) -> PushedSource:
+    """Return a source of some numbers, which dies as it pushes one, before or behind that."""
+
+    def push(intake: Intake) -> None:
+        intakes.append(intake)
+        for n in range(int(intake.noted.get("next", b"0")), MOST):
+            if n == dies_at and not is_behind:
+                raise PlayedDeathError
+            intake.push([PushedRecord(n, b"%d" % (n % 3))], {"next": b"%d" % (n + 1)})
+            if n == dies_at:
+                raise PlayedDeathError
+
+    return PushedSource("numbers from somewhere", push)
+
+
+def pulling(dies_at: int, is_behind: bool, confirmed: list[int]) -> PulledSource:
+    """Return a source of some numbers, which dies as it is asked for one, or has that confirmed."""
+
+    def pull(reader: str, position: bytes) -> Pulled:
+        number = int(position or 0)
+        assert number >= max(confirmed, default=0), "what was confirmed is there no more"
+        if number == dies_at and not is_behind:
+            raise PlayedDeathError
+        found = [PulledRecord(number, key=str(number % 3))] if number < MOST else []
+        return Pulled(found, b"%d" % min(number + 1, MOST), number < MOST)
+
+    def confirm(reader: str, position: bytes) -> None:
+        if int(position) - 1 == dies_at and is_behind:
+            raise PlayedDeathError
+        confirmed.append(int(position))
+
+    return PulledSource("numbers of a queue", pull, confirm)
+
+
+def copied(broker: Any, name: str) -> list[int]:
+    return sorted(int(record.value) for records in consume(broker, f"{name}-copies").values() for record in records)
+
+
+@pytest.mark.parametrize("kind", [pushing, pulling])
+def test_each_record_takes_effect_once_through_deaths(kind: Any, broker: Any, topics: str, tmp_path: Path) -> None:
+    noted: list[Any] = []
+    deaths = (0, False), (0, True), (5, False), (5, True), (8, False), (-1, True)
+    for number, (dies_at, is_behind) in enumerate(deaths):
+        bind = {f"{topics}-numbers": kind(dies_at, is_behind, noted)}
+        # Another machine each time, which has nothing of the ones before.
+        cluster = KafkaCluster(f"kafka://{broker.bootstrap}")
+        with closing(KafkaEnvironment(cluster, tmp_path / f"data-{number}")) as environment:
+            if dies_at < 0:
+                copying(topics).run(environment, bind=bind, until_now=True)
+                continue
+            with pytest.raises(SamzaError, match="PlayedDeath"):
+                copying(topics).run(environment, bind=bind, until_now=True)
+    assert copied(broker, topics) == [*range(MOST)]
+
+
+def test_who_was_taken_over_pushes_nothing(broker: Any, topics: str, tmp_path: Path) -> None:
+    intakes: list[Intake] = []
+    refused: list[type[Exception]] = []
+    cluster = KafkaCluster(f"kafka://{broker.bootstrap}")
+
+    def push(intake: Intake) -> None:
+        intake.push([PushedRecord(0)], {"next": b"1"})
+        with closing(KafkaEnvironment(cluster, tmp_path / "newer")) as newer:
+            copying(topics).run(newer, bind={f"{topics}-numbers": pushing(-1, False, intakes)}, until_now=True)
+        for _ in range(2):
+            try:
+                intake.push([PushedRecord(99)], {"next": b"99"})
+            except SamzaError as error:
+                refused.append(type(error))
+
+    bind = {f"{topics}-numbers": PushedSource("numbers from somewhere", push)}
+    with closing(KafkaEnvironment(cluster, tmp_path / "older")) as older, pytest.raises(SamzaError):
+        copying(topics).run(older, bind=bind, until_now=True)
+    assert refused == [Fenced, Fenced]
+    assert copied(broker, topics) == [*range(MOST)]
+
+
+PROGRAM = """
+    import os, signal
+    from pathlib import Path
+
+    import msgspec
+
+    from samza_dsl import App, Options, connectors
+    from samza_dsl.connectors import PushedRecord, PushedSource
+    from runtime.systems.kafka.client.topic import KafkaCluster
+
+    NAME, MOST = os.environ["NAME"], int(os.environ["MOST"])
+
+
+    class Row(msgspec.Struct):
+        id: int
+
+
+    def dying(row, context):
+        mark = Path(f"died-{row.id // 50}")
+        if row.id % 50 == 25 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [row]
+
+
+    def push(intake):
+        for n in range(int(intake.noted.get("next", b"0")), MOST):
+            intake.push([PushedRecord(Row(n), b"%d" % n)], {"next": b"%d" % (n + 1)})
+
+
+    app = App(NAME, Options(batch_records=10, max_uncommitted=20))
+    rows = app.input(f"{NAME}-rows", value=Row, partitions=2)
+    old = app.input(f"{NAME}-table", value=Row, key=int).partition_by(lambda row: row.id, op_id="old", partitions=2)
+    by = rows.partition_by(lambda row: row.id, op_id="by", partitions=2)
+    by.merge(old).process(dying, op_id="dying").send_to(app.output(f"{NAME}-copies", value=Row, partitions=2))
+
+    if __name__ == "__main__":
+        bind = {
+            f"{NAME}-rows": PushedSource("rows from somewhere", push),
+            f"{NAME}-table": "sqlite:///rows.db?table=rows",
+            f"{NAME}-copies": connectors.sqlite("copies.db", "copies"),
+        }
+        cluster = KafkaCluster(os.environ["CLUSTER"])
+        app.run("data", environment=cluster, containers=2, bind=bind, until_now=True)
+"""
+
+
+def test_containers_read_what_their_starter_takes_in_and_it_delivers(broker: Any, topics: str, tmp_path: Path) -> None:
+    (tmp_path / "moving.py").write_text("\n".join(line[4:] for line in PROGRAM.splitlines()))
+    with closing(sqlite3.connect(tmp_path / "rows.db", isolation_level=None)) as writer:
+        writer.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY)")
+        for most in (50, 100):
+            writer.executemany("INSERT INTO rows VALUES (?)", [(1_000 + n,) for n in range(most - 50, most)])
+            said = {"NAME": topics, "MOST": str(most), "CLUSTER": f"kafka://{broker.bootstrap}"}
+            command = [sys.executable, "moving.py"]
+            environment = {**os.environ, "PYTHONPATH": str(ROOT), **said}
+            done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+    with closing(sqlite3.connect(tmp_path / "copies.db")) as found:
+        wanted = [*range(100), *range(1_000, 1_100)]
+        assert [id for (id,) in found.execute("SELECT id FROM copies ORDER BY id")] == wanted
+    assert [*tmp_path.glob("died-*")]
