@@ -62,7 +62,7 @@ def test_real_ports_are_told_apart_as_python_does(tmp_path):
         SimpleNamespace(kept=1, tell=print, tell_again=None),
         Own(),
     ],
-    ids=str,
+    ids=["no value", "no method", "a method too few", "all", "a second method that is None", "a class's own"],
 )
 def test_members_may_be_an_objects_own_and_a_method_may_be_none(protocol, one):
     assert isinstance(one, protocol) == as_python(protocol, one)
