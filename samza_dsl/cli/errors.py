@@ -24,8 +24,8 @@ _log = logging.getLogger("samza_dsl")
 FAILED, MISTAKEN = 1, 2
 WHERE_TYPED: ContextVar[str] = ContextVar("WHERE_TYPED")
 """The flag that says where the streams and state of this command are, if it was typed; other commands need it, too."""
-COMMAND = re.compile(r"samza-dsl (?:reset|checkpoint|state|streams|evolve|scale|job|fork|run)\b[^:;]*")
-"""A command that an error names, up to what may be the end of it."""
+COMMAND = re.compile(r"samza-dsl (?:reset|checkpoint|state|streams|evolve|scale|job|fork|run)\b(?:[^:;]|:(?=\S))*")
+"""A command that an error names, up to what may be the end of it: addresses have colons, too."""
 SAID_ELSEWHERE: ContextVar[Mapping[str, str]] = ContextVar("SAID_ELSEWHERE")
 """The flags that nobody typed, as a file or variable says the same, with where that is."""
 

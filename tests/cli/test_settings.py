@@ -4,9 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.model.errors import SamzaError
+from samza_dsl.cli.errors import WHERE_TYPED, told
 from samza_dsl.cli.settings import declared
 from samza_dsl.settings.quantities import quantity_of, said_of
 from samza_dsl.settings.sources import SettingsFile
@@ -128,6 +131,19 @@ def test_an_error_that_names_commands_says_which_flag_of_this_one_they_need(call
     write("samza-dsl.toml", 'data = "here"\n')
     found = call("streams", "delete", "a-by")
     assert "samza-dsl reset" in found.stderr and "each of these commands" not in found.stderr
+
+
+def test_what_an_error_says_whole_is_not_said_twice(capsys):
+    place = "--environment kafka://127.0.0.1:9092"
+    for said, is_added in (
+        (f"to go on: samza-dsl state forget a op {place}; or else", False),
+        ("samza-dsl reset a", True),
+    ):
+        token = WHERE_TYPED.set(place)
+        with pytest.raises(typer.Exit), told():
+            raise SamzaError(said)
+        WHERE_TYPED.reset(token)
+        assert (f"each of these commands takes {place}" in capsys.readouterr().err) == is_added
 
 
 @pytest.mark.parametrize("by", ["variable", "file", "variable of a file"])
