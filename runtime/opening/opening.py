@@ -102,12 +102,6 @@ def open_application(
     finish(environment, graph.app)
     bindings, to, target = Bindings(environment, graph, bind), None, None
     made = partial(make_plan, graph, wrapped=pipeline.wrapped, levers=levers)
-
-    def can_move(stream: str) -> bool:
-        # What lies between stages is written by the application alone, on brokers as well.
-        is_ours = any(one.name == stream and one.role == "intermediate" for one in plan.streams)
-        return is_ours or (stream not in bindings.sources and not bindings.is_of_brokers(stream))
-
     try:
         counts = bindings.partition_counts(graph)
         asked = environment.asked_scale(graph.app)
@@ -123,6 +117,7 @@ def open_application(
                 bindings.close()
                 return open_application(environment, pipeline, bind, levers=levers)
         else:
+            can_move = partial(_can_move, plan, bindings)
             if isinstance(state, Forget):
                 forget_what_does_not_fit(environment, plan, graph, counts, state.operators, can_move)
             # Before any stream is made or removed: what is refused here leaves them as they were.
@@ -150,6 +145,13 @@ def open_application(
         raise
     job = JobMetrics(tasks=plan.tasks, model_ms=model_ms, checkpoints_ms=checkpoints_ms)
     return Opened(generation, bindings, counts, plan, job, to, target)
+
+
+def _can_move(plan: Plan, bindings: Bindings, stream: str) -> bool:
+    """Whether what lies by the former partitions of a stream can be moved to those that it has now."""
+    # What lies between stages is written by the application alone, on brokers as well.
+    is_ours = any(one.name == stream and one.role == "intermediate" for one in plan.streams)
+    return is_ours or (stream not in bindings.sources and not bindings.is_of_brokers(stream))
 
 
 def with_factor(options: Options, asked: int | None) -> Options:

@@ -185,7 +185,7 @@ class Reader:
         self._keys = KeySerde(decoding.key) if decoding.key is not None else None
         self.read_ms = 0.0
         """The time in which it read rows, of which some may be of others."""
-        self._sieve = Sieve(start.share, start.ahead, self._keys) if start.is_part else None
+        self.sieve = Sieve(start.share, start.ahead, self._keys) if start.is_part else None
         self.idle = False
         """Whether it holds event time back for nobody, as nothing has come for long."""
         self.was_idle = bool(position and position.idle)
@@ -222,16 +222,6 @@ class Reader:
         if self._producers is not None:
             return self._producers.value
         return MAX_TIMESTAMP if self._ended else self._source.value
-
-    @property
-    def is_input(self) -> bool:
-        """Whether what it reads comes from outside, and not from a stage before."""
-        return self._producers is None
-
-    @property
-    def hash_ms(self) -> float:
-        """The time in which it found by their keys which rows are its own."""
-        return 0.0 if self._sieve is None else self._sieve.hash_ms
 
     @property
     def _mark(self) -> Any:
@@ -294,7 +284,7 @@ class Reader:
     def positions(self) -> list[Position]:
         """Return the positions to checkpoint: that of the reader, and those of shares that were read further before."""
         own = self.position()
-        return [own] if self._sieve is None else [own, *self._sieve.ahead_of(own.offset)]
+        return [own] if self.sieve is None else [own, *self.sieve.ahead_of(own.offset)]
 
     def refresh(self) -> None:
         """See whether the partition has ended at this position."""
@@ -313,7 +303,7 @@ class Reader:
     def handing_on(self) -> FoldingSegment | None:
         """The loop that groups what it reads for stages behind and does nothing else, if there is one."""
         folding = self._folding
-        return folding if folding is not None and folding.hands_on and self._sieve is None else None
+        return folding if folding is not None and folding.hands_on and self.sieve is None else None
 
     @property
     def max_drift_ms(self) -> int | None:
@@ -422,10 +412,8 @@ class Reader:
         if version == self._seen_version:
             return False
         began_ms = monotonic_ms()
-        if self._shared is None:
-            self._held = self._read(self.next_offset)
-        else:
-            self._held = self._shared.read(self.next_offset, self._read)
+        at, shared = self.next_offset, self._shared
+        self._held = self._read(at) if shared is None else shared.read(at, self._read)
         self.read_ms += monotonic_ms() - began_ms
         if self._held is None:
             if not self.awaits:  # else it is asked again, as that may not come at all
@@ -475,26 +463,26 @@ class Reader:
 
     def _take_shared(self, shared: SharedReads, held: Read) -> Taken:
         """Offer its own rows of what virtual tasks read together; event time is that of all rows."""
-        assert self._sieve is not None, "who has a partition for itself shares with nobody"
+        assert self.sieve is not None, "who has a partition for itself shares with nobody"
         self._held = None
         if held.appended_ms and len(held.batch):
             self.appended.append((held.appended_ms, len(held.batch)))
-        whole, buckets = shared.decoded(held, self._columns, self._sieve.share_out)
+        whole, buckets = shared.decoded(held, self._columns, self.sieve.share_out)
         batch, following, control = whole.batch, held.next_offset, held.control
         offsets = batch.offsets or ()
         # Others may have read from further before; and behind the offset at which this run stops nothing counts.
         first, last = bisect_left(offsets, self.next_offset), len(offsets)
         if self.stop_at is not None and following > self.stop_at:
             last, following, control = bisect_left(offsets, self.stop_at), self.stop_at, None
-        rows = buckets[self._sieve.bucket]
-        rows = self._sieve.fresh(batch, rows[bisect_left(rows, first) : bisect_left(rows, last)])
+        rows = buckets[self.sieve.bucket]
+        rows = self.sieve.fresh(batch, rows[bisect_left(rows, first) : bisect_left(rows, last)])
         found, watermark = batch.take(rows), self._source.value
         if batch.timestamps is not None and self._decoding.stamped:
             told = None if batch.stamps is None else batch.stamps[first:last]
             stamps = self._stamps(batch.timestamps[first:last], told, offsets[first:last])
             watermark = stamps.pop()
             found.stamps = [stamps[row - first] for row in rows]
-        malformed = [one for one in self._sieve.told(whole.malformed) if self.next_offset <= one.offset < following]
+        malformed = [one for one in self.sieve.told(whole.malformed) if self.next_offset <= one.offset < following]
         watermark = self._at_least(watermark, control)
         return Taken(found, whole.raw.take(rows), malformed, following, watermark, control)
 
@@ -595,7 +583,7 @@ class Reader:
         return after(taken, "key", self._read_keys)
 
     def _decode_rows(self, raw: Batch, following: int, control: Control | None) -> Taken:
-        sieve = self._sieve
+        sieve = self.sieve
         if sieve is not None and self._decoding.trusted:
             # Between stages keys lie as bytes and rows carry their stamps: what is of others is not even decoded.
             raw, sieve = sieve.own(raw), None

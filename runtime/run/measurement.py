@@ -188,8 +188,8 @@ def _task(task: Task, loop: Loop) -> TaskMetrics:
         starved_ms=task.starved.ms,
         get_ms=sum(store.get_ms for store in task.stores.values()),
         put_ms=loop.committer.put_ms.get(task.number, 0.0),
-        read_ms=sum(reader.read_ms for lane in task.lanes for reader in lane.readers if reader.is_input),
-        hash_ms=sum(reader.hash_ms for lane in task.lanes for reader in lane.readers),
+        read_ms=sum(reader.read_ms for lane in task.lanes for reader in lane.readers if not reader.later),
+        hash_ms=sum(one.sieve.hash_ms for lane in task.lanes for one in lane.readers if one.sieve is not None),
         own_ms=task.own_ms,
     )
 

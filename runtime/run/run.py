@@ -540,8 +540,7 @@ class Run:
         # How far partitions are is asked once, for all together: a loop asks no broker.
         assembly.look(numbers)
         self._composition = composition = Composition(assembly, numbers)
-        self._functions = composition.functions
-        committer = self._committer(opened, assembly)
+        self._functions, committer = composition.functions, self._committer(opened, assembly)
         self._sender = self._writer = ThreadPoolExecutor(1, WRITER)
         if by_task:
             self._part(committer, numbers)

@@ -17,7 +17,7 @@ from operators.core.base import Batch
 from planner.model.virtual_tasks import UNSPLIT, Split, VirtualTask
 from runtime.model.assignment import JobModel, Placement, Scale, sticky
 from runtime.model.checkpoint import Checkpoint
-from runtime.model.errors import EnvironmentFault, Fenced, TooLarge
+from runtime.model.errors import EnvironmentFault, Fenced
 from runtime.ports.commits import Commit, fenced_error, taken_error
 from runtime.ports.environment import LiveEnvironment, QueryableEnvironment, SnapshotEnvironment
 from runtime.ports.membership import Membership
@@ -49,6 +49,7 @@ from runtime.systems.kafka.coordination.owner import (
     seen,
     stores_of,
     transact,
+    whose,
     write_alone,
 )
 from runtime.systems.kafka.coordination.shared_runs import Announced, KafkaRuns
@@ -226,7 +227,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             # Outside of the lock: tasks that commit by themselves do so at the same time.
             ends = self._call(commit.app, transact(self._streams, writer, pending, commit, left)) if pending else {}
         except EnvironmentFault as error:
-            failure = self._fenced(commit) if isinstance(error.__cause__, FENCED) else _whose(error, commit)
+            failure = self._fenced(commit) if isinstance(error.__cause__, FENCED) else whose(error, commit)
             # The first failure is what was wrong; others fail of it. After it nobody knows what is committed, so there
             # are no more commits.
             owner.failure = owner.failure or failure
@@ -744,15 +745,3 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             return None
         below, owner.consumed = owner.consumed, {}
         return below
-
-
-def _whose(error: EnvironmentFault, commit: Commit) -> EnvironmentFault:
-    """Return what is wrong with a commit; where it is the state of one key that is too large, whose that is."""
-    items = [(len(value), one.store, one.task) for one in commit.state for _, value in one.items if value is not None]
-    if not isinstance(error, TooLarge) or not items or "-changelog" not in str(error):
-        return error
-    size, store, task = max(items)
-    return TooLarge(
-        f"{error} It is what {store!r} keeps of one key in task {task}, {size:,} bytes: keep less under one key, as "
-        "with a window, a time to live or a collection."
-    )

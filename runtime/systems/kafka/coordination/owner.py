@@ -12,7 +12,7 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from operators.core.base import Batch
 from planner.model.virtual_tasks import VirtualTask
 from runtime.model.checkpoint import Checkpoint
-from runtime.model.errors import Damaged, EnvironmentFault, SamzaError
+from runtime.model.errors import Damaged, EnvironmentFault, SamzaError, TooLarge
 from runtime.ports.commits import Commit, fenced_error
 from runtime.ports.state import StateWrites
 from runtime.systems.kafka.client.clients import STOP_S, Producer, ended
@@ -380,3 +380,15 @@ def stores_of(state: Iterable[tuple[VirtualTask, StateWrites]], ledger: Ledger) 
         if writes.store not in known:
             found[task] = known | {writes.store}
     return found
+
+
+def whose(error: EnvironmentFault, commit: Commit) -> EnvironmentFault:
+    """Return what is wrong with a commit; where it is the state of one key that is too large, whose that is."""
+    items = [(len(value), one.store, one.task) for one in commit.state for _, value in one.items if value is not None]
+    if not isinstance(error, TooLarge) or not items or "-changelog" not in str(error):
+        return error
+    size, store, task = max(items)
+    return TooLarge(
+        f"{error} It is what {store!r} keeps of one key in task {task}, {size:,} bytes: keep less under one key, as "
+        "with a window, a time to live or a collection."
+    )
