@@ -1,22 +1,18 @@
 """Tables as inputs and outputs of several containers: their starter pulls and delivers, and each row is there once."""
 
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.source import ROOT
+from tests.connectors.programs import run_program, write_program
 
 PROGRAM = """
-    import os, signal, sys
-    from pathlib import Path
-
     import msgspec
 
     from samza_dsl import App, Options, connectors
+    from tests.connectors.programs import dying_once_each
 
 
     class Row(msgspec.Struct):
@@ -27,16 +23,8 @@ PROGRAM = """
     app = App("moving", Options(batch_records=10, max_uncommitted=20))
 
 
-    def dying(row, context):
-        mark = Path(f"died-{row.id // 100}")
-        if row.id % 100 == 50 and not mark.exists():
-            mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return [row]
-
-
     rows = app.input("rows", value=Row, key=int).partition_by(lambda row: row.id, op_id="by", partitions=3)
-    done = rows.process(dying, op_id="dying")
+    done = rows.process(dying_once_each(100), op_id="dying")
     done.send_to(app.output("copies", value=Row, partitions=2))
     done.send_to(app.output("newest", value=Row, key=int))
 
@@ -52,16 +40,13 @@ PROGRAM = """
 
 @pytest.mark.ci
 def test_rows_go_from_a_table_to_tables_once_whoever_dies(tmp_path: Path) -> None:
-    (tmp_path / "moving.py").write_text("\n".join(line[4:] for line in PROGRAM.splitlines()))
+    write_program(tmp_path, "moving", PROGRAM)
     with closing(sqlite3.connect(tmp_path / "rows.db", isolation_level=None)) as writer:
         writer.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY, note TEXT)")
         for begun in (0, 100):
             rows = [(n, f"note {n}") for n in range(begun, begun + 100)]
             writer.executemany("INSERT INTO rows VALUES (?, ?)", rows)
-            command = [sys.executable, "moving.py"]
-            done = subprocess.run(
-                command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
-            )
+            done = run_program(tmp_path, "moving")
             assert done.returncode == 0, done.stderr
     with closing(sqlite3.connect(tmp_path / "copies.db")) as found:
         wanted = [(n, f"note {n}") for n in range(200)]
@@ -78,20 +63,13 @@ PUSHED = """
 
     from samza_dsl import App, Options, connectors
     from samza_dsl.connectors import PushedRecord, PushedSource
+    from tests.connectors.programs import dying_once_each
 
     MOST = int(os.environ["MOST"])
 
 
     class Row(msgspec.Struct):
         id: int
-
-
-    def dying(row, context):
-        mark = Path(f"died-{row.id // 100}")
-        if row.id % 100 == 50 and not mark.exists():
-            mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return [row]
 
 
     def push(intake):
@@ -106,9 +84,8 @@ PUSHED = """
 
     app = App("pushing", Options(batch_records=10, max_uncommitted=20))
     rows = app.input("rows", value=Row, partitions=2)
-    rows.partition_by(lambda row: row.id, op_id="by", partitions=3).process(dying, op_id="dying").send_to(
-        app.output("copies", value=Row)
-    )
+    done = rows.partition_by(lambda row: row.id, op_id="by", partitions=3).process(dying_once_each(100), op_id="dying")
+    done.send_to(app.output("copies", value=Row))
 
     if __name__ == "__main__":
         bind = {"rows": PushedSource("rows from somewhere", push), "copies": connectors.sqlite("copies.db", "copies")}
@@ -118,12 +95,10 @@ PUSHED = """
 
 @pytest.mark.ci
 def test_what_a_source_pushes_is_taken_in_once_by_who_starts_the_containers(tmp_path: Path) -> None:
-    (tmp_path / "pushing.py").write_text("\n".join(line[4:] for line in PUSHED.splitlines()))
+    write_program(tmp_path, "pushing", PUSHED)
     ended = []
     for most in (100, 100, 200, 200):
-        environment = {"PYTHONPATH": str(ROOT), "MOST": str(most)}
-        command = [sys.executable, "pushing.py"]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        done = run_program(tmp_path, "pushing", MOST=str(most))
         ended.append(done.returncode)
     # The starter itself died twice, and each time went on where it was.
     assert ended == [-9, 0, -9, 0], done.stderr

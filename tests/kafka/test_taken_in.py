@@ -1,9 +1,6 @@
 """Sources that can't be read again, taken into topics of a real broker: each record takes effect once."""
 
-import os
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,8 +12,8 @@ from runtime.systems.kafka.client.topic import KafkaCluster
 from runtime.systems.kafka.environment import KafkaEnvironment
 from samza_dsl import App
 from samza_dsl.connectors import Intake, Pulled, PulledRecord, PulledSource, PushedRecord, PushedSource
+from tests.connectors.programs import run_program, write_program
 from tests.kafka.topics import consume
-from tests.source import ROOT
 
 MOST = 12
 
@@ -110,28 +107,20 @@ def test_who_was_taken_over_pushes_nothing(broker: Any, topics: str, tmp_path: P
 
 
 PROGRAM = """
-    import os, signal
-    from pathlib import Path
+    import os
 
     import msgspec
 
     from samza_dsl import App, Options, connectors
     from samza_dsl.connectors import PushedRecord, PushedSource
     from runtime.systems.kafka.client.topic import KafkaCluster
+    from tests.connectors.programs import dying_once_each
 
     NAME, MOST = os.environ["NAME"], int(os.environ["MOST"])
 
 
     class Row(msgspec.Struct):
         id: int
-
-
-    def dying(row, context):
-        mark = Path(f"died-{row.id // 50}")
-        if row.id % 50 == 25 and not mark.exists():
-            mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return [row]
 
 
     def push(intake):
@@ -143,7 +132,8 @@ PROGRAM = """
     rows = app.input(f"{NAME}-rows", value=Row, partitions=2)
     old = app.input(f"{NAME}-table", value=Row, key=int).partition_by(lambda row: row.id, op_id="old", partitions=2)
     by = rows.partition_by(lambda row: row.id, op_id="by", partitions=2)
-    by.merge(old).process(dying, op_id="dying").send_to(app.output(f"{NAME}-copies", value=Row, partitions=2))
+    done = by.merge(old).process(dying_once_each(50), op_id="dying")
+    done.send_to(app.output(f"{NAME}-copies", value=Row, partitions=2))
 
     if __name__ == "__main__":
         bind = {
@@ -157,15 +147,13 @@ PROGRAM = """
 
 
 def test_containers_read_what_their_starter_takes_in_and_it_delivers(broker: Any, topics: str, tmp_path: Path) -> None:
-    (tmp_path / "moving.py").write_text("\n".join(line[4:] for line in PROGRAM.splitlines()))
+    write_program(tmp_path, "moving", PROGRAM)
     with closing(sqlite3.connect(tmp_path / "rows.db", isolation_level=None)) as writer:
         writer.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY)")
         for most in (50, 100):
             writer.executemany("INSERT INTO rows VALUES (?)", [(1_000 + n,) for n in range(most - 50, most)])
-            said = {"NAME": topics, "MOST": str(most), "CLUSTER": f"kafka://{broker.bootstrap}"}
-            command = [sys.executable, "moving.py"]
-            environment = {**os.environ, "PYTHONPATH": str(ROOT), **said}
-            done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+            cluster = f"kafka://{broker.bootstrap}"
+            done = run_program(tmp_path, "moving", NAME=topics, MOST=str(most), CLUSTER=cluster)
             assert done.returncode == 0, done.stderr
     with closing(sqlite3.connect(tmp_path / "copies.db")) as found:
         wanted = [*range(100), *range(1_000, 1_100)]
