@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.model.errors import Unavailable
-from runtime.systems.connectors import outbox
+from runtime.systems.connectors import tries
 from runtime.systems.http import http_source as source_module
 from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, SamzaError, connectors
@@ -234,7 +234,7 @@ def hooked(*statuses: int) -> Iterator[tuple[str, type[Hook]]]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(tries, "FIRST_PAUSE_S", 0.0)
 
 
 def test_the_suite_for_sinks_passes() -> None:

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from runtime.model.errors import Damaged
 from runtime.ports.streams import StreamConfig
-from runtime.systems.connectors import inbox
+from runtime.systems.connectors import inbox, tries
 from runtime.systems.databases import column_source, postgres_changes
 from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.memory.environment import MemoryEnvironment
@@ -317,7 +317,7 @@ def test_a_table_at_rest_does_not_hold_the_server_s_log(server: str, tmp_path: P
 
 
 def test_a_source_that_fails_is_asked_again(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(inbox, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(tries, "FIRST_PAUSE_S", 0.0)
     asked: list[bytes] = []
 
     def pull(reader: str, position: bytes) -> Pulled:

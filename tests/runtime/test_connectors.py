@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from runtime.containers.protocol import places
 from runtime.model.errors import Damaged, Fenced, Unavailable
-from runtime.systems.connectors import outbox
+from runtime.systems.connectors import outbox, tries
 from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, Options, SamzaError
 from samza_dsl.connectors import (
@@ -144,7 +144,7 @@ def doubling(partitions: int | None = None) -> App:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(tries, "FIRST_PAUSE_S", 0.0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -191,7 +191,7 @@ def test_a_failure_that_passes_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_rows_wait_for_a_sink_that_fails_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "TRIES", 2)
+    monkeypatch.setattr(tries, "TRIES", 2)
     place = Place()
     place.failures = [OSError("down")] * 2
     bind = {"numbers": Shelf({"a": [1]}).source(), "doubled": place.at_least_once()}

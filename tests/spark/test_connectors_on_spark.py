@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from runtime.systems.connectors import outbox
+from runtime.systems.connectors import tries
 from runtime.systems.connectors.outbox import Outbox
 from runtime.units.driver.connected import Connected, refuse_connectors
 from samza_dsl import App, SamzaError, Spark, connectors
@@ -114,8 +114,8 @@ def test_a_source_of_functions_is_read_and_one_without_positions_written(session
 
 @pytest.mark.ci
 def test_rows_wait_where_a_sink_is_away(session, shop, tmp_path, monkeypatch):
-    monkeypatch.setattr(outbox, "FIRST_PAUSE_S", 0.0)
-    monkeypatch.setattr(outbox, "LONGEST_PAUSE_S", 0.0)
+    monkeypatch.setattr(tries, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(tries, "LONGEST_PAUSE_S", 0.0)
     taken: list[SinkRow] = []
 
     def away(rows: Any) -> None:

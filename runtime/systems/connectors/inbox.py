@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 from operators.core.base import Batch, Serde
 from operators.io import Input
@@ -21,7 +21,7 @@ from operators.partition_by import murmur2
 from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.serdes import Evolving, Tagged
 from runtime.model.clock import monotonic_ms, wall_clock_ms
-from runtime.model.errors import Fenced, Owned, SamzaError, Unavailable
+from runtime.model.errors import Fenced, Owned, SamzaError
 from runtime.ports.commits import Appender, Commit
 from runtime.ports.connectors import Intake, Pulled, PulledRecord, PulledSource, PushedRecord, PushedSource
 from runtime.ports.environment import Environment, LiveEnvironment
@@ -29,15 +29,14 @@ from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.source import FetchedSource, LiveSource, TransactionalSource
 from runtime.ports.streams import END, Append, Offsets, Read, StreamConfig, check_name
 from runtime.systems.connectors.reading import GivenValue
+from runtime.systems.connectors.tries import Words, tried
 from runtime.systems.host.locks import lock_within
 from runtime.systems.log.environment import LogEnvironment
 
 PATIENCE_S = 10.0
 """The time that a source has to return when the run ends; then it is left behind, and can push nothing more."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
-TRIES = 8
-"""How often a source that fails is asked, in about twenty seconds, before the run ends with that."""
 POSITION, WHERE = "position", "where"
+R = TypeVar("R")
 _log = logging.getLogger("samza_dsl")
 
 
@@ -273,23 +272,10 @@ class Pulling:
         data = _STORED.encode((is_change, (value.key, value.old, value.new) if is_change else value, key))
         return PushedRecord(data, None if key is None else self._keys.encode(key), timestamp_ms)
 
-    def _tried(self, intake: Intake, function: Callable[[], Any]) -> Any:
+    def _tried(self, intake: Intake, function: Callable[[], R]) -> R:
         """Call a function, again after a pause where that may help; anything else that it raises ends the run."""
-        pause_s, name = FIRST_PAUSE_S, self.source.name
-        for number in range(1, TRIES + 1):
-            try:
-                return function()
-            except (Unavailable, OSError) as error:
-                failure = error
-            except SamzaError:
-                raise
-            except Exception as error:
-                raise SamzaError(f"{name}: the source failed: {error!r}") from error
-            _log.warning("%s failed, try %d of %d: %s", name, number, TRIES, failure)
-            if number == TRIES or intake.wait(pause_s):
-                break
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-        raise Unavailable(f"{name} can't be read: {failure}") from failure
+        name = self.source.name
+        return tried(function, Words(name, f"{name}: the source failed", f"{name} can't be read"), intake.wait)
 
 
 @dataclass(frozen=True)

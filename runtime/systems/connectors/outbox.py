@@ -5,21 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from operators.core.base import Batch, Output, Serde
 from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.serdes import decoded
 from runtime.model.clock import monotonic_ms
-from runtime.model.errors import SamzaError, Unavailable
 from runtime.ports.connectors import Batching, DeliveredSink, PositionedSink, SinkOwner, SinkRow, TransactionalSink
 from runtime.ports.environment import Environment
 from runtime.ports.sink import Sink
+from runtime.systems.connectors.tries import Words, tried
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
-TRIES = 8
-"""How often rows are handed to a sink that fails, in about twenty seconds, before the run ends with that."""
+R = TypeVar("R")
 _log = logging.getLogger("samza_dsl")
 
 
@@ -167,26 +166,16 @@ class Outbox:
         left_s = rows / rate - (monotonic_ms() - began_ms) / 1_000
         return not (self._is_to_end.wait(left_s) if left_s > 0 else self._is_to_end.is_set())
 
-    def _tried(self, function: Any, *arguments: object) -> Any:
+    def _tried(self, function: Callable[..., R], *arguments: object) -> R:
         """Call a sink, again after a pause where that may help; anything else that it raises ends the run."""
-        pause_s = FIRST_PAUSE_S
-        for number in range(1, TRIES + 1):
-            try:
-                return function(*arguments)
-            except (Unavailable, OSError) as error:
-                failure = error
-            except SamzaError:
-                raise
-            except Exception as error:
-                raise SamzaError(f"{self.where} failed as it took rows of {self.name!r}: {error!r}") from error
-            _log.warning("%s failed, try %d of %d: %s", self.where, number, TRIES, failure)
-            if number == TRIES or self._closing.wait(pause_s):
-                break
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-        raise Unavailable(
-            f"{self.where} can't be written: {failure}. Rows of {self.name!r} wait in the stream {self.stream!r}, and "
-            "are written when the application is run again"
-        ) from failure
+        words = Words(
+            self.where,
+            f"{self.where} failed as it took rows of {self.name!r}",
+            f"{self.where} can't be written",
+            f". Rows of {self.name!r} wait in the stream {self.stream!r}, and are written when the application is run "
+            "again",
+        )
+        return tried(partial(function, *arguments), words, self._closing.wait)
 
 
 class CutBackSink(Sink):

@@ -1,0 +1,49 @@
+"""Calls of a system that is not ours, made again after a pause where that may help."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from runtime.model.errors import SamzaError, Unavailable
+
+R = TypeVar("R")
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+TRIES = 8
+"""How often a system that fails is called, in about twenty seconds, before the run ends with that."""
+_log = logging.getLogger("samza_dsl")
+
+
+class Words(NamedTuple):
+    """The words for what goes wrong with a system: that its code failed, that it can't be used, and what follows."""
+
+    where: str
+    failed: str
+    unusable: str
+    then: str = ""
+
+
+def tried(function: Callable[[], R], words: Words, wait: Callable[[float], bool]) -> R:
+    """Return what a function returns, called again where it raises `Unavailable` or OSError; else SamzaError.
+
+    `wait` takes the seconds of a pause, and returns whether the run ends meanwhile.
+
+    >>> tried(lambda: 3, Words("shop", "shop failed", "shop can't be read"), lambda pause_s: False)
+    3
+    """
+    pause_s = FIRST_PAUSE_S
+    for number in range(1, TRIES + 1):
+        try:
+            return function()
+        except (Unavailable, OSError) as error:
+            failure = error
+        except SamzaError:
+            raise
+        except Exception as error:
+            raise SamzaError(f"{words.failed}: {error!r}") from error
+        _log.warning("%s failed, try %d of %d: %s", words.where, number, TRIES, failure)
+        if number == TRIES or wait(pause_s):
+            break
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+    raise Unavailable(f"{words.unusable}: {failure}{words.then}") from failure
