@@ -57,8 +57,6 @@ class Bindings:
 
     def __init__(self, environment: Environment, graph: Graph, bind: Mapping[str, object]) -> None:
         self.environment = environment
-        # Looked at once: Python takes 100 us to tell that an environment is none, and each partition would ask it.
-        self._live = environment if isinstance(environment, LiveEnvironment) else None
         self.sources: dict[str, Source] = {}
         self.sinks: dict[str, Sink] = {}
         self.places: dict[str, str] = {}
@@ -239,10 +237,10 @@ class Bindings:
 
     def _find_limits(self, plan: Plan) -> dict[str, Limit]:
         found = {name: sink.limit() for name, sink in self.sinks.items() if isinstance(sink, LimitedSink)}
-        if self._live is not None:
+        if isinstance(self.environment, LiveEnvironment):
             written = {stream.name for stream in plan.streams if stream.role not in ("input", "table")}
             places = {name: self.place_of(name) for name in written - self.sinks.keys()}
-            limits = self._live.limits({*places.values()})
+            limits = self.environment.limits({*places.values()})
             found |= {name: limits.get(place) for name, place in places.items()}
         return {name: limit for name, limit in found.items() if limit is not None}
 
@@ -293,7 +291,7 @@ class Bindings:
     def is_of_brokers(self, stream: str) -> bool:
         """Whether a stream is a topic, into whose partitions others write by partitioners of their own."""
         source = self.sources.get(stream)
-        return isinstance(source, StampingSource) or (source is None and self._live is not None)
+        return isinstance(source, StampingSource) or (source is None and isinstance(self.environment, LiveEnvironment))
 
     def origin(self, stream: str, partition: int, reader: int = 0) -> Origin:
         """Return how to read one partition, as one of several readers of it."""
@@ -348,8 +346,8 @@ class Bindings:
             version=environment.version,
             stream_id=partial(environment.stream_id, stream),
         )
-        if self._live is not None:
-            of_it, reading = (stream, partition), self._live.reader(reader)
+        if isinstance(environment, LiveEnvironment):
+            of_it, reading = (stream, partition), environment.reader(reader)
             origin = replace(
                 origin,
                 read=lambda offset: reading.read(stream, partition, offset),
@@ -363,21 +361,21 @@ class Bindings:
 
     def look(self, places: Mapping[str, Collection[int]], reader: int = 0) -> None:
         """Refresh the known end offsets of partitions; one broker round trip on Kafka, nothing elsewhere."""
-        if self._live is not None:
+        if isinstance(self.environment, LiveEnvironment):
             for stream in places.keys() - self.sources.keys():
-                self._live.reader(reader).look(stream, places[stream])
+                self.environment.reader(reader).look(stream, places[stream])
 
     def ranges(self, stream: str, partitions: Collection[int]) -> dict[int, Offsets]:
         """Return how far partitions of a stream are now; brokers are asked for all of them at once."""
-        if self._live is not None and stream not in self.sources:
-            self._live.look(stream, partitions)
+        if isinstance(self.environment, LiveEnvironment) and stream not in self.sources:
+            self.environment.look(stream, partitions)
             return {partition: self.origin(stream, partition).known() for partition in partitions}
         return {partition: self.origin(stream, partition).offsets() for partition in partitions}
 
     @property
     def have_transactions(self) -> bool:
         """Whether anything is read of which writers may have left a transaction open."""
-        is_live = self._live is not None
+        is_live = isinstance(self.environment, LiveEnvironment)
         return is_live or any(isinstance(source, TransactionalSource) for source in self.sources.values())
 
     def written(self, stream: str) -> list[int]:
@@ -385,8 +383,8 @@ class Bindings:
         source = self.sources.get(stream)
         if isinstance(source, TransactionalSource):
             return source.written()
-        if source is None and self._live is not None:
-            return self._live.written(stream)
+        if source is None and isinstance(self.environment, LiveEnvironment):
+            return self.environment.written(stream)
         return [self.origin(stream, number).offsets().end for number in range(self.partitions(stream))]
 
     def settle(self, stream: str) -> None:
@@ -394,24 +392,24 @@ class Bindings:
         source = self.sources.get(stream)
         if isinstance(source, TransactionalSource):
             source.settled()
-        elif source is None and self._live is not None:
-            self._live.settled(stream)
+        elif source is None and isinstance(self.environment, LiveEnvironment):
+            self.environment.settled(stream)
 
     def expect(self, readers: Iterable[Reader]) -> None:
         """Tell the systems from where these readers are about to read."""
-        if self._live is not None:
+        if isinstance(self.environment, LiveEnvironment):
             offsets: defaultdict[tuple[str, int], dict[int, int]] = defaultdict(dict)
             for reader in readers:
                 origin = reader.origin
                 if origin.stream not in self.sources and not reader.exhausted:
                     offsets[origin.stream, origin.number][origin.partition] = reader.next_offset
             for (stream, number), of_stream in offsets.items():
-                self._live.reader(number).expect(stream, of_stream)
+                self.environment.reader(number).expect(stream, of_stream)
 
     def listen(self, tell: Callable[[], None]) -> None:
         """Call `tell`, from any thread, when there may be more to read."""
-        if self._live is not None:
-            self._live.listen(tell)
+        if isinstance(self.environment, LiveEnvironment):
+            self.environment.listen(tell)
         for source in self.sources.values():
             if isinstance(source, LiveSource):
                 source.listen(tell)
@@ -448,8 +446,8 @@ class Bindings:
     def _source(self, graph: Graph, stream: str, what: object) -> Source:
         if isinstance(what, PulledSource):
             spec = _taken_in(graph, stream, what)
-            if self._live is not None:
-                pulled: PulledInput = PulledTopic(self._live, self._app, spec, what)
+            if isinstance(self.environment, LiveEnvironment):
+                pulled: PulledInput = PulledTopic(self.environment, self._app, spec, what)
             else:
                 pulled = PulledInput(self.environment, self._app, spec, what)
             self.inboxes[stream] = pulled.inbox

@@ -147,10 +147,12 @@ def member(name: str, value: object) -> object:
         raise SerdeError(
             f"{value!r} was stored as a {kind.__qualname__}, which has no such member now: keep one with this value"
         ) from error
+    if written == found.name:
+        return found
     # Of flags several may be set: each that has its name still must be among them.
     named = [kind.__members__[one] for one in written.split("|") if one in kind.__members__]
     within = found.value if isinstance(found, Flag) else 0
-    for one in named if written != found.name else ():
+    for one in named:
         if one is not found and not (isinstance(one, Flag) and one.value & within == one.value):
             raise SerdeError(
                 f"{value!r} was stored as {kind.__qualname__}.{one.name}, which is {one.value!r} now, and {found.name} "

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import cache, cached_property
 from itertools import repeat
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeGuard, runtime_checkable
+from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import msgspec
 
@@ -569,17 +569,6 @@ class BulkSerde(Protocol, metaclass=CheckedProtocol):
         """Return the value of each of many bytes."""
 
 
-def _is_bulk(serde: object) -> TypeGuard[BulkSerde]:
-    kind: type = type(serde)
-    return _are_bulk(kind)
-
-
-@cache
-def _are_bulk(kind: type) -> bool:
-    # Python looks at all names of a class for this, which takes 20 us: more than a batch of one record.
-    return issubclass(kind, BulkSerde)
-
-
 def serde_of(declared: object) -> Serde:
     """Return the serde for what a user may write: a serde, a type, or None for JSON of anything.
 
@@ -646,7 +635,7 @@ def encode_all(serde: Serde, values: list[Any]) -> list[bytes | None]:
 
 def encoded(serde: Serde, values: list[object]) -> list[bytes]:
     """Encode values; None is one of them."""
-    if _is_bulk(serde):
+    if isinstance(serde, Tagged | Unread | BulkSerde):
         return serde.encode_all(values)
     return list(map(serde.encode, values))
 
@@ -658,7 +647,7 @@ def decoded(serde: Serde, column: Sequence[bytes]) -> list[object]:
     if isinstance(column, Columns):
         rows = column.rows
         return serde.decode_table(column) if isinstance(serde, TableSerde) else list(map(serde.decode, rows()))
-    if _is_bulk(serde):
+    if isinstance(serde, Tagged | Unread | BulkSerde):
         return serde.decode_all(column)
     return list(map(serde.decode, column))
 
