@@ -58,8 +58,11 @@ GROWN = Tested(
 )
 STRUCK = Tested("tests/runtime/test_repartitioning_on_kafka.py::test_wherever_it_is_struck_a_move_is_completed")
 ELASTIC = "tests/runtime/test_elasticity.py::"
+TOGETHER = Tested("tests/runtime/test_shared_reads.py::test_siblings_take_together_what_each_takes_alone")
+SPLIT_ON_DISK = "tests/runtime/test_split_on_disk.py::"
+COPIED = Tested(f"{SPLIT_ON_DISK}test_no_key_is_lost_in_a_copy_however_far_each_part_of_a_task_has_followed")
+CLAIMED = Tested(f"{SPLIT_ON_DISK}test_a_parent_commits_nothing_once_its_children_are_claimed")
 SPLIT_LIVE = Tested(f"{ELASTIC}test_tasks_that_are_split_and_merged_while_they_run_come_to_what_the_records_say")
-SPLIT_ANEW = Tested(f"{ELASTIC}test_whatever_the_factors_from_run_to_run_the_end_is_that_of_the_records")
 ONCE_EACH = Tested(f"{ELASTIC}test_whatever_is_split_and_merged_wherever_tasks_are_each_record_is_processed_once")
 EVENT_TIME = Tested(f"{ELASTIC}test_event_time_never_falls_nor_runs_ahead_while_producers_are_split_and_merged")
 AS_STORED = Tested(
@@ -425,7 +428,7 @@ BUGS = (
         ONCE_EACH,
     ),
     Bug(
-        "a merge of virtual tasks forgets who has read further",
+        "a merge of virtual tasks begins at the minimum, and forgets who has read further",
         "runtime/opening/rescaling.py",
         "return [*first, *(one for _, one in sorted(furthest.items()) if share_of(one.bucket, task.base).meets(task))]",
         "return first",
@@ -548,6 +551,55 @@ BUGS = (
         "runtime/commit/commit.py",
         "if isinstance(relay, SplitRelay) and len(readers) < len(relay.shares):",
         "if isinstance(relay, SplitRelay) and not readers:",
+        SPLIT_LIVE,
+    ),
+    Bug(
+        "bucket the rows of a broadcast table by their keys",
+        "runtime/assembly/assembly.py",
+        "self.reader(spec, stream, partition, StartPoint(), functions)",
+        "self.reader(spec, stream, partition, StartPoint(share=KeyShare(self.plan.virtual(0))), functions)",
+        SPLIT_LIVE,
+    ),
+    Bug(
+        "lose a dirty key in the copy of a task's state: what one of its parts had not followed yet",
+        "runtime/systems/kafka/state/shared_state.py",
+        "outputs = {place: min(said.outputs[place], found.outputs[place]) for place in both}",
+        "outputs = {place: max(said.outputs[place], found.outputs[place]) for place in both}",
+        COPIED,
+    ),
+    Bug(
+        "a child of a task that is split reads below the cut",
+        "runtime/opening/rescaling.py",
+        "first = [replace(last, producers=heard)]",
+        "first = [replace(last, offset=max(last.offset - 1, 0), producers=heard)]",
+        ONCE_EACH,
+    ),
+    Bug(
+        "a child that reads together with its siblings takes what lies below the cut",
+        "runtime/reading/reader.py",
+        "first, last = bisect_left(offsets, self.next_offset), len(offsets)",
+        "first, last = 0, len(offsets)",
+        TOGETHER,
+    ),
+    Bug(
+        "a parent that is fenced commits after the claim of its children",
+        "runtime/systems/kafka/coordination/owner.py",
+        "settle(streams, app, table, lambda claim: claim.run < generation)",
+        "settle(streams, app, table, lambda claim: False)",
+        CLAIMED,
+    ),
+    Bug(
+        "a parent whose lock is gone commits beside its children on the log",
+        "runtime/systems/log/environment.py",
+        "            self._check_generation(transaction, app, commit.generation)\n            if commit.tasks:\n",
+        "            if commit.tasks:\n",
+        Simulated("rescaling"),
+    ),
+    Bug(
+        "copy a timer to both children of the task that had it",
+        "runtime/stores/cache.py",
+        "(one for one in found if owns(one[0]))",
+        "(one for one in found if one[0][:1] == b\"t\" or owns(one[0]))",
         SPLIT_LIVE,
     ),
     Bug(
