@@ -1,4 +1,4 @@
-"""The state of tasks on Kafka that are split or merged: copied from what a host has, and committed by nobody of before."""
+"""State on Kafka of tasks that are split or merged: copied from what a host has, and committed by nobody of before."""
 
 import tempfile
 from contextlib import closing
