@@ -62,7 +62,7 @@ from runtime.opening.opening import (
 )
 from runtime.opening.rescaling import Scaled, note_size
 from runtime.opening.rewind import check_rewind
-from runtime.opening.shared_run import SharedRun, Sharing, called, check_same, run_to_join, sharing_in
+from runtime.opening.shared_run import SharedRun, called, check_same, shared_from_here
 from runtime.ports.environment import QueryableEnvironment
 from runtime.queries.state_query import QueriedState, StateQuery
 from runtime.queries.state_requests import NoAnswer, StateAnswer, StateRequest
@@ -146,14 +146,10 @@ class Containers:
         bound, here = shared_out(graph, settings.bind or {})
         shared = as_given(cluster, f"environment={cluster!r}") if cluster is not None else None
         self._environment = open_environment(data, cluster, settings.host_id)
-        self._sharing: Sharing | None = None
         try:
             # On brokers whoever comes shares the run that goes on; in a directory who does not say so may mean another.
-            may_share = cluster is not None or crew.joins
-            self._sharing = sharing_in(self._environment, graph.app, may_share)
-            alive = run_to_join(self._sharing, graph.app, crew.joins, crew.fenced) if may_share else None
-            if crew.fenced is not None and alive is None:
-                raise crew.fenced
+            where = self._environment, graph.app, cluster is not None or crew.joins
+            self._sharing, alive = shared_from_here(*where, crew.joins, crew.fenced)
             if alive is not None:
                 share = self._join_run(alive, pipeline, here, until_now, from_start)
             else:

@@ -125,18 +125,24 @@ def starter_of(container: str) -> str:
     return container.rpartition(".")[0].rpartition(".")[0]
 
 
-def sharing_in(environment: object, app: str, may_share: bool) -> Sharing | None:
-    """Return one starter of containers in an environment where several may be; the only one for now has no name."""
-    if not isinstance(environment, SharedEnvironment):
-        return None
-    return Sharing(environment.runs(app), None if may_share else "")
+def shared_from_here(
+    environment: object, app: str, may_share: bool, joins: bool, fenced: Fenced | None
+) -> tuple[Sharing | None, SharedRun | None]:
+    """Return one starter of containers, if there may be several, and the run of others that it shares from here on.
 
-
-def run_to_join(sharing: Sharing | None, app: str, joins: bool, fenced: Fenced | None) -> SharedRun | None:
-    """Return the run of others that is shared from here on; None where there is none, and one may begin here.
-
-    Who was fenced waits for the run that has come. Raises SamzaError where who `joins` finds none.
+    One who begins a run that nobody may come to without saying so has no name. Who was `fenced` waits for the run that
+    has come, and raises that where there is none to share; who `joins` raises SamzaError.
     """
+    sharing = None
+    if isinstance(environment, SharedEnvironment):
+        sharing = Sharing(environment.runs(app), None if may_share else "")
+    alive = _run_to_join(sharing, app, joins, fenced) if may_share else None
+    if alive is None and fenced is not None:
+        raise fenced
+    return sharing, alive
+
+
+def _run_to_join(sharing: Sharing | None, app: str, joins: bool, fenced: Fenced | None) -> SharedRun | None:
     alive = sharing.found() if sharing is not None else None
     until_ms = monotonic_ms() + JOIN_MS
     while alive is None and fenced is not None and sharing is not None and monotonic_ms() < until_ms:
