@@ -157,9 +157,7 @@ def test_a_table_of_others_is_never_emptied(database: Database) -> None:
     is_there=st.booleans(),
     key=st.sampled_from([(), "id"]),
 )
-@settings(
-    deadline=None, max_examples=examples(15, 100), suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, max_examples=examples(15, 100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_an_application_that_begins_anew_empties_what_it_has_made(
     database: Database, claims: list[tuple[str, int]], order: Any, others: bool, is_there: bool, key: Any
 ) -> None:
