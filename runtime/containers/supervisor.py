@@ -106,7 +106,9 @@ class Containers:
     _recovered = Recovered({})
     """The state in which the run began; nothing where others have begun it."""
     _takes_in = False
-    """Whether sources that can't be read again are taken in here: of a run that goes on, where it has begun."""
+    """Whether sources that can't be read again are taken in here: of a run that goes on, by the one that leads it."""
+    _is_to_lead = False
+    """Whether the one that has led the run is gone, and this one is to begin it anew."""
 
     def __init__(
         self,
@@ -116,6 +118,7 @@ class Containers:
         settings: RunSettings = UNSAID,
     ) -> None:
         levers, until_now = settings.levers, settings.until_now
+        self._until_now = until_now
         from_start, state = settings.from_start, settings.state
         check_rewind(from_start, state)
         self._placement, self._standby = crew.placement, crew.standby
@@ -153,7 +156,7 @@ class Containers:
                     self._environment, pipeline, here, levers=levers, from_start=from_start, state=state
                 )
                 self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
-                share = self._begin_run(opened, levers, until_now, settings.span, settings.drains)
+                share = self._begin_run(opened, levers, settings.span, settings.drains)
                 self._takes_in = not until_now and settings.span is None
         except BaseException:
             self._release()
@@ -192,11 +195,6 @@ class Containers:
         """Join the run that others have begun; raises SamzaError where it is of another application."""
         opened = join_application(self._environment, pipeline, here, alive.share)
         self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
-        if outside := [*self._bindings.inboxes, *self._bindings.outboxes]:
-            _log.warning(
-                "%s: %s: who has begun the run takes in and delivers; where that is gone, run the application again",
-                *(self._graph.app, ", ".join(map(repr, outside))),
-            )
         how = from_start, self._placement, self._standby
         check_same(alive, self._graph.app, digest_of(self.plan), until_now, *how)
         return alive.share
@@ -217,27 +215,36 @@ class Containers:
         return alive
 
     def _begin_run(
-        self, opened: Opened, levers: Levers, until_now: bool, span: HistorySpan | None, drains: bool = False
+        self,
+        opened: Opened,
+        levers: Levers,
+        span: HistorySpan | None = None,
+        drains: bool = False,
+        until: tuple[tuple[str, int, int], ...] = (),
     ) -> Share:
-        """Return the share of all containers of a new run, and note it where others may start some as well."""
+        """Return the share of all containers of a new run, and note it where others may start some as well.
+
+        Where the one before knew `until` which offsets it reads, so does this one.
+        """
         check_spread(opened.plan, opened.bindings, self._graph, "run containers=1")
         self._recovered = recover(self._environment, opened, self._graph, wall_clock_ms())
-        if until_now and not drains and span is None:
+        is_first = self._until_now and not until
+        if is_first and not drains and span is None:
             opened.bindings.fill(opened.generation)
-        ends = ends_of(self._environment, opened, self._graph, drains) if until_now else {}
+        ends = ends_of(self._environment, opened, self._graph, drains) if is_first else {}
         share = Share(
             levers=levers,
             container="",
             generation=opened.generation,
             counts=opened.counts,
-            ends=tuple((stream, partition, end) for (stream, partition), end in ends.items()),
+            ends=until or tuple((stream, partition, end) for (stream, partition), end in ends.items()),
             history=self._shared_history(span, opened, self._number) if span is not None else None,
             placement=self._placement,
             standby=self._standby,
             factor=opened.plan.options.elasticity,
         )
         if self._sharing is not None:
-            self._sharing.begin(SharedRun(share, digest_of(opened.plan), until_now))
+            self._sharing.begin(SharedRun(share, digest_of(opened.plan), self._until_now))
         return share
 
     @property
@@ -334,9 +341,11 @@ class Containers:
         """Run to the end, and leave no process whatever happens; raises what ended a container before its time."""
         try:
             await self._drive_crew()
-            while self._wanted != Scale() and not self.stopping:
+            while (self._wanted != Scale() or self._is_to_lead) and not self.stopping:
                 await asyncio.to_thread(self._take_up)
                 await self._drive_crew()
+            if not self.stopping:
+                await asyncio.to_thread(self._tell_end)
         except BaseException:
             self.failed = True
             raise
@@ -350,6 +359,7 @@ class Containers:
         keeping = [asyncio.create_task(self._keep(slot)) for slot in range(self._number)]
         asking = asyncio.create_task(self._ask())
         heeding = asyncio.create_task(self._heed_scale())
+        following = asyncio.create_task(self._heed_leader())
         delivering = asyncio.create_task(self._deliver())
         taking_in = asyncio.create_task(self._take_in())
         # What delivers and what takes in end with an error alone.
@@ -364,9 +374,9 @@ class Containers:
             for failure in filter(None, failures):
                 raise failure
         finally:
-            for task in (*watched, heeding):
+            for task in (*watched, heeding, following):
                 task.cancel()
-            await asyncio.wait([*watched, heeding])
+            await asyncio.wait([*watched, heeding, following])
         # What the last commits have written.
         await asyncio.to_thread(self._deliver_now)
 
@@ -382,7 +392,7 @@ class Containers:
                 await asyncio.wait([delivering])
 
     async def _take_in(self) -> None:
-        """Take in what comes of sources that can't be read again, where this process has begun the run."""
+        """Take in what comes of sources that can't be read again, where this process leads the run."""
         if self._bindings.inboxes and self._takes_in:
             await self._bindings.take_in(self._start.share.generation)
 
@@ -419,23 +429,55 @@ class Containers:
             self._wanted, self._wanted_at_ms = asked, self._clock.elapsed_ms()
             self._end_all()
 
+    @property
+    def _is_led(self) -> bool:
+        """Whether another one takes in and delivers what this run has of that."""
+        outside = self._bindings.inboxes or self._bindings.outboxes
+        return bool(outside) and self._sharing is not None and not self._sharing.leads
+
+    async def _heed_leader(self) -> None:
+        """Begin the run anew where the one is gone that takes in and delivers: it is fenced thereby, if it hangs."""
+        while self._is_led and not self._ending:
+            await sleep_ms(FAR_LOOK_MS)
+            assert self._sharing is not None, "a run that another one leads is shared"
+            with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
+                if await asyncio.to_thread(self._sharing.is_deserted, self._clock.elapsed_ms()):
+                    _log.warning("%s: who has led the run is gone; this process leads it now", self._graph.app)
+                    self._is_to_lead = True
+                    self._end_all()
+
+    async def _is_delivered(self) -> bool:
+        """Whether nothing is left to be delivered, behind the end of all tasks; who leads it delivers after that."""
+        if not self._is_led:
+            return True
+        assert self._sharing is not None, "a run that another one leads is shared"
+        with suppress(EnvironmentFault):
+            return await asyncio.to_thread(self._sharing.is_over)
+        return False
+
+    def _tell_end(self) -> None:
+        """Let others know who wait for what this one has delivered; where they don't hear it, they look themselves."""
+        if self._sharing is not None and self._sharing.leads and (self._bindings.inboxes or self._bindings.outboxes):
+            with suppress(EnvironmentFault):
+                self._sharing.end()
+
     async def ask_size(self, wanted: Scale) -> None:
         """Ask for another size of this run, as a command would."""
         await asyncio.to_thread(self._environment.ask_scale, self._graph.app, wanted)
 
     def _take_up(self) -> None:
-        """Open the application anew in the size that is wanted; all containers have committed and ended."""
+        """Open the application anew, to lead it or in another size; all containers have committed and ended."""
         assert not self._containers, "nobody is at work where checkpoints are rewritten"
-        before, wanted, self._wanted = self._start.share, self._wanted, Scale()
+        before, wanted, self._wanted, self._is_to_lead = self._start.share, self._wanted, Scale(), False
         sizes = self._number, wanted.containers or self._number
         factor, self._number = self.plan.options.factor, sizes[1]
         self._bindings.close()
         opened = self._opens()
         self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
-        share = self._begin_run(opened, before.levers, until_now=False, span=None)
-        share = msgspec.structs.replace(share, ends=before.ends)
+        share = self._begin_run(opened, before.levers, until=before.ends)
+        self._takes_in, self._may_scale = not self._until_now, True
         self._start = msgspec.structs.replace(self._start, share=share, plan=digest_of(self.plan))
-        self._begun = self._ending = False
+        self._begun, self._ending = False, self.stopping
         # Their tasks are no more, and others say from now on how far the inputs are read.
         self._former = [what_adds_up(one, self._number) for one in self._former]
         if sizes[0] != sizes[1]:
@@ -596,7 +638,8 @@ class Containers:
             if reports.keys() == asked.keys() and len(asked) == self._number:
                 was_quiet = all(report.finished for report in reports.values())
                 pause_ms = ROUND_MS if was_quiet else pause_ms
-                if rounds.over(reports) or (was_quiet and await self._agree(reports, before)):
+                is_over = rounds.over(reports) or (was_quiet and await self._agree(reports, before))
+                if is_over and await self._is_delivered():
                     self._end_all()
                 # The second round follows at once: with all tasks here, only that has to be the same.
                 elif was_quiet and len(_held(reports)) == self.plan.tasks:
