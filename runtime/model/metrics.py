@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Protocol
 
 import msgspec
 
@@ -220,6 +220,39 @@ class InputMetrics(msgspec.Struct, frozen=True, kw_only=True):
     held: int = 0
     held_ms: float = 0.0
     owned: bool = True
+
+
+class Lagging(Protocol):
+    """The lag of one reader of a partition."""
+
+    @property
+    def stream(self) -> str: ...
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def lag(self) -> int: ...
+
+
+def unread(inputs: Iterable[Lagging]) -> dict[str, int]:
+    """Return by stream the number of records that are not read yet.
+
+    Virtual tasks of a partition each read all of it, and process a share: of what lies before them each has its part.
+
+    >>> of = lambda task, lag: InputMetrics(
+    ...     stream="clicks", partition=0, task=task, offset=0, end=9, lag=lag, watermark=0
+    ... )
+    >>> unread([of(0, 8), of(1, 6)])
+    {'clicks': 7}
+    """
+    partitions: dict[tuple[str, int], list[int]] = {}
+    for one in inputs:
+        partitions.setdefault((one.stream, one.partition), []).append(one.lag)
+    found: dict[str, int] = {}
+    for (stream, _), lags in partitions.items():
+        found[stream] = found.get(stream, 0) + round(sum(lags) / len(lags))
+    return found
 
 
 class StageMetrics(msgspec.Struct, frozen=True, kw_only=True):
