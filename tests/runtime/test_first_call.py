@@ -387,7 +387,8 @@ def test_an_aggregation_is_written_anew_once_for_each_function_and_not_for_each_
         assert found == {"n": 100, "most": 99, "mean": 50.5}
     assert 0 < len(written) < 10
     assert len({id(holder.aggregation) for holder in holders}) == 1
-    gone = weakref.ref(holders.pop())
+    gone = weakref.ref(holders[0])
+    del holder, holders
     assert gone() is None  # a task that leaves its container takes its windows with it
 
 
