@@ -117,8 +117,8 @@ class Assembly:
     """The names of the tasks of a stage, once for all that read what these write: there may be a thousand of each."""
     code: dict[str, StageCode] = field(default_factory=dict, init=False, repr=False)
     """The code of each stage, which tasks share."""
-    destinations: dict[Output, Destination] = field(default_factory=dict, init=False, repr=False)
-    """Where each output goes, looked up once for all tasks."""
+    destinations: dict[int, Destination] = field(default_factory=dict, init=False, repr=False)
+    """Where each output of the graph goes, by its identity, looked up once for all tasks."""
     held: KeySerde = field(default_factory=lambda: KeySerde(Tagged()), init=False, repr=False)
     """The keys that users' functions make, as they are held."""
     merged: str = ""
@@ -238,9 +238,10 @@ class Assembly:
 
     def destination(self, output: Output) -> Destination:
         """Return where an output goes."""
-        found = self.destinations.get(output)
+        # By identity, as a serde of the user's may have no hash.
+        found = self.destinations.get(id(output))
         if found is None:
-            found = self.destinations[output] = self._destination(output)
+            found = self.destinations[id(output)] = self._destination(output)
         return found
 
     def _destination(self, output: Output) -> Destination:
