@@ -27,7 +27,6 @@ from runtime.opening.deletion import check_not_shared
 from runtime.opening.evolution import Decisions, Evolved, anew_of, evolved
 from runtime.opening.rewind import check_move, no_state_error
 from runtime.opening.stored_state import CHANGING, STAGED, StoredOperator, finish, forget, move, stored
-from runtime.ports.connectors import PushedSource
 from runtime.ports.environment import Environment, LiveEnvironment, SnapshotEnvironment, typed
 from runtime.ports.state import StateSnapshot
 from runtime.reprocessing.ahead import Ahead
@@ -36,15 +35,14 @@ from runtime.spark.session import Spark, check_installed
 from runtime.stored_state.entries import OPERATOR, TASK, VALUE, Row, Stored, StoredEntries, entries_of
 from runtime.stored_state.replacement import Change, check_convert, converted, imported
 from runtime.stored_state.row_files import check_suffix, read_lines, read_rows, write_lines, write_rows
-from samza_dsl.application.app import App
 from samza_dsl.application.loading import load_function
 from samza_dsl.cli.checkpoint import AppArgument, known
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened
 from samza_dsl.cli.errors import FAILED, Mistake, told
 from samza_dsl.cli.output import Column, print_rows, say
 from samza_dsl.cli.plan import plan_of, written_to
-from samza_dsl.cli.reprocess import archives_of
-from samza_dsl.cli.run import MasterOption, bindings_of
+from samza_dsl.cli.reprocess import archives_of, inputs_bound
+from samza_dsl.cli.run import MasterOption
 from samza_dsl.cli.settings import kafka_said, loaded
 from samza_dsl.view.readable import watermark_of
 
@@ -321,7 +319,7 @@ def evolve(
     does the rest. Without --apply nothing is changed, and the exit code is 1 where a run would be refused.
     """
     with told(), opened(data, environment, kafka_options) as place:
-        live = {} if not bind else _read_by(loaded(target), bind)
+        live = {} if not bind else inputs_bound(loaded(target), bind, kafka_said())
         app, planned = _planned(target, place, "evolve app.py", live)
         known(place, app)
         if not apply and (forget_said or convert):
@@ -341,13 +339,6 @@ def evolve(
         _apply(place, application.pipeline(), planned, asked)
         if _told_of(place, planned, live, Decisions()):
             raise typer.Exit(FAILED)
-
-
-def _read_by(app: App, said: list[str]) -> dict[str, object]:
-    """Return the places that a live run binds its inputs to; what one pushes is read where the run keeps it."""
-    read = {spec.stream for spec in app.graph().inputs.values()}
-    bound = bindings_of(app, said, kafka_said())
-    return {name: what for name, what in bound.items() if name in read and not isinstance(what, PushedSource)}
 
 
 def _draw(

@@ -357,7 +357,10 @@ def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0):
             ahead = compute_ahead(processes[0], app, changed, ahead, seed)
         except Crash:
             processes, ahead = processes[1:], None
-        cuts = {place: (events, min(len(events), cut + 4 * number)) for place, (events, cut) in records.items()}
+        cuts = {
+            place: (events, min(len(events), cut + 4 * number) if place[0] in read else cut)
+            for place, (events, cut) in records.items()
+        }
         for environment, ops in ((always, second), (live, first)):
             add(environment, {place: records[place][0][records[place][1] : cut] for place, (_, cut) in cuts.items()})
             run_once(build(ops, options=options), environment, seed, until_now=True)
