@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import pairwise
 from typing import NamedTuple
@@ -89,9 +89,9 @@ def note_fork(environment: SnapshotEnvironment, own: str, scratch: Mapping[str, 
     generation = environment.generation(own)
     existing = environment.streams()
     outputs = {
-        f"{stream}:{partition}": environment.offsets(other, partition).end
+        f"{stream}:{partition}": _offset_behind(environment, stream, partition, _count(environment, other, partition))
         for stream, other in scratch.items()
-        if other in existing
+        if other in existing and stream in existing
         for partition in range(existing[other].partitions)
     }
     begun = {FORK: Checkpoint(generation, outputs=outputs)}
@@ -178,12 +178,9 @@ def _between(
     for stream in streams_between(environment, app):
         found[stream] = []
         for partition in range(existing[stream].partitions):
-            start, end, _ = environment.offsets(stream, partition)
-            offset = max(start, min(reached[stream, partition], default=start))
-            while offset < end and (read := environment.read(stream, partition, offset)) is not None:
+            offset = min(reached[stream, partition], default=0)
+            for read in _reads(environment, stream, partition, offset):
                 found[stream] += _parted(stream, partition, read, reached[stream, partition])
-                assert read.next_offset > offset, "a read leads on"
-                offset = read.next_offset
     return found
 
 
@@ -278,16 +275,51 @@ def forked(name: str, stream: str) -> str:
     return f"{name}-{stream}"
 
 
+def _count(environment: SnapshotEnvironment, stream: str, partition: int) -> int:
+    return sum(len(read.batch) for read in _reads(environment, stream, partition, 0))
+
+
+def check_countable(environment: SnapshotEnvironment, streams: Iterable[str]) -> None:
+    """Raise SamzaError where nobody can tell which results in a stream are those of before a cut in history."""
+    if not isinstance(environment, LiveEnvironment):
+        return
+    existing = environment.streams()
+    for stream in existing.keys() & {*streams}:
+        if any(environment.offsets(stream, number).start for number in range(existing[stream].partitions)):
+            raise SamzaError(
+                f"the first records of {stream!r} are gone, so that nobody can tell which are of before the cut: fork "
+                "from now, without --at"
+            )
+
+
+def _offset_behind(environment: SnapshotEnvironment, stream: str, partition: int, count: int) -> int:
+    """Return the offset behind so many records of a partition, whose first ones are there."""
+    if not isinstance(environment, LiveEnvironment):
+        return count
+    # Markers of transactions take offsets, too.
+    for read in _reads(environment, stream, partition, 0):
+        if len(read.batch) >= count:
+            return 0 if not count else (read.batch.offsets or [])[count - 1] + 1
+        count -= len(read.batch)
+    return environment.offsets(stream, partition).end
+
+
+def _reads(environment: SnapshotEnvironment, stream: str, partition: int, offset: int) -> Iterator[Read]:
+    """Yield what a partition holds now, from an offset on."""
+    start, end, _ = environment.offsets(stream, partition)
+    offset = max(offset, start)
+    while offset < end and (read := environment.read(stream, partition, offset, ROWS_AT_ONCE)) is not None:
+        yield read
+        assert read.next_offset > offset, "a read leads on"
+        offset = read.next_offset
+
+
 def _results(environment: SnapshotEnvironment, stream: str, starts: Mapping[str, int]) -> Iterator[Result]:
     # Where brokers stamp records, their times say when they were written.
     is_stamped = isinstance(environment, LiveEnvironment) and environment.is_stamped(stream)
     for partition in range(environment.streams()[stream].partitions):
-        start, end, _ = environment.offsets(stream, partition)
-        offset = max(starts.get(f"{stream}:{partition}", 0), start)
-        while offset < end and (read := environment.read(stream, partition, offset, ROWS_AT_ONCE)) is not None:
+        for read in _reads(environment, stream, partition, starts.get(f"{stream}:{partition}", 0)):
             batch = read.batch
             none = [None] * len(batch)
             times = none if is_stamped else batch.timestamps
             yield from zip(batch.keys or none, times or none, batch.values, strict=True)
-            assert read.next_offset > offset, "a read leads on"
-            offset = read.next_offset

@@ -23,7 +23,7 @@ from runtime.opening.stored_state import finish, forget, move
 from runtime.ports.connectors import PushedSource
 from runtime.ports.environment import Environment, SnapshotEnvironment, own_whole, where_typed
 from runtime.reprocessing.backfill import backfill_of, over_history, run_backfill
-from runtime.reprocessing.fork import difference, fork_now, forked, is_forked, note_fork, starts_of
+from runtime.reprocessing.fork import check_countable, difference, fork_now, forked, is_forked, note_fork, starts_of
 from runtime.run.run import run_blocking
 from runtime.run.settings import RunSettings
 from runtime.spark.session import Spark
@@ -227,6 +227,7 @@ def _fork(place: Environment, old: App, new: App, asked: _AskedFork) -> None:
             fork_now(place, old.name, own, written)
         else:
             scratch = {one.name: f"{own}.{one.name}" for one in plan_of(old, place, asked.live).results}
+            check_countable(place, scratch)
             bind = {**asked.live, **{stream: ANOTHER + other for stream, other in scratch.items()}}
             span = HistorySpan(until={ALL: _point("--at", at, at)}, hands_over=True)
             part = old.pipeline().of(beside(old.graph(), name))

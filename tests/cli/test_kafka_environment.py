@@ -254,7 +254,7 @@ def test_a_fork_goes_on_beside_the_live_run_in_topics_of_its_own(
 def test_a_fork_has_what_lay_between_stages(on_kafka, write, folder, topics, shop):
     version, sell = shop
     version("old")
-    sell("ab")
+    sell("aa")
     on_kafka("run", "app.py", "--until-now")
     well = (folder / "app.py").read_text()
     write("app.py", well.replace("n + 1", "n + (1 if r['shop'] < 'x' else 1 / 0)"))
@@ -272,7 +272,12 @@ def test_a_fork_has_what_lay_between_stages(on_kafka, write, folder, topics, sho
     trial = f"trial-{topics}-old"
     assert on_kafka("diff", f"{topics}-old", trial).endswith(" in both, 0 in old alone, 0 in trial-old alone\n")
     assert '["x",2]' in shown(on_kafka, trial)
-    on_kafka("streams", "delete", trial)
+    # From another cut, which is computed from history: behind both records that were sold first.
+    on_kafka(*("fork", "app.py", "app.py", "--as", "past", "--until-now", "--at", "2"))
+    told = on_kafka("diff", f"{topics}-old", f"past-{topics}-old")
+    assert told.endswith(" in both, 0 in old alone, 0 in past-old alone\n") and not told.startswith("0 in both")
+    for name in ("trial", "past"):
+        on_kafka("streams", "delete", f"{name}-{topics}-old")
 
 
 def test_containers_that_live_are_neither_moved_nor_reset_nor_deleted(on_kafka, ran, broker, topics, program):

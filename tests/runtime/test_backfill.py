@@ -31,9 +31,9 @@ from tests.strategies import Event, keys_of
 APP = "evolving"
 ANY_ORDER = ("meet", "process")
 """What emits in an order that is not fixed."""
-BY_ORDER = ("scan", "process", "remember", "once")
+BY_ORDER = ("scan", "process", "remember", "once", "own")
 """What makes something else of messages in another order."""
-KEEPING = ("window", "session", "scan", "process", "remember", "once", "meet", "table")
+KEEPING = ("window", "session", "scan", "process", "remember", "once", "meet", "table", "own")
 
 
 @dataclass(frozen=True)
@@ -153,6 +153,11 @@ def say(op, above, other, calls):
         counted(event)
         return Event(event.number + op.number * (0 if row is None else row.number), event.key, event.at)
 
+    def changed(change):
+        return Event(
+            change.new.number - (0 if change.old is None else change.old.number), change.new.key, change.new.at
+        )
+
     how = {"op_id": op.id}
     summed = total(counted)
     if op.kind == "map":
@@ -171,6 +176,9 @@ def say(op, above, other, calls):
         return above.async_flat_map(remembered, init=int, order="key", **how)
     if op.kind == "once":
         return above.deduplicate(lambda e: f"{e.key} {counted(e) % (3 + op.number)}", within_ms=80, **how)
+    if op.kind == "own":
+        rows = above.map(lambda e: Event(counted(e) * op.number, e.key, e.at), op_id=f"row-{op.id}").to_table(op.id)
+        return rows.changes().map(changed, op_id=f"changed-{op.id}")
     if op.kind == "table":
         return above.join(other, joined, within=(-20 * op.number, 0), **how)
     return above.join(other, joined, within=(-20 * op.number, 20 * op.number), **how)
