@@ -204,8 +204,9 @@ class Task:
         self._has_due = None
 
     def begin(self) -> None:
-        """Make the first commit tell other stages what they must know before anything comes."""
-        self.touched = any(lane.has_news for lane in self.lanes)
+        """Make the first commit tell other stages what they must know before anything comes, and note what ended."""
+        ends = any(reader.ends_anew for lane in self.lanes for reader in lane.readers)
+        self.touched = ends or any(lane.has_news for lane in self.lanes)
 
     def do(self, work: Callable[[], object]) -> bool:
         """Do a piece of work, which sees committed state as of one moment; return whether there was something to do."""

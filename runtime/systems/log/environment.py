@@ -352,6 +352,9 @@ class LogEnvironment(
         self._check_open()
         return LogSnapshot(self._database, app, self._committed_store_id)
 
+    def settled_checkpoints(self, app: str) -> dict[str, Checkpoint]:
+        return self.checkpoints(app)
+
     def progress(self, app: str) -> dict[str, Checkpoint]:
         return self.checkpoints(app)
 
