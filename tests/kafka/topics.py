@@ -19,14 +19,17 @@ def create(broker, topic: str, partitions: int = 1, **configs: str) -> None:
 
 
 def produce(broker, topic: str, *rows, abort: bool = False, transaction: str | None = None) -> None:
-    """Write (partition, key, value) in order; in a transaction where that has an id, which may be aborted."""
+    """Write (partition, key, value) in order; in a transaction where that has an id, which may be aborted.
+
+    None is waited for before the next one is sent: a round trip each is what most of a test would take.
+    """
 
     async def work():
         async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=transaction) as producer:
             if transaction:
                 await producer.begin_transaction()
-            for partition, key, value in rows:
-                await producer.send_and_wait(topic, value, key=key, partition=partition)
+            sent = [await producer.send(topic, value, key=key, partition=at) for at, key, value in rows]
+            await asyncio.gather(*sent)
             if transaction:
                 await (producer.abort_transaction() if abort else producer.commit_transaction())
 
