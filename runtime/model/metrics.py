@@ -356,6 +356,10 @@ class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
         """Return the number of messages that `operator` has sent on, over all tasks."""
         return sum(one.emitted for one in self.operators if one.operator == operator)
 
+    def unread(self, stream: str) -> int:
+        """Return the number of records of a stream that are not read yet, each once, however many tasks share it."""
+        return unread(self.inputs).get(stream, 0)
+
     def histogram(self, what: Timed, of: str = "") -> HistogramMetrics:
         """Return the durations of one kind over all containers; `of` an operator or stream, or of all of them."""
         alike = [one for part in self.containers for one in part.histograms if one.what == what and of in ("", one.of)]
