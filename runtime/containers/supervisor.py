@@ -22,6 +22,7 @@ from runtime.assembly.history import History, beside, open_history
 from runtime.assembly.pattern_spread import check_spread
 from runtime.commit.commit import deliver
 from runtime.containers.container import PATIENCE_S, Container
+from runtime.containers.numbers import CrewNumbers
 from runtime.containers.protocol import (
     Ask,
     CommitNow,
@@ -38,10 +39,8 @@ from runtime.containers.protocol import (
     Stop,
     ToldState,
     as_given,
-    combined,
     error_of,
     shared_out,
-    what_adds_up,
 )
 from runtime.containers.worker import digest_of
 from runtime.job.pipeline import Pipeline
@@ -49,7 +48,7 @@ from runtime.model.assignment import Scale
 from runtime.model.clock import Clock, SystemClock, sleep_ms, wall_clock_ms
 from runtime.model.errors import EnvironmentFault, Fenced, Grown, SamzaError, Unavailable
 from runtime.model.history import HistorySpan
-from runtime.model.metrics import ContainerMetrics, InputMetrics, RunMetrics, StoreMetrics
+from runtime.model.metrics import InputMetrics, RunMetrics, StoreMetrics
 from runtime.opening.agreement import QuietReport
 from runtime.opening.opening import (
     Opened,
@@ -107,7 +106,9 @@ class Containers:
     _recovered = Recovered({})
     """The state in which the run began; nothing where others have begun it."""
     _takes_in = False
-    """Whether sources that can't be read again are taken in here: of a run that goes on, where it has begun."""
+    """Whether sources that can't be read again are taken in here: of a run that goes on, by the one that leads it."""
+    _is_to_lead = False
+    """Whether the one that has led the run is gone, and this one is to begin it anew."""
 
     def __init__(
         self,
@@ -117,6 +118,7 @@ class Containers:
         settings: RunSettings = UNSAID,
     ) -> None:
         levers, until_now = settings.levers, settings.until_now
+        self._until_now = until_now
         from_start, state = settings.from_start, settings.state
         check_rewind(from_start, state)
         self._placement, self._standby = crew.placement, crew.standby
@@ -124,15 +126,11 @@ class Containers:
         self._graph = graph = beside(pipeline.graph, crew.beside)
         pipeline = pipeline.of(graph)
         self._clock: Clock = settings.clock or SystemClock()
-        self._started_ms, self._alone_at_ms = self._clock.elapsed_ms(), -ALONE_MS
-        self._command, self._number, self._restarts = crew.command, crew.number, 0
+        self._numbers, self._alone_at_ms = CrewNumbers(self._clock), -ALONE_MS
+        self._command, self._number = crew.command, crew.number
         self._containers: dict[int, Container] = {}
-        self._former: list[RunMetrics] = []
-        """The last numbers of containers that are gone; of one that has died, only those that add up."""
         self._named: Counter[int] = Counter()
         """By slot, the number of containers that it has had."""
-        self._died: dict[int, list[str]] = {}
-        """By slot, how those of its containers ended that ended before their time."""
         self._gone: set[str] = set()
         """The names of containers of ours that are gone."""
         self._alone: tuple[InputMetrics, ...] = ()
@@ -157,7 +155,7 @@ class Containers:
                     self._environment, pipeline, here, levers=levers, from_start=from_start, state=state
                 )
                 self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
-                share = self._begin_run(opened, levers, until_now, settings.span, settings.drains)
+                share = self._begin_run(opened, levers, settings.span, settings.drains)
                 self._takes_in = not until_now and settings.span is None
         except BaseException:
             self._release()
@@ -196,37 +194,41 @@ class Containers:
         """Join the run that others have begun; raises SamzaError where it is of another application."""
         opened = join_application(self._environment, pipeline, here, alive.share)
         self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
-        if outside := [*self._bindings.inboxes, *self._bindings.outboxes]:
-            _log.warning(
-                "%s: %s: who has begun the run takes in and delivers; where that is gone, run the application again",
-                *(self._graph.app, ", ".join(map(repr, outside))),
-            )
         how = from_start, self._placement, self._standby
         check_same(alive, self._graph.app, digest_of(self.plan), until_now, *how)
         return alive.share
 
     def _begin_run(
-        self, opened: Opened, levers: Levers, until_now: bool, span: HistorySpan | None, drains: bool = False
+        self,
+        opened: Opened,
+        levers: Levers,
+        span: HistorySpan | None = None,
+        drains: bool = False,
+        until: tuple[tuple[str, int, int], ...] = (),
     ) -> Share:
-        """Return the share of all containers of a new run, and note it where others may start some as well."""
+        """Return the share of all containers of a new run, and note it where others may start some as well.
+
+        Where the one before knew `until` which offsets it reads, so does this one.
+        """
         check_spread(opened.plan, opened.bindings, self._graph, "run containers=1")
         self._recovered = recover(self._environment, opened, self._graph, wall_clock_ms())
-        if until_now and not drains and span is None:
+        is_first = self._until_now and not until
+        if is_first and not drains and span is None:
             opened.bindings.fill(opened.generation)
-        ends = ends_of(self._environment, opened, self._graph, drains) if until_now else {}
+        ends = ends_of(self._environment, opened, self._graph, drains) if is_first else {}
         share = Share(
             levers=levers,
             container="",
             generation=opened.generation,
             counts=opened.counts,
-            ends=tuple((stream, partition, end) for (stream, partition), end in ends.items()),
+            ends=until or tuple((stream, partition, end) for (stream, partition), end in ends.items()),
             history=self._shared_history(span, opened, self._number) if span is not None else None,
             placement=self._placement,
             standby=self._standby,
             factor=opened.plan.options.elasticity,
         )
         if self._sharing is not None:
-            self._sharing.begin(SharedRun(share, digest_of(opened.plan), until_now))
+            self._sharing.begin(SharedRun(share, digest_of(opened.plan), self._until_now))
         return share
 
     @property
@@ -239,33 +241,13 @@ class Containers:
         if self._final is not None:
             return self._final
         self._is_watched = True
-        living = [self._heard(slot, container) for slot, container in self._containers.items()]
-        # Behind those that are gone: of a slot with both, the one that lives says which tasks it has.
-        found = combined([*self._former, *living])
-        found = with_changes(found, self._recovered, self._job)
-        owned = {(one.stream, one.partition) for one in found.inputs}
-        found = msgspec.structs.replace(
-            found,
-            inputs=(*found.inputs, *(one for one in self._alone if (one.stream, one.partition) not in owned)),
-            elapsed_ms=self._clock.elapsed_ms() - self._started_ms,
-            deaths=sum(map(len, self._died.values())),
-            restarts=self._restarts,
-        )
+        found = with_changes(self._numbers.now(self._containers, self._alone), self._recovered, self._job)
         # On a cluster each container has told of the stores that it has.
         if not stores or self._cluster is not None:
             return found
         stats = self._environment.state_stats(self._graph.app)
         kept = (StoreMetrics(store=s, task=t, entries=n, bytes=size) for (s, t), (n, size) in stats.items())
         return msgspec.structs.replace(found, stores=tuple(kept))
-
-    def _heard(self, slot: int, container: Container) -> RunMetrics:
-        """Return the numbers of a container under that of its slot, and for how long it has said nothing."""
-        silent_ms = self._clock.elapsed_ms() - container.heard_ms
-        told = container.metrics.containers or (ContainerMetrics(container="", settled=False),)
-        died = self._died.get(slot, [])
-        of_slot = {"container": str(slot), "deaths": len(died), "died": died[-1] if died else ""}
-        named = tuple(msgspec.structs.replace(one, silent_ms=silent_ms, **of_slot) for one in told)
-        return msgspec.structs.replace(container.metrics, containers=named)
 
     def state(self, operator: str) -> QueriedState:
         """Return the committed state of an operator, by its id, of all containers, for any thread to ask.
@@ -323,9 +305,11 @@ class Containers:
         """Run to the end, and leave no process whatever happens; raises what ended a container before its time."""
         try:
             await self._drive_crew()
-            while self._wanted != Scale() and not self.stopping:
+            while (self._wanted != Scale() or self._is_to_lead) and not self.stopping:
                 await asyncio.to_thread(self._take_up)
                 await self._drive_crew()
+            if not self.stopping:
+                await asyncio.to_thread(self._tell_end)
         except BaseException:
             self.failed = True
             raise
@@ -339,6 +323,7 @@ class Containers:
         keeping = [asyncio.create_task(self._keep(slot)) for slot in range(self._number)]
         asking = asyncio.create_task(self._ask())
         heeding = asyncio.create_task(self._heed_scale(keeping))
+        following = asyncio.create_task(self._heed_leader())
         delivering = asyncio.create_task(self._deliver())
         taking_in = asyncio.create_task(self._take_in())
         # What delivers and what takes in end with an error alone.
@@ -356,9 +341,9 @@ class Containers:
             for failure in filter(None, failures):
                 raise failure
         finally:
-            for task in (*keeping, *watched, heeding):
+            for task in (*keeping, *watched, heeding, following):
                 task.cancel()
-            await asyncio.wait([*keeping, *watched, heeding])
+            await asyncio.wait([*keeping, *watched, heeding, following])
         # What the last commits have written.
         await asyncio.to_thread(self._deliver_now)
 
@@ -374,7 +359,7 @@ class Containers:
                 await asyncio.wait([delivering])
 
     async def _take_in(self) -> None:
-        """Take in what comes of sources that can't be read again, where this process has begun the run."""
+        """Take in what comes of sources that can't be read again, where this process leads the run."""
         if self._bindings.inboxes and self._takes_in:
             await self._bindings.take_in(self._start.share.generation)
 
@@ -422,41 +407,72 @@ class Containers:
         for slot in range(self._number, before):
             if slot in self._containers:
                 self._containers[slot].line.say(Stop())
-        while not self._ending and (len(self._containers) != self._number or not self._all_joined()):
+        while not self._ending and not self._are_all_here():
             await sleep_ms(ROUND_MS)
         told = before, self.plan.options.factor, self._start.share.generation, asked.why
         await asyncio.to_thread(self._note_resized, *told)
 
-    def _all_joined(self) -> bool:
-        return all(one.joined for one in self._containers.values())
+    def _are_all_here(self) -> bool:
+        return len(self._containers) == self._number and all(one.joined for one in self._containers.values())
 
     def _note_resized(self, before: int, factor: int, generation: int, why: str) -> None:
         """Add a change of the number of containers to the application's history."""
         if before != self._number:
             took_ms = self._clock.elapsed_ms() - self._wanted_at_ms
-            sizes, now = (before, self._number), self.plan.options.factor
-            scaled = Scaled(wall_clock_ms(), factor, now, why, took_ms, sizes)
-            note_size(self._environment, self._graph.app, generation, scaled)
+            sizes = factor, self.plan.options.factor, why, took_ms, (before, self._number)
+            note_size(self._environment, self._graph.app, generation, Scaled(wall_clock_ms(), *sizes))
+
+    @property
+    def _is_led(self) -> bool:
+        """Whether another one takes in and delivers what this run has of that."""
+        outside = self._bindings.inboxes or self._bindings.outboxes
+        return bool(outside) and self._sharing is not None and not self._sharing.leads
+
+    async def _heed_leader(self) -> None:
+        """Begin the run anew where the one is gone that takes in and delivers: it is fenced thereby, if it hangs."""
+        while self._is_led and not self._ending:
+            await sleep_ms(FAR_LOOK_MS)
+            assert self._sharing is not None, "a run that another one leads is shared"
+            with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
+                if await asyncio.to_thread(self._sharing.is_deserted, self._clock.elapsed_ms()):
+                    _log.warning("%s: who has led the run is gone; this process leads it now", self._graph.app)
+                    self._is_to_lead = True
+                    self._end_all()
+
+    async def _is_delivered(self) -> bool:
+        """Whether nothing is left to be delivered, behind the end of all tasks; who leads it delivers after that."""
+        if not self._is_led:
+            return True
+        assert self._sharing is not None, "a run that another one leads is shared"
+        with suppress(EnvironmentFault):
+            return await asyncio.to_thread(self._sharing.is_over)
+        return False
+
+    def _tell_end(self) -> None:
+        """Let others know who wait for what this one has delivered; where they don't hear it, they look themselves."""
+        if self._sharing is not None and self._sharing.leads and (self._bindings.inboxes or self._bindings.outboxes):
+            with suppress(EnvironmentFault):
+                self._sharing.end()
 
     async def ask_size(self, wanted: Scale) -> None:
         """Ask for another size of this run, as a command would."""
         await asyncio.to_thread(self._environment.ask_scale, self._graph.app, wanted)
 
     def _take_up(self) -> None:
-        """Open the application anew in the size that is wanted; all containers have committed and ended."""
+        """Open the application anew, to lead it or in another size; all containers have committed and ended."""
         assert not self._containers, "nobody is at work where checkpoints are rewritten"
-        before, wanted, self._wanted = self._start.share, self._wanted, Scale()
+        before, wanted, self._wanted, self._is_to_lead = self._start.share, self._wanted, Scale(), False
         factor, before_number = self.plan.options.factor, self._number
         self._number = wanted.containers or before_number
         self._bindings.close()
         opened = self._opens()
         self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
-        share = self._begin_run(opened, before.levers, until_now=False, span=None)
-        share = msgspec.structs.replace(share, ends=before.ends)
+        share = self._begin_run(opened, before.levers, until=before.ends)
+        self._takes_in, self._may_scale = not self._until_now, True
         self._start = msgspec.structs.replace(self._start, share=share, plan=digest_of(self.plan))
-        self._begun = self._ending = False
+        self._begun, self._ending = False, self.stopping
         # Their tasks are no more, and others say from now on how far the inputs are read.
-        self._former = [what_adds_up(one, self._number) for one in self._former]
+        self._numbers.begin_anew(self._number)
         self._note_resized(before_number, factor, opened.generation, wanted.why)
 
     async def _keep(self, slot: int) -> None:
@@ -563,9 +579,9 @@ class Containers:
         """Let the first containers begin together, so that tasks need not move."""
         if self._begun:
             container.line.say(Go())
-        elif len(self._containers) == self._number and self._all_joined():
+        elif self._are_all_here():
             self._begun = True
-            self.start_up_ms = self._clock.elapsed_ms() - self._started_ms
+            self.start_up_ms = self._numbers.elapsed_ms
             for one in self._containers.values():
                 one.line.say(Go())
         if self._ending:
@@ -577,15 +593,11 @@ class Containers:
         gone.gone()
         self._gone.add(gone.name)
         self._changed.set()
-        told = self._heard(slot, gone)
-        # It has no task any more, and its silence means nothing.
-        left = tuple(msgspec.structs.replace(one, tasks=(), settled=False, silent_ms=0.0) for one in told.containers)
-        told = msgspec.structs.replace(told, containers=left)
-        self._former.append(told if gone.ended and slot < self._number else what_adds_up(told))
+        self._numbers.count_out(slot, gone, leaves=slot >= self._number)
 
     def _mourn(self, slot: int, container: Container) -> None:
         """Note a container that has ended before its time, and log it."""
-        self._died.setdefault(slot, []).append(container.how_it_ended())
+        self._numbers.mourn(slot, container)
         report = container.report
         _log.warning(
             "%s: container %s (process %s) %s; it had %s, after %s commits",
@@ -594,7 +606,7 @@ class Containers:
         )
 
     def _replace(self, former: str, container: Container) -> None:
-        self._restarts += 1
+        self._numbers.restarts += 1
         told = self._graph.app, container.name, container.process.pid, former
         _log.warning("%s: container %s (process %s) takes the place of %s", *told)
 
@@ -617,7 +629,8 @@ class Containers:
             if reports.keys() == asked.keys() and len(asked) == self._number:
                 was_quiet = all(report.finished for report in reports.values())
                 pause_ms = ROUND_MS if was_quiet else pause_ms
-                if rounds.over(reports) or (was_quiet and await self._agree(reports, before)):
+                is_over = rounds.over(reports) or (was_quiet and await self._agree(reports, before))
+                if is_over and await self._is_delivered():
                     self._end_all()
                 # The second round follows at once: with all tasks here, only that has to be the same.
                 elif was_quiet and len(_held(reports)) == self.plan.tasks:

@@ -16,6 +16,8 @@ from runtime.model.errors import Fenced, SamzaError
 from runtime.opening.agreement import QuietReport, all_quiet
 from runtime.opening.opening import Share
 
+GONE_MS, NEVER_CAME_MS = 10_000.0, 120_000.0
+"""The time without containers after which a starter counts as gone, and the one for the first of them to come."""
 JOIN_MS = 20_000.0
 """The time within which a run that has fenced another is found by who joins it."""
 LOOK_MS = 250.0
@@ -23,11 +25,15 @@ LOOK_MS = 250.0
 
 
 class SharedRun(msgspec.Struct, frozen=True):
-    """The description of a run for those who come to share it; `plan` is the digest of the plan, as theirs must be."""
+    """The description of a run for those who come to share it; `plan` is the digest of the plan, as theirs must be.
+
+    The starter that has begun it is its `leader`, which alone takes in and delivers.
+    """
 
     share: Share
     plan: str
     until_now: bool
+    leader: str = ""
 
 
 class Runs(Protocol):
@@ -69,6 +75,9 @@ class Sharing:
     def __init__(self, runs: Runs, name: str | None = None) -> None:
         self.name = secrets.token_hex(4) if name is None else name
         self.run = 0
+        self._leader = ""
+        self._has_come, self._missed_ms = False, 0.0
+        """Whether containers of the leader were seen in this run, and since when they are not."""
         self._runs = runs
         self._said: QuietReport | None = None
 
@@ -79,15 +88,43 @@ class Sharing:
         # What was said may be of a run that another one has fenced since, or whose containers have all ended.
         if found is None or found.share.generation != self._runs.generation() or not self._runs.is_alive():
             return None
-        self.run = found.share.generation
-        assert self.run > 0, "a run begins under the generation of its owner"
+        self._know(found)
         return found
 
     def begin(self, run: SharedRun) -> None:
-        """Let others share a run that begins."""
-        self.run = run.share.generation
-        assert self.run > 0, "a run begins under the generation of its owner"
-        self._runs.begin(msgspec.msgpack.encode(run))
+        """Let others share a run that begins, and lead it."""
+        led = msgspec.structs.replace(run, leader=self.name)
+        self._know(led)
+        self._runs.begin(msgspec.msgpack.encode(led))
+
+    @property
+    def leads(self) -> bool:
+        """Whether this starter has begun the run."""
+        return self._leader == self.name
+
+    def is_deserted(self, now_ms: float) -> bool:
+        """Whether the leader has been gone for a while, and this starter is the first of those who are left."""
+        model = self._runs.model()
+        alive = {starter_of(container) for container in model.containers}
+        # While tasks are shared out nobody is known to live; and one without containers here would not be known either.
+        if model.run != self.run or self.name not in alive:
+            return False
+        if self._leader in alive:
+            self._has_come, self._missed_ms = True, 0.0
+            return False
+        self._missed_ms = self._missed_ms or now_ms
+        is_gone = now_ms - self._missed_ms >= (GONE_MS if self._has_come else NEVER_CAME_MS)
+        return is_gone and min(alive) == self.name
+
+    def end(self) -> None:
+        """Say that the run is over, all of it, which this starter has led."""
+        assert self.leads, "who leads knows that all is delivered"
+        self._runs.say(self.name, msgspec.msgpack.encode(QuietReport(self.run, (), "", is_over=True)))
+
+    def is_over(self) -> bool:
+        """Whether all of the run is over, as its leader has said."""
+        said = self.quiet().get(self._leader)
+        return said is not None and said.is_over
 
     def quiet(self) -> dict[str, QuietReport]:
         """Return the last report of each starter in this run."""
@@ -105,6 +142,11 @@ class Sharing:
         # A starter whose containers are all gone is not waited for.
         alive = {starter_of(container) for container in self._runs.model().containers}
         return all_quiet(self.quiet(), alive, tasks)
+
+    def _know(self, run: SharedRun) -> None:
+        self.run, self._leader = run.share.generation, run.leader
+        self._has_come, self._missed_ms = False, 0.0
+        assert self.run > 0, "a run begins under the generation of its owner"
 
 
 def called(starter: str, container: str) -> str:

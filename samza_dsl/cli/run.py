@@ -15,8 +15,9 @@ from runtime.model.errors import SamzaError
 from runtime.model.metrics import Metrics
 from runtime.model.sizing import ByLoad
 from runtime.model.state_choice import Forget
+from runtime.model.urls import shown_url
 from runtime.spark.session import Spark
-from runtime.systems.connectors.schemes import connected_sink, connected_source, is_connected, shown_url
+from runtime.systems.connectors.schemes import connected_sink, connected_source, is_connected
 from runtime.systems.files.files import open_sink, open_source
 from runtime.systems.files.places.locations import is_remote
 from runtime.systems.files.places.tables import check_written_anywhere, into_table, only_on_spark
