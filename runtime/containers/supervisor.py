@@ -180,8 +180,7 @@ class Containers:
         """Know the size that was asked for until now, of which another one differs, and how it is opened anew."""
         self._may_scale = may_scale
         self._opens = partial(opened_where_it_lies, self._environment, pipeline, here, levers=levers)
-        self._asked, self._wanted = self._environment.asked_scale(self._graph.app), Scale()
-        self._wanted_at_ms = 0.0
+        self._asked, self._wanted, self._wanted_at_ms = self._environment.asked_scale(self._graph.app), Scale(), 0.0
 
     def _join_run(
         self,
