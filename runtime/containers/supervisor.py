@@ -117,10 +117,8 @@ class Containers:
         crew: CrewSettings,
         settings: RunSettings = UNSAID,
     ) -> None:
-        levers, until_now = settings.levers, settings.until_now
-        self._until_now = until_now
-        from_start, state = settings.from_start, settings.state
-        check_rewind(from_start, state)
+        levers, self._until_now = settings.levers, settings.until_now
+        check_rewind(settings.from_start, settings.state)
         self._placement, self._standby = crew.placement, crew.standby
         options = pipeline.options
         self._graph = graph = beside(pipeline.graph, crew.beside)
@@ -149,14 +147,9 @@ class Containers:
             where = self._environment, graph.app, cluster is not None or crew.joins
             self._sharing, alive = shared_from_here(*where, crew.joins, crew.fenced)
             if alive is not None:
-                share = self._join_run(alive, pipeline, here, until_now, from_start)
+                share = self._join_run(alive, pipeline, here, settings.from_start)
             else:
-                opened = opened_where_it_lies(
-                    self._environment, pipeline, here, levers=levers, from_start=from_start, state=state
-                )
-                self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
-                share = self._begin_run(opened, levers, settings.span, settings.drains)
-                self._takes_in = not until_now and settings.span is None
+                share = self._open_run(pipeline, here, settings)
         except BaseException:
             self._release()
             raise
@@ -182,19 +175,21 @@ class Containers:
         self._opens = partial(opened_where_it_lies, self._environment, pipeline, here, levers=levers)
         self._asked, self._wanted, self._wanted_at_ms = self._environment.asked_scale(self._graph.app), Scale(), 0.0
 
-    def _join_run(
-        self,
-        alive: SharedRun,
-        pipeline: Pipeline,
-        here: Mapping[str, object],
-        until_now: bool,
-        from_start: bool,
-    ) -> Share:
+    def _open_run(self, pipeline: Pipeline, here: Mapping[str, object], settings: RunSettings) -> Share:
+        """Begin a run, which this process owns."""
+        levers, from_start, state = settings.levers, settings.from_start, settings.state
+        where = self._environment, pipeline, here
+        opened = opened_where_it_lies(*where, levers=levers, from_start=from_start, state=state)
+        self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
+        self._takes_in = not self._until_now and settings.span is None
+        return self._begin_run(opened, levers, settings.span, settings.drains)
+
+    def _join_run(self, alive: SharedRun, pipeline: Pipeline, here: Mapping[str, object], from_start: bool) -> Share:
         """Join the run that others have begun; raises SamzaError where it is of another application."""
         opened = join_application(self._environment, pipeline, here, alive.share)
         self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
         how = from_start, self._placement, self._standby
-        check_same(alive, self._graph.app, digest_of(self.plan), until_now, *how)
+        check_same(alive, self._graph.app, digest_of(self.plan), self._until_now, *how)
         return alive.share
 
     def _begin_run(
