@@ -22,7 +22,7 @@ from runtime.assembly.history import History, beside, open_history
 from runtime.assembly.pattern_spread import check_spread
 from runtime.commit.commit import deliver
 from runtime.containers.container import PATIENCE_S, Container
-from runtime.containers.numbers import CrewNumbers
+from runtime.containers.crew_numbers import CrewNumbers
 from runtime.containers.protocol import (
     Ask,
     CommitNow,

@@ -13,7 +13,7 @@ from runtime.model.metrics import ContainerMetrics, InputMetrics, RunMetrics
 
 
 class CrewNumbers:
-    """What is counted of a run over the containers in its slots; the numbers of one that is gone are kept once.
+    """The numbers of a run over the containers in its slots; those of one that is gone are kept once.
 
     All is called in the thread of the event loop that drives them.
     """
