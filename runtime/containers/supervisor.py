@@ -22,6 +22,7 @@ from runtime.assembly.history import History, beside, open_history
 from runtime.assembly.pattern_spread import check_spread
 from runtime.commit.commit import deliver
 from runtime.containers.container import PATIENCE_S, Container
+from runtime.containers.crew_numbers import CrewNumbers
 from runtime.containers.protocol import (
     Ask,
     CommitNow,
@@ -38,10 +39,8 @@ from runtime.containers.protocol import (
     Stop,
     ToldState,
     as_given,
-    combined,
     error_of,
     shared_out,
-    what_adds_up,
 )
 from runtime.containers.worker import digest_of
 from runtime.job.pipeline import Pipeline
@@ -49,7 +48,7 @@ from runtime.model.assignment import Scale
 from runtime.model.clock import Clock, SystemClock, sleep_ms, wall_clock_ms
 from runtime.model.errors import EnvironmentFault, Fenced, Grown, SamzaError, Unavailable
 from runtime.model.history import HistorySpan
-from runtime.model.metrics import ContainerMetrics, InputMetrics, RunMetrics, StoreMetrics
+from runtime.model.metrics import InputMetrics, RunMetrics, StoreMetrics
 from runtime.opening.agreement import QuietReport
 from runtime.opening.opening import (
     Opened,
@@ -62,7 +61,7 @@ from runtime.opening.opening import (
 )
 from runtime.opening.rescaling import Scaled, note_size
 from runtime.opening.rewind import check_rewind
-from runtime.opening.shared_run import SharedRun, Sharing, called, check_same, run_to_join, sharing_in
+from runtime.opening.shared_run import SharedRun, called, check_same, shared_from_here
 from runtime.ports.environment import QueryableEnvironment
 from runtime.queries.state_query import QueriedState, StateQuery
 from runtime.queries.state_requests import NoAnswer, StateAnswer, StateRequest
@@ -118,24 +117,18 @@ class Containers:
         crew: CrewSettings,
         settings: RunSettings = UNSAID,
     ) -> None:
-        levers, until_now = settings.levers, settings.until_now
-        self._until_now = until_now
-        from_start, state = settings.from_start, settings.state
-        check_rewind(from_start, state)
+        levers, self._until_now = settings.levers, settings.until_now
+        check_rewind(settings.from_start, settings.state)
         self._placement, self._standby = crew.placement, crew.standby
         options = pipeline.options
         self._graph = graph = beside(pipeline.graph, crew.beside)
         pipeline = pipeline.of(graph)
         self._clock: Clock = settings.clock or SystemClock()
-        self._started_ms, self._alone_at_ms = self._clock.elapsed_ms(), -ALONE_MS
-        self._command, self._number, self._restarts = crew.command, crew.number, 0
+        self._numbers, self._alone_at_ms = CrewNumbers(self._clock), -ALONE_MS
+        self._command, self._number = crew.command, crew.number
         self._containers: dict[int, Container] = {}
-        self._former: list[RunMetrics] = []
-        """The last numbers of containers that are gone; of one that has died, only those that add up."""
         self._named: Counter[int] = Counter()
         """By slot, the number of containers that it has had."""
-        self._died: dict[int, list[str]] = {}
-        """By slot, how those of its containers ended that ended before their time."""
         self._gone: set[str] = set()
         """The names of containers of ours that are gone."""
         self._alone: tuple[InputMetrics, ...] = ()
@@ -149,23 +142,14 @@ class Containers:
         bound, here = shared_out(graph, settings.bind or {})
         shared = as_given(cluster, f"environment={cluster!r}") if cluster is not None else None
         self._environment = open_environment(data, cluster, settings.host_id)
-        self._sharing: Sharing | None = None
         try:
             # On brokers whoever comes shares the run that goes on; in a directory who does not say so may mean another.
-            may_share = cluster is not None or crew.joins
-            self._sharing = sharing_in(self._environment, graph.app, may_share)
-            alive = run_to_join(self._sharing, graph.app, crew.joins, crew.fenced) if may_share else None
-            if crew.fenced is not None and alive is None:
-                raise crew.fenced
+            where = self._environment, graph.app, cluster is not None or crew.joins
+            self._sharing, alive = shared_from_here(*where, crew.joins, crew.fenced)
             if alive is not None:
-                share = self._join_run(alive, pipeline, here, until_now, from_start)
+                share = self._join_run(alive, pipeline, here, settings.from_start)
             else:
-                opened = opened_where_it_lies(
-                    self._environment, pipeline, here, levers=levers, from_start=from_start, state=state
-                )
-                self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
-                share = self._begin_run(opened, levers, settings.span, settings.drains)
-                self._takes_in = not until_now and settings.span is None
+                share = self._open_run(pipeline, here, settings)
         except BaseException:
             self._release()
             raise
@@ -189,22 +173,23 @@ class Containers:
         """Know the size that was asked for until now, of which another one differs, and how it is opened anew."""
         self._may_scale = may_scale
         self._opens = partial(opened_where_it_lies, self._environment, pipeline, here, levers=levers)
-        self._asked, self._wanted = self._environment.asked_scale(self._graph.app), Scale()
-        self._wanted_at_ms = 0.0
+        self._asked, self._wanted, self._wanted_at_ms = self._environment.asked_scale(self._graph.app), Scale(), 0.0
 
-    def _join_run(
-        self,
-        alive: SharedRun,
-        pipeline: Pipeline,
-        here: Mapping[str, object],
-        until_now: bool,
-        from_start: bool,
-    ) -> Share:
+    def _open_run(self, pipeline: Pipeline, here: Mapping[str, object], settings: RunSettings) -> Share:
+        """Begin a run, which this process owns."""
+        levers, from_start, state = settings.levers, settings.from_start, settings.state
+        where = self._environment, pipeline, here
+        opened = opened_where_it_lies(*where, levers=levers, from_start=from_start, state=state)
+        self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
+        self._takes_in = not self._until_now and settings.span is None
+        return self._begin_run(opened, levers, settings.span, settings.drains)
+
+    def _join_run(self, alive: SharedRun, pipeline: Pipeline, here: Mapping[str, object], from_start: bool) -> Share:
         """Join the run that others have begun; raises SamzaError where it is of another application."""
         opened = join_application(self._environment, pipeline, here, alive.share)
         self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
         how = from_start, self._placement, self._standby
-        check_same(alive, self._graph.app, digest_of(self.plan), until_now, *how)
+        check_same(alive, self._graph.app, digest_of(self.plan), self._until_now, *how)
         return alive.share
 
     def _begin_run(
@@ -250,33 +235,13 @@ class Containers:
         if self._final is not None:
             return self._final
         self._is_watched = True
-        living = [self._heard(slot, container) for slot, container in self._containers.items()]
-        # Behind those that are gone: of a slot with both, the one that lives says which tasks it has.
-        found = combined([*self._former, *living])
-        found = with_changes(found, self._recovered, self._job)
-        owned = {(one.stream, one.partition) for one in found.inputs}
-        found = msgspec.structs.replace(
-            found,
-            inputs=(*found.inputs, *(one for one in self._alone if (one.stream, one.partition) not in owned)),
-            elapsed_ms=self._clock.elapsed_ms() - self._started_ms,
-            deaths=sum(map(len, self._died.values())),
-            restarts=self._restarts,
-        )
+        found = with_changes(self._numbers.now(self._containers, self._alone), self._recovered, self._job)
         # On a cluster each container has told of the stores that it has.
         if not stores or self._cluster is not None:
             return found
         stats = self._environment.state_stats(self._graph.app)
         kept = (StoreMetrics(store=s, task=t, entries=n, bytes=size) for (s, t), (n, size) in stats.items())
         return msgspec.structs.replace(found, stores=tuple(kept))
-
-    def _heard(self, slot: int, container: Container) -> RunMetrics:
-        """Return the numbers of a container under that of its slot, and for how long it has said nothing."""
-        silent_ms = self._clock.elapsed_ms() - container.heard_ms
-        told = container.metrics.containers or (ContainerMetrics(container="", settled=False),)
-        died = self._died.get(slot, [])
-        of_slot = {"container": str(slot), "deaths": len(died), "died": died[-1] if died else ""}
-        named = tuple(msgspec.structs.replace(one, silent_ms=silent_ms, **of_slot) for one in told)
-        return msgspec.structs.replace(container.metrics, containers=named)
 
     def state(self, operator: str) -> QueriedState:
         """Return the committed state of an operator, by its id, of all containers, for any thread to ask.
@@ -436,21 +401,20 @@ class Containers:
         for slot in range(self._number, before):
             if slot in self._containers:
                 self._containers[slot].line.say(Stop())
-        while not self._ending and (len(self._containers) != self._number or not self._all_joined()):
+        while not self._ending and not self._are_all_here():
             await sleep_ms(ROUND_MS)
         told = before, self.plan.options.factor, self._start.share.generation, asked.why
         await asyncio.to_thread(self._note_resized, *told)
 
-    def _all_joined(self) -> bool:
-        return all(one.joined for one in self._containers.values())
+    def _are_all_here(self) -> bool:
+        return len(self._containers) == self._number and all(one.joined for one in self._containers.values())
 
     def _note_resized(self, before: int, factor: int, generation: int, why: str) -> None:
         """Add a change of the number of containers to the application's history."""
         if before != self._number:
             took_ms = self._clock.elapsed_ms() - self._wanted_at_ms
-            sizes, now = (before, self._number), self.plan.options.factor
-            scaled = Scaled(wall_clock_ms(), factor, now, why, took_ms, sizes)
-            note_size(self._environment, self._graph.app, generation, scaled)
+            sizes = factor, self.plan.options.factor, why, took_ms, (before, self._number)
+            note_size(self._environment, self._graph.app, generation, Scaled(wall_clock_ms(), *sizes))
 
     @property
     def _is_led(self) -> bool:
@@ -502,7 +466,7 @@ class Containers:
         self._start = msgspec.structs.replace(self._start, share=share, plan=digest_of(self.plan))
         self._begun, self._ending = False, self.stopping
         # Their tasks are no more, and others say from now on how far the inputs are read.
-        self._former = [what_adds_up(one, self._number) for one in self._former]
+        self._numbers.begin_anew(self._number)
         self._note_resized(before_number, factor, opened.generation, wanted.why)
 
     async def _keep(self, slot: int) -> None:
@@ -609,9 +573,9 @@ class Containers:
         """Let the first containers begin together, so that tasks need not move."""
         if self._begun:
             container.line.say(Go())
-        elif len(self._containers) == self._number and self._all_joined():
+        elif self._are_all_here():
             self._begun = True
-            self.start_up_ms = self._clock.elapsed_ms() - self._started_ms
+            self.start_up_ms = self._numbers.elapsed_ms
             for one in self._containers.values():
                 one.line.say(Go())
         if self._ending:
@@ -623,15 +587,11 @@ class Containers:
         gone.gone()
         self._gone.add(gone.name)
         self._changed.set()
-        told = self._heard(slot, gone)
-        # It has no task any more, and its silence means nothing.
-        left = tuple(msgspec.structs.replace(one, tasks=(), settled=False, silent_ms=0.0) for one in told.containers)
-        told = msgspec.structs.replace(told, containers=left)
-        self._former.append(told if gone.ended and slot < self._number else what_adds_up(told))
+        self._numbers.count_out(slot, gone, leaves=slot >= self._number)
 
     def _mourn(self, slot: int, container: Container) -> None:
         """Note a container that has ended before its time, and log it."""
-        self._died.setdefault(slot, []).append(container.how_it_ended())
+        self._numbers.mourn(slot, container)
         report = container.report
         _log.warning(
             "%s: container %s (process %s) %s; it had %s, after %s commits",
@@ -640,7 +600,7 @@ class Containers:
         )
 
     def _replace(self, former: str, container: Container) -> None:
-        self._restarts += 1
+        self._numbers.restarts += 1
         told = self._graph.app, container.name, container.process.pid, former
         _log.warning("%s: container %s (process %s) takes the place of %s", *told)
 

@@ -226,13 +226,16 @@ class Lagging(Protocol):
     """The lag of one reader of a partition."""
 
     @property
-    def stream(self) -> str: ...
+    def stream(self) -> str:
+        """The stream that is read."""
 
     @property
-    def partition(self) -> int: ...
+    def partition(self) -> int:
+        """The partition of it."""
 
     @property
-    def lag(self) -> int: ...
+    def lag(self) -> int:
+        """The number of records before the reader."""
 
 
 def unread(inputs: Iterable[Lagging]) -> dict[str, int]:

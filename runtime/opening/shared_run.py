@@ -19,7 +19,7 @@ from runtime.opening.opening import Share
 GONE_MS, NEVER_CAME_MS = 10_000.0, 120_000.0
 """The time without containers after which a starter counts as gone, and the one for the first of them to come."""
 JOIN_MS = 20_000.0
-"""The time within which a run that has fenced another is found by who joins it."""
+"""The time within which a run that has fenced another is announced to who joins it."""
 LOOK_MS = 250.0
 """The interval between two looks for it."""
 
@@ -82,14 +82,18 @@ class Sharing:
         self._said: QuietReport | None = None
 
     def found(self) -> SharedRun | None:
-        """Return the run that goes on, if there is one to share."""
-        said = self._runs.begun()
-        found = None if said is None else msgspec.msgpack.decode(said, type=SharedRun)
-        # What was said may be of a run that another one has fenced since, or whose containers have all ended.
-        if found is None or found.share.generation != self._runs.generation() or not self._runs.is_alive():
+        """Return the run that goes on, if there is one to share: its containers may all have ended."""
+        found = self.announced()
+        if found is None or not self._runs.is_alive():
             return None
         self._know(found)
         return found
+
+    def announced(self) -> SharedRun | None:
+        """Return the newest run, if it can be shared; what was said may be of one that was fenced since."""
+        said = self._runs.begun()
+        found = None if said is None else msgspec.msgpack.decode(said, type=SharedRun)
+        return found if found is not None and found.share.generation == self._runs.generation() else None
 
     def begin(self, run: SharedRun) -> None:
         """Let others share a run that begins, and lead it."""
@@ -167,21 +171,30 @@ def starter_of(container: str) -> str:
     return container.rpartition(".")[0].rpartition(".")[0]
 
 
-def sharing_in(environment: object, app: str, may_share: bool) -> Sharing | None:
-    """Return one starter of containers in an environment where several may be; the only one for now has no name."""
-    if not isinstance(environment, SharedEnvironment):
-        return None
-    return Sharing(environment.runs(app), None if may_share else "")
+def shared_from_here(
+    environment: object, app: str, may_share: bool, joins: bool, fenced: Fenced | None
+) -> tuple[Sharing | None, SharedRun | None]:
+    """Return one starter of containers, if there may be several, and the run of others that it shares from here on.
 
-
-def run_to_join(sharing: Sharing | None, app: str, joins: bool, fenced: Fenced | None) -> SharedRun | None:
-    """Return the run of others that is shared from here on; None where there is none, and one may begin here.
-
-    Who was fenced waits for the run that has come. Raises SamzaError where who `joins` finds none.
+    One who begins a run that nobody may come to without saying so has no name. Who was `fenced` waits for the run that
+    has come, and raises that where there is none to share; who `joins` raises SamzaError.
     """
+    sharing = None
+    if isinstance(environment, SharedEnvironment):
+        sharing = Sharing(environment.runs(app), None if may_share else "")
+    alive = _run_to_join(sharing, app, joins, fenced) if may_share else None
+    if alive is None and fenced is not None:
+        raise fenced
+    return sharing, alive
+
+
+def _run_to_join(sharing: Sharing | None, app: str, joins: bool, fenced: Fenced | None) -> SharedRun | None:
     alive = sharing.found() if sharing is not None else None
-    until_ms = monotonic_ms() + JOIN_MS
-    while alive is None and fenced is not None and sharing is not None and monotonic_ms() < until_ms:
+    began_ms = monotonic_ms()
+    while alive is None and fenced is not None and sharing is not None:
+        # Containers of a run that is announced take as long as their program takes to load.
+        if monotonic_ms() - began_ms >= (JOIN_MS if sharing.announced() is None else NEVER_CAME_MS):
+            break
         asyncio.run(sleep_ms(LOOK_MS))
         alive = sharing.found()
     if alive is None and joins and fenced is None:

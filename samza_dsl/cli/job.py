@@ -33,6 +33,8 @@ from samza_dsl.room.runs import places_of
 
 LONGEST_MS, LOOK_MS = 60_000.0, 50.0
 """The time that a run has to take up its new size, and the interval between two looks."""
+ALONE = "process "
+"""The name of a process that has an application to itself begins so, where those of containers stand."""
 
 job = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Look at how an application is run, and pack what runs it."
@@ -119,6 +121,11 @@ def scale(
             raise Mistake("a size is to be said: samza-dsl scale APP --factor 4, or --containers 3")
         if factor is not None and (factor < 1 or factor & (factor - 1)):
             raise Mistake(f"--factor {factor} is no power of two, by which tasks are split and become one again")
+        if (containers or 1) > 1 and any(one.name.startswith(ALONE) for one in job_of(place, app).containers):
+            raise Mistake(
+                f"{app} runs in one process, without containers: end it, and run it with --containers {containers}; or "
+                "leave --containers out here"
+            )
         before = place.asked_scale(app)
         wanted = Scale(factor or before.factor, containers or before.containers)
         changes = len(scalings(place.checkpoints(app)))
@@ -140,8 +147,8 @@ async def _await(place: Environment, app: str, wanted: Scale, changes: int) -> N
         # Containers that end are none for a while, and those that begin have no task for another.
         at_work = bool(job.containers) and all(one.container for one in job.tasks)
         # Those of whoever began it, beside which others may have joined.
-        begun = [one for one in job.containers if not starter_of(one.name)]
-        is_wanted = factor == (wanted.factor or factor) and wanted.containers in (None, len(begun), len(job.containers))
+        begun = [one for one in job.containers if not starter_of(one.name)] or job.containers
+        is_wanted = factor == (wanted.factor or factor) and wanted.containers in (None, len(begun))
         if is_wanted and at_work:
             if len(found) > changes:
                 say(told_of(found[-1]))

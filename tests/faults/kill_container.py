@@ -16,8 +16,8 @@ import msgspec
 
 import runtime.containers.supervisor
 from operators.core.base import Batch
-from runtime.model.errors import Owned
 from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.host.locks import owner_of
 from runtime.systems.log.environment import LogEnvironment, verify
 from samza_dsl import App, Options
 from tests.faults.broken import switch_off
@@ -134,12 +134,7 @@ def _members(work: Path) -> list[int]:
 
 def is_owned(work: Path) -> bool:
     """Whether a process has the application."""
-    with closing(LogEnvironment(work / "data")) as log:
-        try:
-            log.own(app.name)
-        except Owned:
-            return True
-        return False
+    return owner_of(work / "data", app.name) is not None
 
 
 def _fill(work: Path) -> None:

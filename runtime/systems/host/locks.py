@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from runtime.model.clock import SystemClock
 from runtime.model.errors import Owned, SamzaError, system_errors_told
 
 try:
@@ -20,6 +21,8 @@ except ImportError as error:
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _USERS = "users"
 _BLOCK_BYTES = 512
+MOST_LOOKS, LOOK_MS = 50, 1.0
+"""The most looks at a lock that are waited for as one is taken, and for how long each time: most last microseconds."""
 _OPEN, _SUSPECT = b"open", b"suspect"
 
 
@@ -35,14 +38,30 @@ def lock(path: Path, *, wait: bool) -> int | None:
     """Lock a file, made where it is absent, and return its descriptor; None when it is taken and `wait` is false."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
+        if wait:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        elif not _taken_by(descriptor):
+            os.close(descriptor)
+            return None
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _taken_by(descriptor: int) -> bool:
+    """Take a lock that nobody has; who only looks shares it for a moment, and is waited for."""
+    for _ in range(MOST_LOOKS):
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        SystemClock().pause_ms(LOOK_MS)
+    return False
 
 
 def lock_within(folder: Path, name: str) -> int | None:
@@ -78,7 +97,7 @@ def owner_of(directory: Path, app: str) -> int | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process has the lock of a file; whoever looks shares it for a moment, and is in nobody's way."""
+    """Whether a process has the lock of a file; whoever looks shares it for a moment, for which `lock` waits."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -129,6 +129,8 @@ class LogEnvironment(
         self._compactor = Compactor(self._database, self._streams, now_ms)
         self._staging = Staging(self._database, self._streams)
         self._owned: dict[str, int] = {}
+        self.sharing: set[str] = set()
+        """The applications whose run, begun by another process, is shared here."""
         self._closed = False
 
     def __str__(self) -> str:
@@ -258,7 +260,7 @@ class LogEnvironment(
         if app not in self._owned:
             self._check_open()
             self._lock(app)
-            if self.runs(app).is_alive():
+            if app not in self.sharing and self.runs(app).is_alive():
                 self._unlock(app)
                 raise Owned(
                     f"Containers that have joined application {app!r} live on {self.path}, though who began its run is "

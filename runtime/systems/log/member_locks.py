@@ -118,6 +118,8 @@ class LogRuns:
 
     def begun(self) -> bytes | None:
         """Return what was said of the newest run when it began, where it is shared."""
+        # Who asks shares the run: where its leader is gone, one of those may own it, and fences the others thereby.
+        self._log.sharing.add(self._app)
         with self._log._reading() as transaction:
             return self._agreed(transaction).get(_RUN)
 

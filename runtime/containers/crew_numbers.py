@@ -1,0 +1,72 @@
+"""The numbers of all containers that a process has started: those that live, and what those that are gone add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from runtime.containers.container import Container
+from runtime.containers.protocol import combined, what_adds_up
+from runtime.model.clock import Clock
+from runtime.model.metrics import ContainerMetrics, InputMetrics, RunMetrics
+
+
+class CrewNumbers:
+    """The numbers of a run over the containers in its slots; those of one that is gone are kept once.
+
+    All is called in the thread of the event loop that drives them.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._started_ms = clock.elapsed_ms()
+        self._former: list[RunMetrics] = []
+        """The last numbers of containers that are gone; of one that has died, only those that add up."""
+        self._died: dict[int, list[str]] = {}
+        """By slot, how those of its containers ended that ended before their time."""
+        self.restarts = 0
+
+    @property
+    def elapsed_ms(self) -> float:
+        """The time since the run began."""
+        return self._clock.elapsed_ms() - self._started_ms
+
+    def now(self, containers: Mapping[int, Container], alone: Sequence[InputMetrics]) -> RunMetrics:
+        """Return the numbers of this moment; `alone` are inputs of tasks that no container had at the last look."""
+        living = [self._heard(slot, container) for slot, container in containers.items()]
+        # Behind those that are gone: of a slot with both, the one that lives says which tasks it has.
+        found = combined([*self._former, *living])
+        owned = {(one.stream, one.partition) for one in found.inputs}
+        return msgspec.structs.replace(
+            found,
+            inputs=(*found.inputs, *(one for one in alone if (one.stream, one.partition) not in owned)),
+            elapsed_ms=self.elapsed_ms,
+            deaths=sum(map(len, self._died.values())),
+            restarts=self.restarts,
+        )
+
+    def count_out(self, slot: int, gone: Container, leaves: bool) -> None:
+        """Keep the numbers of a container that is gone, while others go on with its tasks where it `leaves`."""
+        told = self._heard(slot, gone)
+        # It has no task any more, and its silence means nothing.
+        left = tuple(msgspec.structs.replace(one, tasks=(), settled=False, silent_ms=0.0) for one in told.containers)
+        told = msgspec.structs.replace(told, containers=left)
+        self._former.append(told if gone.ended and not leaves else what_adds_up(told))
+
+    def mourn(self, slot: int, container: Container) -> None:
+        """Note a container that has ended before its time."""
+        self._died.setdefault(slot, []).append(container.how_it_ended())
+
+    def begin_anew(self, number: int) -> None:
+        """Keep what adds up alone, as other tasks go on, in so many containers."""
+        self._former = [what_adds_up(one, number) for one in self._former]
+
+    def _heard(self, slot: int, container: Container) -> RunMetrics:
+        """Return the numbers of a container under that of its slot, and for how long it has said nothing."""
+        silent_ms = self._clock.elapsed_ms() - container.heard_ms
+        told = container.metrics.containers or (ContainerMetrics(container="", settled=False),)
+        died = self._died.get(slot, [])
+        of_slot = {"container": str(slot), "deaths": len(died), "died": died[-1] if died else ""}
+        named = tuple(msgspec.structs.replace(one, silent_ms=silent_ms, **of_slot) for one in told)
+        return msgspec.structs.replace(container.metrics, containers=named)
