@@ -21,8 +21,8 @@ class Agenda(Generic[P]):
     >>> agenda = Agenda(rank=lambda place: place)
     >>> for place, at in [("b", 7), ("a", 7), ("b", 5), ("b", 9)]:
     ...     agenda.add(place, at)
-    >>> agenda.take(), agenda.take(), agenda.first() == NEVER
-    ((5, 'b'), (7, 'a'), True)
+    >>> agenda.take(), agenda.take_by(6), agenda.take_by(7), agenda.first() == NEVER
+    ((5, 'b'), None, (7, 'a'), True)
     """
 
     def __init__(self, rank: Callable[[P], Any]) -> None:
@@ -73,12 +73,20 @@ class Agenda(Generic[P]):
         self._at, self._taken = MIN_TIMESTAMP - 1, 0
 
     def take(self) -> tuple[int, P]:
-        """Remove the first place, and return it with its time."""
-        self.first()
+        """Remove the first place, and return it with its time; there must be one."""
+        found = self.take_by(NEVER - 1)
+        assert found is not None, "somebody has asked when the first one is due"
+        return found
+
+    def take_by(self, at: int) -> tuple[int, P] | None:
+        """Remove the first place and return it with its time; None where it is not due by then."""
+        due = self.first()
+        if due > at:
+            return None
         place = self._current[self._taken]
         self._taken += 1
         del self._times[place]
-        return self._at, place
+        return due, place
 
     def _put(self, at: int, places: list[P]) -> None:
         known = self._places.get(at)

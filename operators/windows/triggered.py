@@ -330,8 +330,8 @@ class TriggeredWindowOperator(Assigning):
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
         """Fire what is due at `watermark`, by when it is due, then by window and key."""
         panes = self._no_panes()
-        while self.next_due() <= watermark and (most is None or len(panes) < most):
-            due, (bounds, key) = self._due.take()
+        while (most is None or len(panes) < most) and (found := self._due.take_by(watermark)) is not None:
+            due, (bounds, key) = found
             if key is None:
                 self._fire_all(bounds, due, panes, most)
             else:

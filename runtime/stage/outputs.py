@@ -295,6 +295,13 @@ def letter_of(value: Any) -> bytes:
         return _shown(value)
 
 
+def _letters_of(values: list[Any]) -> list[bytes]:
+    try:
+        return [*map(Evolving().encode, values)]
+    except Exception:  # one has none
+        return [*map(letter_of, values)]
+
+
 def _shown(value: Any) -> bytes:
     try:
         return Json().encode(value)
@@ -309,13 +316,16 @@ def late_exit(
 
     def on_late(late: Batch) -> None:
         count(len(late))
-        for row, value in enumerate(late.values if to is not None else ()):
-            assert to is not None
-            headers = {**_whence(late, row), "operator": id.encode(), "error": b"late"}
-            if late.signs is not None and late.signs[row] == -1:
-                headers["withdrawn"] = b"yes"
-            one = Batch([letter_of(value)], late.keys and keys.encode_all([late.keys[row]]))
-            outputs.dead_letter(to, one, headers)
+        if to is None or not len(late):
+            return
+        said = {"operator": id.encode(), "error": b"late"}
+        headers: list[Mapping[str, bytes] | None] = []
+        for row in range(len(late)):
+            is_withdrawn = late.signs is not None and late.signs[row] == -1
+            headers.append({**_whence(late, row), **said, **({"withdrawn": b"yes"} if is_withdrawn else {})})
+        # All at once: to append one by one costs more than all else that is done with a late message.
+        encoded_keys = [None] * len(late) if late.keys is None else keys.encode_all(late.keys)
+        outputs.append((to, 0), Batch(_letters_of(late.values), encoded_keys, headers=headers))
 
     return on_late
 

@@ -9,7 +9,7 @@ from operators.state.agenda import Agenda, DueItems
 times = st.integers(-20, 60)
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcde"), times) | st.sampled_from(["take", "first", "clear"]), max_size=60))
+@given(st.lists(st.tuples(st.sampled_from("abcde"), times) | times | st.sampled_from(["take", "first", "clear"])))
 def test_an_agenda_gives_places_by_their_earliest_time_and_then_by_rank(steps):
     agenda, known = Agenda(rank=lambda place: -ord(place)), {}
     for step in [*steps, "take", "take"]:
@@ -22,6 +22,10 @@ def test_an_agenda_gives_places_by_their_earliest_time_and_then_by_rank(steps):
             if known:
                 place = min(known, key=lambda place: (known[place], -ord(place)))
                 assert agenda.take() == (known.pop(place), place)
+        elif isinstance(step, int):
+            place = min(known, key=lambda place: (known[place], -ord(place)), default="")
+            is_due = known.get(place, NEVER) <= step
+            assert agenda.take_by(step) == ((known.pop(place), place) if is_due else None)
         else:
             place, at = step
             agenda.add(place, at)

@@ -1,7 +1,13 @@
 """A dead letter of what is late at a window says where the record came from, whatever lies before the window."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from operators.core.base import Batch
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import Json
+from runtime.stage.outputs import Outputs, late_exit
 from samza_dsl import App, count, dead_letter, testing, tumbling
 
 
@@ -67,3 +73,25 @@ def test_behind_a_repartitioning_it_says_the_stream_between_where_it_may_never_b
 def test_of_what_a_process_returned_it_says_for_which_record(app):
     ending_in_a_window(read(app).process(lambda n, context: [n], op_id="passing"))
     assert places(app, [1, 98, 2]) == [("numbers", 0, 2)]
+
+
+UNWRITTEN = object()
+"""A value without bytes."""
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([7, "seven", None, UNWRITTEN]), st.text(max_size=2), st.sampled_from([1, -1])))
+)
+def test_the_letters_of_a_batch_are_those_of_its_messages_one_by_one(rows):
+    values, keys, signs = ([row[part] for row in rows] for part in range(3))
+    batch = Batch(values, keys=keys, signs=signs, offsets=range(len(rows)))
+
+    def letters(batches):
+        outputs, counts = Outputs(0), []
+        on_late = late_exit("tens", "late", counts.append, outputs, KeySerde(Json()))
+        for one in batches:
+            on_late(one)
+        found = outputs.pending.get(("late", 0), Batch([], keys=[], headers=[]))
+        return sum(counts), found.values, found.keys, found.headers
+
+    assert letters([batch]) == letters(batch.row(place) for place in range(len(rows)))
