@@ -10,6 +10,8 @@ from hypothesis import Phase, settings
 
 from tests.kafka.sharing import shared_broker
 from tests.scale import SCALE, SCALES, examples
+from tests.spark.classes import SOON_UP
+from tests.spark.classes import options as spark_options
 
 LATER = SCALES[SCALES.index(SCALE) + 1 :]
 LONG = ("tests/spark/", "tests/kafka/", "tests/simulation/", "tests/examples/", "tests/bite/", "tests/test_")
@@ -18,8 +20,8 @@ LONG = ("tests/spark/", "tests/kafka/", "tests/simulation/", "tests/examples/", 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background, and in whatever is started here
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-for options in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):  # sessions are short: one takes a third less time so
-    os.environ.setdefault(options, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(SOON_UP))  # sessions are short: one takes a third less time so
+os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_options())
 
 settings.register_profile(SCALE, max_examples=examples(24, 2_000), deadline=None, print_blob=True)
 settings.register_profile("unshrunk", settings.get_profile(SCALE), phases=(Phase.explicit, Phase.generate))

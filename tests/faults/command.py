@@ -40,7 +40,7 @@ FAULTS = (
         "kills runs that write to databases, or stops them",
         "postgresql, redis-server",
         "trials",
-        20,
+        12,
         500,
     ),
     Fault("kill-table", "kills runs that read a table which is written to", "postgresql", "trials", 4, 200),
@@ -53,7 +53,7 @@ FAULTS = (
     Fault("two-owners", "has processes race for an application", "nothing", "races", 15, 500),
     Fault("stop", "stops the process for minutes, and lets it go on", "nothing", "runs", 8, 200),
     Fault("slow-sink", "has a million records wait for a sink of 1 ms", "nothing", "seconds", 20, 3_600),
-    Fault("clock-jump", "sets the wall clock by an hour", "nothing", "runs", 50, 2_000),
+    Fault("clock-jump", "sets the wall clock by an hour", "nothing", "runs", 16, 2_000),
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}
 

@@ -10,27 +10,14 @@ from hypothesis import strategies as st
 
 from operators.aggregations.identity import identity
 from runtime.encoding.serdes import Tagged
-from samza_dsl import App, Options, collect, dead_letter, testing, tumbling
+from samza_dsl import App, Options, dead_letter, testing
 from samza_dsl.testing import Record
+from tests.runtime.histories import Event, check_results, crashing, stamped, stored, window_below
 from tests.scale import examples
-from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_through
+from tests.simulation.crash import fill, memory, run_through
 
-WINDOW_MS = 50
-NEVER = -(2**62)
 HOW = ("inner", "left")
 SIGNS = {"backward": (-1,), "forward": (1,), "nearest": (-1, 1)}
-
-crashes = st.lists(
-    st.builds(CrashPoint, st.sampled_from(("before_commit", "after_commit", "turn")), st.integers(1, 25)), max_size=3
-)
-
-
-class Event(msgspec.Struct, frozen=True):
-    """A record of either side."""
-
-    number: int
-    key: str
-    at: int
 
 
 class Met(msgspec.Struct, frozen=True):
@@ -63,21 +50,6 @@ def histories(draw, partitions):
     return sides
 
 
-def stamped(parts, disorder):
-    """Return the records that are in time, with their stamps, and how many are late."""
-    in_time, late = [], 0
-    for part in parts:
-        highest = None
-        for event in part:
-            stamp = NEVER if highest is None else highest - disorder
-            if event.at < stamp:
-                late += 1
-            else:
-                in_time.append((event, stamp))
-            highest = event.at if highest is None else max(highest, event.at)
-    return in_time, late
-
-
 def joined(lefts, rights, direction, tolerance, how):
     """Return the results, each with its time and stamp: for each left record a look through all right ones."""
     found = Counter()
@@ -94,19 +66,11 @@ def joined(lefts, rights, direction, tolerance, how):
     return found
 
 
-def stored(parts):
-    return [[(None, msgspec.json.encode(event), event.at) for event in part] for part in parts]
-
-
-def number_of(environment, stream):
-    return sum(len(part) for part in rows_of(environment, stream))
-
-
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("direction", SIGNS)
 @given(
     data=st.data(),
-    crashes=crashes,
+    crashes=crashing(),
     disorder=st.sampled_from((0, 5, 30)),
     tolerance=st.none() | st.integers(0, 40),
     batch_records=st.sampled_from((1, 3, 2_000)),
@@ -133,10 +97,7 @@ def test_a_run_comes_to_what_its_histories_say(
         said = {"direction": direction, "tolerance": tolerance, "how": how, "late": dead_letter("late"), **on}
         found = sides[0].join_asof(sides[1], meet, store=store, op_id="found", **said)
         found.send_to(app.output("found", value=Met))
-        if below != "nothing":
-            rekeyed = found.partition_by(lambda f: f.key, partitions=2) if below != "window" else found
-            panes = rekeyed.window(tumbling(milliseconds=WINDOW_MS), collect(), late=dead_letter("late-found"))
-            panes.map(lambda pane: (pane.key, pane.start, pane.value)).send_to(app.output("panes", value=tuple))
+        window_below(app, found, below)
         return app
 
     environment = memory()
@@ -145,23 +106,7 @@ def test_a_run_comes_to_what_its_histories_say(
     run_through(app, environment, crashes if store == "lmdb" else ())
     (lefts, late_lefts), (rights, late_rights) = stamped(left, disorder), stamped(right, disorder)
     expected = joined(lefts, rights, direction, tolerance, how)
-    written = Counter(
-        (msgspec.json.decode(value, type=Met), at) for part in rows_of(environment, "found") for _, value, at in part
-    )
-    assert written == Counter((one, at) for one, at, _ in expected.elements())
-    assert number_of(environment, "late") == late_lefts + late_rights
-    if below != "nothing":
-        # Nothing is late below that was not so before, however long it has waited.
-        late = Counter((one, at) for one, at, stamp in expected.elements() if at - at % WINDOW_MS + WINDOW_MS <= stamp)
-        panes = [
-            msgspec.json.decode(value, type=tuple[str, int, list[Met]])
-            for part in rows_of(environment, "panes")
-            for _, value, _ in part
-        ]
-        in_panes = Counter((one, start) for _, start, values in panes for one in values)
-        assert in_panes == Counter((one, at - at % WINDOW_MS) for one, at in (written - late).elements())
-        assert len({(key, start) for key, start, _ in panes}) == len(panes)
-        assert number_of(environment, "late-found") == late.total()
+    check_results(environment, "found", Met, expected, late_lefts + late_rights, below)
 
 
 @pytest.mark.parametrize("made", [np.array, str, lambda part: {(part,): part}])

@@ -14,8 +14,9 @@ from runtime.encoding.serdes import Tagged
 from runtime.model.errors import OperatorFailure
 from runtime.stores.memory import MemoryStore
 from samza_dsl import App, Options, dead_letter, fail, retry, skip, testing
+from tests.runtime.histories import crashing
 from tests.scale import examples
-from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_once, run_through
+from tests.simulation.crash import fill, memory, rows_of, run_once, run_through
 from tests.simulation.loop import rest
 
 KEYS = 3
@@ -25,9 +26,8 @@ POLICIES = {
     "dead_letter": dead_letter("letters"),
     "retry": retry(2, backoff_ms=3),
 }
-crashes = st.lists(
-    st.builds(CrashPoint, st.sampled_from(("before_commit", "after_commit", "turn")), st.integers(1, 25)), max_size=2
-)
+crashes = crashing(most=2)
+
 numbers = st.lists(st.integers(0, 9), min_size=5, max_size=25)
 
 

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from planner.checks.single_calls import makes_one_call
 from planner.model.levers import ALL, Levers
 from samza_dsl import App, Options, dead_letter, retry, skip
+from tests.runtime.histories import crashing
 from tests.scale import examples
-from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_through
+from tests.simulation.crash import fill, memory, rows_of, run_through
 from tests.simulation.loop import rest
 
 numbers = st.lists(st.lists(st.integers(0, 9), min_size=10, max_size=40), min_size=1, max_size=2)
-crashes = st.lists(
-    st.builds(CrashPoint, st.sampled_from(("before_commit", "after_commit", "turn")), st.integers(1, 20)), max_size=2
-)
+crashes = crashing(latest=20, most=2)
+
 PLACES = ("enters", "awaits", "takes too long", "goes on")
 """Where the functions below fail on a number."""
 KEYS = 3

@@ -14,14 +14,13 @@ from runtime.ports.streams import OUTSIDE, Append, Control, StreamConfig
 from runtime.stage.chain import Chain
 from runtime.systems.memory.lists import ListSink, ListSource
 from samza_dsl import App, Options, SamzaError, collect, count, dead_letter, every, testing, tumbling
+from tests.runtime.histories import crashing
 from tests.scale import examples
 from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_once, run_through
 from tests.simulation.loop import rest
 from tests.strategies import Event, records, stored
 
-crashes = st.lists(
-    st.builds(CrashPoint, st.sampled_from(("before_commit", "after_commit", "turn")), st.integers(1, 25)), max_size=3
-)
+crashes = crashing()
 
 
 def numbers_in(environment, stream="out"):

@@ -12,17 +12,17 @@ from planner.model.levers import Levers
 from runtime.encoding.serdes import Declared
 from runtime.task.in_flight import UnitInFlight, ends_within, how_many_end, shares, stops_of
 from samza_dsl import App, Options, dead_letter, retry, skip
+from tests.runtime.histories import crashing
 from tests.scale import examples
-from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_through
+from tests.simulation.crash import fill, memory, rows_of, run_through
 from tests.simulation.loop import rest
 
 STORED = Levers(relays=False)
 """What goes on between stages is there to be looked at."""
 
 numbers = st.lists(st.lists(st.integers(0, 9), min_size=10, max_size=30), min_size=1, max_size=2)
-crashes = st.lists(
-    st.builds(CrashPoint, st.sampled_from(("before_commit", "after_commit", "turn")), st.integers(1, 20)), max_size=2
-)
+crashes = crashing(latest=20, most=2)
+
 PLACES = ("enters", "chooses", "awaits", "goes on", "is keyed")
 """Where the functions below fail on a number."""
 

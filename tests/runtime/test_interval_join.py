@@ -1,6 +1,6 @@
 """Interval joins end to end, against a nested loop over the histories: disorder, late records, ends and crashes."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 
 import msgspec
 import pytest
@@ -10,25 +10,12 @@ from hypothesis import strategies as st
 from samza_dsl import App, Options, collect, dead_letter, testing, tumbling
 from samza_dsl.testing import CrashPoint as Point
 from samza_dsl.testing import Record
+from tests.runtime.histories import Event, check_results, crashing, number_of, stamped, stored, values_in, window_below
 from tests.scale import examples
-from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_through
+from tests.simulation.crash import fill, memory, rows_of, run_through
 
 HOW = ("inner", "left", "right", "outer")
-WINDOW_MS = 50
 KEPT = ("lmdb", "memory")
-NEVER = -(2**62)
-
-crashes = st.lists(
-    st.builds(CrashPoint, st.sampled_from(("before_commit", "after_commit", "turn")), st.integers(1, 25)), max_size=3
-)
-
-
-class Event(msgspec.Struct, frozen=True):
-    """A record of either side."""
-
-    number: int
-    key: str
-    at: int
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -65,21 +52,6 @@ def histories(draw, partitions):
 bounds = st.tuples(st.integers(-40, 60), st.integers(-40, 60)).map(sorted).map(tuple)
 
 
-def stamped(parts, disorder):
-    """Return the records that are in time, with their stamps, and the numbers of the late ones."""
-    in_time, late = [], []
-    for part in parts:
-        highest = None
-        for event in part:
-            stamp = NEVER if highest is None else highest - disorder
-            if event.at < stamp:
-                late.append(event.number)
-            else:
-                in_time.append((event, stamp))
-            highest = event.at if highest is None else max(highest, event.at)
-    return in_time, late
-
-
 def joined(left, right, how, within):
     """Return the pairs, each with its time and stamp: a nested loop."""
     found = Counter()
@@ -98,23 +70,15 @@ def joined(left, right, how, within):
     return found
 
 
-def stored(parts):
-    return [[(None, msgspec.json.encode(event), event.at) for event in part] for part in parts]
-
-
 def numbers_of(environment, stream):
     return Counter(msgspec.json.decode(row[1])["number"] for part in rows_of(environment, stream) for row in part)
-
-
-def late_of(environment, stream):
-    return sum(len(part) for part in rows_of(environment, stream))
 
 
 @pytest.mark.parametrize("how", HOW)
 @given(
     data=st.data(),
     within=bounds,
-    crashes=crashes,
+    crashes=crashing(),
     disorder=st.integers(0, 30),
     batch_records=st.sampled_from((1, 3, 2_000)),
     most=st.sampled_from((2, 1_000)),
@@ -140,10 +104,7 @@ def test_a_run_comes_to_what_its_histories_say(
             sides[1], pair, within=within, how=how, late=dead_letter("late"), store=store, op_id="pairs"
         )
         pairs.send_to(app.output("pairs", value=Pair))
-        if below != "nothing":
-            rekeyed = pairs.partition_by(lambda p: p.key, partitions=2) if below != "window" else pairs
-            panes = rekeyed.window(tumbling(milliseconds=WINDOW_MS), collect(), late=dead_letter("late-pairs"))
-            panes.map(lambda pane: (pane.key, pane.start, pane.value)).send_to(app.output("panes", value=tuple))
+        window_below(app, pairs, below)
         return app
 
     environment = memory()
@@ -152,39 +113,14 @@ def test_a_run_comes_to_what_its_histories_say(
     run_through(app, environment, crashes if store == "lmdb" else ())
     (lefts, late_left), (rights, late_right) = stamped(left, disorder), stamped(right, disorder)
     expected = joined(lefts, rights, how, within)
-    found = Counter(
-        (msgspec.json.decode(value, type=Pair), at) for part in rows_of(environment, "pairs") for _, value, at in part
-    )
-    assert found == Counter((one, at) for one, at, _ in expected.elements())
-    assert late_of(environment, "late") == len(late_left) + len(late_right)
-    if below != "nothing":
-        check_windows(environment, expected)
-
-
-def check_windows(environment, expected):
-    """Windows below a join hold what is not late there, each once, however long a row has waited for a match."""
-    windows, late = defaultdict(Counter), 0
-    for one, at, stamp in expected.elements():
-        end = at - at % WINDOW_MS + WINDOW_MS
-        if end <= stamp:
-            late += 1
-        else:
-            windows[one.key, end - WINDOW_MS][one] += 1
-    panes = [
-        msgspec.json.decode(value, type=tuple[str, int, list[Pair]])
-        for part in rows_of(environment, "panes")
-        for _, value, _ in part
-    ]
-    assert len(panes) == len(windows)
-    assert {(key, start): Counter(values) for key, start, values in panes} == windows
-    assert late_of(environment, "late-pairs") == late
+    check_results(environment, "pairs", Pair, expected, late_left + late_right, below)
 
 
 @pytest.mark.parametrize("how", HOW)
 @given(
     data=st.data(),
     within=bounds,
-    crashes=crashes,
+    crashes=crashing(),
     disorder=st.integers(0, 30),
     batch_records=st.sampled_from((1, 3, 2_000)),
 )
@@ -320,7 +256,7 @@ def test_joins_lie_below_and_above_async_operators_and_each_other(app):
         assert sorted(found["all"], key=str) == sorted(expected, key=str)
 
 
-@given(data=st.data(), crashes=crashes, batch_records=st.sampled_from((1, 3, 2_000)), store=st.sampled_from(KEPT))
+@given(data=st.data(), crashes=crashing(), batch_records=st.sampled_from((1, 3, 2_000)), store=st.sampled_from(KEPT))
 @settings(max_examples=examples(60, 2_000))
 def test_a_record_or_a_row_on_which_it_fails_meets_the_policy_alone(data, crashes, batch_records, store):
     left, right = data.draw(histories(1))
@@ -345,9 +281,9 @@ def test_a_record_or_a_row_on_which_it_fails_meets_the_policy_alone(data, crashe
     run_through(app, environment, crashes if store == "lmdb" else ())
     expected = joined(stamped(left, 100)[0], stamped(right, 100)[0], "outer", (-5, 20))
     bad = [one for one, _, _ in expected.elements() if one.right is None and one.left % 2]
-    rows = [msgspec.json.decode(value, type=Pair) for part in rows_of(environment, "pairs") for _, value, _ in part]
+    rows = [one for one, _ in values_in(environment, "pairs", Pair)]
     assert Counter(rows) + Counter(bad) == Counter(one for one, _, _ in expected.elements())
-    assert late_of(environment, "bad") == len(bad)
+    assert number_of(environment, "bad") == len(bad)
 
 
 def test_a_record_that_fails_to_join_one_of_several_leaves_nothing(app):

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from runtime.model.errors import OperatorFailure
 from samza_dsl import App, Options, PlanError, dead_letter, remote_table, retry, skip, testing
+from tests.runtime.histories import crashing
 from tests.scale import examples
-from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_through
+from tests.simulation.crash import fill, memory, rows_of, run_through
 from tests.simulation.loop import rest
 
 PRESENT = 5
-crashes = st.lists(
-    st.builds(CrashPoint, st.sampled_from(("before_commit", "after_commit", "turn")), st.integers(1, 25)), max_size=2
-)
+crashes = crashing(most=2)
 
 
 class Service:

@@ -9,14 +9,13 @@ from operators.partition_by import murmur2
 from samza_dsl import App, Change, Options, dead_letter, testing
 from samza_dsl.testing import Record
 from tests.planner.refusal import refused
+from tests.runtime.histories import crashing
 from tests.scale import examples
-from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_through
+from tests.simulation.crash import fill, memory, rows_of, run_through
 
 KEYS = "abcd"
 NAMES = ("x", "y", None)
-crashes = st.lists(
-    st.builds(CrashPoint, st.sampled_from(("before_commit", "after_commit", "turn")), st.integers(1, 25)), max_size=3
-)
+crashes = crashing()
 
 
 class Order(msgspec.Struct, frozen=True):

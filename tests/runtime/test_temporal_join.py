@@ -1,6 +1,6 @@
 """Temporal joins end to end, against a look through the whole history: disorder, late records, removals and crashes."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 
 import msgspec
 import pytest
@@ -9,28 +9,14 @@ from hypothesis import strategies as st
 
 from operators.partition_by import murmur2
 from runtime.encoding.serdes import Tagged
-from samza_dsl import App, Options, collect, dead_letter, testing, tumbling
+from samza_dsl import App, Options, dead_letter, testing
 from samza_dsl.testing import CrashPoint as Point
 from samza_dsl.testing import Record
+from tests.runtime.histories import Event, check_results, crashing, stamped, stored, window_below
 from tests.scale import examples
-from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_through
+from tests.simulation.crash import fill, memory, run_through
 
-WINDOW_MS = 50
-NEVER = -(2**62)
 HOW = ("inner", "left")
-
-crashes = st.lists(
-    st.builds(CrashPoint, st.sampled_from(("before_commit", "after_commit", "turn")), st.integers(1, 25)), max_size=3
-)
-
-
-class Event(msgspec.Struct, frozen=True):
-    """A message, or a version of the row of a key; `gone` versions are written as records without a value."""
-
-    number: int
-    key: str
-    at: int
-    gone: bool = False
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -68,21 +54,6 @@ def histories(draw, partitions):
     return sides
 
 
-def stamped(parts, disorder, retention=0):
-    """Return the records that are in time, with their stamps, and how many are late."""
-    in_time, late = [], 0
-    for part in parts:
-        highest = None
-        for event in part:
-            stamp = NEVER if highest is None else highest - disorder
-            if event.at < stamp - retention:
-                late += 1
-            else:
-                in_time.append((event, stamp))
-            highest = event.at if highest is None else max(highest, event.at)
-    return in_time, late
-
-
 def joined(messages, versions, how):
     """Return the results, each with its time and stamp: for each message a look through all versions."""
     results = Counter()
@@ -95,21 +66,10 @@ def joined(messages, versions, how):
     return results
 
 
-def stored(parts):
-    return [
-        [(event.key.encode(), None if event.gone else msgspec.json.encode(event), event.at) for event in part]
-        for part in parts
-    ]
-
-
-def number_of(environment, stream):
-    return sum(len(part) for part in rows_of(environment, stream))
-
-
 @pytest.mark.parametrize("how", HOW)
 @given(
     data=st.data(),
-    crashes=crashes,
+    crashes=crashing(),
     disorder=st.integers(0, 30),
     retention=st.sampled_from((0, 10, 60)),
     batch_records=st.sampled_from((1, 3, 2_000)),
@@ -134,45 +94,17 @@ def test_a_run_comes_to_what_its_histories_say(
         table = app.table("table", key=str, **named, retention_ms=retention)
         results = stream.join(table, found, how=how, late=dead_letter("late"), store=store, op_id="found")
         results.send_to(app.output("found", value=Found))
-        if below != "nothing":
-            rekeyed = results.partition_by(lambda f: f.key, partitions=2) if below != "window" else results
-            panes = rekeyed.window(tumbling(milliseconds=WINDOW_MS), collect(), late=dead_letter("late-found"))
-            panes.map(lambda pane: (pane.key, pane.start, pane.value)).send_to(app.output("panes", value=tuple))
+        window_below(app, results, below)
         return app
 
     environment = memory()
-    fill(environment, "stream", stored(left))
-    fill(environment, "table", stored(right))
+    fill(environment, "stream", stored(left, keyed=True))
+    fill(environment, "table", stored(right, keyed=True))
     run_through(app, environment, crashes if store == "lmdb" else ())
     messages, late_messages = stamped(left, disorder, retention)
     versions, late_versions = stamped(right, disorder)
     expected = joined(messages, versions, how)
-    written = Counter(
-        (msgspec.json.decode(value, type=Found), at) for part in rows_of(environment, "found") for _, value, at in part
-    )
-    assert written == Counter((one, at) for one, at, _ in expected.elements())
-    assert number_of(environment, "late") == late_messages + late_versions
-    if below != "nothing":
-        check_windows(environment, expected)
-
-
-def check_windows(environment, expected):
-    """Windows below a join hold what is not late there, each once, however long a message has waited."""
-    windows, late = defaultdict(Counter), 0
-    for one, at, stamp in expected.elements():
-        end = at - at % WINDOW_MS + WINDOW_MS
-        if end <= stamp:
-            late += 1
-        else:
-            windows[one.key, end - WINDOW_MS][one] += 1
-    panes = [
-        msgspec.json.decode(value, type=tuple[str, int, list[Found]])
-        for part in rows_of(environment, "panes")
-        for _, value, _ in part
-    ]
-    assert len(panes) == len(windows)
-    assert {(key, start): Counter(values) for key, start, values in panes} == windows
-    assert number_of(environment, "late-found") == late
+    check_results(environment, "found", Found, expected, late_messages + late_versions, below)
 
 
 @pytest.fixture

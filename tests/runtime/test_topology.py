@@ -28,7 +28,8 @@ from runtime.systems.kafka.state import task_state as kafka_state
 from runtime.systems.kafka.state.task_state import MOST_APART
 from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, Forget
-from samza_dsl.testing.environment import Crash, CrashPoint
+from samza_dsl.testing.environment import Crash
+from tests.runtime.histories import crashing
 from tests.scale import examples, scale
 from tests.simulation.crash import memory, rows_of, run_once, run_through
 from tests.simulation.kafka import close_or_die, opened, simulated
@@ -122,9 +123,8 @@ class Model:
 ids = st.sampled_from(["a", "b"])
 operators = st.dictionaries(ids, st.builds(Operator, st.sampled_from([*STEPS]), st.sampled_from([None, 1, 2, 3])))
 events = st.lists(st.tuples(st.integers(0, KEYS - 1), st.integers(1, 9)), min_size=1, max_size=8)
-crashes = st.lists(
-    st.builds(CrashPoint, st.sampled_from(["before_commit", "after_commit", "turn"]), st.integers(1, 12)), max_size=2
-)
+crashes = crashing(latest=12, most=2)
+
 changes = st.one_of(
     st.tuples(st.just("run"), operators, events, crashes, st.booleans()),
     st.tuples(st.just("forget"), ids),

@@ -3,7 +3,6 @@
 from collections import Counter, defaultdict
 from itertools import product
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,24 +23,13 @@ from samza_dsl import (
 )
 from samza_dsl.testing import Record
 from tests.planner.refusal import refused
+from tests.runtime.histories import Event, crashing, number_of, stamps, stored, values_in
 from tests.scale import examples
-from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_through
+from tests.simulation.crash import fill, memory, run_through
 
-NEVER = -(2**62)
 SIZE, STEP = 50, 20
 NAMES = ("first", "second", "third")
 WINDOWS = {"tumbling": tumbling(milliseconds=SIZE), "hopping": hopping(milliseconds=SIZE, every_ms=STEP)}
-crashes = st.lists(
-    st.builds(CrashPoint, st.sampled_from(("before_commit", "after_commit", "turn")), st.integers(1, 25)), max_size=3
-)
-
-
-class Event(msgspec.Struct, frozen=True):
-    """A record of one of the streams."""
-
-    number: int
-    key: str
-    at: int
 
 
 @st.composite
@@ -73,14 +61,11 @@ def joined(history, kind, disorder, how):
     held, late = defaultdict(lambda: [[] for _ in history]), []
     for side, parts in enumerate(history):
         for part in parts:
-            highest = None
-            for event in part:
-                stamp = NEVER if highest is None else highest - disorder
+            for event, stamp in stamps(part, disorder):
                 fit = [start for start in starts(event.at, kind) if start + SIZE > stamp]
                 for start in fit:
                     held[event.key, start][side].append(event.number)
                 late += [event.number] * (not fit)
-                highest = event.at if highest is None else max(highest, event.at)
     found = {}
     for place, sides in held.items():
         there = [bool(side) for side in sides]
@@ -97,7 +82,7 @@ def joined(history, kind, disorder, how):
     many=st.booleans(),
     disorder=st.integers(0, 30),
     batch_records=st.sampled_from((1, 3, 2_000)),
-    crashes=crashes,
+    crashes=crashing(),
 )
 @settings(max_examples=examples(16, 2_000))
 def test_a_pane_has_each_choice_of_what_the_streams_have_in_its_window(
@@ -118,17 +103,13 @@ def test_a_pane_has_each_choice_of_what_the_streams_have_in_its_window(
 
     environment = memory()
     for name, parts in zip(NAMES, history, strict=False):
-        fill(environment, name, [[(None, msgspec.json.encode(event), event.at) for event in part] for part in parts])
+        fill(environment, name, stored(parts))
     run_through(app, environment, crashes)
-    panes = [
-        msgspec.json.decode(value, type=Pane[str, list])
-        for part in rows_of(environment, "panes")
-        for _, value, _ in part
-    ]
+    panes = [pane for pane, _ in values_in(environment, "panes", Pane[str, list])]
     expected, late = joined(history, kind, disorder, how)
     assert {(pane.key, pane.start): Counter(map(tuple, pane.value)) for pane in panes} == expected
     assert len(panes) == len(expected)
-    assert sum(len(part) for part in rows_of(environment, "late")) == len(late)
+    assert number_of(environment, "late") == len(late)
 
 
 @pytest.fixture

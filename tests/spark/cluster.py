@@ -15,12 +15,11 @@ import pyspark
 
 from runtime.spark.java import found
 from tests.source import ROOT
+from tests.spark.classes import SOON_UP
 
 WORKERS = ("127.0.0.2", "127.0.0.3")
 """Where each is: Spark tries a task at the same time again only where another worker is on another host."""
 STARTS_WITHIN_S = 300
-SOON_UP = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""Options of Java for what lives for seconds."""
 
 ALONE = """
 set -e
