@@ -2,6 +2,8 @@
 
 import signal
 from collections import Counter
+from textwrap import dedent
+from xml.etree import ElementTree
 
 import pytest
 
@@ -265,6 +267,16 @@ def test_the_plan_is_drawn_with_what_becomes_of_each_operator(ran, call, folder)
         ):
             assert f">{words}</text>" in drawn
         assert "mark-dropped" in drawn and "mark-added" in drawn
+    (folder / "before.py").write_text(dedent(V1))
+    said = call("evolve", "app.py", "--was", "before.py", "--svg", "both.svg", "--html", "both.html")
+    assert said.exit_code == 1, said.stderr
+    for name in ("both.svg", "both.html"):
+        before, after = (folder / name).read_text().split('class="after"')
+        assert ">dropped · 2 keys</text>" in before and ">added" not in before
+        assert ">added · computed anew</text>" in after and ">changed · 2 keys · computed anew</text>" in after
+        assert "old: dropped" not in after
+    ElementTree.parse(folder / "both.svg")
+    assert call("evolve", "app.py", "--was", "before.py").exit_code == 2
     assert "mark-" not in call("plan", "app.py", "--svg", "bare.svg").stdout + (folder / "bare.svg").read_text()
 
 
