@@ -526,10 +526,7 @@ class Reader:
         self.next_offset, self._source.value = taken.next_offset, taken.watermark
         if taken.control is not None and self._producers is not None:
             before = self.watermark
-            if taken.control.heirs:
-                self._producers.hand_over(taken.control.producer, taken.control.heirs)
-            else:
-                self._producers.hear(taken.control.producer, taken.control.watermark, taken.control.idle)
+            self._producers.take(taken.control)
             assert self.watermark >= before, "no producer takes event time back"
             self.idle = self._producers.is_idle
         self.refresh()

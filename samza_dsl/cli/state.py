@@ -35,6 +35,7 @@ from runtime.spark.session import Spark, check_installed
 from runtime.stored_state.entries import OPERATOR, TASK, VALUE, Row, Stored, StoredEntries, entries_of
 from runtime.stored_state.replacement import Change, check_convert, converted, imported
 from runtime.stored_state.row_files import check_suffix, read_lines, read_rows, write_lines, write_rows
+from runtime.systems.connectors.places import pulled_places
 from samza_dsl.application.loading import load_function
 from samza_dsl.cli.checkpoint import AppArgument, known
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened
@@ -62,7 +63,7 @@ def list_stored(
     environment: EnvironmentOption = None,
     kafka_options: KafkaOption = None,
 ) -> None:
-    """List the operators that have stored state, with how much, as of the last commit.
+    """List the operators that have stored state, with how much, as of the last commit, and what databases keep for it.
 
     Where APP is the application's file it is also told which of them the application still has.
     """
@@ -73,6 +74,8 @@ def list_stored(
         columns += [Column("tasks", right=True), Column("unread", right=True), Column("since (UTC)")]
         columns += [Column("in the plan")] * (planned is not None) + [Column("kept as")]
         print_rows(columns, [_row(one, planned) for one in found])
+        for pulled in pulled_places(place, app):
+            say(pulled.told(app))
 
 
 @state.command("forget")
