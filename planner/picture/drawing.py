@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
+from typing import NamedTuple
 
 from planner.model.flow import stages, stream_node
 from planner.model.plan import Plan
@@ -16,32 +17,71 @@ from planner.picture.page import page
 from planner.picture.palette import stylesheet
 from planner.picture.shapes import badge, card, group, line, stage_panel, stream, text
 
-MARGIN, TITLE_HEIGHT, LEAST_WIDTH, GONE_ROW = 32, 92, 640, 30
+MARGIN, TITLE_HEIGHT, LEAST_WIDTH, GONE_ROW, TITLE_ROW = 32, 92, 640, 30, 40
 
 
 Marks = Mapping[str, str]
 """The words on what becomes of operators, by id, where a plan is compared with what has run: `added · 3 keys`."""
 
 
-def to_svg(plan: Plan, rates: Mapping[tuple[str, str], str] | None = None, marks: Marks | None = None) -> str:
+class _Drawn(NamedTuple):
+    """A picture with its size."""
+
+    svg: str
+    width: int
+    height: int
+
+
+def to_svg(
+    plan: Plan,
+    rates: Mapping[tuple[str, str], str] | None = None,
+    marks: Marks | None = None,
+    was: Plan | None = None,
+) -> str:
     """Return the plan as a picture, complete in itself, that suits light and dark surroundings.
 
     With `rates`, lines have what is said of them, by the nodes that they go from and to; who shows the picture live
     finds these, and cards, by their `data-id`. With `marks` operators have these at their cards, and those that the
-    plan has not stand under its title.
+    plan has not stand under its title. The plan that it `was` is drawn beside it, where there is one.
 
     >>> to_svg(Plan(app="demo"))[:46]
     '<svg xmlns="http://www.w3.org/2000/svg" class='
     """
-    return _svg(plan, titled=True, rates=rates, marks=marks or {})
+    drawn = _drawn(plan, titled=True, rates=rates, marks=marks or {})
+    return drawn.svg if was is None else _beside(was, plan, marks or {})
 
 
-def to_html(plan: Plan, marks: Marks | None = None) -> str:
+def to_html(plan: Plan, marks: Marks | None = None, was: Plan | None = None) -> str:
     """Return the plan as a page: the picture, its operators, and the Python source that they were fused into."""
-    return page(plan, _svg(plan, titled=False, rates=None, marks=marks or {}))
+    drawn = _drawn(plan, titled=False, rates=None, marks=marks or {})
+    return page(plan, drawn.svg if was is None else _beside(was, plan, marks or {}))
 
 
-def _svg(plan: Plan, *, titled: bool, rates: Mapping[tuple[str, str], str] | None, marks: Marks) -> str:
+def _beside(was: Plan, plan: Plan, marks: Marks) -> str:
+    """Return two plans side by side, each with the marks of the operators that it has."""
+    drawn = []
+    for one in (was, plan):
+        known = {operator.id for operator in one.operators}
+        mine = {id: words for id, words in marks.items() if id in known}
+        drawn.append(_drawn(one, titled=True, rates=None, marks=mine))
+    before, after = drawn
+    width, height = before.width + MARGIN + after.width, TITLE_ROW + max(before.height, after.height)
+    left = Box(0, TITLE_ROW, 0, 0)
+    right = Box(before.width + MARGIN, TITLE_ROW, 0, 0)
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="samza-plan" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}" role="img" aria-label="{escape(plan.app)} before and after">',
+            text("subtitle", MARGIN, TITLE_ROW - 12, "before"),
+            text("subtitle", right.x + MARGIN, TITLE_ROW - 12, "after"),
+            group("before", left, [], [before.svg]),
+            group("after", right, [], [after.svg]),
+            "</svg>",
+        ]
+    )
+
+
+def _drawn(plan: Plan, *, titled: bool, rates: Mapping[tuple[str, str], str] | None, marks: Marks) -> _Drawn:
     picture = arrange(plan)
     room = max(picture.width, LEAST_WIDTH)
     head = TITLE_HEIGHT if titled else MARGIN
@@ -61,7 +101,7 @@ def _svg(plan: Plan, *, titled: bool, rates: Mapping[tuple[str, str], str] | Non
     ]
     streams = [stream(one, picture.streams[one.name]) for one in plan.streams]
     origin = Box((room - picture.width) // 2 + MARGIN, top, 0, 0)
-    return "\n".join(
+    svg = "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="samza-plan" width="{width}" height="{height}" '
             f'viewBox="0 0 {width} {height}" role="img" aria-label="{escape(headline(plan))}">',
@@ -75,6 +115,7 @@ def _svg(plan: Plan, *, titled: bool, rates: Mapping[tuple[str, str], str] | Non
             "</svg>",
         ]
     )
+    return _Drawn(svg, width, height)
 
 
 def _gone(plan: Plan, marks: Marks, room: int) -> tuple[list[str], int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 
 from msgspec.structs import replace
 
@@ -52,7 +53,7 @@ class Ahead:
 
         `look` returns the back-fill up to where the run is. `tell` is called once the rounds are short.
         """
-        next_ms, told = monotonic_ms(), False
+        next_ms, before_ms, told = monotonic_ms(), inf, False
         try:
             while not is_ours():
                 if monotonic_ms() < next_ms:
@@ -63,9 +64,11 @@ class Ahead:
                     self.drop()
                     return False
                 took_ms = monotonic_ms() - began_ms
-                if not told and took_ms < LEAST_REST_MS:
+                # Where the machine is busy, rounds come to an end at which they get no shorter.
+                if not told and (took_ms < LEAST_REST_MS or took_ms > before_ms / 2):
                     tell(backfill)
                     told = True
+                before_ms = took_ms
                 next_ms = monotonic_ms() + (max(LEAST_REST_MS, took_ms) if told else 0)
         except BaseException:
             self.drop()

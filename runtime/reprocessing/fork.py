@@ -34,7 +34,7 @@ TRIES = 100
 ROWS_AT_ONCE = 10_000
 
 
-class _Piece(NamedTuple):
+class _Unread(NamedTuple):
     """Records between two stages, none of which some task has read and another one not; `following` is behind them."""
 
     records: Append
@@ -46,7 +46,7 @@ class _Cut(NamedTuple):
 
     checkpoints: dict[str, Checkpoint]
     snapshot: StateSnapshot
-    between: dict[str, list[_Piece]]
+    between: dict[str, list[_Unread]]
     outputs: dict[str, int]
 
 
@@ -102,20 +102,20 @@ def note_fork(environment: SnapshotEnvironment, own: str, scratch: Mapping[str, 
 
 
 class _Copied(NamedTuple):
-    """Where records of a partition lie in a copy of it: those up to `following` begin at `offset` there."""
+    """The place of records in a copy of their partition: those up to `following` begin at `offset` there."""
 
     following: int
     offset: int
 
 
 def _copied(
-    environment: SnapshotEnvironment, app: str, own: str, stream: str, pieces: Sequence[_Piece]
+    environment: SnapshotEnvironment, app: str, own: str, stream: str, unread: Sequence[_Unread]
 ) -> dict[int, list[_Copied]]:
     """Copy records between stages into the stream of a fork, and return where they lie there, by partition."""
     name, config = _renamed(stream, app, own), environment.streams()[stream]
     environment.create_stream(name, config)
     found: dict[int, list[_Copied]] = defaultdict(list)
-    for piece in pieces:
+    for piece in unread:
         partition = piece.records.partition
         # Asked for each: the markers of transactions take offsets as well.
         found[partition].append(_Copied(piece.following, environment.offsets(name, partition).end))
@@ -168,13 +168,13 @@ def _ends(environment: SnapshotEnvironment, outputs: Collection[str]) -> dict[st
 
 def _between(
     environment: SnapshotEnvironment, app: str, checkpoints: Mapping[str, Checkpoint]
-) -> dict[str, list[_Piece]]:
+) -> dict[str, list[_Unread]]:
     """Return by stream the records between stages that some task has not read."""
     existing = environment.streams()
     reached: dict[tuple[str, int], set[int]] = defaultdict(set)
     for one in (one for name in filter(is_task, checkpoints) for one in checkpoints[name].positions):
         reached[one.stream, one.partition].add(one.offset)
-    found: dict[str, list[_Piece]] = {}
+    found: dict[str, list[_Unread]] = {}
     for stream in streams_between(environment, app):
         found[stream] = []
         for partition in range(existing[stream].partitions):
@@ -184,7 +184,7 @@ def _between(
     return found
 
 
-def _parted(stream: str, partition: int, read: Read, reached: Collection[int]) -> Iterator[_Piece]:
+def _parted(stream: str, partition: int, read: Read, reached: Collection[int]) -> Iterator[_Unread]:
     """Yield what was read in parts, so that each position of a task is at the end of one."""
     offsets = read.batch.offsets or []
     stops = sorted({bisect_left(offsets, at) for at in reached} - {0, len(offsets)})
@@ -194,7 +194,7 @@ def _parted(stream: str, partition: int, read: Read, reached: Collection[int]) -
         is_last = last == len(offsets)
         # A producer's word holds behind the last of the rows only.
         records = Append(stream, partition, batch, read.control if is_last else None)
-        yield _Piece(records, read.next_offset if is_last else offsets[last])
+        yield _Unread(records, read.next_offset if is_last else offsets[last])
 
 
 def _renamed(stream: str, app: str, own: str) -> str:

@@ -309,6 +309,9 @@ def evolve(
     master: MasterOption = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it on a page that needs no network.")] = None,
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it as a picture.")] = None,
+    was: Annotated[
+        str | None, typer.Option(metavar="APP", help="The program that has run, which is drawn beside it.")
+    ] = None,
     yes: YesOption = False,
     data: DataOption = DEFAULT,
     environment: EnvironmentOption = None,
@@ -328,7 +331,13 @@ def evolve(
         if not apply and (forget_said or convert):
             raise Mistake("--forget and --convert are about what --apply does: add it, or leave them out")
         said = _decisions(planned, forget_said, convert, again, keep)
-        _draw(place, planned, live, said, html, svg)
+        if was is not None and html is None and svg is None:
+            raise Mistake("--was is drawn beside the program: add --html FILE or --svg FILE, or leave it out")
+        marks = _marks(place, planned, live, said)
+        before = None if was is None else _planned(was, place, "evolve app.py --was app-before.py", live)[1][0]
+        for file, draw in ((html, to_html), (svg, to_svg)):
+            if file is not None:
+                written_to(file, draw(planned[0], marks=marks, was=before))
         if not apply:
             if _told_of(place, planned, live, said):
                 raise typer.Exit(FAILED)
@@ -344,20 +353,13 @@ def evolve(
             raise typer.Exit(FAILED)
 
 
-def _draw(
-    place: Environment,
-    planned: tuple[Plan, Graph],
-    live: Mapping[str, object],
-    said: Decisions,
-    html: Path | None,
-    svg: Path | None,
-) -> None:
-    """Draw the plan, with what becomes of each operator that has run, or that keeps state."""
-    if html is None and svg is None:
-        return
+def _marks(
+    place: Environment, planned: tuple[Plan, Graph], live: Mapping[str, object], said: Decisions
+) -> dict[str, str]:
+    """Return the words on what becomes of each operator that has run, or that keeps state."""
     found = {one.operator: one for one in _compared(place, planned, live)}
     anew = anew_of(planned[1], found, said)
-    marks = {
+    return {
         id: " · ".join(
             [
                 one.what,
@@ -367,9 +369,6 @@ def _draw(
         )
         for id, one in found.items()
     }
-    for file, draw in ((html, to_html), (svg, to_svg)):
-        if file is not None:
-            written_to(file, draw(planned[0], marks=marks))
 
 
 class _AskedEvolution(NamedTuple):

@@ -2,6 +2,8 @@
 
 import signal
 from collections import Counter
+from textwrap import dedent
+from xml.etree import ElementTree
 
 import pytest
 
@@ -182,11 +184,11 @@ def test_history_is_computed_beside_the_run_that_goes_on(spent, write, call, pro
     evolving = program("evolve", "later.py", "--apply", "--yes")
     while "it joins where the run ends" not in evolving.stdout.readline():
         pass
-    before = len(lines(call, "kept"))
     call("streams", "produce", "sales", stdin=sold(*range(21, 40)))
-    while len(lines(call, "kept")) < before + 19:
+    # All that it writes of these: three panes for each of the nine windows that are over.
+    until = 27
+    while len(lines(call, "sums")) < until or len(lines(call, "kept")) < 40:
         pass
-    until = len(lines(call, "sums"))
     running.send_signal(signal.SIGINT)
     assert running.wait() == 0 and evolving.wait() == 0
     assert not [one for one in call("streams", "list").stdout.splitlines() if "backfilling" in one]
@@ -265,6 +267,16 @@ def test_the_plan_is_drawn_with_what_becomes_of_each_operator(ran, call, folder)
         ):
             assert f">{words}</text>" in drawn
         assert "mark-dropped" in drawn and "mark-added" in drawn
+    (folder / "before.py").write_text(dedent(V1))
+    said = call("evolve", "app.py", "--was", "before.py", "--svg", "both.svg", "--html", "both.html")
+    assert said.exit_code == 1, said.stderr
+    for name in ("both.svg", "both.html"):
+        before, after = (folder / name).read_text().split('class="after"')
+        assert ">dropped · 2 keys</text>" in before and ">added" not in before
+        assert ">added · computed anew</text>" in after and ">changed · 2 keys · computed anew</text>" in after
+        assert "old: dropped" not in after
+    ElementTree.parse(folder / "both.svg")
+    assert call("evolve", "app.py", "--was", "before.py").exit_code == 2
     assert "mark-" not in call("plan", "app.py", "--svg", "bare.svg").stdout + (folder / "bare.svg").read_text()
 
 
