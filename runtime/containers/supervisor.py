@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
@@ -61,7 +62,7 @@ from runtime.opening.opening import (
 )
 from runtime.opening.rescaling import Scaled, note_size
 from runtime.opening.rewind import check_rewind
-from runtime.opening.shared_run import SharedEnvironment, SharedRun, Sharing, check_same
+from runtime.opening.shared_run import SharedRun, Sharing, called, check_same, run_to_join, sharing_in
 from runtime.ports.environment import QueryableEnvironment
 from runtime.queries.state_query import QueriedState, StateQuery
 from runtime.queries.state_requests import NoAnswer, StateAnswer, StateRequest
@@ -85,8 +86,8 @@ SILENCE_S, MOST_SILENCE_S = 1.0, 16.0
 """The time to wait for answers; it doubles up to the latter, as a container that is stopped gives none."""
 ALONE_MS = 2_000.0
 """The interval between two looks at the tasks that no container has."""
-JOIN_MS, LOOK_MS = 20_000.0, 250.0
-"""The time to wait for containers of a run that has fenced this one, and the interval between two looks."""
+LOOK_MS = 250.0
+"""The interval between two looks at what was asked for, and at what is to be delivered."""
 
 _log = logging.getLogger("samza_dsl")
 
@@ -106,7 +107,9 @@ class Containers:
     _recovered = Recovered({})
     """The state in which the run began; nothing where others have begun it."""
     _takes_in = False
-    """Whether sources that can't be read again are taken in here: of a run that goes on, where it has begun."""
+    """Whether sources that can't be read again are taken in here: of a run that goes on, by the one that leads it."""
+    _is_to_lead = False
+    """Whether the one that has led the run is gone, and this one is to begin it anew."""
 
     def __init__(
         self,
@@ -116,6 +119,7 @@ class Containers:
         settings: RunSettings = UNSAID,
     ) -> None:
         levers, until_now = settings.levers, settings.until_now
+        self._until_now = until_now
         from_start, state = settings.from_start, settings.state
         check_rewind(from_start, state)
         self._placement, self._standby = crew.placement, crew.standby
@@ -128,6 +132,8 @@ class Containers:
         self._containers: dict[int, Container] = {}
         self._former: list[RunMetrics] = []
         """The last numbers of containers that are gone; of one that has died, only those that add up."""
+        self._named: Counter[int] = Counter()
+        """By slot, the number of containers that it has had."""
         self._died: dict[int, list[str]] = {}
         """By slot, how those of its containers ended that ended before their time."""
         self._gone: set[str] = set()
@@ -145,7 +151,12 @@ class Containers:
         self._environment = open_environment(data, cluster, settings.host_id)
         self._sharing: Sharing | None = None
         try:
-            alive = self._shared_run() if crew.fenced is None else self._newer_run(crew.fenced)
+            # On brokers whoever comes shares the run that goes on; in a directory who does not say so may mean another.
+            may_share = cluster is not None or crew.joins
+            self._sharing = sharing_in(self._environment, graph.app, may_share)
+            alive = run_to_join(self._sharing, graph.app, crew.joins, crew.fenced) if may_share else None
+            if crew.fenced is not None and alive is None:
+                raise crew.fenced
             if alive is not None:
                 share = self._join_run(alive, pipeline, here, until_now, from_start)
             else:
@@ -153,7 +164,7 @@ class Containers:
                     self._environment, pipeline, here, levers=levers, from_start=from_start, state=state
                 )
                 self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
-                share = self._begin_run(opened, levers, until_now, settings.span, settings.drains)
+                share = self._begin_run(opened, levers, settings.span, settings.drains)
                 self._takes_in = not until_now and settings.span is None
         except BaseException:
             self._release()
@@ -192,52 +203,41 @@ class Containers:
         """Join the run that others have begun; raises SamzaError where it is of another application."""
         opened = join_application(self._environment, pipeline, here, alive.share)
         self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
-        if outside := [*self._bindings.inboxes, *self._bindings.outboxes]:
-            _log.warning(
-                "%s: %s: who has begun the run takes in and delivers; where that is gone, run the application again",
-                *(self._graph.app, ", ".join(map(repr, outside))),
-            )
         how = from_start, self._placement, self._standby
         check_same(alive, self._graph.app, digest_of(self.plan), until_now, *how)
         return alive.share
 
-    def _shared_run(self) -> SharedRun | None:
-        """Return the run that others have begun and that goes on, where several may share one."""
-        if isinstance(self._environment, SharedEnvironment):
-            self._sharing = Sharing(self._environment.runs(self._graph.app))
-        return self._sharing.found() if self._sharing is not None else None
-
-    def _newer_run(self, fenced: Fenced) -> SharedRun:
-        """Wait for the run that has fenced the one before, and return it; raises `fenced` where none can be shared."""
-        until_ms = self._clock.elapsed_ms() + JOIN_MS
-        while (alive := self._shared_run()) is None:
-            if self._sharing is None or self._clock.elapsed_ms() >= until_ms:
-                raise fenced
-            asyncio.run(sleep_ms(LOOK_MS))
-        return alive
-
     def _begin_run(
-        self, opened: Opened, levers: Levers, until_now: bool, span: HistorySpan | None, drains: bool = False
+        self,
+        opened: Opened,
+        levers: Levers,
+        span: HistorySpan | None = None,
+        drains: bool = False,
+        until: tuple[tuple[str, int, int], ...] = (),
     ) -> Share:
-        """Return the share of all containers of a new run, and note it where others may start some as well."""
+        """Return the share of all containers of a new run, and note it where others may start some as well.
+
+        Where the one before knew `until` which offsets it reads, so does this one.
+        """
         check_spread(opened.plan, opened.bindings, self._graph, "run containers=1")
         self._recovered = recover(self._environment, opened, self._graph, wall_clock_ms())
-        if until_now and not drains and span is None:
+        is_first = self._until_now and not until
+        if is_first and not drains and span is None:
             opened.bindings.fill(opened.generation)
-        ends = ends_of(self._environment, opened, self._graph, drains) if until_now else {}
+        ends = ends_of(self._environment, opened, self._graph, drains) if is_first else {}
         share = Share(
             levers=levers,
             container="",
             generation=opened.generation,
             counts=opened.counts,
-            ends=tuple((stream, partition, end) for (stream, partition), end in ends.items()),
+            ends=until or tuple((stream, partition, end) for (stream, partition), end in ends.items()),
             history=self._shared_history(span, opened, self._number) if span is not None else None,
             placement=self._placement,
             standby=self._standby,
             factor=opened.plan.options.elasticity,
         )
         if self._sharing is not None:
-            self._sharing.begin(SharedRun(share, digest_of(opened.plan), until_now))
+            self._sharing.begin(SharedRun(share, digest_of(opened.plan), self._until_now))
         return share
 
     @property
@@ -334,9 +334,11 @@ class Containers:
         """Run to the end, and leave no process whatever happens; raises what ended a container before its time."""
         try:
             await self._drive_crew()
-            while self._wanted != Scale() and not self.stopping:
+            while (self._wanted != Scale() or self._is_to_lead) and not self.stopping:
                 await asyncio.to_thread(self._take_up)
                 await self._drive_crew()
+            if not self.stopping:
+                await asyncio.to_thread(self._tell_end)
         except BaseException:
             self.failed = True
             raise
@@ -349,14 +351,18 @@ class Containers:
         """Run the containers to their end, or until they are to be others."""
         keeping = [asyncio.create_task(self._keep(slot)) for slot in range(self._number)]
         asking = asyncio.create_task(self._ask())
-        heeding = asyncio.create_task(self._heed_scale())
+        heeding = asyncio.create_task(self._heed_scale(keeping))
+        following = asyncio.create_task(self._heed_leader())
         delivering = asyncio.create_task(self._deliver())
         taking_in = asyncio.create_task(self._take_in())
         # What delivers and what takes in end with an error alone.
-        watched = [*keeping, asking, delivering, taking_in]
+        watched = [asking, delivering, taking_in]
         try:
-            while not all(one.done() for one in (*keeping, asking)) and not any(map(_has_failed, watched)):
-                await asyncio.wait([one for one in watched if not one.done()], return_when=asyncio.FIRST_COMPLETED)
+            while not all(one.done() for one in (*keeping, asking)) and not any(map(_has_failed, (*keeping, *watched))):
+                waiting = [one for one in (*keeping, *watched) if not one.done()]
+                # Not for ever: more may be kept since.
+                await asyncio.wait(waiting, timeout=SILENCE_S, return_when=asyncio.FIRST_COMPLETED)
+            watched += keeping
             # Where one has failed, the others drain, commit and end.
             self._end_all()
             await asyncio.wait([*keeping, asking], timeout=PATIENCE_S)
@@ -364,9 +370,9 @@ class Containers:
             for failure in filter(None, failures):
                 raise failure
         finally:
-            for task in (*watched, heeding):
+            for task in (*keeping, *watched, heeding, following):
                 task.cancel()
-            await asyncio.wait([*watched, heeding])
+            await asyncio.wait([*keeping, *watched, heeding, following])
         # What the last commits have written.
         await asyncio.to_thread(self._deliver_now)
 
@@ -382,7 +388,7 @@ class Containers:
                 await asyncio.wait([delivering])
 
     async def _take_in(self) -> None:
-        """Take in what comes of sources that can't be read again, where this process has begun the run."""
+        """Take in what comes of sources that can't be read again, where this process leads the run."""
         if self._bindings.inboxes and self._takes_in:
             await self._bindings.take_in(self._start.share.generation)
 
@@ -392,8 +398,8 @@ class Containers:
             how = self._bindings, self._graph.app, share.generation, self._recovered.positions
             self._recovered = self._recovered._replace(positions=deliver(*how, takes_out=True))
 
-    async def _heed_scale(self) -> None:
-        """Let the containers end, and others begin, where the application is asked to have another size."""
+    async def _heed_scale(self, keeping: list[asyncio.Task[None]]) -> None:
+        """Let containers come and go as is asked for; where tasks are to be others, all end, and others begin."""
         app = self._graph.app
         while self._may_scale and not self._ending:
             await sleep_ms(LOOK_MS if self._cluster is None else FAR_LOOK_MS)
@@ -416,43 +422,102 @@ class Containers:
                 self._asked = Scale(self.plan.options.factor, self._number)
                 await asyncio.to_thread(self._environment.ask_scale, app, self._asked)
                 continue
-            self._wanted, self._wanted_at_ms = asked, self._clock.elapsed_ms()
-            self._end_all()
+            self._wanted_at_ms = self._clock.elapsed_ms()
+            if self._begun and asked.factor in (None, self.plan.options.factor):
+                await self._resize(asked, keeping)
+            else:
+                self._wanted = asked
+                self._end_all()
+
+    async def _resize(self, asked: Scale, keeping: list[asyncio.Task[None]]) -> None:
+        """Let some containers come, or the last ones go: tasks that neither get nor leave go on meanwhile."""
+        before, self._number = self._number, asked.containers or self._number
+        keeping += [asyncio.create_task(self._keep(slot)) for slot in range(before, self._number)]
+        for slot in range(self._number, before):
+            if slot in self._containers:
+                self._containers[slot].line.say(Stop())
+        while not self._ending and (len(self._containers) != self._number or not self._all_joined()):
+            await sleep_ms(ROUND_MS)
+        told = before, self.plan.options.factor, self._start.share.generation, asked.why
+        await asyncio.to_thread(self._note_resized, *told)
+
+    def _all_joined(self) -> bool:
+        return all(one.joined for one in self._containers.values())
+
+    def _note_resized(self, before: int, factor: int, generation: int, why: str) -> None:
+        """Add a change of the number of containers to the application's history."""
+        if before != self._number:
+            took_ms = self._clock.elapsed_ms() - self._wanted_at_ms
+            sizes, now = (before, self._number), self.plan.options.factor
+            scaled = Scaled(wall_clock_ms(), factor, now, why, took_ms, sizes)
+            note_size(self._environment, self._graph.app, generation, scaled)
+
+    @property
+    def _is_led(self) -> bool:
+        """Whether another one takes in and delivers what this run has of that."""
+        outside = self._bindings.inboxes or self._bindings.outboxes
+        return bool(outside) and self._sharing is not None and not self._sharing.leads
+
+    async def _heed_leader(self) -> None:
+        """Begin the run anew where the one is gone that takes in and delivers: it is fenced thereby, if it hangs."""
+        while self._is_led and not self._ending:
+            await sleep_ms(FAR_LOOK_MS)
+            assert self._sharing is not None, "a run that another one leads is shared"
+            with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
+                if await asyncio.to_thread(self._sharing.is_deserted, self._clock.elapsed_ms()):
+                    _log.warning("%s: who has led the run is gone; this process leads it now", self._graph.app)
+                    self._is_to_lead = True
+                    self._end_all()
+
+    async def _is_delivered(self) -> bool:
+        """Whether nothing is left to be delivered, behind the end of all tasks; who leads it delivers after that."""
+        if not self._is_led:
+            return True
+        assert self._sharing is not None, "a run that another one leads is shared"
+        with suppress(EnvironmentFault):
+            return await asyncio.to_thread(self._sharing.is_over)
+        return False
+
+    def _tell_end(self) -> None:
+        """Let others know who wait for what this one has delivered; where they don't hear it, they look themselves."""
+        if self._sharing is not None and self._sharing.leads and (self._bindings.inboxes or self._bindings.outboxes):
+            with suppress(EnvironmentFault):
+                self._sharing.end()
 
     async def ask_size(self, wanted: Scale) -> None:
         """Ask for another size of this run, as a command would."""
         await asyncio.to_thread(self._environment.ask_scale, self._graph.app, wanted)
 
     def _take_up(self) -> None:
-        """Open the application anew in the size that is wanted; all containers have committed and ended."""
+        """Open the application anew, to lead it or in another size; all containers have committed and ended."""
         assert not self._containers, "nobody is at work where checkpoints are rewritten"
-        before, wanted, self._wanted = self._start.share, self._wanted, Scale()
-        sizes = self._number, wanted.containers or self._number
-        factor, self._number = self.plan.options.factor, sizes[1]
+        before, wanted, self._wanted, self._is_to_lead = self._start.share, self._wanted, Scale(), False
+        factor, before_number = self.plan.options.factor, self._number
+        self._number = wanted.containers or before_number
         self._bindings.close()
         opened = self._opens()
         self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
-        share = self._begin_run(opened, before.levers, until_now=False, span=None)
-        share = msgspec.structs.replace(share, ends=before.ends)
+        share = self._begin_run(opened, before.levers, until=before.ends)
+        self._takes_in, self._may_scale = not self._until_now, True
         self._start = msgspec.structs.replace(self._start, share=share, plan=digest_of(self.plan))
-        self._begun = self._ending = False
+        self._begun, self._ending = False, self.stopping
         # Their tasks are no more, and others say from now on how far the inputs are read.
         self._former = [what_adds_up(one, self._number) for one in self._former]
-        if sizes[0] != sizes[1]:
-            took_ms = self._clock.elapsed_ms() - self._wanted_at_ms
-            scaled = Scaled(wall_clock_ms(), factor, self.plan.options.factor, wanted.why, took_ms, sizes)
-            note_size(self._environment, self._graph.app, opened.generation, scaled)
+        self._note_resized(before_number, factor, opened.generation, wanted.why)
 
     async def _keep(self, slot: int) -> None:
         """Keep a container running, another one in the place of each that dies, until all are to end."""
-        deaths = incarnation = 0
+        deaths = 0
         former = ""
-        while not self._ending:
+        while not self._ending and slot < self._number:
             # A new name each time: the ledger must not take the new container for the one that is gone.
-            name = f"{slot}.{incarnation}"
-            container = await self._begin(f"{self._sharing.name}.{name}" if self._sharing is not None else name)
+            name = f"{slot}.{self._named[slot]}"
+            self._named[slot] += 1
+            container = await self._begin(called(self._sharing.name, name) if self._sharing is not None else name)
             assert slot not in self._containers, "a slot has one container at a time"
             self._containers[slot] = container
+            if slot >= self._number:
+                container.line.say(Stop())  # it was to leave before it had begun
             if former:
                 self._replace(former, container)
             listened = False
@@ -461,12 +526,14 @@ class Containers:
             finally:
                 await container.end(at_once=not listened)
                 self._count_out(slot)
-            incarnation, former = incarnation + 1, container.name
+            former = container.name
             failed = container.failed
             if not container.ended:
                 self._mourn(slot, container)
             if failed is not None and not self._may_go_on(failed):
                 raise error_of(failed)
+            if slot >= self._number:
+                return  # asked to leave
             if container.ended and not self._ending:
                 # It has ended by itself and well: the user's code asked for the end.
                 self.stop()
@@ -497,10 +564,10 @@ class Containers:
         mine, its = socket.socketpair()
         with its:
             environment, held = self._environment, [its.fileno()]
-            if isinstance(environment, LogEnvironment):
+            if isinstance(environment, LogEnvironment) and (lock := environment.lock_of(self._graph.app)) is not None:
                 # The owner's lock is then held as long as one of us lives: nobody else begins before the last one has
                 # ended.
-                held.append(environment.lock_of(self._graph.app))
+                held.append(lock)
             process = await asyncio.create_subprocess_exec(
                 *self._command,
                 str(its.fileno()),
@@ -542,7 +609,7 @@ class Containers:
         """Let the first containers begin together, so that tasks need not move."""
         if self._begun:
             container.line.say(Go())
-        elif len(self._containers) == self._number and all(one.joined for one in self._containers.values()):
+        elif len(self._containers) == self._number and self._all_joined():
             self._begun = True
             self.start_up_ms = self._clock.elapsed_ms() - self._started_ms
             for one in self._containers.values():
@@ -560,7 +627,7 @@ class Containers:
         # It has no task any more, and its silence means nothing.
         left = tuple(msgspec.structs.replace(one, tasks=(), settled=False, silent_ms=0.0) for one in told.containers)
         told = msgspec.structs.replace(told, containers=left)
-        self._former.append(told if gone.ended else what_adds_up(told))
+        self._former.append(told if gone.ended and slot < self._number else what_adds_up(told))
 
     def _mourn(self, slot: int, container: Container) -> None:
         """Note a container that has ended before its time, and log it."""
@@ -596,7 +663,8 @@ class Containers:
             if reports.keys() == asked.keys() and len(asked) == self._number:
                 was_quiet = all(report.finished for report in reports.values())
                 pause_ms = ROUND_MS if was_quiet else pause_ms
-                if rounds.over(reports) or (was_quiet and await self._agree(reports, before)):
+                is_over = rounds.over(reports) or (was_quiet and await self._agree(reports, before))
+                if is_over and await self._is_delivered():
                     self._end_all()
                 # The second round follows at once: with all tasks here, only that has to be the same.
                 elif was_quiet and len(_held(reports)) == self.plan.tasks:

@@ -10,13 +10,15 @@ import msgspec
 class QuietReport(msgspec.Struct, frozen=True, array_like=True):
     """Says that the containers of one starter, which have `tasks`, had nothing to do after these `commits`.
 
-    `seen` has the commits of each other starter, as it had said them before these containers looked again.
+    `seen` has the commits of each other starter, as it had said them before these containers looked again. The one that
+    has begun the run says at last that this `is_over`: also what it has to deliver was delivered.
     """
 
     run: int
     tasks: tuple[int, ...]
     commits: str
     seen: dict[str, str] = {}
+    is_over: bool = False
 
 
 def all_quiet(said: Mapping[str, QuietReport], alive: Collection[str], tasks: int) -> bool:

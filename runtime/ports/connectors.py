@@ -141,6 +141,11 @@ def _forgotten(reader: str) -> None:
     """Do nothing about a reader that is no more: nothing is kept for it."""
 
 
+def _keeping_nothing(reader: str) -> str:
+    """Return no words: nothing is kept for a reader."""
+    return ""
+
+
 def _unheard(reader: str, position: bytes) -> None:
     """Do nothing about what is needed no more."""
 
@@ -212,8 +217,9 @@ class PulledSource:
     in front of it, in one transaction; only then `confirm` tells the place that what lies before it is needed no more.
     So each record is there once, whatever crashes. `adapt` returns, for the type that an input declares of rows, what
     makes such values as plain as the type has them, where the place keeps, say, lists as text. `snapshot` pulls as
-    `pull` does, and leaves nothing in the place: for a run on Spark, which reads what is there now. `forget` drops all
-    that the place keeps for a reader that is no more; it may be called again. All are called in one thread at a time.
+    `pull` does, and leaves nothing in the place: for a run on Spark, which reads what is there now. `keeps`
+    says in words what the place keeps for a reader, as "the slot shop", and "" for nothing; `forget` drops all of that
+    where the reader is no more, and may be called again. All others are called in one thread at a time.
     What raises `Unavailable` or OSError is called again after a pause; whatever else is raised ends the run.
 
     >>> lines = [b"a", b"b"]
@@ -233,9 +239,10 @@ class PulledSource:
     adapt: Callable[[Any], Callable[[Any], Any]] | None = None
     snapshot: Callable[[str, bytes], Pulled] | None = None
     forget: Callable[[str], None] = _forgotten
+    keeps: Callable[[str], str] = _keeping_nothing
 
     def __post_init__(self) -> None:
-        check_functions(self, "pull", "confirm", "close", "forget")
+        check_functions(self, "pull", "confirm", "close", "forget", "keeps")
         check_poll(self, self.poll_ms)
 
 

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
+from runtime.model.urls import shown_url
 from runtime.opening.deletion import collect, deleted
 from runtime.opening.deletion import delete as mark_deleted
 from runtime.systems.connectors.places import forget_place, pulled_places
-from runtime.systems.connectors.schemes import shown_url
 from samza_dsl.cli.checkpoint import AppArgument, agreed
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened
 from samza_dsl.cli.errors import Mistake, told

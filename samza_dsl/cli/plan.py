@@ -19,6 +19,7 @@ from planner.passes import plan as make_plan
 from runtime.assembly.bindings import Bindings
 from runtime.encoding.formats.rows import type_of_rows
 from runtime.ports.environment import Environment
+from runtime.systems.connectors.places import PulledPlace, pulled_places
 from runtime.systems.connectors.schemes import promise_of
 from runtime.units.driver.connected import Connected
 from samza_dsl.application.app import App
@@ -51,7 +52,7 @@ def plan(
     """Show how an application will run: its stages, operators, streams and stores, as text or in another form.
 
     Streams that exist in the data directory, or on the cluster, have the partitions that they have there. With --bind
-    it says what each place promises.
+    it says what each place promises. What a database keeps for the application, as slots and triggers, is told as well.
     """
     with told(whole=traceback, loading=True):
         app = loaded(target)
@@ -61,11 +62,12 @@ def plan(
         chosen += ["--on"] if on is not None else []
         if len(chosen) > 1:
             raise Mistake(f"{' and '.join(chosen)} can't be printed together: choose one")
+        pulled: list[PulledPlace] = []
         if environment is None and kafka_options is None and not exists(data):
             planned = app.plan()
         else:
             with opened(data, environment, kafka_options) as place:
-                planned = plan_of(app, place)
+                planned, pulled = plan_of(app, place), pulled_places(place, app.name)
         bound = bindings_of(app, bind or [], {})
         if on == "spark":
             # What a run there would refuse is told before it.
@@ -76,6 +78,8 @@ def plan(
                 written_to(file, draw())
         if chosen or (html is None and svg is None):
             typer.echo(_text(planned, chosen[0] if chosen else "", source))
+            for one in pulled if not chosen else ():
+                typer.echo(one.told(app.name))
             if on is not None:
                 typer.echo("\n" + (on_spark(planned, app) if on == "spark" else live(planned, app)))
 

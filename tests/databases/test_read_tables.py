@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import shutil
 import sqlite3
 import threading
@@ -399,8 +400,22 @@ def test_what_a_database_keeps_is_shown_and_dropped_with_the_application(tables:
         assert found.exit_code == 0, found.output
         return " ".join(found.output.split())
 
-    shown = told("checkpoint", "show", "copying")
-    assert f"orders is pulled from {tables.source().name} by the reader" in shown
+    program = tmp_path / "copying.py"
+    program.write_text(
+        "from samza_dsl import App\n"
+        "app = App('copying')\n"
+        "app.input('orders', key=int).send_to(app.output('seen', key=int))\n"
+    )
+    for shown in (
+        told("checkpoint", "show", "copying"),
+        told("state", "list", "copying"),
+        told("plan", str(program)),
+    ):
+        assert f"orders is pulled from {tables.source().name} by the reader" in shown
+        names = [name for row in tables.do(LEFT[tables.kind]) for name in row]
+        mark = re.search(r"samza_dsl_(copying_|\*)(\w+)", shown)
+        assert mark is not None and any(name.endswith(mark[2]) for name in names), shown
+    assert "by the reader" not in told("plan", str(program), "--mermaid")
     kept = len(tables.do(LEFT[tables.kind]))
     refused = CliRunner().invoke(
         commands, ["delete", "copying", "--yes", "--bind", f"orders={url}{others.table}", *said]

@@ -184,9 +184,9 @@ def test_a_stream_of_others_is_never_emptied(server: Server) -> None:
 
 
 @on_a_server
-def test_all_partitions_of_an_output_are_emptied(server: Server) -> None:
+def test_all_outputs_and_partitions_of_an_application_are_emptied(server: Server) -> None:
     sink = connectors.redis_stream(server.url, server.name)
-    owners = [owner(partition=n) for n in range(3)]
+    owners = [owner(output=output, partition=n) for n in range(3) for output in ("orders", "refunds")]
     for one in owners:
         sink.claim(one)
         sink.write(one, [SinkRow(Order(one.partition))], 0, 1)

@@ -3,6 +3,7 @@
 import datetime as dt
 import enum
 import uuid
+from contextlib import closing
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
@@ -147,6 +148,43 @@ def test_a_table_of_others_is_never_emptied(database: Database) -> None:
         sink.empty(owner(output=table))
     sink.close()
     assert len(database.rows(f"SELECT * FROM {table}")) == 2
+
+
+@given(
+    claims=st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 2)), min_size=1, max_size=5, unique=True),
+    order=st.randoms(use_true_random=False),
+    others=st.booleans(),
+    is_there=st.booleans(),
+    key=st.sampled_from([(), "id"]),
+)
+@settings(deadline=None, max_examples=examples(15, 100), suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_an_application_that_begins_anew_empties_what_it_has_made(
+    database: Database, claims: list[tuple[str, int]], order: Any, others: bool, is_there: bool, key: Any
+) -> None:
+    table = database.table()
+    if is_there:
+        database.change(f"CREATE TABLE {table} (id BIGINT PRIMARY KEY, note TEXT)")
+    owners = [owner(output=f"{table}-{name}", partition=partition) for name, partition in claims]
+    foreign = [owner(app="others", output=table)] if others else []
+    with closing(database.sink(table, key)) as sink:
+        for number, one in enumerate([*owners, *foreign]):
+            assert sink.claim(one) == 0
+            sink.write(one, [SinkRow(Order(number))], 0, 1)
+        order.shuffle(owners)
+        for one in owners:
+            if not key and (is_there or others):
+                with pytest.raises(SamzaError, match="among those of others"):
+                    sink.empty(one)
+            else:
+                sink.empty(one)
+        left = database.rows(f"SELECT id FROM {table}")
+        kept = is_there or others
+        assert len(left) == (len([*owners, *foreign]) if kept else 0)
+        # Begun anew, it writes to the table that it has made, and may begin anew again.
+        if not kept:
+            for number, one in enumerate(owners):
+                assert sink.claim(one._replace(identity=6)) == 0
+                sink.write(one._replace(identity=6), [SinkRow(Order(number))], 0, 1)
 
 
 @pytest.mark.parametrize("key", [(), "id"], ids=["append", "by key"])

@@ -1,6 +1,7 @@
 """Sources that can't be read again, taken into topics of a real broker: each record takes effect once."""
 
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from runtime.systems.kafka.environment import KafkaEnvironment
 from samza_dsl import App
 from samza_dsl.connectors import Intake, Pulled, PulledRecord, PulledSource, PushedRecord, PushedSource
 from tests.connectors.programs import run_program, write_program
+from tests.faults.processes import wait_until
 from tests.kafka.topics import consume
 
 MOST = 12
@@ -159,3 +161,69 @@ def test_containers_read_what_their_starter_takes_in_and_it_delivers(broker: Any
         wanted = [*range(100), *range(1_000, 1_100)]
         assert [id for (id,) in found.execute("SELECT id FROM copies ORDER BY id")] == wanted
     assert [*tmp_path.glob("died-*")]
+
+
+SHARED = """
+    import os, signal
+    from pathlib import Path
+
+    import msgspec
+
+    from samza_dsl import App, Options, connectors
+    from samza_dsl.connectors import PushedRecord, PushedSource
+    from runtime.systems.kafka.client.topic import KafkaCluster
+
+    NAME = os.environ["NAME"]
+
+
+    class Row(msgspec.Struct):
+        id: int
+
+
+    def push(intake):
+        n, killed = int(intake.noted.get("next", b"0")), Path("killed")
+        while not (killed.exists() and n >= int(killed.read_text()) + 60):
+            if not killed.exists() and len([*Path().glob("worked-*")]) > 1:
+                killed.write_text(str(n))
+                os.kill(os.getpid(), signal.SIGKILL)
+            intake.push([PushedRecord(Row(n), b"%d" % n)], {"next": b"%d" % (n + 1)})
+            n += 1
+            if not killed.exists() and intake.wait(0.05):
+                return
+        intake.end()
+
+
+    def work(row):
+        Path(f"worked-{os.getppid()}").touch()
+        return row
+
+
+    app = App(NAME, Options(batch_records=10, max_uncommitted=20))
+    rows = app.input(f"{NAME}-rows", value=Row, partitions=4)
+    rows.map(work).send_to(app.output(f"{NAME}-copies", value=Row))
+
+    if __name__ == "__main__":
+        bind = {
+            f"{NAME}-rows": PushedSource("rows from somewhere", push),
+            f"{NAME}-copies": connectors.sqlite("copies.db", "copies"),
+        }
+        app.run(os.environ["DATA"], environment=KafkaCluster(os.environ["CLUSTER"]), containers=2, bind=bind)
+"""
+
+
+def test_who_is_left_takes_in_and_delivers_where_who_led_the_run_is_gone(
+    broker: Any, topics: str, tmp_path: Path
+) -> None:
+    write_program(tmp_path, "sharing", SHARED)
+    said = {"NAME": topics, "CLUSTER": f"kafka://{broker.bootstrap}"}
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(run_program, tmp_path, "sharing", DATA="data-1", **said)
+        wait_until(lambda: [*tmp_path.glob("worked-*")] or first.done())
+        second = pool.submit(run_program, tmp_path, "sharing", DATA="data-2", **said)
+        assert first.result().returncode == -9, first.result().stderr
+        assert second.result().returncode == 0, second.result().stderr
+    assert "who has led the run is gone" in second.result().stderr
+    with closing(sqlite3.connect(tmp_path / "copies.db")) as found:
+        assert [id for (id,) in found.execute("SELECT id FROM copies ORDER BY id")] == [
+            *range(int((tmp_path / "killed").read_text()) + 60)
+        ]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from io import BytesIO
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from operators.core.sites import here
+from operators.core.wording import shown
 from planner.model.errors import refuse
 from runtime.encoding.formats.avro_nesting import depth_check, nests
 from runtime.encoding.formats.avro_shapes import AvroShape, Change, Datum, NotHeld, Schema, name_of, shape_of
@@ -71,7 +72,8 @@ class Avro:
     place: SubjectPlace | None = field(default=None, repr=False, compare=False)
     """The stream that it writes, which a run fills in."""
     _codec: AvroCodec = field(init=False, repr=False, compare=False)
-    _readers: dict[int, DatumReader] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _readers: dict[bytes, DatumReader] = field(init=False, repr=False, compare=False, default_factory=dict)
+    """The reader of each schema, by what lies in front of its data."""
     _head: list[bytes] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __post_init__(self) -> None:
@@ -83,7 +85,7 @@ class Avro:
         if self.registry is None:
             earlier = self._text("written_with")
             written = self._codec.schema if earlier is None else parsed(_of_text(earlier))
-            self._readers[0] = self._codec.reading(written, 0)
+            self._readers[b""] = self._codec.reading(written, 0)
 
     def __repr__(self) -> str:
         # By this an application knows what its keys lie as: the place of a registry is no part of it.
@@ -111,7 +113,7 @@ class Avro:
 
     def encode(self, value: object) -> bytes:
         """Return the bytes of `value`; raises SerdeError for what is not of the type."""
-        return self._codec.write([value], self._start())[0]
+        return self._codec.write_one(value, self._start())
 
     def encode_all(self, values: list[object]) -> list[bytes]:
         """Return the bytes of each of many values."""
@@ -119,7 +121,7 @@ class Avro:
 
     def decode(self, data: bytes) -> Datum:
         """Return the value of `data`; raises SerdeError for what does not fit its schema, or the type."""
-        return self._codec.made(self._reader(data)([data]))[0]
+        return self._codec.made_one(self._reader(data).one(data))
 
     def decode_all(self, column: Sequence[bytes]) -> list[Datum]:
         """Return the value of each of many bytes."""
@@ -131,12 +133,13 @@ class Avro:
 
     def _reader(self, data: bytes) -> DatumReader:
         """Return what reads the schema that bytes begin with."""
-        if self.registry is None:
-            return self._readers[0]
-        id = split_head(data)
-        if id not in self._readers:
-            self._readers[id] = self._codec.reading(self._registered(self.registry, id), HEAD.size)
-        return self._readers[id]
+        head = b"" if self.registry is None else data[: HEAD.size]
+        found = self._readers.get(head)
+        if found is None:
+            assert self.registry is not None, "without one the reader is there from the beginning"
+            schema = self._registered(self.registry, split_head(data))
+            found = self._readers[head] = self._codec.reading(schema, HEAD.size)
+        return found
 
     def _registered(self, registry: SchemaRegistry, id: int) -> Schema:
         found = registry.schema(id)
@@ -204,6 +207,20 @@ class AvroCodec:
         self._check_depth, self._is_deep = depth_check(self.schema), nests(self.schema)
         self._what = what
 
+    def write_one(self, value: object, start: bytes = b"") -> bytes:
+        """Return the bytes of a value, behind a start; raises SerdeError for what the schema does not hold."""
+        plain = self._plain.taken_one(value)
+        datum = plain if self._change is None else self._change(plain)
+        if not self._given and not self._is_deep:
+            file = BytesIO()
+            file.write(start)
+            try:
+                self._write(file, self.schema, datum)
+            except Exception:
+                return self._written([datum], start)[0]  # which says what is wrong
+            return file.getvalue()
+        return self._written([datum], start)[0]
+
     def write(self, values: list[object], start: bytes = b"") -> list[bytes]:
         """Return the bytes of values, each behind a start; raises SerdeError for what the schema does not hold."""
         found: list[bytes] = []
@@ -221,18 +238,22 @@ class AvroCodec:
                     # fastavro alone cuts off what an int has behind its point, and more; types were looked at already.
                     self._validate(datum, schema)
                     _check_millis(schema, datum)
-                file = io.BytesIO()
+                file = BytesIO()
                 file.write(start)
                 write(file, schema, datum)
                 found.append(file.getvalue())
         except SerdeError:
             raise
         except Exception as error:
-            raise SerdeError(f"{self._what} has no bytes for {datum!r}: {error}") from error
+            raise SerdeError(f"{self._what} has no bytes for {shown(datum)}: {error}") from error
         if self._is_deep:
             for one in found:
                 self._check_depth(one)
         return found
+
+    def made_one(self, datum: Datum) -> Datum:
+        """Return the value of a datum that was read; raises SerdeError where it is none of the type."""
+        return self._plain.made_one(datum if self._back is None else self._back(datum))
 
     def made(self, data: list[Datum]) -> list[Datum]:
         """Return the values of data that were read; raises SerdeError where they are none of the type."""
@@ -270,7 +291,7 @@ class DatumReader:
             for data in column:
                 if self._is_deep:
                     self._check_depth(data)
-                file = io.BytesIO(data)
+                file = BytesIO(data)
                 file.seek(skipped)
                 found.append(read(file, written))
                 if file.tell() != len(data):
@@ -278,10 +299,22 @@ class DatumReader:
         except SerdeError:
             raise
         except Exception as error:
-            raise SerdeError(
-                f"bytes are not what {_name_in(written)} writes: {error or type(error).__name__}"
-            ) from error
+            wrong = f"bytes are not what {_name_in(written)} writes: {error or type(error).__name__}"
+            raise SerdeError(wrong) from error
         return found
+
+    def one(self, data: bytes) -> Datum:
+        """Return the datum of bytes, sooner than of many; raises SerdeError for what the schema has not written."""
+        if not self._is_deep:
+            file = BytesIO(data)
+            file.seek(self._skipped)
+            try:
+                found = self._read(file, self._written)
+            except Exception:
+                return self([data])[0]  # which says what is wrong
+            if file.tell() == len(data):
+                return found
+        return self([data])[0]
 
 
 def parsed(schema: Schema, named: dict[str, Schema] | None = None) -> Schema:

@@ -154,7 +154,7 @@ class SingleObjects:
 
     def decode(self, data: bytes) -> Datum:
         """Return the value of `data`; raises SerdeError for what does not fit."""
-        return self._codec.made(self._reader(data)([data]))[0]
+        return self._codec.made_one(self._reader(data).one(data))
 
     def decode_all(self, column: Sequence[bytes]) -> list[Datum]:
         """Return the value of each of many bytes."""

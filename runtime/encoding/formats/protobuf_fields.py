@@ -69,13 +69,13 @@ class MessageFields:
     def message(self, value: object) -> Message:
         """Return the message of a value; raises SerdeError for what does not fit."""
         try:
-            return self._shape.written(self._plain.taken([value])[0])
+            return self._shape.written(self._plain.taken_one(value))
         except (TypeError, ValueError, OverflowError) as error:
             raise SerdeError(f"{value!r} has no place in a {self._message.DESCRIPTOR.full_name}: {error}") from error
 
     def value(self, message: Message) -> Message:
         """Return the value of a message; raises SerdeError for what does not fit."""
-        return self._plain.made([self._shape.read(message)])[0]
+        return self._plain.made_one(self._shape.read(message))
 
     def _of(self, descriptor: Descriptor, kind: inspect.Type, where: str) -> _Shape:
         key = descriptor.full_name, repr(kind.cls) if hasattr(kind, "cls") else where

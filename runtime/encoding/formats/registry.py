@@ -19,6 +19,7 @@ import msgspec
 from runtime.encoding.formats.subjects import NAMINGS, Naming, SubjectPlace, subject_of
 from runtime.encoding.serdes import to_json
 from runtime.model.errors import Refused, SamzaError, SerdeError, Unreachable
+from runtime.model.urls import shown_url
 
 SchemaKind = Literal["AVRO", "PROTOBUF", "JSON"]
 MAGIC = 0
@@ -284,7 +285,7 @@ def shown(url: str) -> str:
     >>> shown("https://me:secret@a:8081/x?key=1,http://b:8081")
     'https://a:8081/x,http://b:8081'
     """
-    return ",".join(_split(one.strip())[0] for one in url.split(","))
+    return ",".join(shown_url(one.strip()) for one in url.split(","))
 
 
 class _Memory:

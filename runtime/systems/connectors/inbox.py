@@ -35,7 +35,7 @@ from runtime.systems.log.environment import LogEnvironment
 
 PATIENCE_S = 10.0
 """The time that a source has to return when the run ends; then it is left behind, and can push nothing more."""
-POSITION, WHERE = "position", "where"
+POSITION, WHERE, KEEPS = "position", "where", "keeps"
 R = TypeVar("R")
 _log = logging.getLogger("samza_dsl")
 
@@ -254,8 +254,9 @@ class Pulling:
     def pull_once(self, intake: Intake) -> bool:
         """Pull, push and confirm; return whether more was there."""
         if POSITION not in intake.noted:
-            drawn = _STORED.encode((f"{self._said}.{secrets.token_hex(4)}", b""))
-            intake.push([], {POSITION: drawn, WHERE: self.source.name.encode()})
+            drawn = f"{self._said}.{secrets.token_hex(4)}"
+            of_place = {WHERE: self.source.name.encode(), KEEPS: self.source.keeps(drawn).encode()}
+            intake.push([], {POSITION: _STORED.encode((drawn, b"")), **of_place})
         reader, position = _STORED.decode(intake.noted[POSITION])
         found: Pulled = self._tried(intake, lambda: self.source.pull(reader, position))
         self.heard_ms = monotonic_ms()
@@ -426,11 +427,15 @@ def positions_of(inbox: str) -> str:
     return f"{inbox}.position"
 
 
-def pulled_from(environment: Environment, inbox: str) -> tuple[str, str]:
-    """Return the place that is pulled into an inbox, and the name of its reader there; "" for what is not noted."""
+def pulled_from(environment: Environment, inbox: str) -> tuple[str, str, str]:
+    """Return the place that is pulled into an inbox, its reader there, and what is kept for that.
+
+    Each is "" where it is not noted; earlier versions noted the reader, some the place as well, and not what is kept.
+    """
     noted, _ = _notes_in(environment, positions_of(inbox))
     reader = _STORED.decode(noted[POSITION])[0] if POSITION in noted else ""
-    return noted.get(WHERE, b"").decode(), reader
+    keeps = noted.get(KEEPS, b"what may be kept for it").decode()
+    return noted.get(WHERE, b"").decode(), reader, keeps
 
 
 def _notes_in(environment: Environment, stream: str) -> tuple[dict[str, bytes], int]:

@@ -12,19 +12,20 @@ from runtime.systems.connectors.schemes import connected_source
 
 
 class PulledPlace(NamedTuple):
-    """A place that an application pulls an input from by the name of a reader; earlier versions noted no `where`."""
+    """A place that an application pulls an input from by the name of a reader, for whom it `keeps` what that says."""
 
     stream: str
     inbox: str
     where: str
     reader: str
+    keeps: str
 
     def told(self, app: str) -> str:
-        """Return what may be kept there, and how that ends."""
-        return (
-            f"{self.stream} is pulled from {self.where or 'a place'} by the reader {self.reader}: what is kept there "
-            f"for it stays where {app} is no more, until samza-dsl delete {app} --bind {self.stream}=URL drops it"
-        )
+        """Return what is kept there, and how that ends."""
+        said = f"{self.stream} is pulled from {self.where or 'a place'} by the reader {self.reader}"
+        if not self.keeps:
+            return f"{said}, for which nothing is kept there"
+        return f"{said}: {self.keeps}, will be there until samza-dsl delete {app} --bind {self.stream}=URL removes that"
 
 
 def pulled_places(environment: Environment, app: str) -> list[PulledPlace]:
@@ -34,9 +35,9 @@ def pulled_places(environment: Environment, app: str) -> list[PulledPlace]:
         inbox = positions.removesuffix(end)
         if inbox == positions or not inbox.startswith(start):
             continue
-        where, reader = pulled_from(environment, inbox)
+        where, reader, keeps = pulled_from(environment, inbox)
         if reader:
-            found.append(PulledPlace(inbox.removeprefix(start).rpartition(".")[0], inbox, where, reader))
+            found.append(PulledPlace(inbox.removeprefix(start).rpartition(".")[0], inbox, where, reader, keeps))
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeGuard, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from runtime.model.errors import SamzaError
+from runtime.model.urls import shown_url
 from runtime.ports.connectors import (
     AnySource,
     AtLeastOnceSink,
@@ -274,18 +275,6 @@ def promise_of(what: object, writes: bool) -> str:
     if isinstance(what, KafkaTopic):
         return f"{what.address} ({AtLeastOnceSink.promise if writes else promise})"
     return f"{shown_url(str(what))} ({promise})"
-
-
-def shown_url(url: str) -> str:
-    """Return a URL without what may be a secret: who connects, in front of the host, and options behind it.
-
-    >>> shown_url("postgres://me:secret@db/shop?table=orders"), shown_url("orders.jsonl")
-    ('postgres://db/shop', 'orders.jsonl')
-    """
-    scheme, colon, rest = url.partition("://")
-    if url.partition(":")[0] in OF_PLACES:
-        return url if "@" not in url else f"{scheme}{colon}{rest.rpartition('@')[2]}"
-    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}" if colon else url
 
 
 def _name(url: str) -> str:

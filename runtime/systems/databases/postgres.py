@@ -58,9 +58,8 @@ def postgres_source(url: str, table: str, *, by: str = "", key: str | Sequence[s
             f"{where}: key={key!r}: the key of changes is the table's primary key; leave it out, or say by="
         )
     changes = PostgresChanges(dialect, where, table, _loader)
-    return PulledSource(
-        f"{where}#{table}", changes.pull, changes.confirm, changes.close, promise=CHANGES, forget=changes.forget
-    )
+    name, how = f"{where}#{table}", (changes.pull, changes.confirm, changes.close)
+    return PulledSource(name, *how, promise=CHANGES, forget=changes.forget, keeps=changes.keeps)
 
 
 def _loader(connection: Any, kind: int) -> Callable[[bytes], Any]:

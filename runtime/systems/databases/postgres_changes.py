@@ -103,6 +103,10 @@ class PostgresChanges:
             for (publication,) in publications:
                 connection.execute(f"DROP PUBLICATION IF EXISTS {self._dialect.quoted(publication)}")
 
+    def keeps(self, reader: str) -> str:
+        """Return what there is in the database for a reader; no connection is made."""
+        return f"the replication slot {slot_of(reader)}, and the publication of the table, samza_dsl_*"
+
     def close(self) -> None:
         """Close the connection; the next call opens another."""
         if self._connection is not None:

@@ -81,6 +81,10 @@ class SqliteChanges:
                 if not connection.execute(f"SELECT 1 FROM {READERS} LIMIT 1").fetchall():
                     connection.execute(f"DROP TABLE {READERS}")
 
+    def keeps(self, reader: str) -> str:
+        """Return what there is in the file for a reader, which is not opened."""
+        return f"the triggers and tables samza_dsl_*_{_Names(reader, self._dialect.word).mark}"
+
     def close(self) -> None:
         """Close the connection; the next call opens another."""
         if self._connection is not None:
@@ -232,15 +236,15 @@ class _Names:
 
     def __init__(self, reader: str, word: Callable[[str], str]) -> None:
         self.reader = reader
-        mark = f"{zlib.crc32(reader.encode()):08x}"
+        self.mark = mark = f"{zlib.crc32(reader.encode()):08x}"
         self.changes, self.replaced = word(f"samza_dsl_changes_{mark}"), word(f"samza_dsl_replaced_{mark}")
-        self._word, self._mark = word, mark
+        self._word = word
 
     @cached_property
     def triggers(self) -> tuple[str, ...]:
         """The triggers, in the order of `_statements`."""
         kinds = ("before_insert", "before_update", "insert", "update", "delete")
-        return tuple(self._word(f"samza_dsl_{kind}_{self._mark}") for kind in kinds)
+        return tuple(self._word(f"samza_dsl_{kind}_{self.mark}") for kind in kinds)
 
 
 def _statements(table: str, shape: TableShape, names: _Names, word: Callable[[str], str]) -> Iterator[str]:

@@ -67,15 +67,16 @@ class TableSink:
             owner.check_known(position, self._where)
             # By the token alone a second copy of one data directory is told apart, which has the same generation.
             token = self._tokens[owner.place] = secrets.randbits(62)
-            row = (owner.identity, owner.generation, token, position, self._name)
+            # The mark is the application's, whichever of its outputs and partitions has found no table.
+            made = not is_there or any(made for app, made in self._writers(connection) if app == owner.app)
+            row = (owner.identity, owner.generation, token, position, self._name, int(made))
             mark = self._dialect.mark
             if found is None:
                 marks = ", ".join([mark] * 9)
-                row_of_it = (*owner.place, *row, int(not is_there))
-                connection.execute(f"INSERT INTO {POSITIONS} VALUES ({marks})", row_of_it)
+                connection.execute(f"INSERT INTO {POSITIONS} VALUES ({marks})", (*owner.place, *row))
             else:
                 names = ", ".join(
-                    f"{name} = {mark}" for name in ("identity", "generation", "token", "position", "name")
+                    f"{name} = {mark}" for name in ("identity", "generation", "token", "position", "name", "made")
                 )
                 connection.execute(f"UPDATE {POSITIONS} SET {names} WHERE {self._at}", (*row, *self._place(owner)))
             self._check(connection)
@@ -107,26 +108,24 @@ class TableSink:
         """Drop the rows of an application that begins anew, and its positions; raises SamzaError where others write.
 
         A table that was there before, or that others write to as well, keeps its rows where these are replaced by key.
+        An application begins anew as a whole: with its rows the positions of all of its outputs there are gone.
         """
-        mark = self._dialect.mark
         with self._transaction() as connection:
             connection.execute(_POSITIONS_TABLE)
-            found = connection.execute(
-                f"SELECT app, output, made FROM {POSITIONS} WHERE name = {mark}", (self._name,)
-            ).fetchall()
-            own = [one for one in found if tuple(one[:2]) == owner.place[:2]]
-            if not own:
+            if self._found(connection, owner) is None:
                 return
-            if any(one[2] for one in own) and len(own) == len(found):
+            writers = self._writers(connection)
+            if any(made for _, made in writers) and {app for app, _ in writers} == {owner.app}:
                 connection.execute(f"DELETE FROM {self._table}")
-            elif not self._key:
+                connection.execute(f"DELETE FROM {POSITIONS} WHERE name = {self._dialect.mark}", (self._name,))
+                return
+            if not self._key:
                 raise SamzaError(
                     f"{self._where} has rows that application {owner.app!r} has appended, among those of others: "
                     f"delete these rows, and the row of {owner.output!r} in {POSITIONS}, and reset the application "
                     "again; or name the key of a row, by which it is replaced: key="
                 )
-            else:
-                _log.warning("%s keeps its rows, which are replaced as they are computed anew", self._where)
+            _log.warning("%s keeps its rows, which are replaced as they are computed anew", self._where)
             connection.execute(f"DELETE FROM {POSITIONS} WHERE {self._at}", self._place(owner))
 
     def close(self) -> None:
@@ -176,6 +175,11 @@ class TableSink:
             self._place(owner),
         ).fetchall()
         return tuple(found[0]) if found else None
+
+    def _writers(self, connection: SqlConnection) -> list[tuple[str, int]]:
+        """Return who writes to the table, by output and partition: the application, and whether it has made it."""
+        statement = f"SELECT app, made FROM {POSITIONS} WHERE name = {self._dialect.mark}"
+        return [(app, made) for app, made in connection.execute(statement, (self._name,)).fetchall()]
 
     @property
     def _at(self) -> str:

@@ -14,6 +14,7 @@ from operators.core.durations import Duration
 from runtime.encoding.serdes import decoded, encode_all
 from runtime.model.clock import monotonic_ms, wall_clock_ms
 from runtime.model.errors import Damaged, SamzaError
+from runtime.model.urls import shown_file
 from runtime.ports.connectors import Intake, PushedRecord, PushedSource, length_ms
 from runtime.ports.source import Source
 from runtime.systems.files.files import kind_read, open_files
@@ -24,7 +25,6 @@ from runtime.systems.files.places.locations import (
     is_remote,
     local_path,
     of_http,
-    told_url,
     url_of,
 )
 from runtime.systems.folders.manifest import MANIFESTS, PART
@@ -69,14 +69,14 @@ def growing_folder(where: str | Path, *, poll_ms: Duration = 1_000, settled_ms: 
     usual = 0 if is_remote(where) else SETTLED_MS
     still_ms = usual if settled_ms is None else length_ms("growing_folder(settled_ms", settled_ms, least=0)
     folder = _Folder(place, length_ms("growing_folder(poll_ms", poll_ms) / 1_000, still_ms / 1_000)
-    return PushedSource(f"growing:{told_url(place)}", folder.push)
+    return PushedSource(f"growing:{shown_file(place)}", folder.push)
 
 
 @dataclass(frozen=True)
 class _Folder:
     """A folder that is looked into again and again; `warned` has the files of which was told that they are no data."""
 
-    place: str
+    place: str = field(repr=False)
     poll_s: float
     settled_s: float
     warned: set[str] = field(default_factory=set)
@@ -133,7 +133,7 @@ class _Folder:
         except SamzaError as error:
             if str(found.file.path) not in self.warned:
                 self.warned.add(str(found.file.path))
-                _log.warning("%s is not taken in: %s", told_url(self.place), error)
+                _log.warning("%s is not taken in: %s", shown_file(self.place), error)
             return False
         return True
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from runtime.model.errors import Unavailable
+from runtime.model.urls import shown_file
 from runtime.systems.files.places.locations import is_remote, local_path, needs_pyarrow, url_of
 from runtime.systems.host.durable import make_durable
 
@@ -82,7 +83,7 @@ class RemoteObjects(ObjectPlace):
     """Objects behind a URL, which fsspec opens. What its libraries raise beside OSError is told as `Unavailable`."""
 
     def __init__(self, url: str) -> None:
-        with needs_pyarrow(f"{url} needs", "files"):
+        with needs_pyarrow(f"{shown_file(url)} needs", "files"):
             from runtime.systems.files.places.remote import written_system
         self._system: AbstractFileSystem
         self._system, root = written_system(url)

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from operators.core.durations import Duration
 from runtime.encoding.serdes import to_json_lines
 from runtime.model.errors import Fenced, SamzaError, SerdeError
+from runtime.model.urls import shown_file
 from runtime.ports.connectors import Batching, PositionedSink, SinkOwner, SinkRow, length_ms
 from runtime.systems.files.places.locations import is_remote, local_path, needs_pyarrow, url_of
 from runtime.systems.folders.manifest import FolderClaim, FolderManifest, named_files
@@ -49,7 +50,7 @@ def rolling_files(
     place = url_of(where) if is_remote(where) else str(local_path(where).absolute())
     batching = Batching(rows, length_ms("rolling_files(every_ms", every_ms))
     sink = _RollingFiles(place, kind, by)
-    return PositionedSink(place, sink.claim, sink.write, sink.empty, batching=batching)
+    return PositionedSink(shown_file(place), sink.claim, sink.write, sink.empty, batching=batching)
 
 
 def committed_files(where: str | Path) -> list[str]:
@@ -66,7 +67,7 @@ class _RollingFiles:
     """The folder of an output. One thread at a time calls it."""
 
     def __init__(self, where: str, kind: FileKind, by: Sequence[str]) -> None:
-        self._where, self._kind, self._by = where, kind, by
+        self._url, self._where, self._kind, self._by = where, shown_file(where), kind, by
         self._place: ObjectPlace | None = None
         self._claims: dict[tuple[str, str, int], FolderClaim] = {}
 
@@ -107,7 +108,7 @@ class _RollingFiles:
 
     def _objects(self) -> ObjectPlace:
         if self._place is None:
-            self._place = object_place(self._where)
+            self._place = object_place(self._url)
         return self._place
 
     def _manifest(self, owner: SinkOwner) -> FolderManifest:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from runtime.model.errors import SamzaError
+from runtime.model.urls import shown_url
 from runtime.ports.connectors import Intake, PushedRecord, PushedSource
 from runtime.systems.files.places.locations import needs
 from runtime.systems.http.tokens import Token, token_said
@@ -84,8 +85,7 @@ class _Client:
         headers: Mapping[str, str],
         most_bytes: int,
     ) -> None:
-        parts = urlsplit(url)
-        self.name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        self.name = shown_url(url)
         self._url, self._resume, self._hello, self._token, self._headers = url, resume, hello, token, headers
         self._most_bytes = most_bytes
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 from runtime.model.errors import SamzaError, Unavailable
+from runtime.model.urls import shown_url
 
 ANSWER_S = 30.0
 """How long an answer is waited for: a transaction of thousands of commands takes milliseconds."""
@@ -25,7 +25,8 @@ class RedisServer:
         except ImportError as error:
             raise SamzaError("Redis needs its client: pip install 'samza-dsl[redis]'") from error
         self._redis, self._url = redis, url
-        self.where = _shown(url)
+        # What is no URL may be a secret as a whole.
+        self.where = shown_url(url) if isinstance(url, str) and "://" in url else "redis"
         self._client: Any = None
         try:
             self._connected().close()
@@ -81,11 +82,3 @@ class RedisServer:
             client_name="samza-dsl",
             decode_responses=False,
         )
-
-
-def _shown(url: object) -> str:
-    """Return the place without who connects, and without options."""
-    parts = urlsplit(url) if isinstance(url, str) else None
-    if parts is None or not parts.scheme:
-        return "redis"
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -155,7 +155,7 @@ class RedisSink:
         key = self._key(owner)
         with self._server.told(self._where):
             client = self._server.client
-            own = [kept for app, output, kept in self._kept_here() if (app, output) == owner.place[:2]]
+            own = [kept for app, kept in self._kept_here() if app == owner.app]
             is_there = next(self._place.keys(client), None) is not None
             pipe = client.pipeline(transaction=True)
             pipe.watch(key)
@@ -216,7 +216,8 @@ class RedisSink:
         with self._server.told(self._where):
             client = self._server.client
             found = [*self._kept_here()]
-            own = [kept for app, output, kept in found if (app, output) == owner.place[:2]]
+            # The application's, whichever of its outputs and partitions: it begins anew as a whole.
+            own = [kept for app, kept in found if app == owner.app]
             if not own:
                 return
             if any(one.is_made for one in own) and len(own) == len(found):
@@ -251,15 +252,15 @@ class RedisSink:
     def _key(self, owner: SinkOwner) -> str:
         return f"{POSITIONS}:{msgspec.json.encode((self._place.name, *owner.place)).decode()}"
 
-    def _kept_here(self) -> Iterator[tuple[str, str, Kept]]:
-        """Yield what is kept of all that write to this place: their application and output, and that."""
+    def _kept_here(self) -> Iterator[tuple[str, Kept]]:
+        """Yield what is kept of all that write to this place: their application, and that."""
         client = self._server.client
         begins = f"{POSITIONS}:[{msgspec.json.encode(self._place.name).decode()},"
         for key in {*client.scan_iter(match=f"{_literal(begins)}*", count=LOOKED_AT)}:
-            _, app, output, _ = msgspec.json.decode(key.partition(b":")[2])
+            _, app, *_ = msgspec.json.decode(key.partition(b":")[2])
             kept = self._kept(client.hgetall(key))
             if kept is not None:
-                yield app, output, kept
+                yield app, kept
 
     @staticmethod
     def _kept(found: dict[bytes, bytes]) -> Kept | None:

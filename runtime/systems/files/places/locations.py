@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from runtime.model.errors import SamzaError, SerdeError
+from runtime.model.urls import shown_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +40,7 @@ class RemoteFile:
     @property
     def name(self) -> str:
         """The name of the file without its folders."""
-        return told_url(self.url).rpartition("/")[2]
+        return shown_file(self.url).rpartition("/")[2]
 
     @property
     def suffix(self) -> str:
@@ -52,12 +53,12 @@ class RemoteFile:
 
     def opened(self) -> pa.NativeFile:
         """Return it open for reading at any place; raises OSError where that can't be."""
-        with needs_pyarrow(f"{self.url} needs", "files"):
+        with needs_pyarrow(f"{self} needs", "files"):
             from runtime.systems.files.places.remote import opened_file
         return opened_file(self.url)
 
     def __str__(self) -> str:
-        return told_url(self.url)
+        return shown_file(self.url)
 
 
 @dataclass(frozen=True)
@@ -91,19 +92,6 @@ def of_http(url: str) -> bool:
     return url.partition(":")[0].lower() in ("http", "https")
 
 
-def told_url(url: str) -> str:
-    """Return a URL as it may be told: of HTTP without who asks, and what stands behind "?", which may be a signature.
-
-    >>> told_url("https://me:secret@host/a.csv?key=secret"), told_url("s3://lake/?.csv")
-    ('https://host/a.csv', 's3://lake/?.csv')
-    """
-    if not of_http(url):
-        return url
-    scheme, _, rest = url.partition("?")[0].partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
-
-
 def url_of(what: str | Path) -> str:
     """Return a URL as it is to be written, where a `Path` was made of it, which takes slashes together.
 
@@ -133,7 +121,7 @@ def files_of(what: str | Path) -> list[DataFile]:
         files = [one.file for one in found_files(what)]
         if not files:
             wrong = (
-                f"there is no file {told_url(str(what))}, nor one below it; check the URL that the stream is bound to"
+                f"there is no file {shown_file(str(what))}, nor one below it; check the URL that the stream is bound to"
             )
             raise SamzaError(wrong)
         return files

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, FSSpecHandler, PyFileSystem
 
 from runtime.model.errors import SamzaError
+from runtime.model.urls import shown_file
 from runtime.systems.files.places.locations import (
     MAGIC,
     OBJECT_STORES,
@@ -20,7 +21,6 @@ from runtime.systems.files.places.locations import (
     needs,
     of_http,
     parted,
-    told_url,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ def listed_files(url: str) -> list[tuple[str, int, float]]:
         # A server of HTTP can't tell a folder from a file: it is one by the slash behind its name.
         found = list(_listed(system, root, is_glob or (is_http and url.endswith("/"))))
     except (OSError, pa.ArrowException) as error:
-        raise SamzaError(f"can't look into {told_url(url)}: {error}; check the URL, and who may read there") from error
+        where = shown_file(url)
+        raise SamzaError(f"can't look into {where}: {error}; check the URL, and who may read there") from error
     below = [one.path[len(root) :].lstrip("/") for one in found]
     names = [f"{fixed}/{one}".strip("/") if one else fixed for one in below]
     patterns = braced(path.rstrip("/")) if is_glob else []
@@ -110,9 +111,9 @@ def remote_system(url: str) -> tuple[FileSystem, str]:
         system, root = opened_system(f"{OBJECT_STORES.get(scheme.lower(), scheme)}:{authority}")
     except (OSError, ValueError, ImportError, pa.ArrowException) as error:
         raise SamzaError(
-            f"can't open {told_url(url)}: {error}; a local run opens s3://, gs://, abfss:// and hdfs:// by Arrow, and "
-            "others, as az://, http:// and memory://, by fsspec, with the credentials that the documentation of each "
-            "names; Spark opens what its session can: on=Spark(session)"
+            f"can't open {shown_file(url)}: {error}; a local run opens s3://, gs://, abfss:// and hdfs:// by Arrow, "
+            "and others, as az://, http:// and memory://, by fsspec, with the credentials that the documentation of "
+            "each names; Spark opens what its session can: on=Spark(session)"
         ) from error
     return system, f"{root.rstrip('/')}/{path}"
 
@@ -133,8 +134,8 @@ def written_system(url: str) -> tuple[AbstractFileSystem, str]:
     Only that tells whether a file was there already where one is to be made.
     """
     if "://" not in url:
-        raise ValueError(f"fsspec knows file systems by a scheme and two slashes, and not by {url}")
-    with needs("fsspec", f"{url} needs", "files"):
+        raise ValueError(f"fsspec knows file systems by a scheme and two slashes, and not by {shown_file(url)}")
+    with needs("fsspec", f"{shown_file(url)} needs", "files"):
         from fsspec.core import url_to_fs
     # What was listed is asked for anew at each look: files come, and others write.
     system, path = url_to_fs(url, use_listings_cache=False)

@@ -1,0 +1,53 @@
+"""URLs as people may be told them: without what may be a secret."""
+
+from __future__ import annotations
+
+import re
+
+_URL = re.compile(r"((?:[a-z]+:)?([a-z][a-z0-9+.-]*)://)(.*)", re.IGNORECASE | re.DOTALL)
+_HOST = re.compile(r"([^/?@:\[]*|\[[^\]]*\])(:\d+)?(?=[/?]|$)")
+_OPTIONS = re.compile(r"\?[\w.-]+=.*", re.DOTALL)
+_WEB = re.compile(r"(webhook\+)?(http|ws)s?|listen", re.IGNORECASE)
+_CONTAINERS = {"abfs", "abfss", "wasb", "wasbs"}
+"""Schemes in which a container stands in front of the host, in the place of who connects."""
+
+
+def shown_url(url: str) -> str:
+    """Return a URL without who connects, in front of the host, and without options behind it; a path as it is.
+
+    Of the web all that stands behind "?" may be a signature; elsewhere a "?" that begins no option is part of a glob.
+
+    >>> shown_url("postgres://me:secret@db/shop?table=orders"), shown_url("orders.jsonl")
+    ('postgres://db/shop', 'orders.jsonl')
+    >>> shown_url("https://me:secret@host/a.csv?secret"), shown_url("growing:s3://key:secret@lake/?/a@b.csv")
+    ('https://host/a.csv', 'growing:s3://lake/?/a@b.csv')
+    """
+    is_of_web, found = _without_user(url)
+    return found.partition("?")[0] if is_of_web else _OPTIONS.sub("", found)
+
+
+def shown_file(url: str) -> str:
+    """Return the URL of a file, or of several, in whose names all characters count but in those of the web.
+
+    >>> shown_file("https://me:secret@host/a.csv?key=secret"), shown_file("s3://key:secret@lake/a?b=1.csv")
+    ('https://host/a.csv', 's3://lake/a?b=1.csv')
+    """
+    is_of_web, found = _without_user(url)
+    return found.partition("?")[0] if is_of_web else found
+
+
+def _without_user(url: str) -> tuple[bool, str]:
+    """Return whether a URL is of the web, and the URL without who connects."""
+    found = _URL.fullmatch(url)
+    if found is None:
+        return False, url
+    start, scheme, rest = found.groups()
+    if "@" in rest and not _HOST.match(rest):
+        authority = re.split("[/?]", rest, maxsplit=1)[0]
+        who, at, host = authority.rpartition("@")
+        if not at:
+            # A secret with a slash or a question mark in it, which nobody has escaped.
+            rest = rest.rpartition("@")[2]
+        elif ":" in who or scheme.lower() not in _CONTAINERS:
+            rest = host + rest[len(authority) :]
+    return _WEB.fullmatch(scheme) is not None, start + rest
