@@ -64,7 +64,7 @@ class Functions:
         operator, context = spec.owner_of(name), self.contexts[spec.op_id or ""]
         if isinstance(thing, Aggregation):
             # The very same where nothing in it is of this task alone: so tasks share what is made of it.
-            if not around and not any(map(_is_opened, thing.functions)):
+            if not thing.functions or not (around or any(map(_is_opened, thing.functions))):
                 return thing
             return thing.made_of(lambda function: self._ready(function, spec, name, around))
         if not callable(thing):
