@@ -119,7 +119,7 @@ def trial(
     with child(write, source, seed) as writer:
         for _ in range(KILLS):
             with child(run, data, source, False, without) as process:
-                assert not wait(process, chance.uniform(0.05, 0.8)), process.result()
+                assert not wait(process, chance.uniform(0.05, 1.2)), process.result()
                 process.send(signal.SIGKILL)
                 process.wait()
                 counts[f"kills on {source.kind}"] += 1

@@ -142,7 +142,7 @@ class TableSink:
             if name not in names:
                 raise SamzaError(f"{self._where}: key={name!r} is no column of {names}: name columns of the value")
         self._target = Target(self._table, columns, self._key)
-        self._rows_of = rows_maker(columns, self._dialect.adapt.get)
+        self._rows_of = rows_maker(columns, self._dialect.adapt.get, self._where)
         of_key = [next(column for column in columns if column.name == name) for name in self._key]
         self._key_of = key_maker(of_key, self._dialect.adapt.get, self._where)
 
