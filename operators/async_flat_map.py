@@ -33,6 +33,11 @@ ANSWERS: EntryKinds = {
 }
 
 
+def encoded_place(hashed: int, offset: int, partition: int, question: int, stream: bytes) -> bytes:
+    """Return the place of an answer as bytes."""
+    return _PLACE.pack(ANSWER, hashed + SHIFT, offset + SHIFT, partition + SHIFT, question + SHIFT) + stream
+
+
 class AnswerPlace(NamedTuple):
     """The place of an answer: the record that was asked about, and a digest of the question."""
 
@@ -45,8 +50,7 @@ class AnswerPlace(NamedTuple):
 
     def encoded(self) -> bytes:
         """Return the place as bytes."""
-        hashed, offset, partition, question, stream = self
-        return _PLACE.pack(ANSWER, hashed + SHIFT, offset + SHIFT, partition + SHIFT, question + SHIFT) + stream
+        return encoded_place(*self)
 
     @staticmethod
     def of(place: bytes) -> AnswerPlace:

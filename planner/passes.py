@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 
-import networkx
 from msgspec.structs import replace
 
 from operators.async_flat_map import AsyncFlatMap
@@ -26,7 +25,7 @@ from planner.codegen.fusion import LONGEST_RUN, functions_of, fuse, kinds_in, wo
 from planner.codegen.scalars import taken_apart
 from planner.model.errors import refuse
 from planner.model.function_names import label_of
-from planner.model.graph import Graph, intermediate
+from planner.model.graph import Graph, intermediate, parents_first, reached
 from planner.model.identities import NAME
 from planner.model.levers import ALL, Levers
 from planner.model.plan import OperatorPlan, Options, Plan, Role, SegmentPlan, StagePlan, StorePlan, StreamPlan
@@ -286,22 +285,21 @@ def _writers_first(graph: Graph, members: list[list[str]]) -> list[list[str]]:
     """
     stage_of = {id: number for number, ids in enumerate(members) for id in ids}
     cuts = [(id, child) for id, spec in graph.specs.items() if spec.repartitions for child in graph.children(id)]
-    between = networkx.DiGraph((stage_of[id], stage_of[child]) for id, child in cuts)
+    writers: dict[int, set[int]] = {stage: set() for stage in range(len(members))}
+    for id, child in cuts:
+        writers[stage_of[child]].add(stage_of[id])
     # Watermarks go from stage to stage, so in a circle each would wait for itself.
-    circles = list(networkx.strongly_connected_components(between))
     for _, child in reversed(cuts):
-        circle = next(found for found in circles if stage_of[child] in found)
-        if len(circle) > 1 or between.has_edge(stage_of[child], stage_of[child]):
+        if stage_of[child] in reached(writers.__getitem__, stage_of[child]):
             wrong = "it brings messages together with what was repartitioned from them, and would wait for itself"
             raise refuse(graph.specs[child], wrong, ".partition_by(...) on both, before they meet")
-    between.add_nodes_from(range(len(members)))
     depths, place = _depths(graph), {id: n for n, id in enumerate(graph.specs)}
 
     # In the order in which operators were written, so that stages have the same numbers from run to run.
     def near(stage: int) -> tuple[int, int]:
         return max(map(depths.__getitem__, members[stage])), place[members[stage][0]]
 
-    ordered = [members[stage] for stage in networkx.lexicographical_topological_sort(between, key=near)]
+    ordered = [members[stage] for stage in parents_first(writers, near)]
     assert sum(map(len, ordered)) == len(stage_of), "each operator is in one stage"
     return ordered
 

@@ -73,12 +73,12 @@ def _entries() -> App:
 busy_app, blocked_app = _with(busy, "busy"), _with(blocked, "blocked")
 
 
-def fill(path: Path, number: int, end: bool = True) -> None:
+def fill(path: Path, number: int, end: bool = True, partitions: int = 1) -> None:
     log = LogEnvironment(path)
-    log.create_stream("numbers", StreamConfig())
+    log.create_stream("numbers", StreamConfig(partitions=partitions))
     for first in range(0, number, 10_000):
         values = [b"%d" % one for one in range(first, min(first + 10_000, number))]
-        log.append([Append("numbers", 0, Batch(values))])
+        log.append([Append("numbers", first // 10_000 % partitions, Batch(values))])
     if end:
         log.end_stream("numbers")
     log.close()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
-from functools import partial, update_wrapper
+from functools import cached_property, partial, update_wrapper
 from functools import reduce as reduced
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_origin, overload
 
@@ -95,6 +95,18 @@ class Aggregation(Generic[V, R]):
         names = ("init", "add", "merge", "finish") + (() if self.remove is None else ("remove",))
         named = {name: ready(getattr(self, name)) for name in names}
         return replace(self, **named)
+
+    @cached_property
+    def functions(self) -> tuple[Callable[..., object], ...]:
+        """The user's functions in it, which `made_of` makes ready."""
+        found: list[Callable[..., object]] = []
+
+        def seen(function: Callable[..., object]) -> Callable[..., object]:
+            found.append(function)
+            return function
+
+        self.made_of(seen)
+        return tuple(found)
 
     def leaves(self) -> Iterator[Aggregation[V, Any]]:
         """Yield the aggregations that it consists of, each of which has none side by side within."""

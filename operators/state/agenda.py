@@ -91,7 +91,9 @@ class Agenda(Generic[P]):
     def _come_up(self) -> None:
         at = self._at = heappop(self._heap)
         times = self._times
-        self._current = sorted((place for place in self._places.pop(at) if times.get(place) == at), key=self._rank)
+        current = self._current = [place for place in self._places.pop(at) if times.get(place) == at]
+        if len(current) > 1:
+            current.sort(key=self._rank)
         self._taken = 0
 
 

@@ -24,6 +24,9 @@ Place = tuple[Bounds, Key]
 """The place of what may become one window: 0 for all of a key, else a window's start, or a user's own bounds."""
 ALL = (0,)
 """The place of all windows of a key that may merge."""
+Mine = tuple[list[int], list[Any]]
+"""The values of one key in one window, with their rows in a batch before them."""
+Grouping = dict[Key, Mine]
 Assigned = tuple[Bounds, int, int, int]
 """A window of a value: its place, its bounds, and the watermark from which on the value is late there."""
 
@@ -45,6 +48,38 @@ class Early(NamedTuple):
     stamp: int
     firing: Firing | None = None
     """The pane, where others are withdrawn with it."""
+
+
+def in_turn(parts: list[Grouping]) -> Grouping:
+    """Return the values of all parts, those of each key in the order of their rows.
+
+    >>> in_turn([{"a": ([2, 5], ["c", "f"])}, {"a": ([3], ["d"]), "b": ([4], ["e"])}])
+    {'a': ([2, 3, 5], ['c', 'd', 'f']), 'b': ([4], ['e'])}
+    """
+    found: Grouping = {}
+    mixed: set[Key] = set()
+    for part in parts:
+        for key, (rows, values) in part.items():
+            if key not in found:
+                found[key] = rows, values
+                continue
+            before, held = found[key]
+            if before[-1] > rows[0]:
+                mixed.add(key)
+            found[key] = before + rows, held + values
+    for key in mixed:
+        rows, values = found[key]
+        places = sorted(range(len(rows)), key=rows.__getitem__)
+        found[key] = [*map(rows.__getitem__, places)], [*map(values.__getitem__, places)]
+    return found
+
+
+class Due(NamedTuple):
+    """The pane that is due first: so many values of its key are in it, and the row and the stamp at which it is due."""
+
+    taken: int
+    row: int
+    stamp: int
 
 
 class TriggeredWindowOperator(Assigning):
@@ -138,26 +173,21 @@ class TriggeredWindowOperator(Assigning):
 
     def _process_groups(self, batch: Batch) -> tuple[Batch, list[int]]:
         """Group the rows by window and key; return the early panes, and the rows that are too late."""
-        groups = Groups(self.windows, self._lateness_ms + self._waits_ms, waits_ms=self._waits_ms)
-        late = groups.gather(batch, range(len(batch)))
-        by_slot: dict[Slot, list[dict[Key, list[int]]]] = {}
-        for slots, group in groups.by_slots.items():
+        groups = Groups(self.windows, self._lateness_ms + self._waits_ms, waits_ms=self._waits_ms, in_turn=True)
+        late = groups.gather(batch)
+        by_slot: dict[Slot, list[Grouping]] = {}
+        for slots, gathered in groups.by_slots.items():
+            group = {key: (mine[1::2], mine[::2]) for key, mine in gathered.items()}
             for slot in slots:
                 by_slot.setdefault(slot, []).append(group)
         found: list[Early] = []
         for slot, parts in by_slot.items():
-            rows = parts[0]
-            if len(parts) > 1:
-                # A window gets its values in the order in which they came, from whichever stretch of time they are.
-                rows = {}
-                for part in parts:
-                    for key, some in part.items():
-                        rows[key] = rows[key] + some if key in rows else some
-                rows = {key: sorted(some) for key, some in rows.items()}
+            # A window gets its values in the order in which they came, from whichever stretch of time they are.
+            of_slot = parts[0] if len(parts) == 1 else in_turn(parts)
             if slot.due == slot.end + self._waits_ms:
-                self._fold(slot, rows, batch, found)
+                self._fold(slot, of_slot, batch, found)
             else:
-                self._set_aside(slot, rows, batch.values)
+                self._set_aside(slot, of_slot)
         panes = self._no_panes()
         found.sort(key=itemgetter(0, 1, 2))
         if self._retracts:
@@ -167,13 +197,15 @@ class TriggeredWindowOperator(Assigning):
             self._emit_early(panes, found)
         return panes, late
 
-    def _fold(self, slot: Slot, rows: dict[Key, list[int]], batch: Batch, found: list[Early]) -> None:
+    def _fold(self, slot: Slot, group: Grouping, batch: Batch, found: list[Early]) -> None:
         """Fold the values of a batch that are in time for a shared window in, by key, up to each early pane."""
         due, start, end = slot
         bounds = (start,)
-        frame, trigger, values = self._frame(bounds, end), self._trigger, batch.values
+        frame, trigger = self._frame(bounds, end), self._trigger
         changed, add, init = frame.changed, self.aggregation.add, self.aggregation.init
-        for key, mine in rows.items():
+        timestamps, stamps, now_ms = batch.timestamps, batch.stamps, self._now_ms
+        assert timestamps is not None and stamps is not None
+        for key, mine in group.items():
             spans = changed.get(key)
             if spans is None:
                 spans = self._changing(frame, key)
@@ -185,46 +217,53 @@ class TriggeredWindowOperator(Assigning):
                 spans.open.append(into)
                 if trigger is not None:
                     into.early = trigger.begin()
-            if trigger is None:
+            rows, values = mine
+            begun = 0
+            if trigger is not None:
+                into.early, taken, row, stamp = trigger.take(into.early, rows, 0, timestamps, stamps, now_ms)
+                if row >= 0:
+                    first = Due(taken, row, stamp)
+                    begun = self._cut(trigger, into, key, mine, batch, first, found)
+            # Mostly no pane is due, and all are added at once.
+            if begun < len(values):
                 held = into.held[0] if into.held else init()
-                into.held = (add(held, [*map(values.__getitem__, mine)]),)
-                into.size += len(mine)
-            else:
-                self._fold_by_trigger(trigger, into, key, mine, batch, found)
-                if not trigger.at_once:
-                    self._look_again((bounds, key), spans)
+                into.held = (add(held, values[begun:] if begun else values),)
+                into.size += len(values) - begun
+            if trigger is not None and not trigger.at_once:
+                self._look_again((bounds, key), spans)
         self._due.add((bounds, None), due)
 
-    def _fold_by_trigger(
-        self, trigger: Trigger, into: Span, key: Key, rows: list[int], batch: Batch, found: list[Early]
-    ) -> None:
-        values, timestamps, stamps = batch.values, batch.timestamps, batch.stamps
+    def _cut(
+        self, trigger: Trigger, into: Span, key: Key, mine: Mine, batch: Batch, first: Due, found: list[Early]
+    ) -> int:
+        """Add the values of a key up to each pane that is due, the first of which is; return how many are added."""
+        (rows, values), timestamps, stamps = mine, batch.timestamps, batch.stamps
         assert timestamps is not None and stamps is not None
-        taken, row = 0, 0
+        begun, (taken, row, stamp) = 0, first
         while row >= 0:
-            begun = taken
-            into.early, taken, row, stamp = trigger.take(into.early, rows, begun, timestamps, stamps, self._now_ms)
             if taken > begun:
-                some = rows[begun:taken] if taken - begun < len(rows) else rows
                 held = into.held[0] if into.held else self.aggregation.init()
-                into.held = (self.aggregation.add(held, [*map(values.__getitem__, some)]),)
+                into.held = (self.aggregation.add(held, values[begun:taken]),)
                 into.size += taken - begun
-            if row >= 0 and self._retracts:
+            if self._retracts:
                 found.append(Early(row, into.end, into.start, key, 0, None, stamp, self._early(into, stamp)))
-            elif row >= 0:
+            else:
                 into.early = trigger.after(into.early)
                 if into.size or into.index:
                     held, stamp = self._shown(into, goes_on=True), max(stamp, min(self._reached, into.end - 1))
                     found.append(Early(row, into.end, into.start, key, into.index, held, stamp))
                     into.index += 1
+            begun = taken
+            into.early, taken, row, stamp = trigger.take(into.early, rows, begun, timestamps, stamps, self._now_ms)
         assert taken == len(rows), "all values are in their window when no pane is due any more"
+        return begun
 
-    def _set_aside(self, slot: Slot, rows: dict[Key, list[int]], values: list[Any]) -> None:
+    def _set_aside(self, slot: Slot, group: Grouping) -> None:
         """Hold the values of one stamp that are late for a shared window until event time has passed the stamp."""
         due, start, end = slot
         stamp, again, bounds = due - 1, self._again, (start,)
         frame = self._frame(bounds, end)
-        for key, mine in rows.items():
+        for key, (_, mine) in group.items():
             spans = frame.changed.get(key)
             if spans is None:
                 spans = self._changing(frame, key)
@@ -234,7 +273,7 @@ class TriggeredWindowOperator(Assigning):
                 if again is not None:
                     late[0].early = again.begin()
             (span,) = late
-            span.new += map(values.__getitem__, mine)
+            span.new += mine
             span.size += len(mine)
             if again is not None:
                 for _ in mine:
@@ -298,9 +337,10 @@ class TriggeredWindowOperator(Assigning):
             else:
                 place = (bounds, key)
                 spans = self._read(place)
-                firing = self._fire(spans, due - self._waits_ms)
-                self._look_again(place, spans)
-                self._emit(panes, key, firing)
+                if not (self._is_plainly_late(spans) and self._fire_late(bounds, key, spans, due, panes)):
+                    firing = self._fire(spans, due - self._waits_ms)
+                    self._look_again(place, spans)
+                    self._emit(panes, key, firing)
                 if spans.is_empty:
                     self._drop(self._frames[bounds], key)
         return panes if panes.values else None
@@ -498,6 +538,7 @@ class TriggeredWindowOperator(Assigning):
             return
         # Where a trigger goes by the clock, or panes are withdrawn, more than one pane may be due for a key.
         is_one = not self._retracts and (self._trigger is None or not self._trigger.by_clock)
+        goes_on, is_over = self._lateness_ms > 0, frame.end + self._lateness_ms <= at
         fired: list[tuple[Key, Any, int]] = []
         while left and (most is None or len(panes) + len(fired) < most):
             key = left.pop()
@@ -505,16 +546,18 @@ class TriggeredWindowOperator(Assigning):
             if spans is None:
                 spans = self._changing(frame, key)
             if is_one and spans.open:
-                (span,) = spans.open
+                span = spans.open.pop()
                 # At its end nothing late can be due: the stamps of late values are beyond it.
-                assert span.end == frame.end <= at and not span.new
-                spans.open = []
+                assert span.end == frame.end <= at and not span.new and not spans.open
                 if span.held and (span.size or span.index):
-                    fired.append((key, self._shown(span, goes_on=self._lateness_ms > 0), span.index))
+                    fired.append((key, self._shown(span, goes_on), span.index))
                     span.index += 1
-                self._keep_fired(spans, span)
-            elif is_one and not spans.aside and not any(span.has_changed for span in spans.fired):
-                spans.fired = [span for span in spans.fired if span.end + self._lateness_ms > at]
+                if goes_on:
+                    self._keep_fired(spans, span)
+            elif is_one and not spans.aside and not (spans.fired and spans.fired[0].has_changed):
+                assert len(spans.fired) <= 1, "all that a key has in a shared window is one"
+                if is_over:
+                    spans.fired.clear()
             else:
                 self._emit_all(panes, frame, fired)
                 firing = self._fire(spans, at)
@@ -523,7 +566,7 @@ class TriggeredWindowOperator(Assigning):
                     left.append(key)
                 else:
                     self._look_again((bounds, key), spans)
-            if spans.is_empty:
+            if not (spans.open or spans.fired or spans.aside):
                 self._drop(frame, key)
         self._emit_all(panes, frame, fired)
         self._leave(bounds, left, due)
@@ -576,6 +619,32 @@ class TriggeredWindowOperator(Assigning):
         spans.fired = [span for span in spans.fired if span.has_changed or span.end + self._lateness_ms > due]
         return None
 
+    def _is_plainly_late(self, spans: Spans) -> bool:
+        """Whether nothing is to be done but a pane of late values of one stamp, for a window that has fired."""
+        is_plain = self._shared and self._again is None and not self._retracts
+        return is_plain and not spans.open and len(spans.aside) == len(spans.fired) == 1
+
+    def _fire_late(self, bounds: Bounds, key: Key, spans: Spans, due: int, panes: Batch) -> bool:
+        """Emit the pane of late values that are all there is to do, as `_fire` does; False where they are not due."""
+        assert panes.keys is not None and panes.timestamps is not None and panes.stamps is not None
+        ((stamp, (late,)),) = spans.aside.items()
+        (span,) = spans.fired
+        if stamp >= due - self._waits_ms or span.new or span.gone or late.gone:
+            return False
+        span.held = (self.aggregation.add(span.held[0] if span.held else self.aggregation.init(), late.new),)
+        spans.aside.clear()
+        span.size += late.size
+        span.stamp = max(span.stamp, stamp)
+        start, end = span.start, span.end
+        result = self.aggregation.finish(self._shown(span, goes_on=True))
+        panes.values.append(Pane(self.keys.decode(key), start, end, result, span.index, TIMINGS["late"]))
+        panes.keys.append(key)
+        panes.timestamps.append(max(end - 1, self.earliest))
+        panes.stamps.append(max(span.stamp, end - 1))
+        span.index += 1
+        self._due.add((bounds, None), end + self._lateness_ms + self._waits_ms)
+        return True
+
     def _early_due(self, span: Span) -> int:
         """Return the watermark at which a window has an early pane: before its end, or it has none.
 
@@ -602,7 +671,10 @@ class TriggeredWindowOperator(Assigning):
         """Keep a window that has fired while late values may come."""
         if self._lateness_ms:
             span.early = None if self._again is None else self._again.begin()
-            put(spans.fired, span, self.aggregation, self._again)
+            if spans.fired:
+                put(spans.fired, span, self.aggregation, self._again)
+            else:
+                spans.fired.append(span)
 
     def _firing(self, span: Span, timing: Timing, stamp: int, goes_on: bool) -> Firing | None:
         """Take a pane from a window, which keeps the values that its further panes have as well.

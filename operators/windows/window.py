@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice, repeat
+from operator import itemgetter
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 
 import msgspec
@@ -602,11 +603,14 @@ def plainness(aggregation: Aggregation[Any, Any]) -> Callable[[Any], bool]:
     asked = [place for place, part in enumerate(aggregation.parts) if not keeps_numbers(part)]
     if not asked:
         return is_plain
+    # A slice for one, as the parts of it are asked for in C.
+    parts_of = itemgetter(*asked) if len(asked) > 1 else itemgetter(slice(asked[0], asked[0] + 1))
 
     def are_plain(held: Any) -> bool:
-        if type(held) is not tuple:
-            return is_plain(held)
-        return all(type(held[place]) in UNCHANGEABLE or is_plain(held[place]) for place in asked)
+        return is_plain(held) if type(held) is not tuple else are_unchangeable(parts_of(held))
+
+    def are_unchangeable(parts: tuple[Any, ...]) -> bool:
+        return UNCHANGEABLE.issuperset(map(type, parts)) or all(map(is_plain, parts))
 
     return are_plain
 

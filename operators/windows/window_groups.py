@@ -29,11 +29,20 @@ class Groups:
 
     A value is late at a window whose end its stamp, the watermark of its own source, has reached. It still counts
     there while the stamp is less than `lateness_ms` beyond: in a firing of its own, or in the only one of a window that
-    `waits_ms` so long.
+    `waits_ms` so long. Where they are gathered `in_turn`, each value is followed by its row.
     """
 
-    def __init__(self, windows: WindowType, lateness_ms: int = 0, counted: bool = False, waits_ms: int = 0) -> None:
+    def __init__(
+        self,
+        windows: WindowType,
+        lateness_ms: int = 0,
+        counted: bool = False,
+        waits_ms: int = 0,
+        in_turn: bool = False,
+    ) -> None:
+        assert not (counted and in_turn), "what is only counted has no order"
         self.counted = counted
+        self.in_turn = in_turn
         self.by_slots: dict[tuple[Slot, ...], Any] = {}
         self.places: dict[tuple[Slot, ...], tuple[int, int]] = {}
         """A timestamp and a stamp that belong to these slots, where they were asked for by these."""
@@ -64,8 +73,13 @@ class Groups:
     def of(self, windows: Iterable[tuple[int, int]], stamp: int, timestamp: int = 0) -> Any:
         """Return the group of a value in these windows, None where it is too late for all of them."""
         waits_ms, lateness_ms = self._waits_ms, self._lateness_ms
-        slots = tuple(
-            Slot(max(end + waits_ms, stamp + 1), start, end) for start, end in windows if stamp < end + lateness_ms
+        # Of a list, as late values ask one by one, and a generator costs more than the slot of one.
+        slots = (
+            *[
+                Slot(end + waits_ms if end + waits_ms > stamp else stamp + 1, start, end)
+                for start, end in windows
+                if stamp < end + lateness_ms
+            ],
         )
         group = self.by_slots.get(slots)
         if group is None and slots:
@@ -73,11 +87,8 @@ class Groups:
             self.places[slots] = timestamp, stamp
         return group
 
-    def gather(self, batch: Batch, values: Iterable[Any] | None = None) -> list[int]:
-        """Group the rows of a batch that have keys, times and stamps; return the places of those that are too late.
-
-        What is given for `values` is grouped in the place of the batch's own.
-        """
+    def gather(self, batch: Batch) -> list[int]:
+        """Group the rows of a batch that have keys, times and stamps; return the places of those that are too late."""
         keys, timestamps, stamps = batch.keys, batch.timestamps, batch.stamps
         assert keys is not None and timestamps is not None and stamps is not None
         low, high, group = self.place(timestamps[0], stamps[0]) if keys else LATE
@@ -92,8 +103,8 @@ class Groups:
         ):
             group += keys
             return late
-        columns = zip(batch.values if values is None else values, keys, timestamps, stamps, strict=True)
-        counted = self.counted
+        columns = zip(batch.values, keys, timestamps, stamps, strict=True)
+        counted, in_turn = self.counted, self.in_turn
         for row, (value, key, timestamp, stamp) in enumerate(columns):
             into = group
             if not low <= timestamp < high > stamp:
@@ -105,6 +116,11 @@ class Groups:
                 late.append(row)
             elif counted:
                 into.append(key)
+            elif in_turn:
+                # One list for both: to look the key up again costs more than to take the two apart.
+                mine = into[key]
+                mine.append(value)
+                mine.append(row)
             else:
                 into[key].append(value)
         return late

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
-import networkx
-
 from operators.async_flat_map import AsyncFlatMap
 from planner.model.graph import Graph
 from planner.model.plan import StagePlan
@@ -30,6 +26,6 @@ def makes_one_call(stage: StagePlan, graph: Graph) -> str | None:
 
 def _leads_once(graph: Graph, entry: str, id: str) -> bool:
     """Whether a message comes from one operator to another at most once."""
-    # Two ways are enough to say no; a graph that forks and merges has exponentially many.
-    ways = list(islice(networkx.all_simple_paths(graph.edges, entry, id), 2))
-    return len(ways) == 1 and not any(graph.specs[between].fans_out for between in ways[0])
+    inside = graph.below(entry) & {id, *graph.above(id)}
+    is_one_way = all(len({entry, *inside}.intersection(graph.parents(one))) == 1 for one in inside)
+    return id in inside and is_one_way and not any(graph.specs[one].fans_out for one in (entry, *inside))

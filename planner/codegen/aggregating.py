@@ -21,6 +21,7 @@ KINDS: dict[str, Any] = {
     "INTS": {int},
     "WHOLE": frozenset({int, bool}),
     "FLOATS": {float},
+    "NONE": type(None),
     "NUMBERS": frozenset({int, float, type(None)}),
 }
 """The names of types that are written: of what was read, and of the accumulators that numbers are compared with."""
@@ -76,9 +77,12 @@ def written(aggregation: Aggregation[V, R]) -> str:
                         state1 = add1(state1, [one1])
             else:
                 state0 = state0 + len(values)
-                read1 = [read for value in values if (read := value[0]) is not None]
+                read1 = [value[0] for value in values]
+                kinds = {*map(type, read1)}
+                if NONE in kinds:
+                    read1 = [read for read in read1 if read is not None]
+                    kinds.remove(NONE)
                 if read1:
-                    kinds = {*map(type, read1)}
                     if kinds <= WHOLE:
                         total_read1 = sum(read1)
                         state1 = (state1[0] + total_read1, *state1[1:])
@@ -111,7 +115,7 @@ def _adding(aggregation: Aggregation[V, R], slots: list[WrittenPart], reads: dic
         of_it = [slot for slot in slots if slot.read == read]
         found = read.replace("read", "one")
         one += [f"{found} = {text}", f"if {found} is not None:", *_indented(_added(of_it, read, found))]
-        body.append(f"{read} = [read for value in values if (read := {text}) is not None]")
+        body += _read_off(text, read, _asks_kinds(of_it))
         if any(any(slot.part.code[:3]) for slot in of_it):
             body += [f"if {read}:", *_indented(_added(of_it, read))]
         else:
@@ -151,10 +155,11 @@ def _added(slots: list[WrittenPart], read: str, one: str = "") -> Iterator[str]:
     others = [slot for slot in slots if not slot.part.code.add]
     numbers = {slot.number: slot.part.code.numbers for slot in others}
     ints = {slot.number: slot.part.code.ints or slot.part.code.numbers for slot in others}
-    if not any(ints.values()):
+    if not _asks_kinds(slots):
         yield from (slot.add("", one) for slot in others)
         return
-    yield f"kind = type({one})" if one else f"kinds = {{*map(type, {read})}}"
+    if one:
+        yield f"kind = type({one})"
     # A sum takes a bool, as a comparison comes to, for the int that it is; the largest of some stays a bool.
     if all(slot.part.code.ints for slot in others):
         yield "if kind in WHOLE:" if one else "if kinds <= WHOLE:"
@@ -171,6 +176,21 @@ def _added(slots: list[WrittenPart], read: str, one: str = "") -> Iterator[str]:
         yield from _indented(slot.add(numbers[slot.number], one) for slot in others)
     yield "else:"
     yield from _indented(slot.add("", one) for slot in others)
+
+
+def _asks_kinds(slots: list[WrittenPart]) -> bool:
+    """Whether one of them adds numbers by an expression, as the types of what was read allow."""
+    return any(slot.part.code.ints or slot.part.code.numbers for slot in slots if not slot.part.code.add)
+
+
+def _read_off(text: str, read: str, asks_kinds: bool) -> list[str]:
+    """Return the lines that read an expression off all values, without any None, and find the types of that."""
+    if not asks_kinds:
+        return [f"{read} = [read for value in values if (read := {text}) is not None]"]
+    # The types tell of a None as well, so that none is looked for value by value.
+    found = f"{read} = [{text} for value in values]", f"kinds = {{*map(type, {read})}}"
+    without = f"{read} = [read for read in {read} if read is not None]", "kinds.remove(NONE)"
+    return [*found, "if NONE in kinds:", *_indented(without)]
 
 
 def _shared(texts: Collection[str], read: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from operators.core.base import EARLIEST_MS
 from operators.partition_by import PartitionBy
@@ -62,8 +63,9 @@ class _FoldingWriter(Writer):
     """Writes a loop over the values of one source partition.
 
     In the window at hand, `low` <= timestamp < `high`, nothing is late: the watermark, `highest` less the disorder
-    allowed, has not reached `high`. Whatever could change that gives up the bounds. No time there is too early, so only
-    where not every message comes to a window all times are looked at.
+    allowed, has not reached `high`. Whatever could change that gives up the bounds; a late value, which has a group and
+    no bounds, does not. No time there is too early, so only where not every message comes to a window all times are
+    looked at.
     """
 
     def __init__(self, graph: Graph, entry: str, inline: bool, disorder_ms: int) -> None:
@@ -111,21 +113,23 @@ class _FoldingWriter(Writer):
         n = list(self.exits).index(id)
         rekeys = self.graph.specs[id].rekeys
         key = f"key{n}" if rekeys else "key"
-        add = (_fold_of(self.graph, id) or "pass").format(value=value, key=key, group=f"group{n}")
+        adding = partial((_fold_of(self.graph, id) or "pass").format, value=value, key=key)
         stamp = f"highest - {self.disorder_ms}"
         looks = depth == IN_LOOP and not self.all_come
         self.all_come |= looks
         for line in (
             *(self._reading_key(id, n, value) if rekeys else ()),
             f"if low{n} <= timestamp < high{n}:",
-            f"    {add}",
+            f"    {adding(group=f'group{n}')}",
             "else:",
             *([INDENT + line for line in EARLY] if looks else ()),
-            f"    low{n}, high{n}, group{n} = place{n}(timestamp, {stamp})",
-            f"    if group{n} is None:",
+            f"    begins, ends, group = place{n}(timestamp, {stamp})",
+            "    if begins < ends:",
+            f"        low{n}, high{n}, group{n} = begins, ends, group",
+            "    if group is None:",
             f"        late{n}.append(({value}, {key}, timestamp, {stamp}, ~rest.__length_hint__()))",
             "    else:",
-            f"        {add}",
+            f"        {adding(group='group')}",
         ):
             yield SourceLine(INDENT * depth + line, id)
 

@@ -11,7 +11,6 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import msgspec
-import networkx
 
 from operators.core.policies import Fail
 from operators.io import Input
@@ -392,7 +391,7 @@ class Writer:
     def _reached(self) -> list[str]:
         """Return the operators in the loop of the segment, parents first."""
         found = {self.entry}
-        for id in networkx.topological_sort(self.graph.edges):
+        for id in self.graph.specs:
             if self.code_of(id) is not None and found.intersection(self.graph.streams_into(id)):
                 found.add(id)
         return [id for id in self.graph.specs if id in found and id != self.entry]

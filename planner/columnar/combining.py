@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from dataclasses import replace
 
-from operators.aggregations.aggregation import Aggregation
 from operators.core.base import Spec
 from operators.core.policies import DeadLetterPolicy, Fail
 from operators.partition_by import ByFunction, PartitionBy
@@ -54,22 +52,10 @@ def _why_not(spec: PartitionBy, window: Window) -> str | None:
     # It is asked with each message, and a folded row has many.
     if isinstance(spec.by, ByFunction):
         return "a function of yours chooses the partition of each message"
-    if any(not inspect.isroutine(function) for function in functions_of(aggregation)):
+    if any(not inspect.isroutine(function) for function in aggregation.functions):
         return f"{aggregation} has an object of yours, which is opened where the window is"
     return None
 
 
 def _fails(spec: Spec) -> bool:
     return spec.on_error is None or isinstance(spec.on_error, Fail)
-
-
-def functions_of(aggregation: Aggregation[object, object]) -> list[Callable[..., object]]:
-    """Return the user's functions in an aggregation."""
-    found: list[Callable[..., object]] = []
-
-    def seen(function: Callable[..., object]) -> Callable[..., object]:
-        found.append(function)
-        return function
-
-    aggregation.made_of(seen)
-    return found

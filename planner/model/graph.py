@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import TopologicalSorter
+from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar
-
-import networkx
 
 from operators.core.base import Serde, Spec
 from operators.io import Input, TableInput
@@ -15,15 +15,15 @@ from operators.joins.table_join import TableJoin
 from operators.joins.temporal_join import TemporalJoin
 
 S = TypeVar("S", bound=Spec)
+N = TypeVar("N", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Specs by id, parents before children, and the networkx graph of ids between them."""
+    """Specs by id, parents before children."""
 
     app: str
     specs: dict[str, Spec]
-    edges: networkx.DiGraph[str]
 
     def of(self, kind: type[S]) -> Mapping[str, S]:
         """Return the operators of one class, by id: where more is asked of a spec than the traits that all have."""
@@ -53,7 +53,15 @@ class Graph:
 
     def children(self, id: str) -> list[str]:
         """Return the operators that read what `id` emits, in the order in which the user wrote them."""
-        return list(self.edges.successors(id))
+        return self._children[id]
+
+    @cached_property
+    def _children(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {id: [] for id in self.specs}
+        for id in self.specs:
+            for parent in dict.fromkeys(self.parents(id)):  # a join of a stream with itself reads it once
+                found[parent].append(id)
+        return found
 
     def is_headed(self, id: str) -> bool:
         """Whether somebody below asks for the headers of what an operator hands on; else nobody carries them."""
@@ -62,26 +70,30 @@ class Graph:
 
     def below(self, id: str) -> set[str]:
         """Return every operator that messages from `id` may come to."""
-        return set(networkx.descendants(self.edges, id))
+        return reached(self._children.__getitem__, id)
 
     def above(self, id: str) -> set[str]:
         """Return every operator whose messages may come to `id`, in whatever form."""
-        return set(networkx.ancestors(self.edges, id))
+        return reached(self.parents, id)
 
     @cached_property
     def stages(self) -> list[set[str]]:
         """The operators that hang together once the graph is cut below every repartitioning, and below tables."""
-        uncut = networkx.DiGraph(
-            (parent, child)
-            for parent, child in self.edges.edges
-            if not self.specs[parent].repartitions and not self.specs[parent].looked_into
-        )
-        # A table alone makes no stage: it belongs to whoever looks into it.
-        uncut.add_nodes_from(id for id, spec in self.specs.items() if not spec.looked_into)
-        # All that reads one intermediate stream is one stage: each of its records is then read, and consumed, once.
-        for id in (id for id, spec in self.specs.items() if spec.repartitions):
-            networkx.add_path(uncut, self.children(id))
-        return [*networkx.weakly_connected_components(uncut)]
+        stage_of: dict[str, set[str]] = {}
+        for op_id, spec in self.specs.items():
+            # A table alone makes no stage: it belongs to whoever looks into it.
+            if spec.looked_into:
+                continue
+            stage_of.setdefault(op_id, {op_id})
+            # All that reads one intermediate stream is one stage: each of its records is then read, and consumed, once.
+            first, *others = (self.children(op_id) or [op_id]) if spec.repartitions else [op_id, *self.children(op_id)]
+            for other in others:
+                large, small = stage_of.setdefault(first, {first}), stage_of.setdefault(other, {other})
+                if large is not small:
+                    large, small = (small, large) if len(large) < len(small) else (large, small)
+                    large |= small
+                    stage_of |= dict.fromkeys(small, large)
+        return [*{id(stage): stage for stage in stage_of.values()}.values()]
 
     def entries(self, stage: Collection[str]) -> list[str]:
         """Return the inputs, and the repartitionings, whose messages come into a stage from outside."""
@@ -170,11 +182,34 @@ def build(app: str, specs: Mapping[str, Spec]) -> Graph:
     """
     joined = {parent.op_id for spec in specs.values() if not spec.looks_up for parent in spec.parents}
     specs = {id: spec.changes() if id in joined else spec for id, spec in specs.items()}
-    edges: networkx.DiGraph[str] = networkx.DiGraph()
-    for id, spec in specs.items():
-        edges.add_node(id)
-        edges.add_edges_from((parent.op_id or "", id) for parent in spec.parents)
-    return Graph(app, dict(specs), edges)
+    return Graph(app, specs)
+
+
+def reached(following: Callable[[N], Collection[N]], start: N) -> set[N]:
+    """Return all that comes behind a node; the node itself only where it is in a circle."""
+    found: set[N] = set()
+    left = [start]
+    while left:
+        new = {*following(left.pop())} - found
+        found |= new
+        left += new
+    return found
+
+
+def parents_first(parents: Mapping[N, Collection[N]], place: Callable[[N], Any]) -> list[N]:
+    """Return the nodes of a graph without circles, each behind its parents, and those with smaller places first."""
+    sorter = TopologicalSorter(parents)
+    sorter.prepare()
+    order: list[N] = []
+    ready = [(place(node), node) for node in sorter.get_ready()]
+    heapify(ready)
+    while ready:
+        _, node = heappop(ready)
+        order.append(node)
+        sorter.done(node)
+        for next_one in sorter.get_ready():
+            heappush(ready, (place(next_one), next_one))
+    return order
 
 
 def intermediate(app: str, id: str) -> str:

@@ -7,13 +7,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import networkx
-
 from operators.core.base import Spec
 from operators.core.policies import fail
 from operators.io import SinkCall
 from operators.stateless import Filter
-from planner.model.graph import Graph
+from planner.model.graph import Graph, parents_first
 from planner.model.plan import Plan
 
 
@@ -60,13 +58,10 @@ class _GrowingPart:
         return self._linked()
 
     def _linked(self) -> Graph:
-        edges: networkx.DiGraph[str] = networkx.DiGraph()
-        for id, spec in self._specs.items():
-            edges.add_node(id)
-            edges.add_edges_from((parent, id) for parent in _parents(spec))
+        parents = {id: _parents(spec) for id, spec in self._specs.items()}
         place = {id: number for number, id in enumerate(self._graph.specs)}
-        order = networkx.lexicographical_topological_sort(edges, key=lambda id: (place.get(id, len(place)), id))
-        return Graph(self._graph.app, {id: self._specs[id] for id in order}, edges)
+        order = parents_first(parents, lambda id: (place.get(id, len(place)), id))
+        return Graph(self._graph.app, {id: self._specs[id] for id in order})
 
     def _follow(self, stage: str) -> None:
         """Take in all that holds back the event time of a stage, in one stage of the part."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial, singledispatchmethod
 from pathlib import Path
 from threading import RLock
-from typing import cast
+from typing import Any, cast
 
 from operators.async_flat_map import AsyncFlatMap, StatefulCalls
 from operators.core.base import MOST_HELD, Batch, Operator, OperatorContext, Output, Serde, Spec, Store, unobserved
@@ -38,7 +38,7 @@ from runtime.encoding.ownership import AsItIs, OwnValues
 from runtime.encoding.serdes import Evolving, Natural, Tagged, copying, kept
 from runtime.encoding.storable import StoredFormats, form_of
 from runtime.functions.answers import Answers, asking_of
-from runtime.functions.first_call import check_kept
+from runtime.functions.first_call import CheckedAggregations, check_kept
 from runtime.functions.remote_rows import RemoteJoining
 from runtime.functions.user_functions import Around, Functions
 from runtime.job.key_kinds import KeptKeys, KeyKinds, kinds_before, kinds_of_task, tells_kinds
@@ -54,7 +54,7 @@ from runtime.reading.reader import Columnar, Decoding, Reader, Shortcuts, StartP
 from runtime.reading.relay import AnyRelay, Relay
 from runtime.reading.shared_reads import SharedPartitions
 from runtime.reading.sieve import WHOLE, KeyShare
-from runtime.stage.chain import Chain, Exit, FusedSegment
+from runtime.stage.chain import Chain, Exit, FusedSegment, StageCode
 from runtime.stage.combining import CombinedExit, CombiningExit
 from runtime.stage.error_policy import Guard, is_lenient
 from runtime.stage.exits import (
@@ -115,6 +115,12 @@ class Assembly:
     key_places: KeyPlaces = field(init=False, repr=False, compare=False)
     producers: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False)
     """The names of the tasks of a stage, once for all that read what these write: there may be a thousand of each."""
+    code: dict[str, StageCode] = field(default_factory=dict, init=False, repr=False)
+    """The code of each stage, which tasks share."""
+    destinations: dict[int, Destination] = field(default_factory=dict, init=False, repr=False)
+    """Where each output of the graph goes, by its identity, looked up once for all tasks."""
+    held: KeySerde = field(default_factory=lambda: KeySerde(Tagged()), init=False, repr=False)
+    """The keys that users' functions make, as they are held."""
     merged: str = ""
     """The one producer of all that comes from other stages, where it comes merged by event time, block by block."""
 
@@ -200,7 +206,7 @@ class Assembly:
             unit=spec.unit,
             is_table=spec.tombstones,
         )
-        check_kept(spec, decoding)
+        check_kept(spec, decoding, CheckedAggregations(inline=False))
         return Reader(
             self.bindings.origin(stream, partition, start.share.task.bucket),
             decoding,
@@ -232,6 +238,13 @@ class Assembly:
 
     def destination(self, output: Output) -> Destination:
         """Return where an output goes."""
+        # By identity, as a serde of the user's may have no hash.
+        found = self.destinations.get(id(output))
+        if found is None:
+            found = self.destinations[id(output)] = self._destination(output)
+        return found
+
+    def _destination(self, output: Output) -> Destination:
         name = self.bindings.name_of(output.stream)
         value, key = placed(output.value, name), placed(output.key, name, is_key=True)
         if (sink := self.bindings.sinks.get(output.stream)) is None:
@@ -323,8 +336,7 @@ class _TaskBuilder:
             columns |= {"offsets", "origins"}
         if any(self.graph.is_headed(id) or self.graph.specs[id].is_given_headers for id in ids):
             columns.add("headers")
-        inlining = replace(levers, inlining=self.assembly.plan.options.inline)
-        chain = Chain(stage, self.graph, functions, exits, operators, frozenset(columns), inlining)
+        chain = Chain(self._code(stage, functions, frozenset(columns), exits), exits, operators)
         stores = [self.stores[id] for id in ids if id in self.stores]
         reads_on_loop = any(spec.terminal and spec.asynchronous for _, spec in specs)
         alone = self.alone if reads_on_loop else None
@@ -351,6 +363,24 @@ class _TaskBuilder:
             let_await(lane, self.graph, self.assembly.plan.options, self.assembly.on_returned, located, levers.flights)
             self._remember(lane)
         return lane
+
+    def _code(
+        self,
+        stage: StagePlan,
+        functions: Mapping[str, Mapping[str, Any]],
+        columns: frozenset[str],
+        exits: Mapping[str, Exit],
+    ) -> StageCode:
+        """Return the code of a stage: that of a task before, where it calls the same functions."""
+        found, options = self.assembly.code.get(stage.id), self.assembly.plan.options
+        if found is not None and found.calls(functions):
+            return found
+        inlining = replace(self.assembly.levers, inlining=options.inline)
+        made = StageCode(stage, self.graph, functions, columns, exits, inlining)
+        # Not by threads: a function that is settled is put into place while others may call it.
+        if not options.threads:
+            self.assembly.code.setdefault(stage.id, made)
+        return made
 
     def _remember(self, lane: Lane) -> None:
         """Keep the answers of calls where a user wants it; a batch engine's workers have nowhere to keep them."""
@@ -624,7 +654,9 @@ class _TaskBuilder:
         return {**self.functions.by_operator[id], **named}
 
     def _held(self, id: str) -> dict[str, Callable[..., object]]:
-        return {**self.functions.by_operator[id], "hold": KeySerde(Tagged()).hold_one}
+        # One thread at a time may use it.
+        keys = KeySerde(Tagged()) if self.assembly.plan.options.threads else self.assembly.held
+        return {**self.functions.by_operator[id], "hold": keys.hold_one}
 
     def _join(self, id: str) -> dict[str, Callable[..., object]]:
         spec = self.graph.of(TableJoin)[id]
@@ -706,4 +738,4 @@ class _TaskBuilder:
 
 def _table_guard(assembly: Assembly, id: str, store: TaskStore, outputs: Outputs) -> Guard:
     stage, graph = StagePlan(id=id, inputs=(), operators=(id,)), assembly.graph
-    return Guard(Chain(stage, graph, {}, {}, {}, frozenset()), graph, [store], outputs, assembly.clock)
+    return Guard(Chain(StageCode(stage, graph, {}, frozenset(), {}), {}, {}), graph, [store], outputs, assembly.clock)

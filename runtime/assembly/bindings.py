@@ -73,8 +73,7 @@ class Bindings:
         self._partitions: dict[str, int] = {}
         self._held: Mapping[str, int] = {}
         self._counted: dict[str, int] = {}
-        self._ends: dict[tuple[str, int], int] = {}
-        self._is_end_of_stream = True
+        self._ends: dict[tuple[str, int], tuple[int, bool]] = {}
         roles = [named for spec in graph.specs.values() for named in streams_of(graph, spec)]
         self._own = {name for name, role in roles if role in WRITTEN}
         letters = {name for name, role in roles if role == "dead_letter"}
@@ -283,10 +282,15 @@ class Bindings:
         """Return what a stream that is written is called where it lies, by which schemas of it are registered."""
         return self._topics.get(stream) or self.place_of(stream)
 
-    def end_at(self, ends: Iterable[tuple[str, int, int]], *, is_end_of_stream: bool) -> None:
-        """Let partitions end at offsets for whoever asks from now on: for good, or as what others go on reading."""
-        self._ends = {(stream, partition): offset for stream, partition, offset in ends}
-        self._is_end_of_stream = is_end_of_stream
+    def end_at(self, ends: Iterable[tuple[str, int, int]], *, ended: Collection[tuple[str, int]] | None = None) -> None:
+        """Let partitions end at offsets for whoever asks from now on: for good, or only those that have `ended`.
+
+        Others go on reading the rest; all end for good where nothing is said.
+        """
+        self._ends = {
+            (stream, partition): (offset, ended is None or (stream, partition) in ended)
+            for stream, partition, offset in ends
+        }
 
     def is_of_brokers(self, stream: str) -> bool:
         """Whether a stream is a topic, into whose partitions others write by partitioners of their own."""
@@ -296,10 +300,9 @@ class Bindings:
     def origin(self, stream: str, partition: int, reader: int = 0) -> Origin:
         """Return how to read one partition, as one of several readers of it."""
         origin = replace(self._origin(stream, partition, reader), number=reader)
-        end = self._ends.get((stream, partition))
-        if end is None:
+        if (stream, partition) not in self._ends:
             return origin
-        ended = self._is_end_of_stream
+        end, ended = self._ends[stream, partition]
 
         def until(look: Callable[[], Offsets]) -> Callable[[], Offsets]:
             return lambda: Offsets(look().start, end, ended)

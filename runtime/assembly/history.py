@@ -30,11 +30,15 @@ HISTORY = "history"
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """A span as it was found: the offsets at which partitions of inputs are begun and left."""
+    """A span as it was found: the offsets at which partitions of inputs are begun and left.
+
+    Where it `hands_over`, only the partitions that have `ended` end for good.
+    """
 
     starts: tuple[tuple[str, int, int], ...] = ()
     ends: tuple[tuple[str, int, int], ...] = ()
     hands_over: bool = False
+    ended: tuple[tuple[str, int], ...] = ()
     per_second: float | None = None
 
 
@@ -60,7 +64,14 @@ def history_of(span: HistorySpan, bindings: Bindings, graph: Graph) -> History:
     strangers = {*span.start, *span.until} - known
     if strangers:
         raise SamzaError(f"the app reads no {min(strangers)!r}; what it reads: {', '.join(sorted(known - {ALL}))}")
-    return History(starts=tuple(starts), ends=tuple(ends), hands_over=span.hands_over, per_second=span.per_second)
+    ended = tuple((stream, partition) for stream, partition, _ in ends if f"{stream}:{partition}" in span.ended)
+    return History(
+        starts=tuple(starts),
+        ends=tuple(ends),
+        hands_over=span.hands_over,
+        ended=ended,
+        per_second=span.per_second,
+    )
 
 
 def partitions_of(bindings: Bindings, graph: Graph) -> Iterator[tuple[Input, str, int]]:
@@ -106,7 +117,7 @@ def open_history(
 
 def follow(history: History, bindings: Bindings) -> dict[tuple[str, int], int]:
     """Let the inputs end where history does, and return these offsets."""
-    bindings.end_at(history.ends, is_end_of_stream=not history.hands_over)
+    bindings.end_at(history.ends, ended=history.ended if history.hands_over else None)
     return {(stream, partition): offset for stream, partition, offset in history.ends}
 
 

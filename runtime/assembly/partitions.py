@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import cast
 
+import msgspec
+
+from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP
 from operators.io import Input, TableInput
 from operators.partition_by import Broadcast, PartitionBy
 from planner.model.graph import Graph
-from planner.model.plan import StagePlan
+from planner.model.plan import Plan, StagePlan
 from planner.model.virtual_tasks import WHOLE as TASKS_OWN
 from planner.model.virtual_tasks import VirtualTask, is_task
 from runtime.assembly.bindings import Bindings, intermediate_of
-from runtime.model.checkpoint import Checkpoint
+from runtime.model.checkpoint import Checkpoint, Position
 from runtime.reading.reader import StartPoint
 from runtime.reading.sieve import WHOLE, KeyShare
 
@@ -38,6 +41,50 @@ def start_of(
         new = (name for name in producers if not is_task(name) or VirtualTask.of(name).base not in heard)
         producers = [*new, *own.producers]
     return StartPoint(own, producers, share, ahead)
+
+
+def without_past_ends(
+    checkpoints: Mapping[str, Checkpoint], plan: Plan, bindings: Bindings
+) -> Mapping[str, Checkpoint]:
+    """Return the checkpoints with which a run begins, without the ends of bound inputs that have grown since.
+
+    Who reads such a one tells later stages anew how far event time is. Were its end believed until then, and for good,
+    all windows would close behind each batch.
+    """
+    if not bindings.sources:
+        return checkpoints
+    found = {**checkpoints}
+    writers = {stream.name: stream.written_by for stream in plan.streams}
+    growing: dict[str, set[str]] = {}
+    """By stream between stages, the tasks that have more to read than when they ended."""
+    for stage in plan.stages:
+        for name in {plan.virtual(task).name for task in stage.tasks} & checkpoints.keys():
+            mine = [one for one in checkpoints[name].positions if one.stream in stage.inputs]
+            grown = [one for one in mine if growing.get(one.stream, set()) & one.producers.keys()]
+            if not grown and not any(_has_grown(one, bindings) for one in mine):
+                continue
+            for stream in (stream for stream, by in writers.items() if {*by} & {*stage.operators}):
+                growing.setdefault(stream, set()).add(name)
+            awake = {id(one): _awake(one, growing[one.stream]) for one in grown}
+            positions = tuple(awake.get(id(one), one) for one in found[name].positions)
+            found[name] = msgspec.structs.replace(found[name], positions=positions)
+    return found
+
+
+def _has_grown(position: Position, bindings: Bindings) -> bool:
+    """Whether a bound source, which was read to its end, has more."""
+    if position.stream not in bindings.sources or position.partition >= bindings.partitions(position.stream):
+        return False
+    known = bindings.origin(position.stream, position.partition).known()
+    return known.end > position.offset or not known.ended
+
+
+def _awake(position: Position, growing: Set[str]) -> Position:
+    producers = {
+        name: MIN_TIMESTAMP if at == MAX_TIMESTAMP and name in growing else at
+        for name, at in position.producers.items()
+    }
+    return msgspec.structs.replace(position, producers=producers)
 
 
 def inputs_of(stage: StagePlan, graph: Graph) -> list[Input]:

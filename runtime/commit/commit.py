@@ -20,7 +20,7 @@ from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment, RememberingEnvironment
 from runtime.ports.sink import PartitionedSink
 from runtime.ports.state import StateWrites
-from runtime.ports.streams import Append, Control
+from runtime.ports.streams import Append, Control, in_one
 from runtime.reading.reader import Reader
 from runtime.reading.relay import AnyRelay, SplitRelay
 from runtime.reading.watermarks import News
@@ -81,7 +81,7 @@ class Committer:
         self._listeners: Listeners = {}
         """The readers that are told in memory what the commit at hand says of event time, by stream and partition."""
         self._words: dict[str, list[Control]] = {}
-        """What they are told, by stream."""
+        """What the commit at hand says of event time, by stream."""
         self.reached: dict[tuple[str, str, int], int] = {}
         """The offsets of the last checkpoint, by task, stream and partition."""
 
@@ -125,7 +125,9 @@ class Committer:
             with resting_for(task.dirty_count):
                 state += self._changes(task)
             forgotten += [writes for writes in task.answers_to_forget() if writes.items]
-            appends += self._messages(task, among)
+            appends += self._messages(task)
+            for stream, control in self._controls(task, among).items():
+                self._words.setdefault(stream, []).append(control)
             positions = tuple(one for reader in task.readers for one in reader.positions())
             lowest = _lowest(task.name, positions)
             assert all(self.reached.get(place, at) <= at for place, at in lowest.items()), "a checkpoint goes on"
@@ -136,6 +138,7 @@ class Committer:
             together |= lowest
             consumed |= {(stream, at): offset for (_, stream, at), offset in lowest.items() if (stream, at) in between}
             self.put_ms[task.number] = self.put_ms.get(task.number, 0) + self._clock.elapsed_ms() - started
+        appends = self._with_words(appends)
         taken = {task.number: self.taken[task.number] for task in tasks if task.touched and task.number in self.taken}
         if forgotten and self._answers is self._bindings.environment:
             state, forgotten = state + forgotten, []
@@ -235,7 +238,6 @@ class Committer:
         for relay in self.relays.values():
             relay.clear()
         self._note(*((stream, word) for stream, words in self._words.items() for word in words))
-        self._note(*((append.stream, append.control) for append in commit.appends if append.control is not None))
         for name, checkpoint in commit.checkpoints.items():
             self.reached |= _lowest(name, checkpoint.positions)
         now_ms = self._clock.now_ms()
@@ -319,23 +321,31 @@ class Committer:
             if (watermark := _told_below(lane, tasks)) > told or lane.is_idle != was_idle
         }
 
-    def _messages(self, task: Task, tasks: Sequence[Task]) -> list[Append]:
-        controls, appends = self._controls(task, tasks), []
-        for (stream, partition), batch in task.outputs.pending.items():
-            if stream not in self._bindings.sinks and batch.values and stream not in controls:
-                place = self._bindings.place_of(stream), partition
-                appends.append(Append(*place, _without_gaps(batch, self._clock)))
-        for stream, control in controls.items():
-            listeners = self._listeners.get(stream, {})
-            if listeners:
-                self._words.setdefault(stream, []).append(control)
+    def _messages(self, task: Task) -> list[Append]:
+        return [
+            Append(self._bindings.place_of(stream), partition, _without_gaps(batch, self._clock))
+            for (stream, partition), batch in task.outputs.pending.items()
+            if stream not in self._bindings.sinks and batch.values
+        ]
+
+    def _with_words(self, appends: list[Append]) -> list[Append]:
+        """Return what is appended with what tasks have to tell of event time, behind the last of their rows.
+
+        Every partition is told, those without rows as well: a reader takes the minimum over all producers, and would
+        wait for one that is silent. Each is told of all tasks at once: a word of each task for each partition would be
+        most of what a commit writes where there are many.
+        """
+        last = {(one.stream, one.partition): at for at, one in enumerate(appends)}
+        for stream, words in self._words.items():
+            listeners, control = self._listeners.get(stream, {}), in_one(words)
             for partition in range(self._bindings.partitions(stream)):
+                at = last.get((stream, partition))
                 if partition in listeners:
-                    continue
-                # Every partition is told, those without rows as well: a reader takes the minimum over all producers,
-                # and would wait for one that is silent.
-                batch = task.outputs.pending.get((stream, partition), Batch([]))
-                appends.append(Append(stream, partition, _without_gaps(batch, self._clock), control))
+                    assert at is None, "who listens in memory has nothing left to read"
+                elif at is None:
+                    appends.append(Append(stream, partition, Batch([]), control))
+                else:
+                    appends[at] = appends[at]._replace(control=control)
         return appends
 
 
@@ -407,7 +417,7 @@ def _hear(listeners: Listeners, words: Mapping[str, list[Control]]) -> list[Task
     heard: dict[Task, None] = {}
     for stream, told in words.items():
         news = News((one.producer, one.watermark, one.idle) for one in told)
-        for task, reader in (one for all in listeners[stream].values() for one in all):
+        for task, reader in (one for all in listeners.get(stream, {}).values() for one in all):
             reader.hear(news)
             task.told()
             task.touched = True  # so that a checkpoint has what it heard before it may leave for elsewhere

@@ -11,7 +11,7 @@ from planner.checks.splitting import splittable
 from planner.model.plan import Plan
 from runtime.model.assignment import Scale
 from runtime.model.clock import sleep_ms
-from runtime.model.metrics import InputMetrics, RunMetrics
+from runtime.model.metrics import InputMetrics, RunMetrics, unread
 from runtime.model.sizing import Load, Sizing, remembered
 from runtime.run.driver import Watch, Watched
 
@@ -128,7 +128,7 @@ def _read_and_lag(metrics: RunMetrics) -> tuple[float, float]:
         partitions.setdefault((one.stream, one.partition), []).append(one)
     # Each of them reads all records, and has its share of these: so a record counts by those that have passed it.
     read = sum(sum(one.offset for one in all) / len(all) for all in partitions.values())
-    return read, sum(sum(one.lag for one in all) / len(all) for all in partitions.values())
+    return read, sum(unread(metrics.inputs).values())
 
 
 def _worked_ms(metrics: RunMetrics) -> float:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
@@ -61,7 +62,7 @@ from runtime.opening.opening import (
 )
 from runtime.opening.rescaling import Scaled, note_size
 from runtime.opening.rewind import check_rewind
-from runtime.opening.shared_run import SharedEnvironment, SharedRun, Sharing, check_same
+from runtime.opening.shared_run import SharedRun, Sharing, called, check_same, run_to_join, sharing_in
 from runtime.ports.environment import QueryableEnvironment
 from runtime.queries.state_query import QueriedState, StateQuery
 from runtime.queries.state_requests import NoAnswer, StateAnswer, StateRequest
@@ -85,8 +86,8 @@ SILENCE_S, MOST_SILENCE_S = 1.0, 16.0
 """The time to wait for answers; it doubles up to the latter, as a container that is stopped gives none."""
 ALONE_MS = 2_000.0
 """The interval between two looks at the tasks that no container has."""
-JOIN_MS, LOOK_MS = 20_000.0, 250.0
-"""The time to wait for containers of a run that has fenced this one, and the interval between two looks."""
+LOOK_MS = 250.0
+"""The interval between two looks at what was asked for, and at what is to be delivered."""
 
 _log = logging.getLogger("samza_dsl")
 
@@ -131,6 +132,8 @@ class Containers:
         self._containers: dict[int, Container] = {}
         self._former: list[RunMetrics] = []
         """The last numbers of containers that are gone; of one that has died, only those that add up."""
+        self._named: Counter[int] = Counter()
+        """By slot, the number of containers that it has had."""
         self._died: dict[int, list[str]] = {}
         """By slot, how those of its containers ended that ended before their time."""
         self._gone: set[str] = set()
@@ -148,7 +151,12 @@ class Containers:
         self._environment = open_environment(data, cluster, settings.host_id)
         self._sharing: Sharing | None = None
         try:
-            alive = self._shared_run() if crew.fenced is None else self._newer_run(crew.fenced)
+            # On brokers whoever comes shares the run that goes on; in a directory who does not say so may mean another.
+            may_share = cluster is not None or crew.joins
+            self._sharing = sharing_in(self._environment, graph.app, may_share)
+            alive = run_to_join(self._sharing, graph.app, crew.joins, crew.fenced) if may_share else None
+            if crew.fenced is not None and alive is None:
+                raise crew.fenced
             if alive is not None:
                 share = self._join_run(alive, pipeline, here, until_now, from_start)
             else:
@@ -198,21 +206,6 @@ class Containers:
         how = from_start, self._placement, self._standby
         check_same(alive, self._graph.app, digest_of(self.plan), until_now, *how)
         return alive.share
-
-    def _shared_run(self) -> SharedRun | None:
-        """Return the run that others have begun and that goes on, where several may share one."""
-        if isinstance(self._environment, SharedEnvironment):
-            self._sharing = Sharing(self._environment.runs(self._graph.app))
-        return self._sharing.found() if self._sharing is not None else None
-
-    def _newer_run(self, fenced: Fenced) -> SharedRun:
-        """Wait for the run that has fenced the one before, and return it; raises `fenced` where none can be shared."""
-        until_ms = self._clock.elapsed_ms() + JOIN_MS
-        while (alive := self._shared_run()) is None:
-            if self._sharing is None or self._clock.elapsed_ms() >= until_ms:
-                raise fenced
-            asyncio.run(sleep_ms(LOOK_MS))
-        return alive
 
     def _begin_run(
         self,
@@ -358,15 +351,18 @@ class Containers:
         """Run the containers to their end, or until they are to be others."""
         keeping = [asyncio.create_task(self._keep(slot)) for slot in range(self._number)]
         asking = asyncio.create_task(self._ask())
-        heeding = asyncio.create_task(self._heed_scale())
+        heeding = asyncio.create_task(self._heed_scale(keeping))
         following = asyncio.create_task(self._heed_leader())
         delivering = asyncio.create_task(self._deliver())
         taking_in = asyncio.create_task(self._take_in())
         # What delivers and what takes in end with an error alone.
-        watched = [*keeping, asking, delivering, taking_in]
+        watched = [asking, delivering, taking_in]
         try:
-            while not all(one.done() for one in (*keeping, asking)) and not any(map(_has_failed, watched)):
-                await asyncio.wait([one for one in watched if not one.done()], return_when=asyncio.FIRST_COMPLETED)
+            while not all(one.done() for one in (*keeping, asking)) and not any(map(_has_failed, (*keeping, *watched))):
+                waiting = [one for one in (*keeping, *watched) if not one.done()]
+                # Not for ever: more may be kept since.
+                await asyncio.wait(waiting, timeout=SILENCE_S, return_when=asyncio.FIRST_COMPLETED)
+            watched += keeping
             # Where one has failed, the others drain, commit and end.
             self._end_all()
             await asyncio.wait([*keeping, asking], timeout=PATIENCE_S)
@@ -374,9 +370,9 @@ class Containers:
             for failure in filter(None, failures):
                 raise failure
         finally:
-            for task in (*watched, heeding, following):
+            for task in (*keeping, *watched, heeding, following):
                 task.cancel()
-            await asyncio.wait([*watched, heeding, following])
+            await asyncio.wait([*keeping, *watched, heeding, following])
         # What the last commits have written.
         await asyncio.to_thread(self._deliver_now)
 
@@ -402,8 +398,8 @@ class Containers:
             how = self._bindings, self._graph.app, share.generation, self._recovered.positions
             self._recovered = self._recovered._replace(positions=deliver(*how, takes_out=True))
 
-    async def _heed_scale(self) -> None:
-        """Let the containers end, and others begin, where the application is asked to have another size."""
+    async def _heed_scale(self, keeping: list[asyncio.Task[None]]) -> None:
+        """Let containers come and go as is asked for; where tasks are to be others, all end, and others begin."""
         app = self._graph.app
         while self._may_scale and not self._ending:
             await sleep_ms(LOOK_MS if self._cluster is None else FAR_LOOK_MS)
@@ -426,8 +422,35 @@ class Containers:
                 self._asked = Scale(self.plan.options.factor, self._number)
                 await asyncio.to_thread(self._environment.ask_scale, app, self._asked)
                 continue
-            self._wanted, self._wanted_at_ms = asked, self._clock.elapsed_ms()
-            self._end_all()
+            self._wanted_at_ms = self._clock.elapsed_ms()
+            if self._begun and asked.factor in (None, self.plan.options.factor):
+                await self._resize(asked, keeping)
+            else:
+                self._wanted = asked
+                self._end_all()
+
+    async def _resize(self, asked: Scale, keeping: list[asyncio.Task[None]]) -> None:
+        """Let some containers come, or the last ones go: tasks that neither get nor leave go on meanwhile."""
+        before, self._number = self._number, asked.containers or self._number
+        keeping += [asyncio.create_task(self._keep(slot)) for slot in range(before, self._number)]
+        for slot in range(self._number, before):
+            if slot in self._containers:
+                self._containers[slot].line.say(Stop())
+        while not self._ending and (len(self._containers) != self._number or not self._all_joined()):
+            await sleep_ms(ROUND_MS)
+        told = before, self.plan.options.factor, self._start.share.generation, asked.why
+        await asyncio.to_thread(self._note_resized, *told)
+
+    def _all_joined(self) -> bool:
+        return all(one.joined for one in self._containers.values())
+
+    def _note_resized(self, before: int, factor: int, generation: int, why: str) -> None:
+        """Add a change of the number of containers to the application's history."""
+        if before != self._number:
+            took_ms = self._clock.elapsed_ms() - self._wanted_at_ms
+            sizes, now = (before, self._number), self.plan.options.factor
+            scaled = Scaled(wall_clock_ms(), factor, now, why, took_ms, sizes)
+            note_size(self._environment, self._graph.app, generation, scaled)
 
     @property
     def _is_led(self) -> bool:
@@ -469,8 +492,8 @@ class Containers:
         """Open the application anew, to lead it or in another size; all containers have committed and ended."""
         assert not self._containers, "nobody is at work where checkpoints are rewritten"
         before, wanted, self._wanted, self._is_to_lead = self._start.share, self._wanted, Scale(), False
-        sizes = self._number, wanted.containers or self._number
-        factor, self._number = self.plan.options.factor, sizes[1]
+        factor, before_number = self.plan.options.factor, self._number
+        self._number = wanted.containers or before_number
         self._bindings.close()
         opened = self._opens()
         self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
@@ -480,21 +503,21 @@ class Containers:
         self._begun, self._ending = False, self.stopping
         # Their tasks are no more, and others say from now on how far the inputs are read.
         self._former = [what_adds_up(one, self._number) for one in self._former]
-        if sizes[0] != sizes[1]:
-            took_ms = self._clock.elapsed_ms() - self._wanted_at_ms
-            scaled = Scaled(wall_clock_ms(), factor, self.plan.options.factor, wanted.why, took_ms, sizes)
-            note_size(self._environment, self._graph.app, opened.generation, scaled)
+        self._note_resized(before_number, factor, opened.generation, wanted.why)
 
     async def _keep(self, slot: int) -> None:
         """Keep a container running, another one in the place of each that dies, until all are to end."""
-        deaths = incarnation = 0
+        deaths = 0
         former = ""
-        while not self._ending:
+        while not self._ending and slot < self._number:
             # A new name each time: the ledger must not take the new container for the one that is gone.
-            name = f"{slot}.{incarnation}"
-            container = await self._begin(f"{self._sharing.name}.{name}" if self._sharing is not None else name)
+            name = f"{slot}.{self._named[slot]}"
+            self._named[slot] += 1
+            container = await self._begin(called(self._sharing.name, name) if self._sharing is not None else name)
             assert slot not in self._containers, "a slot has one container at a time"
             self._containers[slot] = container
+            if slot >= self._number:
+                container.line.say(Stop())  # it was to leave before it had begun
             if former:
                 self._replace(former, container)
             listened = False
@@ -503,12 +526,14 @@ class Containers:
             finally:
                 await container.end(at_once=not listened)
                 self._count_out(slot)
-            incarnation, former = incarnation + 1, container.name
+            former = container.name
             failed = container.failed
             if not container.ended:
                 self._mourn(slot, container)
             if failed is not None and not self._may_go_on(failed):
                 raise error_of(failed)
+            if slot >= self._number:
+                return  # asked to leave
             if container.ended and not self._ending:
                 # It has ended by itself and well: the user's code asked for the end.
                 self.stop()
@@ -539,10 +564,10 @@ class Containers:
         mine, its = socket.socketpair()
         with its:
             environment, held = self._environment, [its.fileno()]
-            if isinstance(environment, LogEnvironment):
+            if isinstance(environment, LogEnvironment) and (lock := environment.lock_of(self._graph.app)) is not None:
                 # The owner's lock is then held as long as one of us lives: nobody else begins before the last one has
                 # ended.
-                held.append(environment.lock_of(self._graph.app))
+                held.append(lock)
             process = await asyncio.create_subprocess_exec(
                 *self._command,
                 str(its.fileno()),
@@ -584,7 +609,7 @@ class Containers:
         """Let the first containers begin together, so that tasks need not move."""
         if self._begun:
             container.line.say(Go())
-        elif len(self._containers) == self._number and all(one.joined for one in self._containers.values()):
+        elif len(self._containers) == self._number and self._all_joined():
             self._begun = True
             self.start_up_ms = self._clock.elapsed_ms() - self._started_ms
             for one in self._containers.values():
@@ -602,7 +627,7 @@ class Containers:
         # It has no task any more, and its silence means nothing.
         left = tuple(msgspec.structs.replace(one, tasks=(), settled=False, silent_ms=0.0) for one in told.containers)
         told = msgspec.structs.replace(told, containers=left)
-        self._former.append(told if gone.ended else what_adds_up(told))
+        self._former.append(told if gone.ended and slot < self._number else what_adds_up(told))
 
     def _mourn(self, slot: int, container: Container) -> None:
         """Note a container that has ended before its time, and log it."""

@@ -14,7 +14,7 @@ from zlib import crc32
 
 import msgspec
 
-from operators.async_flat_map import NOWHERE_STORED, AnswerPlace
+from operators.async_flat_map import NOWHERE_STORED, AnswerPlace, encoded_place
 from operators.core.base import Key
 from operators.core.wording import words_of
 from planner.model.virtual_tasks import VirtualTask
@@ -89,6 +89,7 @@ class Answers:
         (stream, partition), none = where, repeat(None)
         name = self._streams.get(stream) or self._streams.setdefault(stream, self._names.encode(stream))
         found: list[Question] = []
+        taken, is_stored, beginning = self._open, partition >= 0, blake2b(digest_size=8, key=self._asking)
         for offset, key, argument in zip(offsets, none if keys is None else keys, arguments, strict=False):
             try:
                 asked = self._bytes_of(argument)
@@ -96,17 +97,17 @@ class Answers:
                 found.append(SerdeError(f"what it is asked has no bytes, by which its answer is remembered: {error}"))
                 continue
             said = b"" if key is None else self._keys.encode(key)
-            if partition == NOWHERE_STORED:
-                asked += said
+            digest = beginning.copy()
+            digest.update(asked + said if partition == NOWHERE_STORED else asked)
             # What is asked about one record is told apart by it; and all that is emitted at one time, by nothing else.
-            number = int.from_bytes(blake2b(asked, digest_size=8, key=self._asking).digest(), "big") & _POSITIVE
-            hashed = self._hashed(said, offset or 0, is_keyed=key is not None, is_stored=partition >= 0)
-            place = AnswerPlace(hashed, offset or 0, partition, number, name)
+            number = int.from_bytes(digest.digest(), "big") & _POSITIVE
+            at = offset or 0
+            hashed = self._hashed(said, at, is_keyed=key is not None, is_stored=is_stored)
             # The same may be asked several times about one record: in order, so that a later run tells them apart.
-            while (encoded := place.encoded()) in self._open:
-                place = place._replace(question=(place.question + 1) & _POSITIVE)
-            self._open.add(encoded)
-            found.append(encoded)
+            while (place := encoded_place(hashed, at, partition, number, name)) in taken:
+                number = (number + 1) & _POSITIVE
+            taken.add(place)
+            found.append(place)
         return found
 
     def recall(self, question: Question) -> list[object] | None:

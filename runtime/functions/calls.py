@@ -152,6 +152,8 @@ class Calls:
         self._calls = chain.from_iterable(self._sources())
         self._workers: dict[Worker, None] = {}
         self._given_up: set[asyncio.Task[None]] = set()
+        self._resting: deque[tuple[Worker, asyncio.Future[None]]] = deque()
+        """The workers that wait until answers are kept, or until there is more to call."""
         self._timer: asyncio.TimerHandle | None = None
         self.answers: Answers | None = None
         """The answers that are kept, where they are."""
@@ -189,7 +191,10 @@ class Calls:
 
     def _hire_up_to(self, calls: int) -> None:
         for _ in range(min(calls, self._room)):
-            self._hire(Worker())
+            if self._resting:
+                self._rouse(*self._resting.popleft())
+            else:
+                self._hire(Worker())
 
     def go_on(self, call: Call) -> None:
         """Start a call when another one has ended; for `on_ended` alone, as only then a worker is about to be free."""
@@ -199,11 +204,13 @@ class Calls:
         """Cancel everything; return the tasks that are to be awaited before the loop may close."""
         if self._timer is not None:
             self._timer.cancel()
-        tasks = [task for task in (*(worker.task for worker in self._workers), *self._given_up) if not task.done()]
+        hired = chain(self._workers, (worker for worker, _ in self._resting))
+        tasks = [task for task in (*(worker.task for worker in hired), *self._given_up) if not task.done()]
         for worker in self._workers:
             worker.given_up = True
         for task in tasks:
             task.cancel()
+        self._resting.clear()
         self._waiting.clear()
         self._again.clear()
         self._starting.start(())
@@ -216,9 +223,26 @@ class Calls:
         loop = asyncio.get_running_loop()
         worker.context = self._context.copy()
         worker.task = loop.create_task(self._work(worker, first, delay_ms), context=worker.context)
+        self._set_timer(loop)
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         # One timer for all: whoever began first is due first, so a later one need not move it.
         if self._timer is None:
             self._timer = loop.call_at(loop.time() + self._timeout_s, self._look_after)
+
+    def _rouse(self, worker: Worker, waited: asyncio.Future[None]) -> None:
+        """Let a worker that rests go on, which takes half as long as to hire one."""
+        self._workers[worker] = None
+        waited.set_result(None)
+        self._set_timer(asyncio.get_running_loop())
+
+    def _rests(self, worker: Worker) -> asyncio.Future[None]:
+        """Let a worker make no call before it is roused; nobody waits for it until then."""
+        self._workers.pop(worker, None)
+        worker.started = inf
+        waited = asyncio.get_running_loop().create_future()
+        self._resting.append((worker, waited))
+        return waited
 
     def _replace(self, worker: Worker) -> None:
         self._workers.pop(worker, None)
@@ -245,8 +269,6 @@ class Calls:
         answers = self.answers
         if self._around is not None:
             function = partial(self._traced, self._around, worker)
-        if answers is not None:
-            function = partial(self._answered, answers, function, worker)
         task, context, unchanged = worker.task, worker.context, worker.context.copy()
         if delay_ms:
             await sleep_ms(delay_ms)
@@ -256,10 +278,14 @@ class Calls:
             for asked, row in calls:
                 worker.asked, worker.row, worker.started = asked, row, clock()
                 try:
-                    result = await function(asked.arguments[row])
+                    # The answer of an earlier run, where there is one.
+                    found = None if answers is None else answers.recall(asked.questions[row])
+                    result = await function(asked.arguments[row]) if found is None else found
                     # A list, which most functions return, needs no copy and no further call.
                     if type(result) is not list:
                         result = _listed(result)
+                    if answers is not None and found is None and not worker.given_up:
+                        answers.keep(asked.questions[row], result)
                 except BaseException as error:
                     self._raised(worker, error)
                     return
@@ -283,8 +309,7 @@ class Calls:
                     return
                 if answers is not None and self._room < 0:
                     # The last answer has taken its place, until it is kept.
-                    self._workers.pop(worker, None)
-                    return
+                    await self._rests(worker)
             if not self._has_more:
                 break
             calls = self._calls
@@ -292,19 +317,6 @@ class Calls:
 
     async def _traced(self, around: AroundCall, worker: Worker, argument: object) -> object:
         return await around(self._operator, self._function, argument, worker.asked.headers_of(worker.row))
-
-    async def _answered(self, answers: Answers, function: AsyncFunction, worker: Worker, argument: object) -> object:
-        """Return the answer of an earlier run, or that of the function, which is kept."""
-        question = worker.asked.questions[worker.row]
-        found = answers.recall(question)
-        if found is not None:
-            return found
-        answer = await function(argument)
-        if type(answer) is not list:
-            answer = _listed(answer)
-        if not worker.given_up:
-            answers.keep(question, answer)
-        return answer
 
     async def _counts(self, worker: Worker) -> bool:
         """Whether a call counts that leaves its worker unfit for others: cancelled, given up, or in another context."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import Spec
@@ -57,37 +58,70 @@ def checked_once(
     return call
 
 
-def check_kept(spec: Spec, holder: HasCalls, inline: bool = False) -> None:
-    """Check the first result of each function that `holder` keeps under the names in its `calls`.
+class CheckedAggregations:
+    """The aggregations that operators keep, each checked once for all operators that keep the very same.
 
-    From then on it is called directly or, of an aggregation and where `inline`, written into the code that adds.
+    A function whose first result is known is called directly from then on or, where `inline`, written into the code
+    that adds. That is written anew each time, at no little cost, and each operator is then given it.
     """
+
+    def __init__(self, inline: bool) -> None:
+        self._inline = inline
+        self._known: list[tuple[Aggregation[Any, Any], CheckedAggregation]] = []
+
+    def of(self, spec: Spec, aggregation: Aggregation[Any, Any]) -> CheckedAggregation:
+        """Return the checked form of an aggregation."""
+        for known, checked in self._known:
+            if known is aggregation:
+                return checked
+        checked = CheckedAggregation(spec, aggregation, self._inline)
+        self._known.append((aggregation, checked))
+        return checked
+
+
+class CheckedAggregation:
+    """An aggregation of checked functions, and who is given another one whenever one of these is settled."""
+
+    def __init__(self, spec: Spec, aggregation: Aggregation[Any, Any], inline: bool) -> None:
+        self._spec = spec
+        self._aggregation = aggregation
+        self._inline = inline
+        self._settled: list[Callable[..., object]] = []
+        # Weak, as a task may leave its container while others stay.
+        self._holders: list[tuple[weakref.ref[object], str]] = []
+        self._made = aggregation.made_of(self._ready)
+
+    def keep(self, holder: object, name: str) -> None:
+        """Let an object keep it under a name."""
+        self._holders.append((weakref.ref(holder), name))
+        setattr(holder, name, self._made)
+
+    def _ready(self, function: Callable[..., T]) -> Callable[..., T]:
+        return function if self._is_settled(function) else checked_once(self._spec, function, self._settle)
+
+    def _is_settled(self, function: Callable[..., object]) -> bool:
+        return any(one is function for one in self._settled)
+
+    def _settle(self, function: Callable[..., object]) -> None:
+        # Known already where another stand-in for it was in hand.
+        if self._is_settled(function):
+            return
+        self._settled.append(function)
+        made = self._aggregation.made_of(self._ready)
+        self._made = compiled(made) if self._inline else made
+        for reference, name in self._holders:
+            if (holder := reference()) is not None:
+                setattr(holder, name, self._made)
+
+
+def check_kept(spec: Spec, holder: HasCalls, aggregations: CheckedAggregations) -> None:
+    """Check the first result of each function that `holder` keeps under the names in its `calls`."""
     for name in holder.calls:
         kept = getattr(holder, name)
         if isinstance(kept, Aggregation):
-            _check_aggregation(spec, holder, name, kept, inline)
+            aggregations.of(spec, kept).keep(holder, name)
         else:
             setattr(holder, name, checked_once(spec, kept, partial(setattr, holder, name)))
-
-
-def _check_aggregation(
-    spec: Spec, holder: object, name: str, aggregation: Aggregation[object, object], inline: bool
-) -> None:
-    """Give `holder` an aggregation of checked functions, and another one whenever one of these is settled."""
-    settled: list[Callable[..., object]] = []
-
-    def ready(function: Callable[..., T]) -> Callable[..., T]:
-        return function if any(one is function for one in settled) else checked_once(spec, function, settle)
-
-    def settle(function: Callable[..., object]) -> None:
-        # Known already where another stand-in for it was in hand: what is made anew is written anew, at no little cost.
-        if any(one is function for one in settled):
-            return
-        settled.append(function)
-        made = aggregation.made_of(ready)
-        setattr(holder, name, compiled(made) if inline else made)
-
-    setattr(holder, name, aggregation.made_of(ready))
 
 
 def check_fused(segment: Segment, graph: Graph) -> None:

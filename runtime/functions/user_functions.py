@@ -23,7 +23,7 @@ class Functions:
     """All user functions of one task, by operator and name; opened and closed in the event loop that calls them."""
 
     def __init__(
-        self, app: str, task: int, specs: Iterable[Spec], around: Iterable[Around], data: Path | None = None
+        self, app: str, task: int, specs: Iterable[Spec], around: Sequence[Around], data: Path | None = None
     ) -> None:
         self.contexts: dict[str, Context] = {}
         self.by_operator: dict[str, dict[str, Any]] = {}
@@ -60,13 +60,16 @@ class Functions:
         if failures:
             raise failures[0]
 
-    def _ready(self, thing: Any, spec: Spec, name: str, around: Iterable[Around]) -> object:
+    def _ready(self, thing: Any, spec: Spec, name: str, around: Sequence[Around]) -> object:
         operator, context = spec.owner_of(name), self.contexts[spec.op_id or ""]
         if isinstance(thing, Aggregation):
+            # The very same where nothing in it is of this task alone: so tasks share what is made of it.
+            if not around and not any(map(_is_opened, thing.functions)):
+                return thing
             return thing.made_of(lambda function: self._ready(function, spec, name, around))
         if not callable(thing):
             return thing
-        if not isinstance(thing, type) and (hasattr(thing, "open") or hasattr(thing, "close")):
+        if _is_opened(thing):
             # Each task has a copy: connections and counters in an object are then of one task, and of one thread at a
             # time.
             thing = _copy(thing, context)
@@ -79,6 +82,11 @@ class Functions:
                 )
             thing = wrapped
         return thing
+
+
+def _is_opened(thing: object) -> bool:
+    """Whether each task has a copy of an object of the user's, opened and closed for it."""
+    return not isinstance(thing, type) and (hasattr(thing, "open") or hasattr(thing, "close"))
 
 
 async def close_all(all_functions: Sequence[Functions]) -> list[BaseException]:

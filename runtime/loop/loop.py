@@ -632,6 +632,8 @@ class Loop:
         self._companions.add(choice)
 
     def _end(self, task: Task) -> None:
+        # A checkpoint is to have that it ended, whatever fires by it.
+        task.touched = True
         self._told[task] = None
         self._awake.set()
 

@@ -14,7 +14,8 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     `bucket` is the key bucket, "all" until a task is split. `watermark` (ms) is the source's as of `offset`. For an
     intermediate stream `producers` has the watermark that each producer has sent, `idle` the producers that had nothing
     to send, and `watermark` the event time reached without these; for a source `idle` has its name where nothing came
-    of it. `stream_id` tells the stream that was read from others of its name; 0 where it is not known.
+    of it. `stream_id` tells the stream that was read from others of its name; 0 where it is not known. `ended_at` is
+    the offset at which a source has told its end; a file may have grown since.
     """
 
     system: str
@@ -26,6 +27,12 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     producers: dict[str, int] = {}
     stream_id: int = 0
     idle: tuple[str, ...] = ()
+    ended_at: int = -1
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the source had no more to say as of the offset."""
+        return self.ended_at == self.offset
 
 
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
@@ -20,12 +20,14 @@ class HistorySpan:
     """The span of a run over history, as its user said it.
 
     `start` and `until` have points by stream, by partition as "flights:3", or for `ALL`. With `hands_over`
-    nothing fires at the end that event time has not come to. Of the inputs `per_second` records are read at most.
+    nothing fires at the end that event time has not come to; partitions that have `ended` end for good all the same.
+    Of the inputs `per_second` records are read at most.
     """
 
     start: Mapping[str, Point] = field(default_factory=dict)
     until: Mapping[str, Point] = field(default_factory=dict)
     hands_over: bool = False
+    ended: Collection[str] = ()
     per_second: float | None = None
 
 

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Protocol
 
 import msgspec
 
@@ -222,6 +222,39 @@ class InputMetrics(msgspec.Struct, frozen=True, kw_only=True):
     owned: bool = True
 
 
+class Lagging(Protocol):
+    """The lag of one reader of a partition."""
+
+    @property
+    def stream(self) -> str: ...
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def lag(self) -> int: ...
+
+
+def unread(inputs: Iterable[Lagging]) -> dict[str, int]:
+    """Return by stream the number of records that are not read yet.
+
+    Virtual tasks of a partition each read all of it, and process a share: of what lies before them each has its part.
+
+    >>> of = lambda task, lag: InputMetrics(
+    ...     stream="clicks", partition=0, task=task, offset=0, end=9, lag=lag, watermark=0
+    ... )
+    >>> unread([of(0, 8), of(1, 6)])
+    {'clicks': 7}
+    """
+    partitions: dict[tuple[str, int], list[int]] = {}
+    for one in inputs:
+        partitions.setdefault((one.stream, one.partition), []).append(one.lag)
+    found: dict[str, int] = {}
+    for (stream, _), lags in partitions.items():
+        found[stream] = found.get(stream, 0) + round(sum(lags) / len(lags))
+    return found
+
+
 class StageMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The tasks of a stage on Spark, which runs some at a time: all, those that run, and those that are done."""
 
@@ -322,6 +355,10 @@ class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
     def emitted(self, operator: str) -> int:
         """Return the number of messages that `operator` has sent on, over all tasks."""
         return sum(one.emitted for one in self.operators if one.operator == operator)
+
+    def unread(self, stream: str) -> int:
+        """Return the number of records of a stream that are not read yet, each once, however many tasks share it."""
+        return unread(self.inputs).get(stream, 0)
 
     def histogram(self, what: Timed, of: str = "") -> HistogramMetrics:
         """Return the durations of one kind over all containers; `of` an operator or stream, or of all of them."""

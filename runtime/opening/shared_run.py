@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Collection, Mapping
 from typing import Protocol, runtime_checkable
@@ -10,12 +11,17 @@ import msgspec
 
 from operators.core.protocols import CheckedProtocol
 from runtime.model.assignment import JobModel
-from runtime.model.errors import SamzaError
+from runtime.model.clock import monotonic_ms, sleep_ms
+from runtime.model.errors import Fenced, SamzaError
 from runtime.opening.agreement import QuietReport, all_quiet
 from runtime.opening.opening import Share
 
 GONE_MS, NEVER_CAME_MS = 10_000.0, 120_000.0
 """The time without containers after which a starter counts as gone, and the one for the first of them to come."""
+JOIN_MS = 20_000.0
+"""The time within which a run that has fenced another is found by who joins it."""
+LOOK_MS = 250.0
+"""The interval between two looks for it."""
 
 
 class SharedRun(msgspec.Struct, frozen=True):
@@ -66,8 +72,8 @@ class SharedEnvironment(Protocol, metaclass=CheckedProtocol):
 class Sharing:
     """One starter of containers of a run, among others; each call may wait for brokers."""
 
-    def __init__(self, runs: Runs) -> None:
-        self.name = secrets.token_hex(4)
+    def __init__(self, runs: Runs, name: str | None = None) -> None:
+        self.name = secrets.token_hex(4) if name is None else name
         self.run = 0
         self._leader = ""
         self._has_come, self._missed_ms = False, 0.0
@@ -99,7 +105,7 @@ class Sharing:
     def is_deserted(self, now_ms: float) -> bool:
         """Whether the leader has been gone for a while, and this starter is the first of those who are left."""
         model = self._runs.model()
-        alive = {_starter(container) for container in model.containers}
+        alive = {starter_of(container) for container in model.containers}
         # While tasks are shared out nobody is known to live; and one without containers here would not be known either.
         if model.run != self.run or self.name not in alive:
             return False
@@ -133,8 +139,8 @@ class Sharing:
         if mine != self._said:
             self._runs.say(self.name, msgspec.msgpack.encode(mine))
             self._said = mine
-        # Containers are called by their starter: a starter whose containers are all gone is not waited for.
-        alive = {_starter(container) for container in self._runs.model().containers}
+        # A starter whose containers are all gone is not waited for.
+        alive = {starter_of(container) for container in self._runs.model().containers}
         return all_quiet(self.quiet(), alive, tasks)
 
     def _know(self, run: SharedRun) -> None:
@@ -143,9 +149,47 @@ class Sharing:
         assert self.run > 0, "a run begins under the generation of its owner"
 
 
-def _starter(container: str) -> str:
-    """Return who has started a container, which is called by that."""
-    return container.partition(".")[0]
+def called(starter: str, container: str) -> str:
+    """Return the name of a container among those of all starters; of one starter alone, who has no name, as it is.
+
+    >>> called("ab12", "0.1"), called("", "0.1")
+    ('ab12.0.1', '0.1')
+    """
+    return f"{starter}.{container}" if starter else container
+
+
+def starter_of(container: str) -> str:
+    """Return the starter by which a container is called.
+
+    >>> starter_of("ab12.0.1"), starter_of("0.1")
+    ('ab12', '')
+    """
+    return container.rpartition(".")[0].rpartition(".")[0]
+
+
+def sharing_in(environment: object, app: str, may_share: bool) -> Sharing | None:
+    """Return one starter of containers in an environment where several may be; the only one for now has no name."""
+    if not isinstance(environment, SharedEnvironment):
+        return None
+    return Sharing(environment.runs(app), None if may_share else "")
+
+
+def run_to_join(sharing: Sharing | None, app: str, joins: bool, fenced: Fenced | None) -> SharedRun | None:
+    """Return the run of others that is shared from here on; None where there is none, and one may begin here.
+
+    Who was fenced waits for the run that has come. Raises SamzaError where who `joins` finds none.
+    """
+    alive = sharing.found() if sharing is not None else None
+    until_ms = monotonic_ms() + JOIN_MS
+    while alive is None and fenced is not None and sharing is not None and monotonic_ms() < until_ms:
+        asyncio.run(sleep_ms(LOOK_MS))
+        alive = sharing.found()
+    if alive is None and joins and fenced is None:
+        raise SamzaError(
+            f"no containers of the application {app!r} live here that could be joined: begin its run without --join, "
+            "and with --containers 2 or more, so that others can join it"
+        )
+    return alive
 
 
 def check_same(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple, Protocol
+
+from runtime.model.checkpoint import Checkpoint
 
 
 class StateWrites(NamedTuple):
@@ -55,6 +57,12 @@ class SnapshotPort(Protocol):
 
     def snapshot(self, app: str) -> StateSnapshot:
         """Return the state of an application as it is committed now; whoever asks closes it."""
+
+    def settled_checkpoints(self, app: str) -> Mapping[str, Checkpoint]:
+        """Return the newest checkpoints of an application, with those that are being committed just now.
+
+        Where they are those of an earlier look, all that was read in between is as of that look.
+        """
 
 
 class StatePort(Protocol):

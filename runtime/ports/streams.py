@@ -46,7 +46,7 @@ class Control(msgspec.Struct, frozen=True, array_like=True):
     """The watermark (ms) that a producer says after the records beside it; MAX_TIMESTAMP when it has ended.
 
     One that is `idle` holds nobody back until it says something else. Where a producer has `heirs`, these go on with
-    what it did: it will say nothing more.
+    what it did: it will say nothing more. `beside` is what others say that commit together with it.
     """
 
     producer: str
@@ -54,6 +54,23 @@ class Control(msgspec.Struct, frozen=True, array_like=True):
     generation: int = 0
     idle: bool = False
     heirs: tuple[str, ...] = ()
+    beside: tuple[Control, ...] = ()
+
+    @property
+    def words(self) -> tuple[Control, ...]:
+        """Each of the controls that this one consists of, by itself."""
+        return (msgspec.structs.replace(self, beside=()), *self.beside) if self.beside else (self,)
+
+
+def in_one(words: Sequence[Control]) -> Control:
+    """Return what several producers say at one place as one control.
+
+    >>> [one.watermark for one in in_one([Control("a", 1), Control("b", 2)]).words]
+    [1, 2]
+    """
+    first, *others = words
+    assert not any(one.beside for one in words), "each speaks for itself"
+    return msgspec.structs.replace(first, beside=tuple(others)) if others else first
 
 
 OUTSIDE = ""

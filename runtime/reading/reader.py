@@ -191,6 +191,7 @@ class Reader:
         self.was_idle = bool(position and position.idle)
         """Whether it was idle where this run began; others may have been told so."""
         self._pacing = pacing
+        self._had_ended = bool(position and position.has_ended)
         self._quiet_since: float | None = None
         self._has_gone_on = False
         self._source = SourceWatermark(pacing.max_disorder_ms, position.watermark if position else MIN_TIMESTAMP)
@@ -232,6 +233,11 @@ class Reader:
     def ended(self) -> bool:
         """Whether no record will ever come again."""
         return self._ended if self._producers is None else self._producers.value == MAX_TIMESTAMP
+
+    @property
+    def ends_anew(self) -> bool:
+        """Whether a source has ended, and the checkpoint does not have that with which this run began."""
+        return self._ended and not self._had_ended
 
     @property
     def exhausted(self) -> bool:
@@ -279,7 +285,8 @@ class Reader:
         stream_id = self._stream_id
         if origin.fingerprint is not None and self._decoding.is_table:
             stream_id = origin.fingerprint.number(offset)
-        return Position(*place, offset, stream_id=stream_id, **as_of_there)
+        ended_at = offset if self._ended and offset == self.next_offset else -1
+        return Position(*place, offset, stream_id=stream_id, ended_at=ended_at, **as_of_there)
 
     def positions(self) -> list[Position]:
         """Return the positions to checkpoint: that of the reader, and those of shares that were read further before."""
@@ -519,10 +526,7 @@ class Reader:
         self.next_offset, self._source.value = taken.next_offset, taken.watermark
         if taken.control is not None and self._producers is not None:
             before = self.watermark
-            if taken.control.heirs:
-                self._producers.hand_over(taken.control.producer, taken.control.heirs)
-            else:
-                self._producers.hear(taken.control.producer, taken.control.watermark, taken.control.idle)
+            self._producers.take(taken.control)
             assert self.watermark >= before, "no producer takes event time back"
             self.idle = self._producers.is_idle
         self.refresh()

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, repeat
+from threading import Lock
 from typing import Any
 
 from operators.core.base import Batch, Key, Slice
@@ -25,8 +26,8 @@ class Relay:
     Values go on as the objects that they are; who writes them sees to it that the next stage has its own. A reader has
     read what is stored before it takes these.
 
-    The writing task's thread gives, the reading task's thread takes, and they may be two: one appends at the right,
-    the other pops at the left. `stored` and `clear` are for a commit, while no thread is at work; between the two
+    The threads of writing tasks give, that of the reading task takes: these append at the right, that one pops at the
+    left. `stored` and `clear` are for a commit, while no thread is at work; between the two
     nothing is given or taken, so what is cleared is what was stored.
     """
 
@@ -40,7 +41,8 @@ class Relay:
         self.batches: deque[Batch | Grouped] = deque()
         """The batches that were handed on and not yet taken, of rows or of groups of rows."""
         self._given = self._gone = 0
-        """The numbers of rows that were ever given, which the writing thread counts, and taken, the reading one."""
+        """The numbers of rows that were ever given, which writing threads count, and taken, the reading one."""
+        self._giving = Lock()
         self._taken = 0
         """The number of rows of the first batch that are taken."""
         self._stored = 0
@@ -60,7 +62,10 @@ class Relay:
 
     def give(self, batch: Batch | Grouped) -> None:
         """Hand rows on."""
-        self._given += len(batch)  # first: another thread may take the batch as soon as it is there
+        # First: another thread may take the batch as soon as it is there. And one at a time: of two that add at once,
+        # what one adds would be lost.
+        with self._giving:
+            self._given += len(batch)
         self.batches.append(batch)
 
     def take(self, limit: int) -> tuple[Batch, Relayed]:

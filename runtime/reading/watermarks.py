@@ -11,6 +11,7 @@ from typing import Any
 
 from operators.core.base import EARLIEST_MS, LATEST_MS, MAX_TIMESTAMP, MIN_TIMESTAMP
 from operators.core.wording import shown
+from runtime.ports.streams import Control
 from runtime.reading.event_times import PER_SECOND, meant_by
 
 
@@ -121,9 +122,20 @@ class ProducerWatermarks:
         """Whether all that may still send something are idle."""
         return bool(self.idle) and all(one in self.idle for one, at in self.by_producer.items() if at < MAX_TIMESTAMP)
 
-    def hear(self, producer: str, watermark: int, idle: bool = False) -> None:
-        """Take a producer's watermark in; it never goes back, and strangers are not listened to."""
-        self.hear_all([(producer, watermark, idle)])
+    def take(self, control: Control) -> None:
+        """Take in what a control says: how far event time is, or who goes on in the place of a producer.
+
+        >>> watermarks = ProducerWatermarks("ab", {})
+        >>> watermarks.take(Control("a", 5, beside=(Control("b", 7),)))
+        >>> watermarks.value
+        5
+        """
+        for one in control.words:
+            if one.heirs:
+                self.hand_over(one.producer, one.heirs)
+        told = [(one.producer, one.watermark, one.idle) for one in control.words if not one.heirs]
+        if told:
+            self.hear_all(told)
 
     def hand_over(self, producer: str, heirs: Collection[str]) -> None:
         """Put those that go on with what a producer did in its place: each is as far as it was, or the last of several.
@@ -146,6 +158,7 @@ class ProducerWatermarks:
     def hear_all(self, told: Iterable[tuple[str, int, bool]]) -> None:
         """Take the watermarks of several producers in, one after the other, each with whether it is idle.
 
+        None goes back, and strangers are not listened to.
         What `by_producer` was before stays as it is, for whoever remembers it.
         """
         # A new dict each time: the marks in flight and in checkpoints share the old one, and are not to change

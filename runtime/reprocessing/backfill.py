@@ -57,7 +57,8 @@ class Backfill:
     """Operators that are to be computed anew, the part of the application that does so, and the live run's cut.
 
     `until` has by stream and partition the offset that the live run has come to, and `starts` the first one that there
-    is. Into the streams of `scratch` the part writes what the live run has written already.
+    is; of those that have `ended` it was told the end there. Into the streams of `scratch` the part writes what the
+    live run has written already.
     """
 
     operators: tuple[str, ...]
@@ -65,6 +66,7 @@ class Backfill:
     bind: Mapping[str, object]
     starts: Mapping[Place, int]
     until: Mapping[Place, int]
+    ended: Collection[Place]
     scratch: Mapping[str, str]
 
     @property
@@ -98,9 +100,22 @@ class Backfill:
         return " and ".join(each)
 
     @property
+    def ends(self) -> dict[str, int]:
+        """The offsets of the cut, by stream and partition as a span names them."""
+        return {f"{name}:{part}": end for (name, part), end in self.until.items()}
+
+    @property
     def span(self) -> HistorySpan:
-        """The history up to the cut, at whose end nothing fires that event time has not come to."""
-        return HistorySpan(until={f"{name}:{part}": end for (name, part), end in self.until.items()}, hands_over=True)
+        """The history up to the cut, at whose end nothing fires that has not fired in the live run."""
+        return HistorySpan(until=self.ends, hands_over=True, ended=[f"{name}:{part}" for name, part in self.ended])
+
+    def goes_on_from(self, done: Backfill) -> bool:
+        """Whether it computes what another one of the same program has computed, and only up to a later cut."""
+        return (
+            (self.operators, self.scratch, self.until.keys()) == (done.operators, done.scratch, done.until.keys())
+            and all(self.starts[place] <= at <= self.until[place] for place, at in done.until.items())
+            and not done.ended
+        )
 
 
 def backfill_of(
@@ -108,11 +123,14 @@ def backfill_of(
     pipeline: Pipeline,
     operators: Collection[str],
     bind: Mapping[str, object] = MappingProxyType({}),
+    *,
+    is_ahead: bool = False,
 ) -> Backfill:
     """Return the back-fill of some operators up to where their application has come, which this process owns.
 
-    `bind` has what is read in the place of inputs. Raises PlanError for an operator whose state is in memory alone, and
-    SamzaError where records lie between stages that the old program has not read.
+    Where it `is_ahead`, the application goes on meanwhile, so that this is not all. `bind` has what is read in the
+    place of inputs. Raises PlanError for an operator whose state is in memory alone, and SamzaError where records lie
+    between stages that the old program has not read.
     """
     graph = pipeline.graph
     for id in operators:
@@ -124,13 +142,14 @@ def backfill_of(
     with closing(Bindings(environment, graph, bind)) as bindings:
         whole = make_plan(graph, options, bindings.partition_counts(graph), wrapped=pipeline.wrapped)
         part = beside(part_of(graph, whole, operators), BESIDE)
-        _check_drained(environment, graph.app, part)
-        starts, until = _spans(environment, graph.app, part, bindings)
+        if not is_ahead:
+            _check_drained(environment, graph.app, part)
+        starts, until, ended = _spans(environment, graph.app, part, bindings, is_ahead)
         plan = make_plan(part, own, bindings.partition_counts(part), wrapped=pipeline.wrapped)
     read = {spec.stream for spec in part.inputs.values()}
     bound = {name: what for name, what in bind.items() if name in read}
     scratch = {one.name: f"{part.app}.{one.name}" for one in plan.results}
-    return Backfill(tuple(operators), Pipeline(part, own, pipeline.around), bound, starts, until, scratch)
+    return Backfill(tuple(operators), Pipeline(part, own, pipeline.around), bound, starts, until, ended, scratch)
 
 
 def _check_drained(environment: Environment, app: str, part: Graph) -> None:
@@ -154,15 +173,15 @@ def _not_level_error(app: str, stream: str, partition: int) -> SamzaError:
 
 
 def _spans(
-    environment: Environment, app: str, part: Graph, bindings: Bindings
-) -> tuple[dict[Place, int], dict[Place, int]]:
-    """Return where each partition that a part of an application reads begins, and how far that has read it."""
+    environment: Environment, app: str, part: Graph, bindings: Bindings, is_ahead: bool
+) -> tuple[dict[Place, int], dict[Place, int], list[Place]]:
+    """Return where each partition begins that a part of an application reads, how far it is read, and which ended."""
     found: dict[str, dict[int, list[Position]]] = defaultdict(lambda: defaultdict(list))
     for name, checkpoint in environment.checkpoints(app).items():
         if is_task(name) or name == FORMER:
             for one in checkpoint.positions:
                 found[one.stream][one.partition].append(one)
-    starts, until = {}, {}
+    starts, until, ended = {}, {}, []
     there = bindings.sources.keys() | environment.streams().keys()
     for stream in {stream: None for spec in part.flowing for stream in bindings.streams_of(spec)}:
         read = found[stream]
@@ -177,14 +196,17 @@ def _spans(
             continue
         for partition in range(bindings.partitions(stream)):
             positions, origin = read[partition], bindings.origin(stream, partition)
-            if len({one.offset for one in positions}) > 1:
+            if len({one.offset for one in positions}) > 1 and not is_ahead:
                 raise _not_level_error(app, stream, partition)
             for one in positions:
                 _check_same_offsets(one, origin.system)
             starts[stream, partition] = start = origin.offsets().start
             # What was never read is read by the live run from its start.
-            until[stream, partition] = positions[0].offset if positions else start
-    return starts, until
+            until[stream, partition] = max(start, min((one.offset for one in positions), default=start))
+            # What is ahead goes on behind its end: nothing closes before the live run is through.
+            if positions and not is_ahead and all(one.has_ended for one in positions):
+                ended.append((stream, partition))
+    return starts, until, ended
 
 
 def _check_same_offsets(position: Position, system: str) -> None:
@@ -215,13 +237,24 @@ class Computed(NamedTuple):
     state: Iterable[tuple[str, int, Pieces]]
 
 
-def run_backfill(environment: Environment, pipeline: Pipeline, backfill: Backfill, run: Runs) -> Watched:
+def run_backfill(
+    environment: Environment,
+    pipeline: Pipeline,
+    backfill: Backfill,
+    run: Runs,
+    *,
+    begin: Callable[[Backfill], None] | None = None,
+) -> Watched:
     """Compute operators anew by `run`, and let their state join that of the application, which this process owns.
 
-    Where it is stopped or killed before the state has joined, the application is as it was.
+    Where it is stopped or killed before the state has joined, the application is as it was. It begins with nothing
+    where `begin` does not say from where it goes on.
     """
-    # What a back-fill has left that was killed may be of another program, or of another cut.
-    drop_backfill(environment, pipeline.graph.app)
+    if begin is None:
+        # What a back-fill has left that was killed may be of another program, or of another cut.
+        drop_backfill(environment, pipeline.graph.app)
+    else:
+        begin(backfill)
     done = run(backfill.part, backfill.span, backfill.bound)
     if not done.stopping:
         own = backfill.app

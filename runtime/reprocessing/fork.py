@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from operators.core.base import Batch
+from operators.core.base import MAX_TIMESTAMP, Batch
 from planner.model.graph import intermediate
-from planner.model.virtual_tasks import is_task
+from planner.model.virtual_tasks import VirtualTask, is_task
 from runtime.assembly.history import HISTORY
 from runtime.commit.commit import DELETED, SHARED, STATE
 from runtime.job.job_model import JOB, StageOfJob
@@ -21,9 +23,9 @@ from runtime.model.errors import Damaged, SamzaError
 from runtime.opening.rewind import UNFINISHED, begin_anew
 from runtime.opening.stored_state import CHANGING, operator_of, pieces, streams_between
 from runtime.ports.commits import Commit
-from runtime.ports.environment import SnapshotEnvironment
+from runtime.ports.environment import LiveEnvironment, SnapshotEnvironment
 from runtime.ports.state import StateSnapshot, StateWrites
-from runtime.ports.streams import Append
+from runtime.ports.streams import Append, Read
 
 FORK = "fork"
 """The checkpoint of a fork, by which it is whole: where its own results begin in the outputs of the application."""
@@ -32,13 +34,19 @@ TRIES = 100
 ROWS_AT_ONCE = 10_000
 
 
+class _Piece(NamedTuple):
+    """Records between two stages, none of which some task has read and another one not; `following` is behind them."""
+
+    records: Append
+    following: int
+
+
 class _Cut(NamedTuple):
     """An application as of one commit: its checkpoints, its state, and the records between its stages."""
 
     checkpoints: dict[str, Checkpoint]
     snapshot: StateSnapshot
-    between: list[Append]
-    bases: dict[tuple[str, int], int]
+    between: dict[str, list[_Piece]]
     outputs: dict[str, int]
 
 
@@ -63,16 +71,12 @@ def fork_now(environment: SnapshotEnvironment, app: str, own: str, outputs: Coll
             environment.delete_stream(stream)
         begun = {STATE: Checkpoint(generation, meanings={UNFINISHED: f"a fork of {app}"})}
         environment.commit(Commit(own, generation, [], [], begun))
-        for stream in sorted({stream for stream, _ in cut.bases}):
-            environment.create_stream(_renamed(stream, app, own), existing[stream])
-        for one in cut.between:
-            mine = one._replace(stream=_renamed(one.stream, app, own))
-            environment.commit(Commit(own, generation, [mine], [], {}))
+        copied = {stream: _copied(environment, app, own, stream, cut.between[stream]) for stream in sorted(cut.between)}
         for store in environment.stores(app):
             for task in sorted(cut.snapshot.tasks(store)):
                 for items in pieces(cut.snapshot.between(store, task, b"", None)):
                     environment.commit(Commit(own, generation, [], [StateWrites(store, task, items)], {}))
-    found = {name: replace(one, generation=generation) for name, one in _moved(cut, app, own).items()}
+    found = {name: replace(one, generation=generation) for name, one in _moved(cut, app, own, copied).items()}
     found[FORK] = Checkpoint(generation, outputs=cut.outputs)
     environment.commit(Commit(own, generation, [], [], {STATE: Checkpoint(generation), **found}))
 
@@ -85,9 +89,9 @@ def note_fork(environment: SnapshotEnvironment, own: str, scratch: Mapping[str, 
     generation = environment.generation(own)
     existing = environment.streams()
     outputs = {
-        f"{stream}:{partition}": environment.offsets(other, partition).end
+        f"{stream}:{partition}": _offset_behind(environment, stream, partition, _count(environment, other, partition))
         for stream, other in scratch.items()
-        if other in existing
+        if other in existing and stream in existing
         for partition in range(existing[other].partitions)
     }
     begun = {FORK: Checkpoint(generation, outputs=outputs)}
@@ -97,24 +101,55 @@ def note_fork(environment: SnapshotEnvironment, own: str, scratch: Mapping[str, 
             environment.delete_stream(other)
 
 
+class _Copied(NamedTuple):
+    """Where records of a partition lie in a copy of it: those up to `following` begin at `offset` there."""
+
+    following: int
+    offset: int
+
+
+def _copied(
+    environment: SnapshotEnvironment, app: str, own: str, stream: str, pieces: Sequence[_Piece]
+) -> dict[int, list[_Copied]]:
+    """Copy records between stages into the stream of a fork, and return where they lie there, by partition."""
+    name, config = _renamed(stream, app, own), environment.streams()[stream]
+    environment.create_stream(name, config)
+    found: dict[int, list[_Copied]] = defaultdict(list)
+    for piece in pieces:
+        partition = piece.records.partition
+        # Asked for each: the markers of transactions take offsets as well.
+        found[partition].append(_Copied(piece.following, environment.offsets(name, partition).end))
+        mine = piece.records._replace(stream=name)
+        environment.commit(Commit(own, environment.generation(own), [mine], [], {}))
+    for partition in range(config.partitions):
+        found[partition].append(_Copied(MAX_TIMESTAMP, environment.offsets(name, partition).end))
+    return found
+
+
 def _cut(environment: SnapshotEnvironment, app: str, outputs: Collection[str]) -> _Cut:
     """Look at an application until all that was seen is of one commit."""
     for _ in range(TRIES):
         before = environment.checkpoints(app)
         if not any(map(is_task, before)):
             raise SamzaError(f"the app {app!r} has committed nothing in {environment} that could be forked")
+        if isinstance(environment, LiveEnvironment) and any(
+            VirtualTask.of(one).factor > 1 for one in filter(is_task, before)
+        ):
+            raise SamzaError(f"the tasks of {app!r} are split, and on {environment} such an application is not forked")
         if before.get(CHANGING, Checkpoint(0)).meanings or UNFINISHED in before.get(STATE, Checkpoint(0)).meanings:
             raise SamzaError(f"a change of the state of {app!r} is not at its end: its next run completes it")
         snapshot = environment.snapshot(app)
         try:
-            between, bases = _between(environment, app, before)
-            ends = _ends(environment, outputs)
+            # A snapshot may read a store only when that is asked for.
+            for store in environment.stores(app):
+                snapshot.tasks(store)
+            between, ends = _between(environment, app, before), _ends(environment, outputs)
             # Whatever commits in between changes a checkpoint.
-            if environment.checkpoints(app) == before:
-                return _Cut(before, snapshot, between, bases, ends)
+            if environment.settled_checkpoints(app) == before:
+                return _Cut(before, snapshot, between, ends)
         except Damaged:
             # What was read there was consumed meanwhile.
-            if environment.checkpoints(app) == before:
+            if environment.settled_checkpoints(app) == before:
                 snapshot.close()
                 raise
         snapshot.close()
@@ -133,41 +168,53 @@ def _ends(environment: SnapshotEnvironment, outputs: Collection[str]) -> dict[st
 
 def _between(
     environment: SnapshotEnvironment, app: str, checkpoints: Mapping[str, Checkpoint]
-) -> tuple[list[Append], dict[tuple[str, int], int]]:
-    """Return the records between stages that some task has not read, and the offset at which they begin."""
+) -> dict[str, list[_Piece]]:
+    """Return by stream the records between stages that some task has not read."""
     existing = environment.streams()
-    found: list[Append] = []
-    bases: dict[tuple[str, int], int] = {}
-    reached: dict[tuple[str, int], list[int]] = defaultdict(list)
+    reached: dict[tuple[str, int], set[int]] = defaultdict(set)
     for one in (one for name in filter(is_task, checkpoints) for one in checkpoints[name].positions):
-        reached[one.stream, one.partition].append(one.offset)
+        reached[one.stream, one.partition].add(one.offset)
+    found: dict[str, list[_Piece]] = {}
     for stream in streams_between(environment, app):
+        found[stream] = []
         for partition in range(existing[stream].partitions):
-            start, end, _ = environment.offsets(stream, partition)
-            offset = max(start, min(reached[stream, partition], default=start))
-            bases[stream, partition] = offset
-            while offset < end and (read := environment.read(stream, partition, offset)) is not None:
-                rows = read.batch
-                batch = Batch(rows.values, rows.keys, rows.timestamps, rows.stamps, headers=rows.headers)
-                found.append(Append(stream, partition, batch, read.control))
-                assert read.next_offset > offset, "a read leads on"
-                offset = read.next_offset
-    return found, bases
+            offset = min(reached[stream, partition], default=0)
+            for read in _reads(environment, stream, partition, offset):
+                found[stream] += _parted(stream, partition, read, reached[stream, partition])
+    return found
+
+
+def _parted(stream: str, partition: int, read: Read, reached: Collection[int]) -> Iterator[_Piece]:
+    """Yield what was read in parts, so that each position of a task is at the end of one."""
+    offsets = read.batch.offsets or []
+    stops = sorted({bisect_left(offsets, at) for at in reached} - {0, len(offsets)})
+    for first, last in pairwise([0, *stops, len(offsets)]):
+        rows = read.batch.slice(first, last)
+        batch = Batch(rows.values, rows.keys, rows.timestamps, rows.stamps, headers=rows.headers)
+        is_last = last == len(offsets)
+        # A producer's word holds behind the last of the rows only.
+        records = Append(stream, partition, batch, read.control if is_last else None)
+        yield _Piece(records, read.next_offset if is_last else offsets[last])
 
 
 def _renamed(stream: str, app: str, own: str) -> str:
     return intermediate(own, operator_of(app, stream))
 
 
-def _moved(cut: _Cut, app: str, own: str) -> dict[str, Checkpoint]:
+def _moved(
+    cut: _Cut, app: str, own: str, copied: Mapping[str, Mapping[int, Sequence[_Copied]]]
+) -> dict[str, Checkpoint]:
     """Return the checkpoints of an application under the names that the streams between its stages have in a fork."""
-    streams = {stream for stream, _ in cut.bases}
 
     def moved(one: Position) -> Position:
-        if one.stream not in streams:
+        if one.stream not in copied:
             return one
-        offset = max(0, one.offset - cut.bases[one.stream, one.partition])
+        # What was read lies below what was copied first.
+        offset = next(part.offset for part in copied[one.stream][one.partition] if part.following > one.offset)
         return replace(one, stream=_renamed(one.stream, app, own), offset=offset, stream_id=0)
+
+    def named(stream: str) -> str:
+        return _renamed(stream, app, own) if stream in copied else stream
 
     # The lengths of bound files are the application's own, and a fork writes streams.
     found = {
@@ -180,10 +227,8 @@ def _moved(cut: _Cut, app: str, own: str) -> dict[str, Checkpoint]:
         stages = [
             replace(
                 stage,
-                reads={_renamed(name, app, own) if name in streams else name: n for name, n in stage.reads.items()},
-                apart=tuple(
-                    (task, _renamed(name, app, own) if name in streams else name, n) for task, name, n in stage.apart
-                ),
+                reads={named(name): n for name, n in stage.reads.items()},
+                apart=tuple((task, named(name), n) for task, name, n in stage.apart),
             )
             for stage in msgspec.json.decode(said["stages"], type=list[StageOfJob])
         ]
@@ -230,12 +275,51 @@ def forked(name: str, stream: str) -> str:
     return f"{name}-{stream}"
 
 
+def _count(environment: SnapshotEnvironment, stream: str, partition: int) -> int:
+    return sum(len(read.batch) for read in _reads(environment, stream, partition, 0))
+
+
+def check_countable(environment: SnapshotEnvironment, streams: Iterable[str]) -> None:
+    """Raise SamzaError where nobody can tell which results in a stream are those of before a cut in history."""
+    if not isinstance(environment, LiveEnvironment):
+        return
+    existing = environment.streams()
+    for stream in existing.keys() & {*streams}:
+        if any(environment.offsets(stream, number).start for number in range(existing[stream].partitions)):
+            raise SamzaError(
+                f"the first records of {stream!r} are gone, so that nobody can tell which are of before the cut: fork "
+                "from now, without --at"
+            )
+
+
+def _offset_behind(environment: SnapshotEnvironment, stream: str, partition: int, count: int) -> int:
+    """Return the offset behind so many records of a partition, whose first ones are there."""
+    if not isinstance(environment, LiveEnvironment):
+        return count
+    # Markers of transactions take offsets, too.
+    for read in _reads(environment, stream, partition, 0):
+        if len(read.batch) >= count:
+            return 0 if not count else (read.batch.offsets or [])[count - 1] + 1
+        count -= len(read.batch)
+    return environment.offsets(stream, partition).end
+
+
+def _reads(environment: SnapshotEnvironment, stream: str, partition: int, offset: int) -> Iterator[Read]:
+    """Yield what a partition holds now, from an offset on."""
+    start, end, _ = environment.offsets(stream, partition)
+    offset = max(offset, start)
+    while offset < end and (read := environment.read(stream, partition, offset, ROWS_AT_ONCE)) is not None:
+        yield read
+        assert read.next_offset > offset, "a read leads on"
+        offset = read.next_offset
+
+
 def _results(environment: SnapshotEnvironment, stream: str, starts: Mapping[str, int]) -> Iterator[Result]:
+    # Where brokers stamp records, their times say when they were written.
+    is_stamped = isinstance(environment, LiveEnvironment) and environment.is_stamped(stream)
     for partition in range(environment.streams()[stream].partitions):
-        offset = max(starts.get(f"{stream}:{partition}", 0), environment.offsets(stream, partition).start)
-        while (read := environment.read(stream, partition, offset, ROWS_AT_ONCE)) is not None:
+        for read in _reads(environment, stream, partition, starts.get(f"{stream}:{partition}", 0)):
             batch = read.batch
             none = [None] * len(batch)
-            yield from zip(batch.keys or none, batch.timestamps or none, batch.values, strict=True)
-            assert read.next_offset > offset, "a read leads on"
-            offset = read.next_offset
+            times = none if is_stamped else batch.timestamps
+            yield from zip(batch.keys or none, times or none, batch.values, strict=True)

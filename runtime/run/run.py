@@ -28,6 +28,7 @@ from planner.model.levers import Levers
 from planner.model.plan import Plan
 from runtime.assembly.assembly import Assembly
 from runtime.assembly.history import follow, open_history
+from runtime.assembly.partitions import without_past_ends
 from runtime.commit.commit import Committer
 from runtime.commit.schedule import MOST_WRITERS, commits_by_task, storing
 from runtime.encoding.formats.rows import type_of_values
@@ -35,6 +36,7 @@ from runtime.encoding.serdes import Tagged
 from runtime.functions.user_functions import Around, Functions, close_all
 from runtime.job.pipeline import Pipeline
 from runtime.loop.loop import HEARING_POLL_MS, LoopMode
+from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import Clock, SystemClock, sleep_ms
 from runtime.model.errors import Damaged, EnvironmentFault, Fenced, Repartitioned, SamzaError
 from runtime.model.garbage import collector_patient
@@ -522,13 +524,17 @@ class Run:
         self._takes_in = bool(self._bindings.inboxes) and share is None and not self._is_short
         self._may_be_held = bool(ends) and self._bindings.have_transactions
         by_task = commits_by_task(self.plan, self._bindings, self._graph)
+        checkpoints: Mapping[str, Checkpoint] = self._environment.checkpoints(self.plan.app)
+        if share is None:
+            # Else others of the run may go on who will not tell again how far they are.
+            checkpoints = without_past_ends(checkpoints, self.plan, self._bindings)
         assembly = Assembly(
             self.plan,
             self._graph,
             self._bindings,
             self._clock,
             around,
-            self._environment.checkpoints(self.plan.app),
+            checkpoints,
             ends,
             lambda: self._loop.call_returned(),
             lambda effects: self._loop.grant(effects),

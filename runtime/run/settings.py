@@ -62,8 +62,8 @@ class CrewSettings:
 
     `command` starts one, which finds the application as `found`, a module and a name in it; it runs `beside` the live
     application under that name, where there is one. `placement` is named, since other processes look it up. Of each
-    task's state `standby` copies are kept; each may tell `opentelemetry`. Who was `fenced` by another run may join that
-    one, and begins none.
+    task's state `standby` copies are kept; each may tell `opentelemetry`. One that `joins` takes part in the run that
+    others have begun, and begins none; so may who was `fenced` by another run.
     """
 
     number: int
@@ -72,5 +72,6 @@ class CrewSettings:
     beside: str = ""
     placement: str = "sticky"
     standby: int = 0
+    joins: bool = False
     fenced: Fenced | None = None
     opentelemetry: bool = False

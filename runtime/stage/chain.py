@@ -27,7 +27,7 @@ from planner.model.levers import ALL, Levers
 from planner.model.plan import SegmentPlan, StagePlan
 from runtime.encoding.lines import Lines, rows_in
 from runtime.functions.failures import Failure, Whence, attributed, locate, row_of, trace_into
-from runtime.functions.first_call import check_fused, check_kept
+from runtime.functions.first_call import CheckedAggregations, check_fused, check_kept
 from runtime.model.errors import NO_RECORDS_FAULT
 from runtime.reading.folding import Folded, FoldingSegment
 from runtime.reading.watermarks import is_constant
@@ -186,10 +186,10 @@ def _listed(together: Callable[[list[Any]], Lines]) -> Callable[[list[Any]], lis
     return lambda values: [together(values)]
 
 
-class Chain:
-    """The operators of a stage in one task, each reached through its exit.
+class StageCode:
+    """The generated functions of a stage at work, which tasks share that call the very same functions.
 
-    `operators` are the stateful ones, by id, parents first; `exits` what each exit leads to, the async ones apart.
+    To make them takes more than all else that a task of few records costs. `columns` are those that something reads.
     """
 
     def __init__(
@@ -197,25 +197,15 @@ class Chain:
         stage: StagePlan,
         graph: Graph,
         functions: Mapping[str, Mapping[str, Any]],
-        exits: Mapping[str, Exit],
-        operators: Mapping[str, Operator],
         columns: frozenset[str],
+        exits: Mapping[str, Exit],
         levers: Levers = ALL,
     ) -> None:
         self.stage = stage
         self.graph = graph
-        self._longest_run = LONGEST_RUN if levers.fusion else 1
-        self.exits = exits
-        self.operators = operators
-        self.clocked = {id: cast(Clocked, operators[id]) for id in operators if graph.specs[id].wall_clock}
-        self._told = MIN_TIMESTAMP
-        below = {id: graph.below(id) for id in operators} if len(operators) > 1 else {}
-        self._above = {id: [one for one in below if id in below[one]] for id in operators}
-        self.sinks = {id: exit for id, exit in exits.items() if isinstance(exit, SinkExit)}
-        self.counts = Counts()
-        for id, holder in (*exits.items(), *operators.items()):
-            if hasattr(holder, "calls"):
-                check_kept(graph.specs[id], holder, levers.inlining)
+        self.longest_run = LONGEST_RUN if levers.fusion else 1
+        self.aggregations = CheckedAggregations(levers.inlining)
+        self._functions = functions
         self.segments = {
             plan.entry: FusedSegment(plan, graph, functions, columns, exits, levers) for plan in stage.segments
         }
@@ -235,6 +225,57 @@ class Chain:
         }
         self.first_operator = {exit.id: exit.operators[0] for plan in stage.segments for exit in plan.exits}
         self.awaits = frozenset(id for id in stage.operators if graph.specs[id].asynchronous)
+
+    def calls(self, functions: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Whether it calls just these functions."""
+        # Those of other stages that a task runs are in neither's code.
+        named = ((self._functions[id], functions[id]) for id in self.stage.operators)
+        return all(
+            known.keys() == others.keys() and all(is_same(known[name], others[name]) for name in known)
+            for known, others in named
+        )
+
+
+def is_same(one: object, other: object) -> bool:
+    """Whether two functions are the same one, or the same method of the same object.
+
+    >>> is_same(print, print), is_same("a".join, "a".join), is_same([].append, [].append)
+    (True, True, False)
+    """
+    if one is other:
+        return True
+    owner = getattr(one, "__self__", None)
+    return (
+        owner is not None
+        and owner is getattr(other, "__self__", None)
+        and type(one) is type(other)
+        and getattr(one, "__name__", "") == getattr(other, "__name__", None)
+    )
+
+
+class Chain:
+    """The operators of a stage in one task, each reached through its exit.
+
+    `operators` are the stateful ones, by id, parents first; `exits` what each exit leads to, the async ones apart.
+    """
+
+    def __init__(self, code: StageCode, exits: Mapping[str, Exit], operators: Mapping[str, Operator]) -> None:
+        self.stage = code.stage
+        self.graph = graph = code.graph
+        self._longest_run = code.longest_run
+        self.exits = exits
+        self.operators = operators
+        self.segments, self.foldings, self.lines = code.segments, code.foldings, code.lines
+        self.first_operator, self.awaits = code.first_operator, code.awaits
+        self.clocked = {id: cast(Clocked, operators[id]) for id in operators if graph.specs[id].wall_clock}
+        self._told = MIN_TIMESTAMP
+        below = {id: graph.below(id) for id in operators} if len(operators) > 1 else {}
+        self._above = {id: [one for one in below if id in below[one]] for id in operators}
+        self.sinks = {id: exit for id, exit in exits.items() if isinstance(exit, SinkExit)}
+        self.counts = Counts()
+        for id, holder in (*exits.items(), *operators.items()):
+            if hasattr(holder, "calls"):
+                check_kept(graph.specs[id], holder, code.aggregations)
 
     def explore(self, entry: str, batch: Batch) -> list[tuple[str, Batch]]:
         """Run the stateless operators below `entry`; raises Failure with the operator that raised."""

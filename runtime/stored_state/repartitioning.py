@@ -193,10 +193,8 @@ class Repartitioning:
         offset, end = position.offset, self.environment.offsets(position.stream, position.partition).end
         while offset < end and (read := self.environment.read(position.stream, position.partition, offset)) is not None:
             assert not read.batch.values, f"all records of {position.stream!r} were read before their keys move"
-            if read.control is not None and read.control.heirs:
-                found.hand_over(read.control.producer, read.control.heirs)
-            elif read.control is not None:
-                found.hear(read.control.producer, read.control.watermark, read.control.idle)
+            if read.control is not None:
+                found.take(read.control)
             offset = read.next_offset
         return found
 

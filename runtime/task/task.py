@@ -87,6 +87,8 @@ class Task:
         self._clock = clock
         self._firing: Generator[None, None, None] | None = None
         self._paused = False
+        self._fires: Lane | None = None
+        """The lane that is firing, or was the last to."""
         self._now_ms = MIN_TIMESTAMP
 
     @property
@@ -202,8 +204,9 @@ class Task:
         self._has_due = None
 
     def begin(self) -> None:
-        """Make the first commit tell other stages what they must know before anything comes."""
-        self.touched = any(lane.has_news for lane in self.lanes)
+        """Make the first commit tell other stages what they must know before anything comes, and note what ended."""
+        ends = any(reader.ends_anew for lane in self.lanes for reader in lane.readers)
+        self.touched = ends or any(lane.has_news for lane in self.lanes)
 
     def do(self, work: Callable[[], object]) -> bool:
         """Do a piece of work, which sees committed state as of one moment; return whether there was something to do."""
@@ -231,8 +234,8 @@ class Task:
         return None
 
     def room(self, lane: Lane) -> int:
-        """Return how many messages a lane may take in now; 0 while something is due or firing."""
-        if self.busy or lane.held_back or self._firing is not None or self._is_due():
+        """Return how many messages a lane may take in now; 0 while something has to fire before that."""
+        if self.busy or lane.held_back or self._fires_before(lane):
             return 0
         if lane.units is None:
             return lane.pace.rows
@@ -241,6 +244,14 @@ class Task:
         if room < lane.fewest:
             return 0  # enough wait for their turn already, and many at once are cheaper
         return min(room, 1) if lane.one_at_a_time else room
+
+    def _fires_before(self, lane: Lane) -> bool:
+        """Whether something fires, or is due, before a lane may take anything in."""
+        if self._firing is None:
+            return self._is_due()
+        # Between two slices of a firing a later stage goes on with what was fired, as it would in another task: what
+        # waits for it in memory when a commit comes has to be stored, and read again.
+        return not self._paused or lane is self._fires or not lane.depth or lane.chain.is_due(lane.watermark)
 
     def feed(self, lane: Lane, reader: Reader, limit: int) -> int:
         """Take up to `limit` records of a reader in, and return how many there were."""
@@ -442,7 +453,7 @@ class Task:
     def _fire(self) -> Generator[None, None, None]:
         started = self._clock.elapsed_ms()
         for lane in self.lanes:
-            began = self._clock.elapsed_ms()
+            self._fires, began = lane, self._clock.elapsed_ms()
             for id, fired, number in self._fired(lane):
                 if fired is not None and lane.units is not None and lane.chain.awaits_below(id):
                     self._admit_emitted(lane, id, fired, ())

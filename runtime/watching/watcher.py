@@ -9,7 +9,7 @@ from pathlib import Path
 
 from runtime.model.clock import monotonic_ms, sleep_ms, wall_clock_ms
 from runtime.model.errors import SamzaError
-from runtime.model.metrics import Metrics, RunMetrics
+from runtime.model.metrics import Metrics, RunMetrics, unread
 from runtime.run.driver import Watch, Watched
 from runtime.systems.host.addresses import address_of, is_local
 from runtime.watching.exposition import prometheus_text
@@ -127,7 +127,7 @@ class Watcher:
         unowned = sorted({one.task for one in found.inputs if not one.owned})
         if unowned:
             yield f"no container has {len(unowned)} of the tasks"
-        lag = sum(one.lag for one in found.inputs)
+        lag = sum(unread(found.inputs).values())
         if self._ready_lag is not None and lag > self._ready_lag:
             yield f"{lag:,} records are not read yet, and {self._ready_lag:,} may be"
 

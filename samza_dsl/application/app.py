@@ -483,6 +483,7 @@ class App(Reprocessing):
         placement: Said = "sticky",
         standby: int = 0,
         autosize: Sizing | None = None,
+        join: bool = False,
         on: Spark | None = None,
         collect: bool | str | Sequence[str] = False,
     ) -> Run | Containers | BatchRun:
@@ -511,6 +512,8 @@ class App(Reprocessing):
         own. With `standby`, so many other machines keep a copy of each task's state, which follows its changelog: one
         of them takes the task over where its machine is gone. With `autosize=ByLoad(max=8)` there are more containers
         while it is behind, and fewer while they have little to do; a function of the last `Load`s decides otherwise.
+        With `join` its containers share the tasks of a run in containers that goes on in `data`, begun by another
+        program, and begin none.
 
         With `on=Spark()` it runs on Spark over what its inputs hold now, as all there will be, and writes the whole of
         its outputs when all of it is through: files and streams that must not hold anything yet. With
@@ -533,6 +536,7 @@ class App(Reprocessing):
             placement=placement,
             standby=standby,
             autosize=autosize,
+            join=join,
             on=on,
             collect=collect,
         )

@@ -44,6 +44,7 @@ def run_app(app: App, request: RunRequest) -> Containers:
         beside=request.beside,
         placement=named(request.placement),
         standby=request.standby,
+        joins=request.join,
         opentelemetry=isinstance(request.metrics, Metrics) and request.metrics.opentelemetry,
     )
     return run_containers(app.pipeline(), request.data, crew, settings_of(request), request.watch)

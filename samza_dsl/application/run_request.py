@@ -67,6 +67,7 @@ class ContainersOptions(LiveRunOptions, total=False):
 
     placement: Said
     standby: int
+    join: bool
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class RunRequest:
     placement: Said | str = "sticky"
     standby: int = 0
     autosize: Sizing | None = None
+    join: bool = False
     on: Spark | None = None
     collect: bool | str | Sequence[str] = False
     drains: bool = False
@@ -191,7 +193,7 @@ def _run(app: App, request: RunRequest) -> Run | Containers | BatchRun:
 def run_live(app: App, graph: Graph, request: RunRequest) -> Run | Containers:
     """Run a graph of an application in this process, or in several, until it ends or is stopped."""
     # Imported late, here and below: a program that plans or draws an application needs nothing that runs one.
-    if request.containers > 1 or request.autosize is not None:
+    if request.containers > 1 or request.autosize is not None or request.join:
         from samza_dsl.application.container import run_app
 
         return run_app(app, request)
@@ -315,6 +317,7 @@ NOT_ON_SPARK = {
     "host_id": "Spark shares tasks by itself",
     "placement": "Spark shares tasks by itself",
     "standby": "Spark keeps no state of tasks on hosts",
+    "join": "Spark shares tasks by itself",
     "until_now": (
         "a bounded run ends with what is there now, and everything fires; to leave open what is open it needs "
         'Spark(checkpoint="directory")'

@@ -18,6 +18,7 @@ from runtime.model.assignment import Scale
 from runtime.model.clock import monotonic_ms, sleep_ms
 from runtime.model.metrics import Metrics
 from runtime.opening.rescaling import Scaled, scalings
+from runtime.opening.shared_run import starter_of
 from runtime.ports.environment import Environment
 from runtime.systems.host.addresses import address_of, is_local
 from runtime.systems.kafka.client.topic import KafkaCluster
@@ -138,7 +139,9 @@ async def _await(place: Environment, app: str, wanted: Scale, changes: int) -> N
             raise Mistake(f"{app} can't have this size: its log says why")
         # Containers that end are none for a while, and those that begin have no task for another.
         at_work = bool(job.containers) and all(one.container for one in job.tasks)
-        is_wanted = factor == (wanted.factor or factor) and wanted.containers in (None, len(job.containers))
+        # Those of whoever began it, beside which others may have joined.
+        begun = [one for one in job.containers if not starter_of(one.name)]
+        is_wanted = factor == (wanted.factor or factor) and wanted.containers in (None, len(begun), len(job.containers))
         if is_wanted and at_work:
             if len(found) > changes:
                 say(told_of(found[-1]))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 
@@ -20,12 +20,14 @@ from runtime.job.pipeline import Pipeline
 from runtime.model.history import ALL, HistorySpan, Point
 from runtime.opening.evolution import Decisions, anew_of, evolved
 from runtime.opening.stored_state import finish, forget, move
-from runtime.ports.environment import Environment, SnapshotEnvironment, own_whole
+from runtime.ports.connectors import PushedSource
+from runtime.ports.environment import Environment, SnapshotEnvironment, own_whole, where_typed
 from runtime.reprocessing.backfill import backfill_of, over_history, run_backfill
-from runtime.reprocessing.fork import difference, fork_now, forked, is_forked, note_fork, starts_of
+from runtime.reprocessing.fork import check_countable, difference, fork_now, forked, is_forked, note_fork, starts_of
 from runtime.run.run import run_blocking
 from runtime.run.settings import RunSettings
 from runtime.spark.session import Spark
+from runtime.systems.connectors.schemes import connected_source
 from runtime.systems.kafka.client.topic import KafkaCluster
 from samza_dsl.application.app import App
 from samza_dsl.application.reprocessing import NAME, ReprocessRequest, reprocessed
@@ -151,6 +153,9 @@ def fork(
     at: Annotated[
         str, typer.Option(metavar="POINT", help="The cut: now, or an offset or a time to which history is computed.")
     ] = "now",
+    bind: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=PATH", help="What the live run binds its inputs to.")
+    ] = None,
     until_now: Annotated[bool, typer.Option("--until-now", help="End with what the inputs hold now.")] = False,
     data: DataOption = DEFAULT,
     environment: EnvironmentOption = None,
@@ -159,29 +164,60 @@ def fork(
 ) -> None:
     """Run a changed application beside the live one, on its state as of a cut; the live run goes on untouched.
 
-    Its outputs are streams of their own, NAME-output, which samza-dsl diff compares. What it keeps is computed from
-    history where the change asks for that. The same command again goes on where it was.
+    Its outputs are streams or topics of their own, NAME-output, which samza-dsl diff compares. What it keeps is
+    computed from history where the change asks for that. The same command again goes on where it was.
     """
     with told(whole=traceback, loading=True):
         old, new = loaded(target), loaded(changed)
     with told(whole=traceback):
-        if environment is not None:
-            raise Mistake(
-                "a fork is made on the embedded log: on Kafka, reprocess the changed application with --to other topics"
-            )
         check_name(here(), "a fork", name)
+        options = options_in(kafka_options)
+        cluster = KafkaCluster(environment, options) if environment is not None else None
+        read = inputs_bound(new, _meant_for(new, old, bind), options)
         with opened(data, environment, kafka_options) as place:
-            _fork(place, old, new, name, at)
-            written = sorted(one.name for one in plan_of(new, place).results)
-        own, bound = beside(new.graph(), name), {stream: ANOTHER + forked(name, stream) for stream in written}
-        request = RunRequest(data, bind=bound, until_now=until_now, live=True, beside=name).viewed()
+            _fork(place, old, new, _AskedFork(name, at, inputs_bound(old, _meant_for(old, new, bind), options), read))
+            written = sorted(one.name for one in plan_of(new, place, read).results)
+            where = where_typed(place)
+        own = beside(new.graph(), name)
+        bound = {**read, **{stream: ANOTHER + forked(name, stream) for stream in written}}
+        request = RunRequest(data, cluster, bound, until_now=until_now, live=True, beside=name).viewed()
         ended(run_live(new, own, request), is_shown=True)
         for stream in written:
-            say(f"compare: samza-dsl diff {stream} {forked(name, stream)}")
+            say(f"compare: samza-dsl diff {stream} {forked(name, stream)}{where}")
 
 
-def _fork(place: Environment, old: App, new: App, name: str, at: str) -> None:
+def inputs_bound(app: App, said: Iterable[str] | None, options: Mapping[str, object]) -> dict[str, object]:
+    """Return the places that a live run binds its inputs to; what is pushed there is read where the run keeps it."""
+    read = {spec.stream for spec in app.graph().inputs.values()}
+    return {
+        name: what
+        for name, what in bindings_of(app, [*(said or [])], options).items()
+        if name in read and not (isinstance(what, str) and isinstance(connected_source(what), PushedSource))
+    }
+
+
+def _meant_for(app: App, other: App, said: Iterable[str] | None) -> list[str]:
+    """Return what is said of streams that an application has, or that another one does not have either."""
+    mine, others = (
+        {one.stream for spec in which.graph().specs.values() for one in spec.outputs}
+        | {spec.stream for spec in which.graph().inputs.values()}
+        for which in (app, other)
+    )
+    return [one for one in said or [] if (name := one.partition("=")[0]) in mine or name not in others]
+
+
+class _AskedFork(NamedTuple):
+    """The request of a fork, with what the live run binds its inputs to, and what the fork does."""
+
+    name: str
+    at: str
+    live: Mapping[str, object]
+    own: Mapping[str, object]
+
+
+def _fork(place: Environment, old: App, new: App, asked: _AskedFork) -> None:
     """Make a fork where there is none, and let its state be that of the changed application."""
+    name, at = asked.name, asked.at
     assert isinstance(place, SnapshotEnvironment), "a place of commands"
     own, written = f"{new.name}.{name}", {one.stream for spec in old.graph().specs.values() for one in spec.outputs}
     if old.name != new.name:
@@ -190,8 +226,9 @@ def _fork(place: Environment, old: App, new: App, name: str, at: str) -> None:
         if at == "now":
             fork_now(place, old.name, own, written)
         else:
-            scratch = {one.name: f"{own}.{one.name}" for one in plan_of(old, place).results}
-            bind = {stream: ANOTHER + other for stream, other in scratch.items()}
+            scratch = {one.name: f"{own}.{one.name}" for one in plan_of(old, place, asked.live).results}
+            check_countable(place, scratch)
+            bind = {**asked.live, **{stream: ANOTHER + other for stream, other in scratch.items()}}
             span = HistorySpan(until={ALL: _point("--at", at, at)}, hands_over=True)
             part = old.pipeline().of(beside(old.graph(), name))
             if run_blocking(part, place, RunSettings(span=span, bind=bind)).stopping:
@@ -201,13 +238,13 @@ def _fork(place: Environment, old: App, new: App, name: str, at: str) -> None:
         say(f"{own} is forked from {old.name} at {at}")
     own_whole(place, own)
     finish(place, own)
-    _evolve(place, new.pipeline().of(beside(new.graph(), name)))
+    _evolve(place, new.pipeline().of(beside(new.graph(), name)), asked.own)
 
 
-def _evolve(place: Environment, pipeline: Pipeline) -> None:
+def _evolve(place: Environment, pipeline: Pipeline, bind: Mapping[str, object]) -> None:
     """Let the state of a fork be that of its own program."""
     graph, app = pipeline.graph, pipeline.graph.app
-    with closing(Bindings(place, graph, {})) as bindings:
+    with closing(Bindings(place, graph, bind)) as bindings:
         counts = bindings.partition_counts(graph)
     found = {one.operator: one for one in evolved(place, make_plan(graph, pipeline.options, counts), graph, counts)}
     left = [one for one in found.values() if one.complaints and not one.anew and not one.heir]
@@ -216,7 +253,7 @@ def _evolve(place: Environment, pipeline: Pipeline) -> None:
     if refused := [one for one in left if one.what != "dropped"]:
         raise Mistake(f"{refused[0].operator!r}: {refused[0].complaints[0].wrong}: write it as the live run has it")
     operators = anew_of(graph, found, Decisions())
-    backfill = backfill_of(place, pipeline, operators) if operators else None
+    backfill = backfill_of(place, pipeline, operators, bind) if operators else None
     if backfill is not None and backfill.reads:
         if run_backfill(place, pipeline, backfill, partial(over_history, place)).stopping:
             raise Mistake("it was stopped: the same command goes on")

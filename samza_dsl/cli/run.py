@@ -58,6 +58,9 @@ BindOption = Annotated[
 ContainersOption = Annotated[
     int, typer.Option(min=1, metavar="N", help="Share the tasks among so many processes.", show_default=True)
 ]
+JoinOption = Annotated[
+    bool, typer.Option("--join", help="Share the tasks of the run in containers that goes on here, and begin none.")
+]
 HostOption = Annotated[
     str | None, typer.Option("--host-id", metavar="NAME", help="What this machine is called, if not by its own name.")
 ]
@@ -131,6 +134,7 @@ def run(
     environment: EnvironmentOption = None,
     kafka_options: KafkaOption = None,
     containers: ContainersOption = 1,
+    join: JoinOption = False,
     host_id: HostOption = None,
     placement: PlacementOption = "sticky",
     standby: StandbyOption = 0,
@@ -159,10 +163,10 @@ def run(
         app = loaded(target)
     with told(whole=traceback):
         _check_where_it_begins(on, from_start, drain, state, forget)
-        if on is not None and (from_start or (until_now and not checkpoint) or containers > 1):
+        if on is not None and (from_start or (until_now and not checkpoint) or containers > 1 or join):
             raise Mistake(
                 "--on spark reads what the inputs hold from their start, and shares tasks by itself: leave "
-                "--from-start, --until-now and --containers out; with --checkpoint it may be --until-now"
+                "--from-start, --until-now, --containers and --join out; with --checkpoint it may be --until-now"
             )
         # Options that would do nothing are refused: who says one takes it to hold.
         _check_about_spark(on, master, checkpoint, end)
@@ -177,9 +181,14 @@ def run(
         if on is not None:
             served(app, replace(request, on=Spark(master=master, checkpoint=checkpoint, end=end)))
             return
-        _check_about_containers(cluster is not None, host_id, placement, standby, containers > 1 or sizing is not None)
+        several = containers > 1 or sizing is not None or join
+        _check_about_containers(cluster is not None, host_id, placement, standby, several)
+        if join and (from_start or drain or sizing is not None):
+            raise Mistake(
+                "--join is about a run that goes on: leave --from-start, --drain and --autosize to its beginner"
+            )
         kept = Forget(*forget) if forget else state
-        request = replace(request, from_start=from_start, state=kept, containers=containers)
+        request = replace(request, from_start=from_start, state=kept, containers=containers, join=join)
         served(app, replace(request, host_id=host_id, placement=placement, standby=standby, autosize=sizing))
 
 

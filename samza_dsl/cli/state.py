@@ -22,29 +22,28 @@ from runtime.assembly.bindings import Bindings
 from runtime.encoding.serdes import to_json
 from runtime.job.pipeline import Pipeline
 from runtime.model.checkpoint import Checkpoint
-from runtime.model.errors import SamzaError
+from runtime.model.errors import Owned, SamzaError
 from runtime.opening.deletion import check_not_shared
 from runtime.opening.evolution import Decisions, Evolved, anew_of, evolved
 from runtime.opening.rewind import check_move, no_state_error
 from runtime.opening.stored_state import CHANGING, STAGED, StoredOperator, finish, forget, move, stored
-from runtime.ports.connectors import PushedSource
-from runtime.ports.environment import Environment, SnapshotEnvironment, typed
+from runtime.ports.environment import Environment, LiveEnvironment, SnapshotEnvironment, typed
 from runtime.ports.state import StateSnapshot
-from runtime.reprocessing.backfill import Backfill, backfill_of, drop_backfill, over_history, run_backfill
+from runtime.reprocessing.ahead import Ahead
+from runtime.reprocessing.backfill import Backfill, backfill_of, over_history
 from runtime.spark.session import Spark, check_installed
 from runtime.stored_state.entries import OPERATOR, TASK, VALUE, Row, Stored, StoredEntries, entries_of
 from runtime.stored_state.replacement import Change, check_convert, converted, imported
 from runtime.stored_state.row_files import check_suffix, read_lines, read_rows, write_lines, write_rows
 from runtime.systems.connectors.places import pulled_places
-from samza_dsl.application.app import App
 from samza_dsl.application.loading import load_function
 from samza_dsl.cli.checkpoint import AppArgument, known
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened
 from samza_dsl.cli.errors import FAILED, Mistake, told
 from samza_dsl.cli.output import Column, print_rows, say
 from samza_dsl.cli.plan import plan_of, written_to
-from samza_dsl.cli.reprocess import archives_of
-from samza_dsl.cli.run import MasterOption, bindings_of
+from samza_dsl.cli.reprocess import archives_of, inputs_bound
+from samza_dsl.cli.run import MasterOption
 from samza_dsl.cli.settings import kafka_said, loaded
 from samza_dsl.view.readable import watermark_of
 
@@ -323,7 +322,7 @@ def evolve(
     does the rest. Without --apply nothing is changed, and the exit code is 1 where a run would be refused.
     """
     with told(), opened(data, environment, kafka_options) as place:
-        live = {} if not bind else _read_by(loaded(target), bind)
+        live = {} if not bind else inputs_bound(loaded(target), bind, kafka_said())
         app, planned = _planned(target, place, "evolve app.py", live)
         known(place, app)
         if not apply and (forget_said or convert):
@@ -339,18 +338,10 @@ def evolve(
         with told(loading=True):
             changes = {id: load_function(function) for id, function in map(_conversion, convert or ())}
             application = loaded(target)
-        _own(place, app)
         asked = _AskedEvolution(said, changes, live, archives_of(application, sources), on is not None, master, yes)
         _apply(place, application.pipeline(), planned, asked)
         if _told_of(place, planned, live, Decisions()):
             raise typer.Exit(FAILED)
-
-
-def _read_by(app: App, said: list[str]) -> dict[str, object]:
-    """Return the places that a live run binds its inputs to; what one pushes is read where the run keeps it."""
-    read = {spec.stream for spec in app.graph().inputs.values()}
-    bound = bindings_of(app, said, kafka_said())
-    return {name: what for name, what in bound.items() if name in read and not isinstance(what, PushedSource)}
 
 
 def _draw(
@@ -394,17 +385,22 @@ class _AskedEvolution(NamedTuple):
 
 
 def _apply(place: Environment, pipeline: Pipeline, planned: tuple[Plan, Graph], asked: _AskedEvolution) -> None:
-    """Do what a program's change asks for, after its user has said yes."""
-    app, found = planned[0].app, {one.operator: one for one in _compared(place, planned, asked.live)}
-    operators = anew_of(planned[1], found, asked.said)
-    backfill = _backfill(place, pipeline, operators, {**asked.live, **asked.archives})
-    steps = _steps(found, asked.said, asked.changes)
+    """Do what a program's change asks for, after its user has said yes; what is computed is so beside a live run."""
+    app, ahead = planned[0].app, Ahead(place, pipeline, partial(over_history, place))
+    is_live = not _is_ours(place, app)
+    backfill, steps = _decided(place, pipeline, planned, asked, is_ahead=is_live)
     words = [*([_history(backfill)] if backfill else []), *(step.says for step in steps)]
     if not words:
-        drop_backfill(place, app)
+        if not is_live:
+            ahead.drop()
         say(f"nothing is to be done for the state of {app}")
         return
+    if is_live and (backfill is None or asked.on_spark):
+        _own(place, app)  # which says what is in the way
     _confirm(f"{app}: {'; '.join(words)}?", asked.yes)
+    if is_live:
+        _follow(place, pipeline, planned, asked, ahead)
+        backfill, steps = _decided(place, pipeline, planned, asked)
     # First: where a function of the user's fails on history, nothing is changed.
     if backfill is not None:
         if asked.on_spark:
@@ -413,13 +409,60 @@ def _apply(place: Environment, pipeline: Pipeline, planned: tuple[Plan, Graph], 
 
             stopped = backfill_on_spark(place, pipeline, backfill, Spark(master=asked.master)).stopping
         else:
-            stopped = run_backfill(place, pipeline, backfill, partial(over_history, place)).stopping
+            stopped = ahead.join(backfill).stopping
         if stopped:
             raise Mistake("it was stopped, and nothing was changed")
         say(f"{app}: {_history(backfill)}; outputs of before are not written again")
     for step in steps:
         _take(place, planned, step, asked.changes)
         say(f"{app}: {step.says}")
+
+
+def _is_ours(place: Environment, app: str) -> bool:
+    """Own an application where no run has it; what a crash has left half done is completed."""
+    try:
+        _own(place, app)
+    except Owned:
+        # Brokers hear of a run elsewhere only by what it does: there it must have ended before.
+        if isinstance(place, LiveEnvironment):
+            raise
+        return False
+    return True
+
+
+def _follow(
+    place: Environment, pipeline: Pipeline, planned: tuple[Plan, Graph], asked: _AskedEvolution, ahead: Ahead
+) -> None:
+    """Compute beside the live run until that has ended."""
+    app = planned[0].app
+
+    def look() -> Backfill:
+        found, _ = _decided(place, pipeline, planned, asked, is_ahead=True)
+        assert found is not None, "a run does not go back"
+        return found
+
+    def tell(backfill: Backfill) -> None:
+        say(f"{app}: {_history(backfill)} beside its run: stop that, and it joins where the run ends")
+
+    if not ahead.follow(look, lambda: _is_ours(place, app), tell):
+        raise Mistake("it was stopped, and nothing was changed")
+
+
+def _decided(
+    place: Environment,
+    pipeline: Pipeline,
+    planned: tuple[Plan, Graph],
+    asked: _AskedEvolution,
+    *,
+    is_ahead: bool = False,
+) -> tuple[Backfill | None, list[_Step]]:
+    """Return what is to be computed, None where nothing was read that operators could have missed, and what else is."""
+    found = {one.operator: one for one in _compared(place, planned, asked.live)}
+    steps = _steps(found, asked.said, asked.changes)
+    if not (operators := anew_of(planned[1], found, asked.said)):
+        return None, steps
+    backfill = backfill_of(place, pipeline, operators, {**asked.live, **asked.archives}, is_ahead=is_ahead)
+    return (backfill if backfill.reads else None), steps
 
 
 def _confirm(question: str, yes: bool) -> None:
@@ -453,16 +496,6 @@ class _Step(NamedTuple):
     operator: str
     says: str
     heir: str = ""
-
-
-def _backfill(
-    place: Environment, pipeline: Pipeline, operators: Collection[str], bound: Mapping[str, object]
-) -> Backfill | None:
-    """Return the back-fill of operators; None where nothing was read that they could have missed."""
-    if not operators:
-        return None
-    found = backfill_of(place, pipeline, operators, bound)
-    return found if found.reads else None
 
 
 def _steps(found: Mapping[str, Evolved], said: Decisions, changes: Mapping[str, Change]) -> list[_Step]:

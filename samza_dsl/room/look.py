@@ -11,7 +11,15 @@ import msgspec
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP
 from planner.model.flow import edges, family, place
 from planner.model.plan import OperatorPlan, Plan
-from runtime.model.metrics import ContainerMetrics, HistogramMetrics, OperatorMetrics, RunMetrics, StoreMetrics, Timed
+from runtime.model.metrics import (
+    ContainerMetrics,
+    HistogramMetrics,
+    OperatorMetrics,
+    RunMetrics,
+    StoreMetrics,
+    Timed,
+    unread,
+)
 from samza_dsl.view.progress import TROUBLES
 from samza_dsl.view.readable import duration_of, rate_of, watermark_of
 
@@ -178,7 +186,7 @@ def look(plan: Plan, span: Interval, state: str, stores: tuple[StoreMetrics, ...
         since_commit_ms=now.since_commit_ms,
         commit_p99_ms=commits.quantile(0.99) if commits.count else None,
         in_flight=sum(one.in_flight for one in now.tasks),
-        lag=sum(one.lag for one in now.inputs if one.stream not in between),
+        lag=sum(lag for stream, lag in unread(now.inputs).items() if stream not in between),
         behind_ms=max(behind, default=None),
         received_per_s=sum(span.per_second(id, "received") for id in sources),
         written_per_s=sum(span.per_second(id, "received") for id in last),
@@ -256,10 +264,7 @@ def _alerts(span: Interval) -> Iterator[str]:
 
 def _growing(span: Interval) -> Iterator[tuple[str, int]]:
     """Yield the streams whose lag has grown, the longest first."""
-    then, now = ({one.stream: 0 for one in part.inputs} for part in span)
-    for lags, part in ((then, span.before), (now, span.now)):
-        for one in part.inputs:
-            lags[one.stream] += one.lag
+    then, now = (unread(part.inputs) for part in span)
     grown = [(stream, lag) for stream, lag in now.items() if lag > then.get(stream, inf)]
     yield from sorted(grown, key=lambda one: -one[1])
 

@@ -20,7 +20,7 @@ from planner.model.plan import Plan
 from runtime.encoding.serdes import to_json
 from runtime.functions.user_lines import deepest, user_lines
 from runtime.model.clock import monotonic_ms, sleep_ms, wall_clock_ms
-from runtime.model.metrics import RunMetrics, StoreMetrics
+from runtime.model.metrics import RunMetrics, StoreMetrics, unread
 from runtime.run.driver import Committing, Watched
 from samza_dsl.room.look import Interval, Look, look
 from samza_dsl.room.notes import EVENTS_BYTES, HISTORY_BYTES, KEPT_MS, Event, Identity, Notes
@@ -210,9 +210,6 @@ def recorded(data: str | Path, app: str, where: str) -> Iterator[Recorder]:
 
 def _sample(found: Look, now_ms: int) -> dict[str, object]:
     """Return the numbers of a look that are kept for an hour."""
-    lags: dict[str, int] = {}
-    for one in found.inputs:
-        lags[one.stream] = lags.get(one.stream, 0) + one.lag
     return {
         "at_ms": now_ms,
         "in": round(found.received_per_s, 1),
@@ -222,7 +219,7 @@ def _sample(found: Look, now_ms: int) -> dict[str, object]:
         "in_flight": found.in_flight,
         "commit_p99_ms": found.commit_p99_ms,
         "bytes": sum(one.bytes for one in found.stores),
-        "lags": lags,
+        "lags": unread(found.inputs),
         "operators": {one.id: [round(one.received_per_s, 1), round(one.busy, 3)] for one in found.operators},
         "well": sum(one.well for one in found.containers),
     }

@@ -14,7 +14,7 @@ from operators.io import Input, SendTo, SinkCall
 from operators.joins.match_counts import MET, MISSED
 from planner.model.flow import counted
 from planner.model.plan import Plan, StagePlan
-from runtime.model.metrics import InputMetrics, RunMetrics
+from runtime.model.metrics import InputMetrics, RunMetrics, unread
 from runtime.stage.outputs import FIRST, NOTHING
 
 _log = logging.getLogger("samza_dsl")
@@ -204,7 +204,7 @@ class Progress:
     @property
     def lag(self) -> int:
         """The number of records of the application's own inputs that are still to be read."""
-        return sum(one.lag for one in self._own_inputs())
+        return sum(unread(self._own_inputs()).values())
 
     @property
     def held(self) -> int:
@@ -286,7 +286,7 @@ def _all_of(stream: str, parts: list[InputMetrics]) -> ReadProgress:
         stream,
         sum(one.offset for one in parts),
         sum(one.end for one in parts),
-        sum(one.lag for one in parts),
+        sum(unread(parts).values()),
         min(one.watermark for one in parts),
         all(one.ended for one in parts),
         not all(one.ended for one in parts) and all(one.ended or one.idle for one in parts),

@@ -16,7 +16,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.bite.bugs import BUGS, Bug, Simulated
+from tests.bite.bugs import BUGS
+from tests.bite.seeded import Bug, Simulated
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("operators", "planner", "runtime", "samza_dsl", "tests", "pyproject.toml")

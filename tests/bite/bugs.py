@@ -2,50 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-
-from tests.simulation.scenario import Kind
-
-
-@dataclass(frozen=True)
-class Simulated:
-    """Seeds of the simulation."""
-
-    kind: Kind = "crashes"
-    seeds: int = 10_000
-
-
-@dataclass(frozen=True)
-class Tested:
-    """Tests, as pytest names them."""
-
-    tests: str
-
-
-@dataclass(frozen=True)
-class Bug:
-    """A small change of one file, `old` text for `new`, and what catches it."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    caught_by: Simulated | Tested = Simulated()
-
-    def seed(self, root: Path) -> None:
-        """Put the bug into the source under `root`; raises Changed where that is not what it was made for."""
-        path = root / self.file
-        source = path.read_text()
-        found = source.count(self.old)
-        if found != 1:
-            raise Changed(f"{self.file} has this {found} times, and the bug {self.name!r} wants it once:\n{self.old}")
-        path.write_text(source.replace(self.old, self.new))
-
-
-class Changed(Exception):
-    """The source is not what a bug was made for: make it anew."""
-
+from tests.bite.elastic_bugs import ELASTIC_BUGS
+from tests.bite.seeded import Bug, Simulated, Tested
 
 ON_KAFKA = Tested("tests/runtime/test_laws_on_kafka.py::test_a_run_comes_to_what_its_records_say_whatever_brokers_do")
 REMEMBERED = "tests/runtime/test_remembered.py::"
@@ -57,27 +15,6 @@ GROWN = Tested(
     "tests/runtime/test_repartitioning.py::test_an_application_that_did_not_run_meanwhile_takes_each_growth_up_in_turn"
 )
 STRUCK = Tested("tests/runtime/test_repartitioning_on_kafka.py::test_wherever_it_is_struck_a_move_is_completed")
-ELASTIC = "tests/runtime/test_elasticity.py::"
-SPLIT_LIVE = Tested(f"{ELASTIC}test_tasks_that_are_split_and_merged_while_they_run_come_to_what_the_records_say")
-SPLIT_ANEW = Tested(f"{ELASTIC}test_whatever_the_factors_from_run_to_run_the_end_is_that_of_the_records")
-ONCE_EACH = Tested(f"{ELASTIC}test_whatever_is_split_and_merged_wherever_tasks_are_each_record_is_processed_once")
-EVENT_TIME = Tested(f"{ELASTIC}test_event_time_never_falls_nor_runs_ahead_while_producers_are_split_and_merged")
-AS_STORED = Tested(
-    f"{ELASTIC}test_where_a_task_is_after_a_split_is_what_its_checkpoint_says_and_not_what_one_of_its_name_had_read"
-)
-OWN_ENTRIES = Tested(f"{ELASTIC}test_virtual_tasks_that_keep_their_entries_in_one_place_find_and_drop_their_own")
-SAID_AGAIN = Tested(
-    f"{ELASTIC}test_a_task_says_again_how_far_event_time_is_where_one_of_its_name_has_said_so_before_a_merge"
-)
-LATER_COPY = Tested(
-    "tests/runtime/test_standby.py::test_a_copy_that_comes_later_has_what_was_read_for_another_one_of_its_partition"
-)
-LEDGER = "tests/runtime/test_kafka_ledger.py::test_w"
-KIN = Tested(f"{LEDGER}hat_a_task_has_is_what_all_have_written_who_had_keys_of_it")
-NEWER = Tested(f"{LEDGER}ho_looks_again_never_takes_an_older_checkpoint_for_a_newer_one")
-SPREAD = Tested(
-    "tests/operators/test_partition_by.py::test_keys_are_spread_evenly_within_each_partition_of_the_partitioner"
-)
 BUGS = (
     Bug(
         "commit the highest completed",
@@ -411,146 +348,6 @@ BUGS = (
         Tested("tests/operators/test_asof_join.py"),
     ),
     Bug(
-        "share the keys of virtual tasks out by the partitioner's own hash",
-        "operators/partition_by.py",
-        "(offset if key is None else crc32(key))",
-        "(offset if key is None else murmur2(key))",
-        SPREAD,
-    ),
-    Bug(
-        "a merge of virtual tasks begins where the first of them is",
-        "runtime/opening/rescaling.py",
-        "last = min(own.values(), ",
-        "last = max(own.values(), ",
-        ONCE_EACH,
-    ),
-    Bug(
-        "a merge of virtual tasks forgets who has read further",
-        "runtime/opening/rescaling.py",
-        "return [*first, *(one for _, one in sorted(furthest.items()) if share_of(one.bucket, task.base).meets(task))]",
-        "return first",
-        ONCE_EACH,
-    ),
-    Bug(
-        "a split of virtual tasks forgets who had read further before the merge",
-        "runtime/opening/rescaling.py",
-        "for one in sorted((*ahead, *further), key=",
-        "for one in sorted(ahead, key=",
-        ONCE_EACH,
-    ),
-    Bug(
-        "forget one record too soon which virtual tasks have read further",
-        "runtime/reading/sieve.py",
-        "if one.offset > offset]",
-        "if one.offset > offset + 1]",
-        ONCE_EACH,
-    ),
-    Bug(
-        "all virtual tasks have what has no key",
-        "runtime/reading/sieve.py",
-        "        return 0 if self._share.by_key else offset",
-        "        return self._share.task.bucket",
-        ONCE_EACH,
-    ),
-    Bug(
-        "forget the heirs of virtual tasks that tell of event time",
-        "runtime/opening/rescaling.py",
-        "    return tuple(one.name for one in among if one.meets(task))",
-        "    return ()",
-        SPLIT_LIVE,
-    ),
-    Bug(
-        "the heir of several virtual tasks is as far as the first of them",
-        "runtime/reading/watermarks.py",
-        "known[heir] = min(reached, known.get(heir, reached))",
-        "known[heir] = max(reached, known.get(heir, reached))",
-        EVENT_TIME,
-    ),
-    Bug(
-        "virtual tasks find the state of each other's keys",
-        "runtime/stores/cache.py",
-        "return found if owns is None else (one for one in found if owns(one[0]))",
-        "return found",
-        SPLIT_LIVE,
-    ),
-    Bug(
-        "virtual tasks drop the state of each other's keys",
-        "runtime/stores/cache.py",
-        "committed = (key for key, _ in self._committed(start, end))",
-        "committed = (key for key, _ in self._environment.state_range(self._app, self._name, self._task, start, end))",
-        OWN_ENTRIES,
-    ),
-    Bug(
-        "purge what one virtual task has read, and its siblings have not",
-        "runtime/commit/commit.py",
-        "state, consumed = _together(state), self._consumed_by_all(tasks, together, consumed)",
-        "state = _together(state)",
-        SPLIT_LIVE,
-    ),
-    Bug(
-        "take a virtual task to be where one of its name was before a merge",
-        "runtime/commit/commit.py",
-        "        self.reached = {}\n        for name in filter(is_task, found):\n",
-        "        for name in filter(is_task, found):\n",
-        AS_STORED,
-    ),
-    Bug(
-        "take what one of its name has told of event time before a merge for what a virtual task has told",
-        "runtime/commit/commit.py",
-        "        self._told = {}\n        # A task",
-        "        # A task",
-        SAID_AGAIN,
-    ),
-    Bug(
-        "go on with a copy from where others of its changelog's partition are",
-        "runtime/systems/kafka/state/standby.py",
-        "self._followed, self._assigned = {}, {}",
-        "self._followed = {}",
-        LATER_COPY,
-    ),
-    Bug(
-        "count the entries of a task as they were before others had its keys",
-        "runtime/systems/kafka/state/changelog.py",
-        "found[place] = ChangelogEnd(end.end)",
-        "found[place] = end",
-        KIN,
-    ),
-    Bug(
-        "take the stores of a task that is split for those of none of its parts",
-        "runtime/systems/kafka/state/changelog.py",
-        "return frozenset().union(*(self.kept.get(one, ()) for one in kin(task, self._factors)))",
-        "return frozenset(self.kept.get(task, ()))",
-        KIN,
-    ),
-    Bug(
-        "take an older checkpoint of a sibling for a newer one",
-        "runtime/systems/kafka/state/ledger.py",
-        "return all(offsets.get(place, -1) >= at for place, at in before.items()) and offsets != before",
-        "return offsets != before",
-        NEWER,
-    ),
-    Bug(
-        "take a virtual task to be where others were that it was merged from",
-        "runtime/commit/commit.py",
-        "(one for one in positions if one.bucket == WHOLE)",
-        "positions",
-        AS_STORED,
-    ),
-    Bug(
-        "of virtual tasks that keep their state in one place one alone writes",
-        "runtime/commit/commit.py",
-        "        found.setdefault((store, task), []).extend(items)\n",
-        "        found[store, task] = [*items]\n",
-        SPLIT_LIVE,
-    ),
-    Bug(
-        "tell some virtual tasks of a partition of event time in memory, and others never",
-        "runtime/commit/commit.py",
-        "if isinstance(relay, SplitRelay) and len(readers) < len(relay.shares):",
-        "if isinstance(relay, SplitRelay) and not readers:",
-        SPLIT_LIVE,
-    ),
-    Bug(
         "commit what was read or written by an outdated number of partitions",
         "runtime/systems/log/environment.py",
         "            check_among(commit.among, ",
@@ -580,4 +377,5 @@ BUGS = (
         "    found: dict[tuple[str, int], int] = {}\n",
         STRUCK,
     ),
+    *ELASTIC_BUGS,
 )

@@ -3,7 +3,8 @@
 import pytest
 
 from tests.bite.__main__ import ROOT, look_for, main
-from tests.bite.bugs import BUGS, Bug, Changed
+from tests.bite.bugs import BUGS
+from tests.bite.seeded import Bug, Changed
 from tests.scale import scale
 
 LOOKED_FOR = scale(BUGS[:1], BUGS[::12], BUGS)

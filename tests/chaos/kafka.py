@@ -315,7 +315,7 @@ class Chaos:
         """Remove all that changelogs hold: who has no state says what is lost; who has it goes on, right."""
         self.write(time.time() + 1)
         for name in sorted(one for one in names(self.brokers) if one.endswith("-changelog")):
-            configure(self.brokers, name, "cleanup.policy=delete")
+            configure(self.brokers, name, **{"cleanup.policy": "delete"})
             remove_all(self.brokers, name)
         self._refused("elsewhere", "-changelog' begins at offset")
         self.struck["cut changelogs"] += 1

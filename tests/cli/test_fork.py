@@ -64,5 +64,25 @@ def test_what_can_not_be_forked_is_refused(live, write, call):
     write("new.py", HEAD.format(2).replace('App("shop")', 'App("new")'))
     none = call("fork", "new.py", "new.py", "--as", "trial")
     assert (none.exit_code, "has committed nothing" in none.stderr) == (1, True)
-    on_kafka = call("fork", "app.py", "app.py", "--as", "trial", "--environment", "kafka://127.0.0.1:1")
-    assert (on_kafka.exit_code, "on Kafka, reprocess" in on_kafka.stderr) == (2, True)
+    stray = call("fork", "app.py", "app.py", "--as", "trial", "--bind", "sails=sales.jsonl")
+    assert (stray.exit_code, "has no stream 'sails'" in stray.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("at", ["now", "15"])
+def test_a_fork_reads_what_the_live_run_binds(at, write, call):
+    write("app.py", HEAD.format(2))
+    write("app2.py", HEAD.format(2) + '    by_shop.scan(lambda n, r: n + 1, init=int).send_to(app.output("more"))\n')
+    write("sales.jsonl", sold(*range(21)))
+    bound = ("--bind", "sales=sales.jsonl")
+    live = ("run", "app.py", "--until-now", *bound)
+    fork = ("fork", "app.py", "app2.py", "--as", "trial", "--until-now", *bound)
+    assert call(*live).exit_code == 0
+    forked = call(*fork, "--at", at)
+    assert forked.exit_code == 0, forked.stderr
+    write("sales.jsonl", sold(*range(40)))
+    for command in (live, fork):
+        assert call(*command).exit_code == 0
+    for stream in ("counts", "sums")[: 1 if at == "15" else 2]:
+        same = call("diff", stream, f"trial-{stream}")
+        assert same.exit_code == 0, same.stdout
+        assert not same.stdout.startswith("0 in both")

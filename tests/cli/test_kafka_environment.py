@@ -217,6 +217,69 @@ def test_what_is_added_is_computed_from_topics(on_kafka, topics, shop):
     assert {'["a",3]', '["b",2]'} < set(shown(on_kafka, f"{topics}-old"))
 
 
+def test_a_fork_goes_on_beside_the_live_run_in_topics_of_its_own(
+    on_kafka, write, folder, topics, shop, program, broker
+):
+    version, sell = shop
+    version("old")
+    sell("aabc")
+    write("live.py", (folder / "app.py").read_text())
+    running = program("run", "live.py", "--environment", f"kafka://{broker.bootstrap}")
+    while "running" not in running.stdout.readline():
+        pass
+
+    def written(count):
+        while len(found := shown(on_kafka, f"{topics}-old")) < count:
+            pass
+        return found
+
+    written(4)
+    version("old", "new")
+    fork = ("fork", "live.py", "app.py", "--as", "trial", "--until-now")
+    told = on_kafka(*fork)
+    assert "shop.trial is forked from shop at now" in told
+    assert "shop.trial computes 'new' from history (" in told
+    assert "compare: samza-dsl diff old trial-old --environment kafka://" in told
+    sell("ab")
+    written(6)
+    on_kafka(*fork)
+    trial = f"trial-{topics}-old"
+    assert on_kafka("diff", f"{topics}-old", trial) == "2 in both, 0 in old alone, 0 in trial-old alone\n"
+    assert shown(on_kafka, trial) == ['["a",3]', '["b",2]'] == shown(on_kafka, f"trial-{topics}-new")
+    assert running.poll() is None
+    for stream in (trial, f"trial-{topics}-new"):
+        on_kafka("streams", "delete", stream)
+
+
+def test_a_fork_has_what_lay_between_stages(on_kafka, write, folder, topics, shop):
+    version, sell = shop
+    version("old")
+    sell("aa")
+    on_kafka("run", "app.py", "--until-now")
+    well = (folder / "app.py").read_text()
+    write("app.py", well.replace("n + 1", "n + (1 if r['shop'] < 'x' else 1 / 0)"))
+    sell("abxyabab")
+    on_kafka("run", "app.py", "--until-now", code=1)
+    write("app.py", well)
+    unread = on_kafka("state", "list", "app.py").splitlines()
+    assert int(next(line.split()[4] for line in unread if line.startswith("by "))) > 0
+    fork = ("fork", "app.py", "app.py", "--as", "trial", "--until-now")
+    on_kafka(*fork)
+    on_kafka("run", "app.py", "--until-now")
+    sell("abxy")
+    on_kafka("run", "app.py", "--until-now")
+    on_kafka(*fork)
+    trial = f"trial-{topics}-old"
+    assert on_kafka("diff", f"{topics}-old", trial).endswith(" in both, 0 in old alone, 0 in trial-old alone\n")
+    assert '["x",2]' in shown(on_kafka, trial)
+    # From another cut, which is computed from history: behind both records that were sold first.
+    on_kafka(*("fork", "app.py", "app.py", "--as", "past", "--until-now", "--at", "2"))
+    told = on_kafka("diff", f"{topics}-old", f"past-{topics}-old")
+    assert told.endswith(" in both, 0 in old alone, 0 in past-old alone\n") and not told.startswith("0 in both")
+    for name in ("trial", "past"):
+        on_kafka("streams", "delete", f"{name}-{topics}-old")
+
+
 def test_containers_that_live_are_neither_moved_nor_reset_nor_deleted(on_kafka, ran, broker, topics, program):
     where = ["--environment", f"kafka://{broker.bootstrap}", "--containers", "2"]
     process = program("run", "spending.py", *where)

@@ -1,5 +1,7 @@
 """What every environment does, whichever it is."""
 
+from itertools import product
+
 import pytest
 
 from operators.core.base import COLUMNS, MAX_TIMESTAMP, Batch
@@ -7,7 +9,7 @@ from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.errors import Damaged, EnvironmentFault, Fenced
 from runtime.ports.commits import Commit
 from runtime.ports.state import StateWrites
-from runtime.ports.streams import END, Append, Control, Offsets, StreamConfig
+from runtime.ports.streams import END, Append, Control, Offsets, StreamConfig, in_one
 from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.log.newest_rows import TOMBSTONE_MS
 from runtime.systems.memory.environment import MemoryEnvironment
@@ -181,6 +183,20 @@ def test_records_are_counted_and_neither_controls_nor_what_is_gone(environment):
     assert environment.stream_stats("s")[0] == 2
     with pytest.raises(EnvironmentFault, match="no stream 'nosuch'"):
         environment.stream_stats("nosuch")
+
+
+def test_what_each_of_several_producers_said_last_outlives_compaction(environment):
+    for number, said in enumerate(product(["p", "q", "pq"], repeat=3)):
+        stream = f"s{number}"
+        environment.create_stream(stream, StreamConfig(compacted=True))
+        for at, together in enumerate(said):
+            control = in_one([Control(one, at) for one in together])
+            environment.append([Append(stream, 0, batch(b"v", keys=[b"k"]), control)])
+        environment.compact(stream)
+        rows, controls = values(environment, stream)
+        assert rows == [(2, b"v")]
+        last = {one: at for at, together in enumerate(said) for one in together}
+        assert {one.producer: one.watermark for control in controls for one in control.words} == last
 
 
 def test_an_append_is_all_or_nothing(environment):

@@ -25,6 +25,8 @@ ROOT = Path(__file__).parents[2]
 SLOWEST_LOOKUP_S = 0.02
 POLL_S = 0.0005
 PATIENCE_S = 600
+FLIGHTS = 60_000
+"""Of how many flights a campaign's runs are: so many that each is killed in the midst of its commits."""
 KILLS_PER_RUN = 8
 """About how often a run is killed before it comes to its end; then another one begins from nothing."""
 
@@ -157,7 +159,7 @@ def by_key(found: list[Record]) -> dict[bytes | None, list[Record]]:
 
 def campaign(order: Order) -> Verdict:
     """Kill the job; whether a kill did harm is known at the end of its run, so a run counts as a whole."""
-    failed = kill_often(order.work, order.times, order.seed, None, SAFEGUARD if order.broken else None)
+    failed = kill_often(order.work, order.times, order.seed, FLIGHTS, SAFEGUARD if order.broken else None)
     return Verdict(order.times, failed)
 
 

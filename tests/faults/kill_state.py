@@ -16,6 +16,7 @@ from operators.core.entry_keys import StateEntry
 from runtime.model.checkpoint import Checkpoint
 from runtime.opening.stored_state import CHANGING, finish, forget, move
 from runtime.ports.streams import Append, StreamConfig
+from runtime.reprocessing.ahead import Ahead
 from runtime.reprocessing.backfill import backfill_of, drop_backfill, over_history, run_backfill
 from runtime.reprocessing.fork import fork_now, is_forked
 from runtime.stored_state.entries import StoredEntries, entries_of
@@ -31,7 +32,7 @@ APP = "changes"
 KEYS = 12_000
 """The keys of each operator: more than one commit of a copy takes."""
 SHARE_OF_WRITES = 0.7
-CHANGES = ("forget", "move", "convert", "import", "evolve", "fork")
+CHANGES = ("forget", "move", "convert", "import", "evolve", "fork", "ahead")
 FORKED = f"{APP}.trial"
 State = dict[str, list[tuple[bytes, bytes]]]
 
@@ -149,6 +150,13 @@ def _evolve(log: LogEnvironment) -> None:
     run_backfill(log, pipeline, backfill_of(log, pipeline, ["counts"]), partial(over_history, log))
 
 
+def _ahead(log: LogEnvironment) -> None:
+    pipeline = app(step=2).pipeline()
+    ahead = Ahead(log, pipeline, partial(over_history, log))
+    ahead.compute(backfill_of(log, pipeline, ["counts"], is_ahead=True))
+    ahead.join(backfill_of(log, pipeline, ["counts"]))
+
+
 def _fork(log: LogEnvironment) -> None:
     fork_now(log, APP, FORKED, ["counts", "last"])
 
@@ -179,5 +187,6 @@ _CHANGES: dict[str, Callable[[LogEnvironment], None]] = {
     "convert": _convert,
     "evolve": _evolve,
     "fork": _fork,
+    "ahead": _ahead,
     "import": _import,
 }

@@ -117,11 +117,14 @@ def _contents(descriptor: int) -> bytes:
 
 def wait_until(happened: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
     """Look again and again; raises TimeoutError when it takes too long."""
-    until = time.monotonic() + patience_s
+    began = time.monotonic()
+    until = began + patience_s
     while not happened():
-        if time.monotonic() > until:
+        looked = time.monotonic()
+        if looked > until:
             raise TimeoutError(f"nothing has happened for {patience_s} s")
-        time.sleep(POLL_S)
+        time.sleep(max(POLL_S, 2 * (looked - began)))  # what is waited for wants the processor more than a look does
+        began = time.monotonic()
 
 
 def run_quietly(*command: object) -> None:

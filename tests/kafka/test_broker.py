@@ -99,7 +99,7 @@ def test_the_core_suites_pass_on_the_last_brokers_of_3():
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *suites],
         cwd=here.parents[1],
-        env={**os.environ, kafka_jars.CHOICE: "3.9.1", "SAMZA_DSL_SCALE": "ci"},
+        env={**os.environ, kafka_jars.CHOICE: "3.9.1", "SAMZA_TESTS_SCALE": "ci"},
         capture_output=True,
         text=True,
     )

@@ -19,7 +19,7 @@ from runtime.systems.kafka.environment import KafkaEnvironment
 from runtime.systems.kafka.streams.sink import send_all
 from samza_dsl import App, Json, KafkaCluster, Options, String
 from tests.kafka.test_containers import check_counts
-from tests.kafka.test_crashes import PROGRAM, finished, read_so_far, started
+from tests.kafka.test_crashes import PROGRAM, finished, is_alive_until, read_so_far, started
 from tests.kafka.topics import consume, create, produce
 
 
@@ -93,8 +93,7 @@ def test_a_broker_that_restarts_is_waited_for(kill, mortal, topics, tmp_path):
     produce(broker, f"{topics}-words", *((number % 2, None, word) for number, word in enumerate(words)))
     (tmp_path / "app.py").write_text(PROGRAM.format(name=topics))
     process = started(broker, tmp_path, "state")
-    while read_so_far(broker, topics) == 0:
-        assert process.poll() is None
+    assert is_alive_until(process, lambda: read_so_far(broker, topics) > 0)
     kafka_broker.stop(directory, kill=kill)
     assert kafka_broker.start(directory).port == broker.port
     finished(process)

@@ -35,7 +35,7 @@ from samza_dsl import App, Json, Options, String
 
 
 async def looked_up(word):
-    await asyncio.sleep(0.002)
+    await asyncio.sleep(0.04)  # runs last while others start, at little work
     return [word]
 
 
@@ -385,7 +385,7 @@ def ended(process: "subprocess.Popen[str]") -> str:
 def words(broker, topics, tmp_path):
     """Words in a topic, and a program that counts them."""
     (tmp_path / "app.py").write_text(PROGRAM.format(name=topics))
-    words = [b"w%d" % (number % 50) for number in range(40_000)]
+    words = [b"w%d" % (number % 50) for number in range(10_000)]
     with closing(KafkaEnvironment(KafkaCluster(f"kafka://{broker.bootstrap}"), tmp_path / "writer")) as environment:
         environment.create_stream(f"{topics}-words", StreamConfig(partitions=TASKS))
         environment.append([Append(f"{topics}-words", task, Batch(words[task::TASKS])) for task in range(TASKS)])

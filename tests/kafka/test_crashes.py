@@ -5,12 +5,14 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tests.faults.processes import wait_until
 from tests.kafka.topics import consume, create, group_offsets, produce
 from tests.scale import scale
 
@@ -44,8 +46,7 @@ def test_a_run_that_is_killed_again_and_again_counts_each_word_once(seed, broker
     killed_at = {0}
     for _ in range(5):
         process = started(broker, tmp_path, chance.choice(["here", "there"]))
-        while process.poll() is None and read_so_far(broker, topics) <= max(killed_at):
-            pass
+        is_alive_until(process, lambda: read_so_far(broker, topics) > max(killed_at))
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=chance.uniform(0, 0.2))
         process.kill()
@@ -91,9 +92,7 @@ def test_answers_are_paid_for_once_on_whatever_host_the_next_run_is(broker, topi
     kills = 0
     for state in ("here", "there"):
         process, before = started(broker, tmp_path, state), len(asked.read_bytes().split())
-        while process.poll() is None and len(asked.read_bytes().split()) < before + 100:
-            pass
-        kills += process.poll() is None
+        kills += is_alive_until(process, lambda enough=before + 100: len(asked.read_bytes().split()) >= enough)
         process.kill()
         process.communicate()
     finished(started(broker, tmp_path, "elsewhere"))
@@ -103,6 +102,12 @@ def test_answers_are_paid_for_once_on_whatever_host_the_next_run_is(broker, topi
     assert calls.total() <= len(words) + kills * 2 * 10, "two tasks had ten calls each in the air"
     found = consume(broker, f"{topics}-counts")
     assert sorted(record.value for records in found.values() for record in records) == sorted(words)
+
+
+def is_alive_until(process: subprocess.Popen[str], happened: Callable[[], bool]) -> bool:
+    """Wait until something has happened or a process has ended; return whether it lives."""
+    wait_until(lambda: process.poll() is not None or happened())
+    return process.poll() is None
 
 
 def read_so_far(broker, app: str) -> int:

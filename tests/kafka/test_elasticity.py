@@ -47,7 +47,9 @@ def counting(name: str, options: Options) -> App:
     return app
 
 
-def test_each_word_counts_once_whatever_the_factor_of_a_run_becomes(broker, topics, environment, tmp_path, monkeypatch):
+def test_scale_up_and_scale_down_without_increasing_input_partition_count(
+    broker, topics, environment, tmp_path, monkeypatch
+):
     monkeypatch.setattr("runtime.run.scaling.FAR_LOOK_MS", 100.0)
     cluster = KafkaCluster(f"kafka://{broker.bootstrap}")
     app = counting(topics, Options(commit_interval_ms=100))

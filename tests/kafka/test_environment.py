@@ -122,9 +122,10 @@ def test_what_is_between_stages_carries_all_columns_and_what_producers_say(opene
     environment, stream = opened(), f"{topics}-s"
     environment.create_stream(stream, StreamConfig(intermediate=True))
     columns = {"keys": [b"k", None], "timestamps": [-5, 2**60], "stamps": [3, -(2**62)], "signs": [1, -1]}
-    environment.append([Append(stream, 0, Batch([b"a", None], **columns), Control("p", 7, 2))])
+    said = Control("p", 7, 2, beside=(Control("q", 8, 2, idle=True),))
+    environment.append([Append(stream, 0, Batch([b"a", None], **columns), said)])
     read = environment.read(stream, 0, 0)
-    assert (read.batch.values, read.control) == ([b"a", None], Control("p", 7, 2))
+    assert (read.batch.values, read.control) == ([b"a", None], said)
     assert {name: getattr(read.batch, name) for name in columns} == columns
     assert environment.offsets(stream, 0).end == 4  # two rows, the control, and the transaction's marker
 

@@ -1,15 +1,14 @@
 """History of a Kafka environment is computed anew into it, beside the live run, and taken over, on a real broker."""
 
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 from planner.model.errors import PlanError
 from samza_dsl import App, KafkaCluster, Spark, produce
+from samza_dsl.cli.main import commands
 from tests.kafka.topics import consume, names
 
 WORDS = [f"w{number % 9}" for number in range(600)]
@@ -41,11 +40,9 @@ def app(topics, tmp_path, cluster, monkeypatch):
 
 def command(cluster, *words: str, where: str = "data") -> str:
     """Run a command of the library on a cluster, which is to succeed."""
-    program = str(Path(sys.executable).with_name("samza-dsl"))
-    how = ["--environment", cluster.address, "--data", where]
-    said = subprocess.run([program, *words, *how], capture_output=True, text=True, timeout=600)
-    assert said.returncode == 0, said.stderr
-    return said.stdout
+    done = CliRunner().invoke(commands, [*words, "--environment", cluster.address, "--data", where])
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
 
 def counted(broker, stream: str) -> Counter:

@@ -68,7 +68,7 @@ def test_windows_and_ends_are_right_on_topics_that_others_have_made(broker, topi
     environment.create_stream(between, StreamConfig(partitions=3, intermediate=True))
     environment.end_stream(numbers)
     environment.close()
-    change(broker, between, "message.timestamp.type=LogAppendTime")
+    change(broker, between, **{"message.timestamp.type": "LogAppendTime"})
     app.run(environment=cluster, data=str(tmp_path / "here"))  # comes to its end
     assert sum(map(len, consume(broker, f"{topics}-panes").values())) == 30
     assert configs(cluster, between)["message.timestamp.type"] == "CreateTime"
@@ -79,8 +79,12 @@ def test_own_topics_are_compacted_alone_and_what_they_have_lost_is_told(broker, 
     assert run("here") == [1]
     assert run("there") == [1, 2]
     assert configs(cluster, changelog)["cleanup.policy"] == configs(cluster, ledger)["cleanup.policy"] == "compact"
-    change(broker, changelog, "cleanup.policy=[compact,delete],retention.ms=100000000,max.message.bytes=2000000")
-    change(broker, between, "retention.ms=100000000,message.timestamp.type=CreateTime")
+    change(
+        broker,
+        changelog,
+        **{"cleanup.policy": "compact,delete", "retention.ms": "100000000", "max.message.bytes": "2000000"},
+    )
+    change(broker, between, **{"retention.ms": "100000000", "message.timestamp.type": "CreateTime"})
     with caplog.at_level(logging.WARNING, "samza_dsl"):
         assert run("here") == [1, 2, 3]
     found = configs(cluster, changelog)
@@ -88,7 +92,7 @@ def test_own_topics_are_compacted_alone_and_what_they_have_lost_is_told(broker, 
     assert configs(cluster, between)["retention.ms"] == "-1"
     assert f"changes the topic {changelog!r}, which had cleanup.policy=compact,delete" in caplog.text
 
-    change(broker, changelog, "cleanup.policy=delete")
+    change(broker, changelog, **{"cleanup.policy": "delete"})
     remove(broker, changelog, below=3)
     with pytest.raises(Damaged, match=rf"{changelog}' begins at offset 3 of partition 0, and not at 0"):
         run("elsewhere")

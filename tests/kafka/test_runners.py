@@ -18,6 +18,7 @@ from tests.conformance import pipelines
 from tests.conformance.pipelines import PIPELINES, app_of
 from tests.conformance.test_runners import counts, lived
 from tests.kafka.sharing import shared_broker
+from tests.sample import sample
 from tests.simulation.crash import NOW_MS, Watched
 
 OFTEN = Options(commit_interval_ms=1, batch_records=16)
@@ -41,7 +42,7 @@ def cluster(tmp_path_factory):
         yield cluster
 
 
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("name", sample(PIPELINES, every=3, ci=3))
 def test_a_pipeline_comes_on_a_broker_to_what_it_comes_to_elsewhere(name, cluster, tmp_path):
     environment = KafkaEnvironment(cluster, tmp_path)
     try:

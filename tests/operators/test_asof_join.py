@@ -8,48 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators.aggregations.identity import identity
-from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch
+from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP
 from operators.joins.asof_join import LEFT, RIGHT, AsofJoin, AsofJoinOperator
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Tagged
-from runtime.reading.watermarks import SourceWatermark
-from runtime.stores.cache import CachedStore
 from runtime.stores.memory import MemoryStore
-from runtime.systems.memory.environment import MemoryEnvironment
+from tests.operators.joining import KEYS, STEPS, WaitingStory, durable, pair, results, rows
 from tests.scale import examples
 
 HOW = ("inner", "left")
 DIRECTIONS = ("backward", "forward", "nearest")
-KEYS = ("a", "b", 3, (4, "d"))
-STEPS = ("batch", "batch", "fire", "fire one", "write back", "restart", "undo")
-
-
-def pair(left, right):
-    return (left, right)
 
 
 def operator(store, direction="backward", tolerance=None, how="left", most_held=100, join=pair):
     spec = AsofJoin(with_=join, direction=direction, tolerance_ms=tolerance, how=how)
     return AsofJoinOperator(spec, join, store, KeySerde(Tagged()), most_held)
-
-
-def durable():
-    return CachedStore(MemoryEnvironment(), "app", "join", 0, Tagged())
-
-
-def rows(*told):
-    """Return a batch of (side, value, key, time), or with a stamp after these; without one nothing is late."""
-    told = [(*one, MIN_TIMESTAMP)[:5] for one in told]
-    sides, values, keys, times, stamps = map(list, zip(*told, strict=True))
-    return Batch(list(zip(sides, values, strict=True)), KeySerde(Tagged()).hold(keys), times, stamps)
-
-
-def results(batch):
-    """Return what was emitted as (value, key, timestamp, stamp)."""
-    if batch is None:
-        return []
-    keys = map(KeySerde(Tagged()).decode, batch.keys)
-    return list(zip(batch.values, keys, batch.timestamps, batch.stamps, strict=True))
 
 
 def nearest(rights, key, at, direction, tolerance):
@@ -65,79 +38,28 @@ def nearest(rights, key, at, direction, tolerance):
     return (near[-1][0],) if near else ()
 
 
-class Story:
-    """Drives an operator with records and steps, and knows by its own simple means what it must have emitted."""
+class Story(WaitingStory):
+    """Knows by its own simple means what an as-of join must have emitted."""
 
     def __init__(self, how, direction, tolerance, disorder_ms, most_held, store):
-        self.how, self.direction, self.tolerance, self.store = how, direction, tolerance, store
-        self.make = lambda: operator(store, direction, tolerance, how, most_held)
-        self.operator = self.make()
-        self.sources = (SourceWatermark(disorder_ms), SourceWatermark(disorder_ms))
-        self.held, self.lefts, self.rights, self.late = [], [], [], Counter()
-        self.emitted, self.late_found = Counter(), Counter()
-
-    @property
-    def watermark(self):
-        return min(source.value for source in self.sources)
+        self.how, self.direction, self.tolerance, self.rights = how, direction, tolerance, []
+        undone = ((LEFT, -1, "a", 5), (RIGHT, -2, "a", 5), (RIGHT, -3, "b", 50_000))
+        super().__init__(lambda: operator(store, direction, tolerance, how, most_held), disorder_ms, store, undone)
 
     @property
     def wait(self):
         return 0 if self.direction == "backward" else self.tolerance
 
-    def feed(self):
-        if not self.held:
-            return
-        told = []
-        for side, value, key, at in self.held:
-            stamp, self.sources[side].value = self.sources[side].stamp([at])
-            told.append((side, value, key, at, stamp))
-            if at < stamp:
-                self.late[value] += 1
-            else:
-                (self.lefts if side == LEFT else self.rights).append((value, key, at, stamp))
-        self.held = []
-        assert self.operator.process(rows(*told)) is None
-        if self.operator.late is not None:
-            self.late_found.update(self.operator.late.values)
+    def note(self, value, side, key, at, stamp):
+        (self.waiting if side == LEFT else self.rights).append((value, key, at, stamp))
 
     def expected(self, watermark):
         found = Counter()
-        for value, key, at, stamp in self.lefts:
+        for value, key, at, stamp in self.waiting:
             met = nearest(self.rights, key, at, self.direction, self.tolerance)
             if at + self.wait < watermark and (met or self.how == "left"):
                 found[(value, *(met or (None,))), key, at, stamp] += 1
         return found
-
-    def fire(self, watermark, most=None):
-        fired = results(self.operator.on_watermark(watermark, most))
-        assert [at for _, _, at, _ in fired] == sorted(at for _, _, at, _ in fired)
-        assert most is None or len(fired) <= most
-        self.emitted.update(fired)
-        if most is None:
-            assert self.operator.next_due() > watermark
-            assert self.emitted == self.expected(watermark)
-            waiting = [stamp for _, _, at, stamp in self.lefts if at + self.wait >= watermark]
-            assert self.operator.lowest_stamp() == min(waiting, default=MAX_TIMESTAMP + 1)
-
-    def step(self, step):
-        self.feed()
-        match step:
-            case "fire":
-                self.fire(self.watermark)
-            case "fire one":
-                self.fire(self.watermark, 1)
-            case "write back":
-                self.operator.write_back()
-            case "restart":
-                self.operator.write_back()
-                self.operator = self.make()
-            case "undo":
-                self.operator.write_back()
-                self.store.savepoint()
-                self.operator.process(rows((LEFT, -1, "a", 5), (RIGHT, -2, "a", 5), (RIGHT, -3, "b", 50_000)))
-                self.operator.on_watermark(self.watermark)
-                self.store.rollback()
-                self.operator.forget()
 
 
 @st.composite
@@ -157,7 +79,7 @@ def stories(draw, how, direction):
         if not isinstance(move, str):
             side, value, key, step, back = move
             now += step * unit
-            move = (side, number if side == LEFT else value, key, now - back * unit + draw(st.sampled_from((0, 0, 1))))
+            move = (number if side == LEFT else value, side, key, now - back * unit + draw(st.sampled_from((0, 0, 1))))
         events.append(move)
     bound = draw(tolerance | st.none() if direction == "backward" else tolerance)
     return Story(how, direction, bound, disorder, draw(st.sampled_from((0, 2, 100))), store), events
@@ -169,15 +91,7 @@ def stories(draw, how, direction):
 @settings(max_examples=examples(200, 5_000))
 def test_it_is_a_look_through_all_that_came_in_time(how, direction, data):
     story, events = data.draw(stories(how, direction))
-    for event in events:
-        if isinstance(event, str):
-            story.step(event)
-        else:
-            story.held.append(event)
-    story.feed()
-    story.fire(MAX_TIMESTAMP)
-    assert story.late_found == story.late
-    assert story.operator.unwritten == 0
+    story.play(events)
     kept = {}
     if story.tolerance is None:
         lasts = {key: nearest(story.rights, key, MAX_TIMESTAMP, "backward", None) for key in KEYS}

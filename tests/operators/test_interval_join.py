@@ -7,25 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch
+from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP
 from operators.joins.interval_join import IntervalJoin, IntervalJoinOperator
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Tagged
-from runtime.reading.watermarks import SourceWatermark
-from runtime.stores.cache import CachedStore
 from runtime.stores.memory import MemoryStore
-from runtime.systems.memory.environment import MemoryEnvironment
+from tests.operators.joining import KEYS, STEPS, JoinStory, durable, pair, results, rows
 from tests.scale import examples
 
 LEFT, RIGHT = 0, 1
 HOW = ("inner", "left", "right", "outer")
 OUTER = {"inner": (), "left": (LEFT,), "right": (RIGHT,), "outer": (LEFT, RIGHT)}
-KEYS = ("a", "b", 3, (4, "d"))
-STEPS = ("batch", "batch", "fire", "fire one", "write back", "restart", "undo")
-
-
-def pair(left, right):
-    return (left, right)
 
 
 def operator(store, how="inner", keep="all", within=(0, 0), most_held=100, join=pair):
@@ -34,61 +26,17 @@ def operator(store, how="inner", keep="all", within=(0, 0), most_held=100, join=
     return IntervalJoinOperator(spec, join, store, KeySerde(Tagged()), most_held)
 
 
-def durable():
-    return CachedStore(MemoryEnvironment(), "app", "join", 0, Tagged())
-
-
-def rows(*told):
-    """Return a batch of (side, value, key, time), or with a stamp after these; without one nothing is late."""
-    told = [(*one, MIN_TIMESTAMP)[:5] for one in told]
-    sides, values, keys, times, stamps = map(list, zip(*told, strict=True))
-    return Batch(list(zip(sides, values, strict=True)), KeySerde(Tagged()).hold(keys), times, stamps)
-
-
-def results(batch):
-    """Return what was emitted as (value, key, timestamp, stamp)."""
-    if batch is None:
-        return []
-    keys = map(KeySerde(Tagged()).decode, batch.keys)
-    return list(zip(batch.values, keys, batch.timestamps, batch.stamps, strict=True))
-
-
-class Story:
-    """Drives an operator with records and steps, and knows by its own simple means what it must have emitted."""
+class Story(JoinStory):
+    """Knows by a loop over all records before what an interval join must have emitted."""
 
     def __init__(self, how, keep, within, disorder_ms, most_held, store):
-        self.how, self.keep, self.within, self.store = how, keep, within, store
-        self.make = lambda: operator(store, how, keep, within, most_held)
-        self.operator = self.make()
-        self.sources = (SourceWatermark(disorder_ms), SourceWatermark(disorder_ms))
-        self.held, self.on_time, self.late = [], [], Counter()
-        self.emitted, self.expected, self.late_found = Counter(), Counter(), Counter()
+        self.how, self.keep, self.within = how, keep, within
+        self.on_time, self.expected = [], Counter()
         self.met, self.emitted_alone = set(), set()
+        undone = ((LEFT, -1, "a", 5), (RIGHT, -2, "a", 5), (LEFT, -3, "b", 50))
+        super().__init__(lambda: operator(store, how, keep, within, most_held), disorder_ms, store, undone)
 
-    @property
-    def watermark(self):
-        return min(source.value for source in self.sources)
-
-    def feed(self):
-        """Have the operator process what is held; expect what a loop over all records before says."""
-        if not self.held:
-            return
-        told = []
-        for number, side, key, at in self.held:
-            stamp, self.sources[side].value = self.sources[side].stamp([at])
-            told.append((side, number, key, at, stamp))
-            if at < stamp:
-                self.late[number] += 1
-            else:
-                self.expect((number, side, key, at, stamp))
-        self.held = []
-        batch = rows(*told)
-        self.emitted.update(results(self.operator.process(batch)))
-        if self.operator.late is not None:
-            self.late_found.update(self.operator.late.values)
-
-    def expect(self, record):
-        number, side, key, at, stamp = record
+    def note(self, number, side, key, at, stamp):
         low, high = self.within
         partners = [
             other
@@ -102,7 +50,7 @@ class Story:
             both = (number, other[0]) if side == LEFT else (other[0], number)
             self.expected[both, key, max(at, other[3]), max(stamp, other[4])] += 1
             self.met |= {number, other[0]}
-        self.on_time.append(record)
+        self.on_time.append((number, side, key, at, stamp))
 
     def alone(self, watermark):
         """Yield the records that no later one can meet any more, and none has."""
@@ -129,29 +77,6 @@ class Story:
             assert self.operator.lowest_stamp() == min(waiting, default=MAX_TIMESTAMP + 1)
             assert self.emitted == self.expected
 
-    def step(self, step):
-        match step:
-            case "batch":
-                self.feed()
-            case "fire":
-                self.feed()
-                self.fire(self.watermark)
-            case "fire one":
-                self.feed()
-                self.fire(self.watermark, 1)
-            case "write back":
-                self.operator.write_back()
-            case "restart":
-                self.operator.write_back()
-                self.operator = self.make()
-            case "undo":
-                self.operator.write_back()
-                self.store.savepoint()
-                self.operator.process(rows((LEFT, -1, "a", 5), (RIGHT, -2, "a", 5), (LEFT, -3, "b", 50)))
-                self.operator.on_watermark(self.watermark)
-                self.store.rollback()
-                self.operator.forget()
-
 
 @st.composite
 def stories(draw, how, keep):
@@ -173,15 +98,8 @@ def stories(draw, how, keep):
 def test_it_is_a_nested_loop_over_all_that_is_in_time(how, keep, data):
     story, events = data.draw(stories(how, keep))
     numbers = count()
-    for event in events:
-        if isinstance(event, str):
-            story.step(event)
-        else:
-            story.held.append((next(numbers), *event))
-    story.feed()
-    story.fire(MAX_TIMESTAMP)
-    assert story.late_found == story.late
-    assert list(story.store.range()) == [] and story.operator.unwritten == 0
+    story.play(event if isinstance(event, str) else (next(numbers), *event) for event in events)
+    assert list(story.store.range()) == []
     assert story.operator.next_due() > MAX_TIMESTAMP and story.operator.lowest_stamp() > MAX_TIMESTAMP
 
 

@@ -7,24 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch
+from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP
 from operators.io import Input, VersionedTable
 from operators.joins.temporal_join import STREAM, TABLE, TemporalJoin, TemporalJoinOperator
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Tagged
-from runtime.reading.watermarks import SourceWatermark
-from runtime.stores.cache import CachedStore
 from runtime.stores.memory import MemoryStore
-from runtime.systems.memory.environment import MemoryEnvironment
+from tests.operators.joining import KEYS, STEPS, WaitingStory, durable, pair, results, rows
 from tests.scale import examples
 
 HOW = ("inner", "left")
-KEYS = ("a", "b", 3, (4, "d"))
-STEPS = ("batch", "batch", "fire", "fire one", "write back", "restart", "undo")
-
-
-def pair(value, row):
-    return (value, row)
 
 
 def operator(store, how="inner", retention_ms=0, most_held=100, join=pair):
@@ -32,25 +24,6 @@ def operator(store, how="inner", retention_ms=0, most_held=100, join=pair):
     table = VersionedTable(stream="t", value=Tagged(), key=Tagged(), retention_ms=retention_ms)
     spec = TemporalJoin(parents=(stream, table), with_=join, how=how)
     return TemporalJoinOperator(spec, join, store, KeySerde(Tagged()), most_held)
-
-
-def durable():
-    return CachedStore(MemoryEnvironment(), "app", "join", 0, Tagged())
-
-
-def rows(*told):
-    """Return a batch of (side, value, key, time), or with a stamp after these; without one nothing is late."""
-    told = [(*one, MIN_TIMESTAMP)[:5] for one in told]
-    sides, values, keys, times, stamps = map(list, zip(*told, strict=True))
-    return Batch(list(zip(sides, values, strict=True)), KeySerde(Tagged()).hold(keys), times, stamps)
-
-
-def results(batch):
-    """Return what was emitted as (value, key, timestamp, stamp)."""
-    if batch is None:
-        return []
-    keys = map(KeySerde(Tagged()).decode, batch.keys)
-    return list(zip(batch.values, keys, batch.timestamps, batch.stamps, strict=True))
 
 
 def as_of(versions, key, at):
@@ -61,77 +34,30 @@ def as_of(versions, key, at):
     return max(found)[2] if found else None
 
 
-class Story:
-    """Drives an operator with records and steps, and knows by its own simple means what it must have emitted."""
+class Story(WaitingStory):
+    """Knows by its own simple means what a temporal join must have emitted."""
 
     def __init__(self, how, retention_ms, disorder_ms, most_held, store):
-        self.how, self.retention_ms, self.store = how, retention_ms, store
-        self.make = lambda: operator(store, how, retention_ms, most_held)
-        self.operator = self.make()
-        self.sources = (SourceWatermark(disorder_ms), SourceWatermark(disorder_ms))
-        self.held, self.messages, self.versions, self.late = [], [], [], Counter()
-        self.emitted, self.late_found = Counter(), Counter()
+        self.how, self.retention_ms, self.versions = how, retention_ms, []
+        undone = ((STREAM, -1, "a", 5), (TABLE, -2, "a", 5), (TABLE, None, "b", 50_000))
+        super().__init__(lambda: operator(store, how, retention_ms, most_held), disorder_ms, store, undone)
 
-    @property
-    def watermark(self):
-        return min(source.value for source in self.sources)
+    def is_late(self, side, at, stamp):
+        return at < stamp - (self.retention_ms if side == STREAM else 0)
 
-    def feed(self):
-        if not self.held:
-            return
-        told = []
-        for side, value, key, at in self.held:
-            stamp, self.sources[side].value = self.sources[side].stamp([at])
-            told.append((side, value, key, at, stamp))
-            if at < stamp - (self.retention_ms if side == STREAM else 0):
-                self.late[value] += 1
-            elif side == STREAM:
-                self.messages.append((value, key, at, stamp))
-            else:
-                self.versions.append((value, key, at))
-        self.held = []
-        assert self.operator.process(rows(*told)) is None
-        if self.operator.late is not None:
-            self.late_found.update(self.operator.late.values)
+    def note(self, value, side, key, at, stamp):
+        if side == STREAM:
+            self.waiting.append((value, key, at, stamp))
+        else:
+            self.versions.append((value, key, at))
 
     def expected(self, watermark):
         found = Counter()
-        for value, key, at, stamp in self.messages:
+        for value, key, at, stamp in self.waiting:
             row = as_of(self.versions, key, at)
             if at < watermark and (row is not None or self.how == "left"):
                 found[(value, row), key, at, stamp] += 1
         return found
-
-    def fire(self, watermark, most=None):
-        fired = results(self.operator.on_watermark(watermark, most))
-        assert [at for _, _, at, _ in fired] == sorted(at for _, _, at, _ in fired)
-        assert most is None or len(fired) <= most
-        self.emitted.update(fired)
-        if most is None:
-            assert self.operator.next_due() > watermark
-            assert self.emitted == self.expected(watermark)
-            waiting = [stamp for _, _, at, stamp in self.messages if at >= watermark]
-            assert self.operator.lowest_stamp() == min(waiting, default=MAX_TIMESTAMP + 1)
-
-    def step(self, step):
-        self.feed()
-        match step:
-            case "fire":
-                self.fire(self.watermark)
-            case "fire one":
-                self.fire(self.watermark, 1)
-            case "write back":
-                self.operator.write_back()
-            case "restart":
-                self.operator.write_back()
-                self.operator = self.make()
-            case "undo":
-                self.operator.write_back()
-                self.store.savepoint()
-                self.operator.process(rows((STREAM, -1, "a", 5), (TABLE, -2, "a", 5), (TABLE, None, "b", 50_000)))
-                self.operator.on_watermark(self.watermark)
-                self.store.rollback()
-                self.operator.forget()
 
 
 @st.composite
@@ -142,9 +68,9 @@ def stories(draw, how):
     store = draw(st.sampled_from((MemoryStore, durable)))()
     disorder, retention = draw(st.sampled_from((0, 0, 2, 10))) * unit, draw(st.sampled_from((0, 1, 3, 10))) * unit
     number = count(1)
-    message = st.builds(lambda key, at: (STREAM, next(number), key, at), st.sampled_from(KEYS), at)
-    version = st.builds(lambda key, at: (TABLE, next(number), key, at), st.sampled_from(KEYS), at)
-    removal = st.builds(lambda key, at: (TABLE, None, key, at), st.sampled_from(KEYS), at)
+    message = st.builds(lambda key, at: (next(number), STREAM, key, at), st.sampled_from(KEYS), at)
+    version = st.builds(lambda key, at: (next(number), TABLE, key, at), st.sampled_from(KEYS), at)
+    removal = st.builds(lambda key, at: (None, TABLE, key, at), st.sampled_from(KEYS), at)
     events = draw(st.lists(message | version | version | removal | st.sampled_from(STEPS), max_size=40))
     return Story(how, retention, disorder, draw(st.sampled_from((0, 2, 100))), store), events
 
@@ -154,15 +80,7 @@ def stories(draw, how):
 @settings(max_examples=examples(80, 2_000))
 def test_it_is_a_look_through_all_versions_that_came_in_time(how, data):
     story, events = data.draw(stories(how))
-    for event in events:
-        if isinstance(event, str):
-            story.step(event)
-        else:
-            story.held.append(event)
-    story.feed()
-    story.fire(MAX_TIMESTAMP)
-    assert story.late_found == story.late
-    assert story.operator.unwritten == 0
+    story.play(events)
     rest = {key: as_of(story.versions, key, MAX_TIMESTAMP) for key in KEYS}
     kept = {b"b" + Tagged().encode(key): row for key, row in rest.items() if row is not None}
     assert dict(story.store.range()) == kept

@@ -304,11 +304,13 @@ FOLDING = """
                 if low0 <= timestamp < high0:
                     group0[key].append(value)
                 else:
-                    low0, high0, group0 = place0(timestamp, highest - 7)
-                    if group0 is None:
+                    begins, ends, group = place0(timestamp, highest - 7)
+                    if begins < ends:
+                        low0, high0, group0 = begins, ends, group
+                    if group is None:
                         late0.append((value, key, timestamp, highest - 7, ~rest.__length_hint__()))
                     else:
-                        group0[key].append(value)
+                        group[key].append(value)
             if timestamp > highest:
                 highest = timestamp
                 if timestamp >= high0:

@@ -3,6 +3,7 @@
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import msgspec
 from hypothesis import given, note, settings
@@ -16,6 +17,7 @@ from runtime.opening.evolution import computed_anew, evolved
 from runtime.opening.stored_state import forget, stored
 from runtime.ports.environment import own_whole
 from runtime.ports.streams import StreamConfig
+from runtime.reprocessing.ahead import Ahead
 from runtime.reprocessing.backfill import backfill_of, run_backfill
 from runtime.run.run import Run
 from runtime.run.settings import RunSettings
@@ -29,9 +31,9 @@ from tests.strategies import Event, keys_of
 APP = "evolving"
 ANY_ORDER = ("meet", "process")
 """What emits in an order that is not fixed."""
-BY_ORDER = ("scan", "process", "remember", "once")
+BY_ORDER = ("scan", "process", "remember", "once", "own")
 """What makes something else of messages in another order."""
-KEEPING = ("window", "session", "scan", "process", "remember", "once", "meet", "table")
+KEEPING = ("window", "session", "scan", "process", "remember", "once", "meet", "table", "own")
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,11 @@ def say(op, above, other, calls):
         counted(event)
         return Event(event.number + op.number * (0 if row is None else row.number), event.key, event.at)
 
+    def changed(change):
+        return Event(
+            change.new.number - (0 if change.old is None else change.old.number), change.new.key, change.new.at
+        )
+
     how = {"op_id": op.id}
     summed = total(counted)
     if op.kind == "map":
@@ -169,6 +176,9 @@ def say(op, above, other, calls):
         return above.async_flat_map(remembered, init=int, order="key", **how)
     if op.kind == "once":
         return above.deduplicate(lambda e: f"{e.key} {counted(e) % (3 + op.number)}", within_ms=80, **how)
+    if op.kind == "own":
+        rows = above.map(lambda e: Event(counted(e) * op.number, e.key, e.at), op_id=f"row-{op.id}").to_table(op.id)
+        return rows.changes().map(changed, op_id=f"changed-{op.id}")
     if op.kind == "table":
         return above.join(other, joined, within=(-20 * op.number, 0), **how)
     return above.join(other, joined, within=(-20 * op.number, 20 * op.number), **how)
@@ -210,12 +220,17 @@ def ends(environment, app):
     }
 
 
-def go_on(environment, app, records, seed, before):
+def bound(records, names, whole=False):
+    """Return the lists that inputs are bound to, of one partition each: up to the cut, or with what comes later."""
+    return {name: events if whole else events[:cut] for (name, _), (events, cut) in records.items() if name in names}
+
+
+def go_on(environment, app, records, seed, before, bind=None):
     """Let the rest come, run to the end, and return what was written since by output."""
     add(environment, {place: events[cut:] for place, (events, cut) in records.items()})
     for stream in ("events", "others"):
         environment.end_stream(stream)
-    run_once(app, environment, seed)
+    run_once(app, environment, seed, bind)
     found = {}
     for stream, _ in ends(environment, app):
         parts = rows_of(environment, stream)
@@ -227,24 +242,47 @@ def go_on(environment, app, records, seed, before):
     return found
 
 
-def evolve(environment, app, changed, seed):
+def compute_ahead(environment, app, changed, ahead, seed):
+    """Compute what was changed as far as a live run is, which owns the application and goes on."""
+    pipeline = app.pipeline()
+    if (operators := operators_of(environment, pipeline, changed, {})) and environment.checkpoints(APP):
+        backfill = backfill_of(environment, pipeline, operators, is_ahead=True)
+        ahead = ahead or Ahead(environment, pipeline, runner(environment, seed))
+        if ahead.behind(backfill):
+            ahead.compute(backfill)
+        assert ahead.behind(backfill) == 0
+    return ahead
+
+
+def evolve(environment, app, changed, seed, bind, ahead=None):
     """Back-fill what was changed, and return the operators that were computed anew."""
     pipeline = app.pipeline()
     own_whole(environment, pipeline.graph.app)
     gone = [one.operator for one in stored(environment, APP) if one.operator not in pipeline.graph.specs]
     if gone:
         forget(environment, APP, gone)
-    graph = pipeline.graph
-    with closing(Bindings(environment, graph, {})) as bindings:
-        counts = bindings.partition_counts(graph)
-    found = evolved(environment, plan(graph, pipeline.options, counts), graph, counts)
-    operators = computed_anew(graph, changed | {one.operator for one in found if one.anew})
+    operators = operators_of(environment, pipeline, changed, bind)
     if operators:
-        run_backfill(environment, pipeline, backfill_of(environment, pipeline, operators), runner(environment, seed))
+        backfill = backfill_of(environment, pipeline, operators, bind)
+        if ahead is None:
+            run_backfill(environment, pipeline, backfill, runner(environment, seed))
+        else:
+            ahead.join(backfill)
     return operators
 
 
+def operators_of(environment, pipeline, changed, bind):
+    """Return what is to be computed anew where some operators were changed, by what has run."""
+    graph = pipeline.graph
+    with closing(Bindings(environment, graph, bind)) as bindings:
+        counts = bindings.partition_counts(graph)
+    found = evolved(environment, plan(graph, pipeline.options, counts), graph, counts)
+    return computed_anew(graph, changed | {one.operator for one in found if one.anew})
+
+
 def runner(environment, seed):
+    """Return what runs a part of a program in virtual time."""
+
     def run(part, span, bind):
         async def main():
             found = Run(part, environment, RunSettings(clock=LoopClock(NOW_MS), span=span, bind=bind))
@@ -268,8 +306,25 @@ def test_it_may_crash_and_be_asked_for_again(chance, crashes):
     check_evolved(chance, crashes)
 
 
-def check_evolved(chance, crashes=()):
-    programs, partitions, seed = Programs(chance), chance.randint(1, 3), chance.randint(0, 999)
+@given(st.randoms(use_true_random=False), st.lists(crash_points, max_size=1))
+@settings(max_examples=examples(60, 20_000))
+def test_an_input_that_has_ended_has_closed_what_was_open(chance, crashes):
+    check_evolved(chance, crashes, {name: chance.choice(("open", "bound", "ended")) for name in ("events", "others")})
+
+
+@given(st.randoms(use_true_random=False), st.lists(crash_points, max_size=1))
+@settings(max_examples=examples(60, 20_000))
+def test_what_was_computed_ahead_of_the_stop_is_gone_on_with(chance, crashes):
+    check_evolved(chance, crashes, rounds=chance.randint(1, 3))
+
+
+def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0):
+    """Check the law, for inputs that are `held` in a list that grows, in a stream that has ended, or is open.
+
+    In some `rounds` history is computed beside the live run, to which more comes then.
+    """
+    programs, seed = Programs(chance), chance.randint(0, 999)
+    partitions = 1 if "bound" in held.values() else chance.randint(1, 3)
     first = programs.first()
     second, changed = programs.second(first)
     if not second:
@@ -283,16 +338,44 @@ def check_evolved(chance, crashes=()):
         place: (events, cut if place[0] in read else 0)
         for place, (events, cut) in drawn_records(chance, partitions).items()
     }
-    note(f"{first}\n{second}\n{changed} {options.elasticity} {records}")
-    always, live = environment_of(records, partitions), environment_of(records, partitions)
-    run_once(build(second, options=options), always, seed, until_now=True)
-    run_once(build(first, options=options), live, seed, until_now=True)
+    # Of one that has ended no more comes; of one that is bound the stream of its name has nothing.
+    lists = {name for name, how in held.items() if how == "bound"}
+    for name in (name for name, how in held.items() if how == "ended" and name in read):
+        records |= {place: (events[:cut], cut) for place, (events, cut) in records.items() if place[0] == name}
+    stored_there = {place: one for place, one in records.items() if place[0] not in lists}
+    note(f"{first}\n{second}\n{changed} {options.elasticity} {records} {held}")
+    always, live = environment_of(stored_there, partitions), environment_of(stored_there, partitions)
+    for name in (name for name, how in held.items() if how == "ended" and name in read):
+        for environment in (always, live):
+            environment.end_stream(name)
+
+    def places(ops, whole=False):
+        return bound(records, lists & {place for one in ops for place in (one.above, one.other)}, whole)
+
+    run_once(build(second, options=options), always, seed, places(second), until_now=True)
+    run_once(build(first, options=options), live, seed, places(first), until_now=True)
     calls = Counter()
     app = build(second, calls, options)
     graph = app.graph()
-    for number, crash in enumerate([*crashes, None]):
+    # Each process dies at its point, if it comes so far, and the next begins anew.
+    processes = [Watched(live, crash) for crash in (*crashes, None)]
+    ahead = None
+    for number in range(rounds):
         try:
-            operators = evolve(Watched(live, crash), app, changed, seed + number)
+            ahead = compute_ahead(processes[0], app, changed, ahead, seed)
+        except Crash:
+            processes, ahead = processes[1:], None
+        cuts = {
+            place: (events, min(len(events), cut + 4 * number) if place[0] in read else cut)
+            for place, (events, cut) in records.items()
+        }
+        for environment, ops in ((always, second), (live, first)):
+            add(environment, {place: records[place][0][records[place][1] : cut] for place, (_, cut) in cuts.items()})
+            run_once(build(ops, options=options), environment, seed, until_now=True)
+        records = stored_there = cuts
+    for number, process in enumerate(processes):
+        try:
+            operators = evolve(process, app, changed, seed + number, places(second), None if number else ahead)
         except Crash:
             continue
         except SamzaError as error:
@@ -310,5 +393,6 @@ def check_evolved(chance, crashes=()):
     touched = anew | {out.stream for id in changed for one in graph.below(id) for out in graph.specs[one].outputs}
     start = {place: 0 for place in ends(live, app) if place[0] not in touched}
     cuts = [ends(environment, app) | start for environment in (always, live)]
-    wanted = go_on(always, build(second, options=options), records, seed, cuts[0])
-    assert go_on(live, build(second, options=options), records, seed, cuts[1]) == wanted
+    after = places(second, whole=True)
+    wanted = go_on(always, build(second, options=options), stored_there, seed, cuts[0], after)
+    assert go_on(live, build(second, options=options), stored_there, seed, cuts[1], after) == wanted

@@ -33,7 +33,9 @@ def test_by_task_a_commit_is_of_one_task_with_all_that_it_did(world, crashes):
         for task in (name for name in commit.checkpoints if name.isdecimal()):
             assert len(commit.checkpoints) == 1
             assert {writes.task for writes in commit.state} <= {int(task)}
-            assert {append.control.producer for append in commit.appends if append.control} <= {task}
+            assert {one.producer for append in commit.appends if append.control for one in append.control.words} <= {
+                task
+            }
         world.outcome.check_cut()
 
     world.run(crashes, see)

@@ -276,7 +276,7 @@ def test_event_time_never_falls_nor_runs_ahead_while_producers_are_split_and_mer
         names, before = sorted(producers.by_producer), producers.value
         task = VirtualTask.of(names[which % len(names)])
         if what == "hear":
-            producers.hear(task.name, at, idle=are_idle and which % 2 == 0)
+            producers.take(Control(task.name, at, idle=are_idle and which % 2 == 0))
             for bucket in range(task.bucket, 8, task.factor):
                 said[task.base, bucket] = max(said[task.base, bucket], at)
         elif what == "split" and task.factor < 8:

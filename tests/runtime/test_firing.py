@@ -114,6 +114,22 @@ def test_a_firing_of_much_takes_several_commits():
     assert sorted(values(environment, "counts")) == COUNTS
 
 
+def test_what_is_fired_is_taken_in_by_later_stages_before_a_commit_cuts_the_firing():
+    app = App("cut", Options(max_uncommitted=100))
+    numbers = app.input("numbers", value=int, key=lambda n: n, timestamp=lambda n: n % 10, max_disorder_ms=10)
+    counts = numbers.window(tumbling(milliseconds=10), count())
+    again = counts.partition_by(lambda pane: pane.key % 2, key_type=int, partitions=1, op_id="odd")
+    totals = again.window(tumbling(milliseconds=10), count())
+    totals.map(lambda pane: [pane.key, pane.value]).send_to(app.output("totals", value=list))
+    environment, commits = memory(), []
+    fill(environment, "numbers", [[(None, b"%d" % n, 0) for n in range(1_000)]])
+    with patch("runtime.task.lane.MOST_FIRED", 40):
+        run_through(lambda: app, environment, on_commit=commits.append)
+    assert len(commits) > 10, "the firing was cut"
+    assert not any(append.batch.values for one in commits for append in one.appends if append.stream == "cut-odd")
+    assert sorted(values(environment, "totals")) == [[0, 500], [1, 500]]
+
+
 @pytest.mark.parametrize("when", ["before_commit", "after_commit"])
 @pytest.mark.parametrize("number", [2, 5, 9, 12, 15, 17])
 def test_what_a_crash_leaves_of_a_firing_fires_first_with_its_tables(when, number):

@@ -3,7 +3,7 @@
 import gc
 import inspect
 import warnings
-from types import SimpleNamespace
+import weakref
 
 import pytest
 
@@ -376,13 +376,26 @@ def test_an_aggregation_is_written_anew_once_for_each_function_and_not_for_each_
         return compiled(made)
 
     monkeypatch.setattr(first_call, "compiled", counting)
-    holder = SimpleNamespace(
-        calls=["aggregation"],
-        aggregation=aggregate(dict, n=count(), most=maximum(lambda n: n + 0), mean=mean(lambda n: n + 1)),
-    )
-    first_call.check_kept(Filter(function=bool), holder, inline=True)
-    for _ in range(2):
+    kept = aggregate(dict, n=count(), most=maximum(lambda n: n + 0), mean=mean(lambda n: n + 1))
+    holders, checked = [Keeping(kept) for _ in range(10)], first_call.CheckedAggregations(inline=True)
+    for holder in holders:
+        first_call.check_kept(Filter(function=bool), holder, checked)
+    # Nor for each task: those of a container that keep the very same are given what is written for one.
+    for holder in holders * 2:
         aggregation = holder.aggregation
         found = aggregation.finish(aggregation.add(aggregation.init(), [*range(100)]))
         assert found == {"n": 100, "most": 99, "mean": 50.5}
     assert 0 < len(written) < 10
+    assert len({id(holder.aggregation) for holder in holders}) == 1
+    gone = weakref.ref(holders[0])
+    del holder, holders
+    assert gone() is None  # a task that leaves its container takes its windows with it
+
+
+class Keeping:
+    """An operator that keeps an aggregation."""
+
+    calls = ("aggregation",)
+
+    def __init__(self, aggregation):
+        self.aggregation = aggregation

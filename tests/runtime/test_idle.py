@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP
+from runtime.ports.streams import Control
 from runtime.reading.watermarks import ProducerWatermarks
 from samza_dsl import App, Options, PlanError, collect, dead_letter, testing, tumbling
 
@@ -145,7 +146,7 @@ def test_event_time_never_goes_back_nor_past_what_an_active_producer_has_told(st
     watermarks, told, idle = ProducerWatermarks("abc", {}), dict.fromkeys("abc", MIN_TIMESTAMP), set()
     before = watermarks.value
     for producer, at, is_idle in steps:
-        watermarks.hear(producer, at, is_idle)
+        watermarks.take(Control(producer, at, idle=is_idle))
         told[producer] = max(told[producer], at)
         (idle.add if is_idle else idle.discard)(producer)
         active = [told[one] for one in told if one not in idle]
@@ -162,7 +163,7 @@ def test_event_time_never_goes_back_nor_past_what_an_active_producer_has_told(st
 def test_who_was_never_idle_has_stamps_as_they_were(steps):
     watermarks = ProducerWatermarks("ab", {})
     for producer, at in steps:
-        watermarks.hear(producer, at)
+        watermarks.take(Control(producer, at))
         assert watermarks.raise_stamps([0, 5]) == [0, 5]
 
 

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from operators.core.base import COLUMNS, Batch
 from runtime.ports.commits import Commit
-from runtime.ports.streams import Append, Control, Offsets, StreamConfig
+from runtime.ports.streams import Append, Control, Offsets, StreamConfig, in_one
 from runtime.systems.log import compaction as log_compaction
 from runtime.systems.log import newest_rows as compaction
 from runtime.systems.log.batch import compression_codes, pack, seal, unpack
@@ -20,7 +20,8 @@ from tests.scale import examples
 ROOT = Path(__file__).parents[2]
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 BYTES = st.binary(max_size=8)
-CONTROLS = st.builds(Control, st.text(max_size=3), NUMBERS.filter(lambda number: number < 2**62), st.integers(0, 9))
+WORDS = st.builds(Control, st.text(max_size=3), NUMBERS.filter(lambda number: number < 2**62), st.integers(0, 9))
+CONTROLS = st.lists(WORDS, min_size=1, max_size=3).map(in_one)
 
 
 @st.composite

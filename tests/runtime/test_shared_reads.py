@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from operators.core.base import Batch
 from planner.model.virtual_tasks import VirtualTask
 from runtime.encoding.serdes import Json, Tagged
+from runtime.model.checkpoint import Position
 from runtime.ports.streams import Control, Offsets, Read
 from runtime.reading.event_times import Pacing
 from runtime.reading.reader import Decoding, Origin, Reader, Shortcuts, StartPoint, Turn
@@ -37,7 +38,7 @@ class Stream:
         control = Control("", 0, 0, idle=False) if end == len(self.rows) else None
         return Read(Batch(values, timestamps=times, offsets=range(offset, end)), control, end)
 
-    def reader(self, bucket, keys, stop_at, shared):
+    def reader(self, bucket, keys, stop_at, shared, begins=0):
         offsets = Offsets(0, len(self.rows), False)
         origin = Origin("log", "clicks", 0, self.read, lambda: offsets, lambda: offsets, lambda: 1)
         key_of = KEYS[keys]
@@ -47,7 +48,8 @@ class Stream:
             return key_of(value)
 
         decoding = Decoding(Json(int), Tagged() if key_of else None, noted if key_of else None)
-        start = StartPoint(share=KeyShare(VirtualTask(0, bucket, FACTOR), by_key=key_of is not None))
+        share = KeyShare(VirtualTask(0, bucket, FACTOR), by_key=key_of is not None)
+        start = StartPoint(Position("log", "clicks", 0, min(begins, len(self.rows))), share=share)
         return Reader(origin, decoding, "in", start, Turn(stop_at), Pacing(3), Shortcuts(shared=shared))
 
 
@@ -75,19 +77,20 @@ def all_of(reader, limits=(5,)):
 @given(
     BATCHES,
     st.sampled_from([*KEYS]),
-    st.none() | st.integers(0, 20),
+    st.none() | st.integers(20, 40),
+    st.lists(st.integers(0, 20), min_size=FACTOR, max_size=FACTOR),
     st.lists(st.tuples(st.integers(0, FACTOR - 1), st.integers(1, 6), st.integers(0, 6)), max_size=60),
 )
 @settings(max_examples=examples(150, 20_000))
-def test_siblings_take_together_what_each_takes_alone(batches, keys, stop_at, steps):
+def test_siblings_take_together_what_each_takes_alone(batches, keys, stop_at, begins, steps):
     stream, shared = Stream(batches), SharedReads()
-    together = [stream.reader(bucket, keys, stop_at, shared) for bucket in range(FACTOR)]
+    together = [stream.reader(bucket, keys, stop_at, shared, begins[bucket]) for bucket in range(FACTOR)]
     found = [[] for _ in together]
     for bucket, limit, accepted in steps:
         found[bucket] += step(together[bucket], limit, accepted)[0]
     for bucket, reader in enumerate(together):
         found[bucket] += all_of(reader)
-        alone = Stream(batches).reader(bucket, keys, stop_at, None)
+        alone = Stream(batches).reader(bucket, keys, stop_at, None, begins[bucket])
         assert sorted(found[bucket], key=str) == sorted(all_of(alone), key=str)
         assert (reader.next_offset, reader.watermark) == (alone.next_offset, alone.watermark)
         assert [one.offset for one in reader.positions()] == [one.offset for one in alone.positions()]

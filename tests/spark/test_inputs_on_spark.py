@@ -21,6 +21,7 @@ from runtime.units.staging import LOCK
 from samza_dsl import App, Bytes, SamzaError, Spark, SparkTable, String, archive, count, produce, skip, total, tumbling
 from samza_dsl.cli.main import commands
 from tests.runtime.test_locations import Leg, laid_out, read_all
+from tests.sample import crossed
 
 pytestmark = [pytest.mark.ci, pytest.mark.timeout(900)]
 
@@ -354,8 +355,10 @@ def mounted(session, tmp_path):
     return tmp_path / "lake", f"viewfs://{tmp_path.name}/lake"
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "csv", "csv.bz2", "parquet"])
-@pytest.mark.parametrize("bound", ["", "/day=*", "/day=2026-01-0{1,2,3}/hour=*"])
+@pytest.mark.parametrize(
+    ("kind", "bound"),
+    crossed(["jsonl", "jsonl.gz", "csv", "csv.bz2", "parquet"], ["", "/day=*", "/day=2026-01-0{1,2,3}/hour=*"]),
+)
 def test_urls_are_read_as_the_same_files_are_by_a_local_run(session, mounted, tmp_path, kind, bound):
     folder, url = mounted
     legs = [

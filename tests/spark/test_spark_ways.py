@@ -9,7 +9,7 @@ from benchmarks.programs import PROGRAMS
 from operators.aggregations.aggregation import Aggregation
 from operators.windows.window import Window
 from planner.codegen.inlining import why_called
-from planner.columnar.combining import combined, functions_of
+from planner.columnar.combining import combined
 from planner.columnar.spark_ways import WAYS
 from runtime.encoding.formats.rows import type_of_rows
 from samza_dsl import App, collect, count, session, tumbling
@@ -30,7 +30,7 @@ def test_most_operators_of_whole_programs_that_use_plain_expressions_are_native_
             assert words.startswith(WAYS), words
             spec = graph.specs[id]
             functions = [one for one in spec.functions().values() if not isinstance(one, Aggregation)]
-            functions += functions_of(spec.aggregation) if isinstance(spec, Window) else []
+            functions += spec.aggregation.functions if isinstance(spec, Window) else []
             if (functions or isinstance(spec, Window)) and not any(map(why_called, functions)):
                 found.append((name, id, words))
     cheap = [one for one in found if one[2].startswith(("native", "folded"))]

@@ -15,15 +15,19 @@ for name in ("first", "second", "third"):
     numbers.send_to(app.output(name, value=int))
 
 
-def dies(self, number=int(*sys.argv[2:3] or ["0"]), real=Intent.rename):
-    """Put so many files in their places, and die."""
-    real(Intent(self.renames[:number], self.rows, self.topics, self.metrics))
-    os.kill(os.getpid(), signal.SIGKILL)
+def dies_after(number, real=Intent.rename):
+    """Have files put in their places, but so many of them alone before the process dies."""
+
+    def dies(self):
+        real(Intent(self.renames[:number], self.rows, self.topics, self.metrics))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return dies
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2:
-        Intent.rename = dies
+    for number in sys.argv[2:3]:
+        Intent.rename = dies_after(int(number))
     bind = {name: directory / f"{name}.jsonl" for name in ("numbers", "first", "second")}
     run = app.run(directory / "data", bind=bind, on=Spark(master="local[1]", options={"spark.ui.enabled": "false"}))
     print(run.metrics().received("numbers"), *sorted(run.received("third")))

@@ -39,6 +39,7 @@ from runtime.systems.kafka.coordination.owner import (
     Owner,
     add_changelog,
     adopted,
+    all_of,
     begin,
     begin_again,
     claim_all,
@@ -482,6 +483,12 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             return {task: entries for task, entries in found.items() if task in keep}
 
         return HeldSnapshot(read)
+
+    def settled_checkpoints(self, app: str) -> dict[str, Checkpoint]:
+        """Return the checkpoints of the ledger, once no transaction that was begun there is open."""
+        if ledger_of(app) not in self._streams.all(own=True):
+            return {}
+        return self._call(app, all_of(self._streams, app)).checkpoints
 
     def snapshot_here(self, app: str) -> StateSnapshot:
         """Return what is committed of the tasks that are here; raises `EnvironmentFault` where none can be."""

@@ -21,7 +21,7 @@ from operators.core.base import Batch
 from runtime.model.assignment import JobModel, Placement, Scale, sticky
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import wall_clock_ms
-from runtime.model.errors import Damaged, EnvironmentFault
+from runtime.model.errors import Damaged, EnvironmentFault, Owned
 from runtime.ports.commits import Commit, fenced_error, taken_error
 from runtime.ports.environment import (
     AudibleEnvironment,
@@ -50,7 +50,7 @@ from runtime.systems.log.batch import pack
 from runtime.systems.log.compaction import Compactor
 from runtime.systems.log.database import MAP_SIZES_BYTES, attach, verify
 from runtime.systems.log.journal import drop_journal, encode_items, holds_any, live_tally, overlaid, places_of
-from runtime.systems.log.member_locks import Agreed, LogMembers, alive_in
+from runtime.systems.log.member_locks import Agreed, LogMembers, LogRuns, alive_in
 from runtime.systems.log.membership import holding_of, model_in
 from runtime.systems.log.records import PLACE, STORE, entries_between, fetch, sealed
 from runtime.systems.log.recovery import AnotherFormat
@@ -258,6 +258,12 @@ class LogEnvironment(
         if app not in self._owned:
             self._check_open()
             self._lock(app)
+            if self.runs(app).is_alive():
+                self._unlock(app)
+                raise Owned(
+                    f"Containers that have joined application {app!r} live on {self.path}, though who began its run is "
+                    "gone: end them first, or add --join to run it with them."
+                )
         with self._writing() as transaction:
             return self._begin_generation(transaction, app)
 
@@ -307,9 +313,16 @@ class LogEnvironment(
             found = JobModel(run, containers=(f"process {alone}",) if alone else ())
         return msgspec.structs.replace(found, hosts=(platform.node(),) * len(found.containers))
 
-    def lock_of(self, app: str) -> int:
-        """Return the descriptor of the owner's lock, which holds for every process that has it: for one's children."""
-        return self._owned[app]
+    def runs(self, app: str) -> LogRuns:
+        """Return what is said of the application's newest run, for those who start containers."""
+        return LogRuns(self, app)
+
+    def lock_of(self, app: str) -> int | None:
+        """Return the descriptor of the owner's lock, which holds for every process that has it: for one's children.
+
+        There is none where another process is the owner, whose run is joined here.
+        """
+        return self._owned.get(app)
 
     def checkpoints(self, app: str) -> dict[str, Checkpoint]:
         prefix = _task_key(app, "")
@@ -338,6 +351,9 @@ class LogEnvironment(
     def snapshot(self, app: str) -> LogSnapshot:
         self._check_open()
         return LogSnapshot(self._database, app, self._committed_store_id)
+
+    def settled_checkpoints(self, app: str) -> dict[str, Checkpoint]:
+        return self.checkpoints(app)
 
     def progress(self, app: str) -> dict[str, Checkpoint]:
         return self.checkpoints(app)
@@ -469,6 +485,11 @@ class LogEnvironment(
         descriptor = owner_lock(self.path, app)
         self._database.owner_locks.add(descriptor)
         self._owned[app] = descriptor
+
+    def _unlock(self, app: str) -> None:
+        descriptor = self._owned.pop(app)
+        self._database.owner_locks.discard(descriptor)
+        os.close(descriptor)
 
     def _generation(self, transaction: lmdb.Transaction[memoryview], app: str) -> int:
         data = fetch(transaction, self._database.meta, _generation_key(app), f"the generation of {app!r}")

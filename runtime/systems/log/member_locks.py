@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runtime.model.assignment import Placement, sticky
+from runtime.model.assignment import JobModel, Placement, sticky
 from runtime.model.errors import system_errors_told
 from runtime.ports.commits import fenced_error
 from runtime.systems.host.locks import is_locked, lock
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from runtime.systems.log.environment import LogEnvironment
 
 _JOINING = ".joining"
+_RUN, _SAID = "run", "said "
+"""The places among what containers agree on of the newest run, and of what each starter has said."""
 
 
 class LogMembers(Members):
@@ -94,6 +96,52 @@ def alive_in(folder: Path, run: int, besides: str = "") -> tuple[str, ...]:
                 if file.stem == f"{prefix}{besides}" or is_locked(file)
             )
         )
+
+
+class LogRuns:
+    """The newest run of one application in a data directory, as those see it who start containers of it there."""
+
+    def __init__(self, log: LogEnvironment, app: str) -> None:
+        self._log, self._app = log, app
+
+    def model(self) -> JobModel:
+        """Return who runs what now."""
+        return self._log.job_model(self._app)
+
+    def is_alive(self) -> bool:
+        """Whether any container of the newest run lives."""
+        return bool(alive_in(self._log.path / "containers" / self._app, self.generation()))
+
+    def generation(self) -> int:
+        """Return the generation of the newest run; 0 where there was none."""
+        return self._log.generation(self._app)
+
+    def begun(self) -> bytes | None:
+        """Return what was said of the newest run when it began, where it is shared."""
+        with self._log._reading() as transaction:
+            return self._agreed(transaction).get(_RUN)
+
+    def begin(self, said: bytes) -> None:
+        """Say what others need to know who come to share the run; what was said in former ones goes."""
+        with self._log._writing() as transaction:
+            agreed = self._agreed(transaction)
+            for place in [place for place in agreed if place.startswith(_SAID)]:
+                del agreed[place]
+            agreed[_RUN] = said
+
+    def say(self, starter: str, said: bytes) -> None:
+        """Say how far one's containers are."""
+        with self._log._writing() as transaction:
+            self._agreed(transaction)[_SAID + starter] = said
+
+    def said(self) -> Mapping[str, bytes]:
+        """Return what each has said last, in this run."""
+        with self._log._reading() as transaction:
+            agreed = self._agreed(transaction)
+            return {place.removeprefix(_SAID): agreed[place] for place in agreed if place.startswith(_SAID)}
+
+    def _agreed(self, transaction: lmdb.Transaction[memoryview]) -> Agreed:
+        return Agreed(transaction, self._log._database.meta, self._app)
 
 
 class Agreed(MutableMapping[str, bytes]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from operators.core.base import Batch
+from runtime.ports.streams import in_one
 from runtime.systems.log.batch import StoredBatch
 
 TOMBSTONE_MS = 24 * 3_600_000
@@ -38,8 +39,8 @@ class Newest:
             # Bounded memory: of the keys beyond, all rows stay until a later round.
             if len(newest) < _MAX_KEYS:
                 newest.setdefault(key, offset)
-        if stored.control is not None:
-            self._producers.setdefault(stored.control.producer, stored.last)
+        for said in stored.control.words if stored.control is not None else ():
+            self._producers.setdefault(said.producer, stored.last)
 
     def kept(self, stored: StoredBatch, now_ms: int) -> StoredBatch | None:
         """Return what stays of a batch, all before it being done: itself, fewer rows, or None.
@@ -56,9 +57,10 @@ class Newest:
             if offset > (seen := newest.get(key, -1)) or (offset == seen and not (forgets and value is None))
         ]
         control = stored.control
-        if control is not None and self._producers.get(control.producer, -1) > stored.last:
-            control = None
-        if len(rows) == len(batch.values) and control is stored.control:
+        if control is not None:
+            words = [one for one in control.words if self._producers.get(one.producer, -1) <= stored.last]
+            control = in_one(words) if words else None
+        if len(rows) == len(batch.values) and control == stored.control:
             return stored if rows or control else None
         if not rows and control is None:
             return None

@@ -321,6 +321,9 @@ class MemoryEnvironment(SnapshotEnvironment, GrowingEnvironment):
                 held[store][task] = dict(entries.values)
         return HeldSnapshot(lambda store: held.get(store, {}))
 
+    def settled_checkpoints(self, app: str) -> dict[str, Checkpoint]:
+        return self.checkpoints(app)
+
     def stores(self, app: str) -> list[str]:
         with self._lock:
             return sorted({store for (store, _), entries in self._applications[app].state.items() if entries.values})

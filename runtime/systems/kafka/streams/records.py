@@ -32,8 +32,9 @@ def as_records(batch: Batch, control: Control | None, between: bool) -> Batch:
             headers = list(map(partial(_with, name), headers or none, column))
     records = Batch(list(batch.values), batch.keys, times, headers=headers)
     if control is not None:
-        # A key of its own per producer, so that compaction keeps what each has said last.
-        said = Batch([_encode(control)], [b"\0" + control.producer.encode()], headers=[{CONTROL: b""}])
+        # A key of its own for each that speaks, so that compaction keeps what each has said last.
+        key = b"".join(b"\0" + one.producer.encode() for one in control.words)
+        said = Batch([_encode(control)], [key], headers=[{CONTROL: b""}])
         records = records.copy()
         records.extend(said)
     return records

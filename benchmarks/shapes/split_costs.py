@@ -1,0 +1,125 @@
+"""E5 to E8: the performance tests that the published design of virtual tasks names, each under its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from benchmarks.memory import growth_mib, tree_mib
+from benchmarks.shapes.elasticity import fill, key_of
+from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
+from runtime.opening.rescaling import rescale
+from runtime.ports.streams import StreamConfig
+from runtime.systems.log.environment import LogEnvironment
+from samza_dsl import App, Options
+
+if TYPE_CHECKING:
+    from runtime.run.run import Run
+
+CONTAINERS, TASKS = 2, 64
+
+
+def _summing(name: str, key: Callable[[int], int]) -> App:
+    app = App(name)
+    numbers = app.input("numbers", value=int, key=key, partitioned_by_key=True)
+    numbers.scan(lambda total, number: (total or 0) + number, op_id="sum").send_to(app.output("done", value=int))
+    return app
+
+
+split_app, each_app = _summing("split-sums", key_of), _summing("each-number", lambda number: number)
+
+
+class KeyHash(Shape):
+    """A keyed count with a stream of one partition, whose tasks hash each key once for all of them."""
+
+    description = ShapeDescription(
+        "E5", "process-ns due to computation of key hash per incoming message: ÷ ns of a message, factor 2", 0.1
+    )
+
+    def figures(self) -> Figures:
+        number = self.scaled(200_000)
+        shares, hashed, processed = [], [], []
+        for round in range(self.rounds):
+            data = self.scratch / f"{round}"
+            fill(data, number)
+            split_app.options = Options(elasticity=2)
+            began = perf_counter()
+            run = split_app.run(data)
+            took_ms = (perf_counter() - began) * 1_000
+            hash_ms = sum(one.hash_ms for one in run.metrics().tasks)
+            assert hash_ms > 0, "somebody has found whose each record is"
+            shares.append(hash_ms / took_ms)
+            hashed.append(hash_ms / number * 1e6)
+            processed.append(took_ms / number * 1e6)
+        curve = {"ns to hash for a message": median(hashed), "ns of a message": median(processed)}
+        return Figures(median(shares), curve)
+
+
+class CheckpointMigration(Shape):
+    description = ShapeDescription(
+        "E6", "job startup time and commit-ns due to checkpoint migration: seconds for 64 tasks that become 256", 0.25
+    )
+
+    def figures(self) -> Figures:
+        tasks = self.scaled(TASKS)
+        found: dict[str, list[float]] = {"ms to split": [], "ms to merge": []}
+        for round in range(self.rounds):
+            path = self.scratch / f"{round}"
+            with closing(LogEnvironment(path)) as log:
+                log.create_stream("numbers", StreamConfig(partitions=tasks))
+            split_app.options = Options()
+            split_app.run(path, until_now=True)
+            with closing(LogEnvironment(path)) as log:
+                generation, graph = log.own(split_app.name), split_app.graph()
+                for name, factor in (("ms to split", 4), ("ms to merge", 1)):
+                    split_app.options = Options(elasticity=factor)
+                    began = perf_counter()
+                    plan = split_app.plan({"numbers": tasks})
+                    rescale(log, plan, graph, generation)
+                    found[name].append((perf_counter() - began) * 1_000)
+        curve = {name: median(some) for name, some in found.items()} | {"tasks": float(tasks)}
+        return Figures(max(map(median, found.values())) / 1_000, curve)
+
+
+class MemoryOfAll(Shape):
+    description = ShapeDescription(
+        "E7", "memory footprint across all containers that poll one partition: ÷ of as many with a partition each", 1.25
+    )
+
+    def figures(self) -> Figures:
+        number = self.scaled(200_000)
+        grew: dict[int, list[float]] = {1: [], CONTAINERS: []}
+        for round in range(self.rounds):
+            for factor, found in grew.items():
+                path = self.scratch / f"{round}-{factor}"
+                fill(path, number, partitions=1 if factor > 1 else CONTAINERS)
+                split_app.options = Options(elasticity=factor)
+                found.append(growth_mib(lambda path=path: split_app.run(path, containers=CONTAINERS), tree_mib) or 0.0)
+        apart, shared = median(grew[1]), median(grew[CONTAINERS])
+        return Figures(shared / max(apart, 1e-9), {"MiB, a partition each": apart, "MiB, one partition": shared})
+
+
+class SplitStore(Shape):
+    description = ShapeDescription(
+        "E8", "disk usage and latency of a single store that is split into two sub-stores: bytes ÷ before", 1.05
+    )
+
+    def figures(self) -> Figures:
+        entries, path = self.scaled(100_000), self.scratch / "log"
+        sizes, gets_us = {}, {}
+        self._run(path, entries, 1)  # so that each of the others finds all entries
+        for factor in (1, 2):
+            run = self._run(path, entries, factor)
+            sizes[factor] = sum(one.bytes for one in run.metrics().stores)
+            gets_us[factor] = sum(one.get_ms for one in run.metrics().tasks) / entries * 1e3
+        curve = {"µs to get, whole": gets_us[1], "µs to get, split": gets_us[2], "bytes": float(sizes[2])}
+        return Figures(sizes[2] / sizes[1], curve)
+
+    def _run(self, path: Path, entries: int, factor: int) -> Run:
+        fill(path, entries, end=False)
+        each_app.options = Options(elasticity=factor, cache_entries=0)
+        return each_app.run(path, until_now=True)

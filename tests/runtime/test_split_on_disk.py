@@ -1,0 +1,92 @@
+"""State on Kafka of tasks that are split or merged: copied from what a host has, and committed by nobody of before."""
+
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from operators.partition_by import bucket_of
+from planner.model.virtual_tasks import Split, VirtualTask, is_task
+from runtime.model.errors import SamzaError
+from runtime.opening.rescaling import rescale
+from runtime.ports.state import StateWrites
+from runtime.ports.streams import StreamConfig
+from runtime.systems.kafka.state.changelog import POSITIONS, TaskState
+from runtime.systems.kafka.state.shared_state import move_in
+from runtime.systems.log.environment import LogEnvironment
+from samza_dsl import App, Options
+from tests.runtime.test_standby import Container
+from tests.scale import examples
+from tests.simulation.kafka import opened, simulated
+from tests.simulation.kafka_brokers import MARKERS_S, Cluster
+from tests.strategies import APP
+
+STORE, PLACE = "st", "st/log/0"
+KEYS = st.integers(0, 9).map(lambda number: b"%d" % number)
+CHANGES = st.lists(st.tuples(KEYS, st.sampled_from((b"1", b"2", None))), min_size=1, max_size=20)
+
+
+def split_into(factor: int) -> Split:
+    return Split(1, factor, lambda store, place: bucket_of(place, 0, 1 << 16))
+
+
+def with_changes(one: TaskState, changes: list[tuple[bytes, bytes | None]], end: int) -> None:
+    """Replay changes up to an offset into the state of a task, from where that is."""
+    newest = {key: value for key, value in changes[one.positions.get(PLACE, 0) : end] if one.has(STORE, key)}
+    one.positions[PLACE] = end
+    one.write([StateWrites(STORE, one.task.base, sorted(newest.items()))])
+
+
+def opened_state(folder: Path, task: VirtualTask) -> TaskState:
+    return TaskState(LogEnvironment(folder / task.name, sync=False), APP, task, split_into(task.factor))
+
+
+@given(CHANGES, st.sampled_from(((2, 1), (1, 2), (4, 2), (4, 1), (2, 8))), st.data())
+@settings(max_examples=examples(40, 2_000))
+def test_no_key_is_lost_in_a_copy_however_far_each_part_of_a_task_has_followed(changes, factors, data):
+    before, now = factors
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for part in split_into(before).parts(0):
+            with closing((one := opened_state(folder, part)).local):
+                with_changes(one, changes, data.draw(st.integers(0, len(changes))))
+        found: dict[bytes, bytes] = {}
+        for part in split_into(now).parts(0):
+            with closing((one := opened_state(folder, part)).local):
+                move_in(folder, [one])
+                noted = one.local.checkpoints(APP)[POSITIONS].outputs
+                one.positions = dict(noted)
+                with_changes(one, changes, len(changes))
+                found |= one.entries(STORE)
+        assert found == {key: value for key, value in dict(changes).items() if value is not None}
+
+
+def test_a_parent_commits_nothing_once_its_children_are_claimed():
+    app = App(APP, Options(elasticity=2))
+    words = app.input("words", value=str, key=str)
+    words.scan(lambda seen, word: seen + 1, init=int, op_id="st").send_to(app.output("out"))
+    cluster = Cluster(0)
+    with tempfile.TemporaryDirectory() as name, simulated(cluster) as thread:
+        folder = Path(name)
+        owner = opened(folder / "owner")
+        owner.create_stream("words", StreamConfig())
+        parent = Container(cluster, folder, "parent", owner.own(APP), 1)
+        parent.settles()
+        parent.commits([(0, "st", 1, True)])
+        heir = opened(folder / "heir")
+        run = heir.own(APP)
+        plan = app.plan({"words": 1})
+        rescale(heir, plan, app.graph(), run)
+        children = {one: said for one, said in heir.checkpoints(APP).items() if is_task(one)}
+        assert children.keys() == {"0-0-2", "0-1-2"}
+        with pytest.raises(SamzaError):
+            parent.commits([(0, "st", 2, True)])
+        thread.catch_up(cluster.loop.time() + MARKERS_S)
+        with closing(opened(folder / "beside")) as beside:
+            assert {one: said for one, said in beside.checkpoints(APP).items() if is_task(one)} == children
+        parent.dies()
+        heir.close()
+        owner.close()
