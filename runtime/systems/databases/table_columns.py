@@ -78,7 +78,8 @@ def columns_for(kind: Any, where: str) -> tuple[TableColumn, ...]:
 def rows_maker(columns: Sequence[TableColumn], adapted: Callable[[ColumnKind], Made | None], where: str) -> RowsMade:
     """Return what makes rows of values: tuples in the order of the columns, of what a database takes, one by one.
 
-    >>> make = rows_maker([TableColumn("id", "int", attribute="id"), TableColumn("note", "text")], lambda kind: None, "")
+    >>> columns = [TableColumn("id", "int", attribute="id"), TableColumn("note", "text")]
+    >>> make = rows_maker(columns, lambda kind: None, "shop.db")
     >>> [*make([{"id": 1, "note": "a"}])]
     [(1, 'a')]
     """
