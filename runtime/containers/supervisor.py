@@ -18,11 +18,13 @@ import msgspec
 from planner.checks.splitting import check_factor
 from planner.model.errors import PlanError
 from planner.model.levers import Levers
+from planner.model.plan import Options
 from runtime.assembly.history import History, beside, open_history
 from runtime.assembly.pattern_spread import check_spread
 from runtime.commit.commit import deliver
 from runtime.containers.container import PATIENCE_S, Container
 from runtime.containers.crew_numbers import CrewNumbers
+from runtime.containers.leadership import Leadership
 from runtime.containers.protocol import (
     Ask,
     CommitNow,
@@ -72,7 +74,7 @@ from runtime.run.rebalance import tasks_told
 from runtime.run.run import open_environment, opened_where_it_lies
 from runtime.run.scaling import FAR_LOOK_MS, asked_size, check_grown
 from runtime.run.settings import UNSAID, CrewSettings, RunSettings
-from runtime.systems.kafka.client.topic import cluster_of
+from runtime.systems.kafka.client.topic import KafkaTopic, cluster_of
 from runtime.systems.log.environment import LogEnvironment
 
 ROUND_MS, CALM_MS = 250.0, 1_000.0
@@ -107,8 +109,6 @@ class Containers:
     """The state in which the run began; nothing where others have begun it."""
     _takes_in = False
     """Whether sources that can't be read again are taken in here: of a run that goes on, by the one that leads it."""
-    _is_to_lead = False
-    """Whether the one that has led the run is gone, and this one is to begin it anew."""
 
     def __init__(
         self,
@@ -140,12 +140,13 @@ class Containers:
         self._begun = self._ending = self._is_watched = self.stopping = self.failed = False
         self._cluster = cluster = cluster_of(settings.environment)
         bound, here = shared_out(graph, settings.bind or {})
-        shared = as_given(cluster, f"environment={cluster!r}") if cluster is not None else None
+        self._shared = as_given(cluster, f"environment={cluster!r}") if cluster is not None else None
         self._environment = open_environment(data, cluster, settings.host_id)
         try:
             # On brokers whoever comes shares the run that goes on; in a directory who does not say so may mean another.
             where = self._environment, graph.app, cluster is not None or crew.joins
             self._sharing, alive = shared_from_here(*where, crew.joins, crew.fenced)
+            self._leadership = Leadership(graph.app, self._sharing, lambda: self._bindings, self._clock)
             if alive is not None:
                 share = self._join_run(alive, pipeline, here, settings.from_start)
             else:
@@ -153,9 +154,21 @@ class Containers:
         except BaseException:
             self._release()
             raise
-        module, name = crew.found
         self._scales(alive is None and settings.span is None, pipeline, here, levers)
-        self._start = Start(
+        self._start = self._start_of(crew, settings, data, options, share, bound)
+
+    def _start_of(
+        self,
+        crew: CrewSettings,
+        settings: RunSettings,
+        data: str | Path,
+        options: Options,
+        share: Share,
+        bound: dict[str, str | KafkaTopic],
+    ) -> Start:
+        """Return what each container is told as it starts."""
+        module, name = crew.found
+        return Start(
             module=module,
             name=name,
             data=os.fspath(data),
@@ -164,7 +177,7 @@ class Containers:
             bind=bound,
             plan=digest_of(self.plan),
             beside=crew.beside,
-            environment=shared,
+            environment=self._shared,
             host_id=settings.host_id,
             opentelemetry=crew.opentelemetry,
         )
@@ -299,11 +312,11 @@ class Containers:
         """Run to the end, and leave no process whatever happens; raises what ended a container before its time."""
         try:
             await self._drive_crew()
-            while (self._wanted != Scale() or self._is_to_lead) and not self.stopping:
+            while (self._wanted != Scale() or self._leadership.is_vacant) and not self.stopping:
                 await asyncio.to_thread(self._take_up)
                 await self._drive_crew()
             if not self.stopping:
-                await asyncio.to_thread(self._tell_end)
+                await asyncio.to_thread(self._leadership.tell_end)
         except BaseException:
             self.failed = True
             raise
@@ -317,7 +330,7 @@ class Containers:
         keeping = [asyncio.create_task(self._keep(slot)) for slot in range(self._number)]
         asking = asyncio.create_task(self._ask())
         heeding = asyncio.create_task(self._heed_scale(keeping))
-        following = asyncio.create_task(self._heed_leader())
+        following = asyncio.create_task(self._leadership.follow(lambda: self._ending, self._end_all))
         delivering = asyncio.create_task(self._deliver())
         taking_in = asyncio.create_task(self._take_in())
         # What delivers and what takes in end with an error alone.
@@ -416,38 +429,6 @@ class Containers:
             sizes = factor, self.plan.options.factor, why, took_ms, (before, self._number)
             note_size(self._environment, self._graph.app, generation, Scaled(wall_clock_ms(), *sizes))
 
-    @property
-    def _is_led(self) -> bool:
-        """Whether another one takes in and delivers what this run has of that."""
-        outside = self._bindings.inboxes or self._bindings.outboxes
-        return bool(outside) and self._sharing is not None and not self._sharing.leads
-
-    async def _heed_leader(self) -> None:
-        """Begin the run anew where the one is gone that takes in and delivers: it is fenced thereby, if it hangs."""
-        while self._is_led and not self._ending:
-            await sleep_ms(FAR_LOOK_MS)
-            assert self._sharing is not None, "a run that another one leads is shared"
-            with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
-                if await asyncio.to_thread(self._sharing.is_deserted, self._clock.elapsed_ms()):
-                    _log.warning("%s: who has led the run is gone; this process leads it now", self._graph.app)
-                    self._is_to_lead = True
-                    self._end_all()
-
-    async def _is_delivered(self) -> bool:
-        """Whether nothing is left to be delivered, behind the end of all tasks; who leads it delivers after that."""
-        if not self._is_led:
-            return True
-        assert self._sharing is not None, "a run that another one leads is shared"
-        with suppress(EnvironmentFault):
-            return await asyncio.to_thread(self._sharing.is_over)
-        return False
-
-    def _tell_end(self) -> None:
-        """Let others know who wait for what this one has delivered; where they don't hear it, they look themselves."""
-        if self._sharing is not None and self._sharing.leads and (self._bindings.inboxes or self._bindings.outboxes):
-            with suppress(EnvironmentFault):
-                self._sharing.end()
-
     async def ask_size(self, wanted: Scale) -> None:
         """Ask for another size of this run, as a command would."""
         await asyncio.to_thread(self._environment.ask_scale, self._graph.app, wanted)
@@ -455,7 +436,7 @@ class Containers:
     def _take_up(self) -> None:
         """Open the application anew, to lead it or in another size; all containers have committed and ended."""
         assert not self._containers, "nobody is at work where checkpoints are rewritten"
-        before, wanted, self._wanted, self._is_to_lead = self._start.share, self._wanted, Scale(), False
+        before, wanted, self._wanted, self._leadership.is_vacant = self._start.share, self._wanted, Scale(), False
         factor, before_number = self.plan.options.factor, self._number
         self._number = wanted.containers or before_number
         self._bindings.close()
@@ -624,7 +605,7 @@ class Containers:
                 was_quiet = all(report.finished for report in reports.values())
                 pause_ms = ROUND_MS if was_quiet else pause_ms
                 is_over = rounds.over(reports) or (was_quiet and await self._agree(reports, before))
-                if is_over and await self._is_delivered():
+                if is_over and await self._leadership.is_delivered():
                     self._end_all()
                 # The second round follows at once: with all tasks here, only that has to be the same.
                 elif was_quiet and len(_held(reports)) == self.plan.tasks:

@@ -137,6 +137,49 @@ def test_a_table_that_is_there_is_checked(database: Database) -> None:
     assert database.rows(f"SELECT * FROM {other}") == [(1, None, None)]
 
 
+KEEPING = {
+    "sqlite": ("note VARCHAR(9)", "note", "price TEXT", "at DATETIME", "ratio INTEGER"),
+    "postgres": ("note varchar(9)", "price numeric(9, 2)", "id numeric", "id int", "at timestamptz(6)"),
+    "duckdb": ("note VARCHAR(9)", "id BIGINT"),
+}
+CHANGING = {
+    "sqlite": ("note STRING", "note INTEGER", "price DECIMAL(10,2)", "id REAL"),
+    "postgres": ("note char(9)", "note int", "price float8", "id float8", "ratio int", "at timestamp", "at date"),
+    "duckdb": (),
+}
+
+
+class Priced(msgspec.Struct):
+    id: int
+    note: str
+    price: Decimal
+    at: Annotated[dt.datetime, msgspec.Meta(tz=True)]
+    ratio: float
+
+
+@pytest.mark.parametrize("key", [(), "id"], ids=["append", "by key"])
+def test_a_column_that_would_change_values_is_refused(database: Database, key: Any) -> None:
+    plain = {"id": "BIGINT", "note": "TEXT", "price": "NUMERIC", "at": "TIMESTAMPTZ", "ratio": "DOUBLE PRECISION"}
+    if database.kind != "postgres":
+        plain |= {"price": "TEXT"}
+    value = Priced(7, "007", Decimal("1.10"), dt.datetime(2026, 1, 1, tzinfo=dt.UTC), 1.5)
+    for column in (*KEEPING[database.kind], *CHANGING[database.kind]):
+        name, _, of = column.partition(" ")
+        columns = ", ".join(f'"{one}" {kind}' for one, kind in {**plain, name: of}.items())
+        table = database.table()
+        database.change(f"CREATE TABLE {table} ({columns}, PRIMARY KEY (id))")
+        mine = owner(kind=Priced, output=table)
+        with closing(database.sink(table, key)) as sink:
+            if column in CHANGING[database.kind]:
+                with pytest.raises(SamzaError, match=f"the column {name} is .*, which would keep other values"):
+                    sink.claim(mine)
+                continue
+            sink.claim(mine)
+            sink.write(mine, [SinkRow(value)], 0, 1)
+        ((id, note, price, ratio),) = database.rows(f"SELECT id, note, price, ratio FROM {table}")
+        assert (int(id), note, Decimal(price), ratio) == (7, "007", value.price, 1.5)
+
+
 def test_a_table_of_others_is_never_emptied(database: Database) -> None:
     table = database.table()
     database.change(f"CREATE TABLE {table} (id BIGINT, note TEXT)")

@@ -75,7 +75,7 @@ def test_who_is_gone_is_not_waited_for_and_whose_tasks_nobody_has_are():
     assert not all_quiet(quiet, ["a", "c"], 2)
 
 
-class Notes:
+class NotedRuns:
     """The notes of one run, as its starters see them."""
 
     def __init__(self):
@@ -108,7 +108,7 @@ class Notes:
     pauses_ms=st.lists(st.sampled_from([1_000.0, GONE_MS, NEVER_CAME_MS]), min_size=12, max_size=12),
 )
 def test_a_run_is_led_by_the_first_of_those_who_live_once_its_leader_is_gone(living, pauses_ms):
-    notes = Notes()
+    notes = NotedRuns()
     starters = [Sharing(notes) for _ in range(3)]
     leader = starters[0]
     notes.run = 7
@@ -134,7 +134,7 @@ def test_a_run_is_led_by_the_first_of_those_who_live_once_its_leader_is_gone(liv
 
 
 def test_a_run_is_over_once_its_leader_has_said_so():
-    notes = Notes()
+    notes = NotedRuns()
     leader, other = Sharing(notes), Sharing(notes)
     for run in (7, 8):
         notes.run = run

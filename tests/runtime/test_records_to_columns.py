@@ -1,5 +1,8 @@
 """Records of plain fields are written to Parquet by columns, and come to just what they come to row by row."""
 
+import datetime as dt
+from typing import Annotated
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -25,6 +28,12 @@ class Record(msgspec.Struct, rename={"price": "cost"}, omit_defaults=True):
     flag: bool = False
     price: float = 0.0
     count: int | None = None
+    raw: bytes | None = None
+    day: dt.date | None = None
+    took: dt.timedelta | None = None
+    at: dt.datetime | None = None
+    instant: Annotated[dt.datetime, msgspec.Meta(tz=True)] | None = None
+    local: Annotated[dt.datetime, msgspec.Meta(tz=False)] | None = None
 
 
 class Sparse(msgspec.Struct, omit_defaults=True):
@@ -35,6 +44,12 @@ class WithSparse(msgspec.Struct):
     within: Sparse
 
 
+TIMES = st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2200, 1, 1))
+INSTANTS = st.datetimes(
+    dt.datetime(1900, 1, 1),
+    dt.datetime(2200, 1, 1),
+    timezones=st.sampled_from([dt.UTC, dt.timezone(dt.timedelta(hours=5))]),
+)
 inners = st.builds(Inner, st.integers(-(2**63), 2**63 - 1), st.none() | st.text(max_size=5))
 records = st.builds(
     Record,
@@ -43,6 +58,12 @@ records = st.builds(
     st.booleans(),
     st.floats(allow_nan=False) | st.integers(-(2**53), 2**53),
     st.none() | st.integers(-(2**63), 2**63 - 1),
+    st.none() | st.binary(max_size=3),
+    st.none() | st.dates(),
+    st.none() | st.timedeltas(dt.timedelta(days=-9_999), dt.timedelta(days=9_999)),
+    st.none() | TIMES | INSTANTS,
+    st.none() | INSTANTS,
+    st.none() | TIMES,
 )
 odd = st.sampled_from(
     [
@@ -52,6 +73,10 @@ odd = st.sampled_from(
         Record(1, Inner(1)),
         Record("k", Inner(1), price="1"),
         Record("k", Inner(1), count=1.0),
+        Record("k", Inner(1), instant=dt.datetime(2026, 1, 1)),
+        Record("k", Inner(1), local=dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
+        Record("k", Inner(1), day=dt.datetime(2026, 1, 1)),
+        Record("k", Inner(1), raw=bytearray(b"a")),
         Record("k", {"number": 1}),
         {"key": "k", "inner": {"number": 1}},
         Inner(1),
@@ -117,3 +142,12 @@ def test_a_record_without_bytes_fails_as_it_is_sent_and_not_as_its_file_is_writt
         RowSerde(Record).encode(record)
     with pytest.raises(error):
         ParquetSink(tmp_path / "out.parquet").serde(Json(Record)).encode(record)
+
+
+def test_times_with_and_without_a_time_zone_are_not_one_column(tmp_path):
+    sink = ParquetSink(tmp_path / "out")
+    serde, at = sink.serde(Json(Record)), dt.datetime(2026, 1, 1)
+    sink.recover(0)
+    sink.write(Batch([serde.encode(Record("k", Inner(1), at=one)) for one in (at, at.replace(tzinfo=dt.UTC))]))
+    with pytest.raises(SerdeError, match="some have a time zone, and some have none"):
+        sink.flush()

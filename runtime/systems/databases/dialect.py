@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,13 +40,19 @@ class Target:
     key: tuple[str, ...] = ()
 
 
+def _untyped(connection: Any, table: str) -> Mapping[str, str]:
+    """Return nothing: what the columns of a table are is not known."""
+    return {}
+
+
 @dataclass(frozen=True)
 class Dialect:
     """A kind of database: how it is connected to, and the words in which it differs from others.
 
     `types` has the type of a column by what it holds, and `adapt` what makes a plain Python value of another that the
-    driver takes. `put` inserts many rows at once, or replaces those of their keys. `errors` are the driver's, and those
-    for which `passes` says so go away by themselves.
+    driver takes. `typed` returns the types of a table's columns by name, as far as they are known, and `changes` has
+    those that would keep other values than they are given, without a word. `put` inserts many rows at once, or replaces
+    those of their keys. `errors` are the driver's, and those for which `passes` says so go away by themselves.
     """
 
     name: str
@@ -55,6 +62,8 @@ class Dialect:
     passes: Callable[[Exception], bool]
     put: Callable[[Any, Dialect, Target, Iterable[tuple[object, ...]]], None]
     adapt: Mapping[ColumnKind, Made] = field(default_factory=dict)
+    typed: Callable[[Any, str], Mapping[str, str]] = _untyped
+    changes: Mapping[ColumnKind, re.Pattern[str]] = field(default_factory=dict)
     begin: str = "BEGIN"
     mark: str = "?"
     lock: str = ""

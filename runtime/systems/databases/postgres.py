@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -102,12 +103,23 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
         errors=(psycopg.Error, UnicodeEncodeError, OverflowError),
         passes=passes,
         put=_copy,
+        typed=_typed,
+        changes=_CHANGES,
         mark="%s",
         lock=" FOR UPDATE",
     )
     host, port = (str(said.get(name) or default) for name, default in (("host", "localhost"), ("port", "")))
     where = f"postgres://{quote(host, safe=':/.')}{':' + port if port else ''}/{said.get('dbname') or ''}"
     return dialect, where
+
+
+def _typed(connection: Any, table: str) -> dict[str, str]:
+    found = connection.execute(
+        "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
+        "WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped",
+        (table,),
+    )
+    return dict(found.fetchall())
 
 
 def _copy(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tuple[object, ...]]) -> None:
@@ -126,6 +138,16 @@ def _copy(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tupl
             cursor.execute(dialect.insert(target, f"SELECT {names} FROM {into}"))
 
 
+_INTEGERS = "smallint|integer|bigint"
+_CHANGES: dict[ColumnKind, re.Pattern[str]] = {
+    "int": re.compile(r"real|double precision"),
+    "float": re.compile(rf"real|numeric.*|{_INTEGERS}"),
+    "decimal": re.compile(rf"real|double precision|{_INTEGERS}"),
+    "text": re.compile(rf"character\(.*|real|double precision|numeric.*|{_INTEGERS}"),
+    "instant": re.compile(r"timestamp(\(\d\))? without time zone|date|time(\(\d\))? with.*"),
+    "local": re.compile(r"timestamp(\(\d\))? with time zone|date|time(\(\d\))? with.*"),
+}
+"""What COPY and casts round, pad, or read in another time zone."""
 _TYPES: dict[ColumnKind, str] = {
     "bool": "boolean",
     "int": "bigint",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
@@ -76,9 +77,17 @@ def dialect_at(path: str | Path) -> tuple[Dialect, str]:
         passes=lambda error: isinstance(error, sqlite3.OperationalError) and "locked" in str(error),
         put=put_each,
         adapt=_ADAPT,
+        typed=_typed,
+        changes=_CHANGES,
         begin="BEGIN IMMEDIATE",
     )
     return dialect, f"sqlite:{Path(path).absolute()}"
+
+
+def _typed(connection: Any, table: str) -> dict[str, str]:
+    schema, dot, name = table.rpartition('"."')
+    pragma = f'PRAGMA {schema}".table_info("{name})' if dot else f"PRAGMA table_info({table})"
+    return {row[1]: row[2].upper() for row in connection.execute(pragma).fetchall()}
 
 
 def _finite(value: float) -> float:
@@ -95,6 +104,12 @@ def _text(value: Any) -> str:
     return value.isoformat() if isinstance(value, dt.date | dt.time) else str(value)
 
 
+_OF_NUMBERS = re.compile(r"(?!.*(CHAR|CLOB|TEXT|BLOB))..*|.*INT.*")
+"""The types of columns in which SQLite makes numbers of text that looks like one, as it makes 7 of 007."""
+_CHANGES: dict[ColumnKind, re.Pattern[str]] = {
+    **dict.fromkeys(("text", "decimal"), _OF_NUMBERS),
+    "int": re.compile(r"(?!.*(INT|CHAR|CLOB|TEXT|BLOB)).*(REAL|FLOA|DOUB).*"),
+}
 _TYPES: dict[ColumnKind, str] = {
     "bool": "INTEGER",
     "int": "INTEGER",

@@ -75,10 +75,11 @@ def columns_for(kind: Any, where: str) -> tuple[TableColumn, ...]:
     return (*tag, *(_column(one.encode_name, one.type, one.name) for one in of.fields))
 
 
-def rows_maker(columns: Sequence[TableColumn], adapted: Callable[[ColumnKind], Made | None]) -> RowsMade:
+def rows_maker(columns: Sequence[TableColumn], adapted: Callable[[ColumnKind], Made | None], where: str) -> RowsMade:
     """Return what makes rows of values: tuples in the order of the columns, of what a database takes, one by one.
 
-    >>> make = rows_maker([TableColumn("id", "int", attribute="id"), TableColumn("note", "text")], lambda kind: None)
+    >>> columns = [TableColumn("id", "int", attribute="id"), TableColumn("note", "text")]
+    >>> make = rows_maker(columns, lambda kind: None, "shop.db")
     >>> [*make([{"id": 1, "note": "a"}])]
     [(1, 'a')]
     """
@@ -90,7 +91,10 @@ def rows_maker(columns: Sequence[TableColumn], adapted: Callable[[ColumnKind], M
         found = [*row]
         for place, make in needed:
             if found[place] is not None:
-                found[place] = make(found[place])
+                try:
+                    found[place] = make(found[place])
+                except SerdeError as error:
+                    raise SerdeError(f"{where}, column {columns[place].name}: {error}") from error
         return tuple(found)
 
     return (lambda values: map(plain, get(values))) if needed else get

@@ -142,7 +142,7 @@ class TableSink:
             if name not in names:
                 raise SamzaError(f"{self._where}: key={name!r} is no column of {names}: name columns of the value")
         self._target = Target(self._table, columns, self._key)
-        self._rows_of = rows_maker(columns, self._dialect.adapt.get)
+        self._rows_of = rows_maker(columns, self._dialect.adapt.get, self._where)
         of_key = [next(column for column in columns if column.name == name) for name in self._key]
         self._key_of = key_maker(of_key, self._dialect.adapt.get, self._where)
 
@@ -210,6 +210,14 @@ class TableSink:
                 f"{self._where} has the columns {', '.join(there)}, and the output's values have {', '.join(missing)} "
                 "as well: add these (ALTER TABLE), or bind another table"
             )
+        types = self._dialect.typed(connection, self._table)
+        for column in self._target.columns:
+            changing, of = self._dialect.changes.get(column.kind), types.get(column.name, "")
+            if changing is not None and changing.fullmatch(of):
+                raise SamzaError(
+                    f"{self._where}: the column {column.name} is {of}, which would keep other values than it is given, "
+                    f"without a word: make it {self._dialect.types[column.kind]} (ALTER TABLE), or bind another table"
+                )
         if self._key:
             # Planned and of no effect: it fails where ON CONFLICT has no index to go by.
             connection.execute(

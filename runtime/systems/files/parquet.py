@@ -590,6 +590,12 @@ def table_of(values: Sequence[Any], kind: object, where: object) -> pa.Table:
 
 def _column(values: list[object], info: inspect.Type) -> pa.Array:
     column = pa.array(values, type=arrow_type(info))
+    # Arrow would take an instant for the hour that it has in UTC.
+    if (
+        pa.types.is_timestamp(column.type)
+        and len({one.tzinfo is None for one in values if isinstance(one, datetime)}) > 1
+    ):
+        raise ValueError("some have a time zone, and some have none")
     if pa.types.is_null(column.type) and any(isinstance(kind, inspect.DateTimeType) for kind in alternatives(info)):
         return column.cast(pa.timestamp("us", "UTC"))
     return column.cast(pa.timestamp("us", "UTC")) if getattr(column.type, "tz", None) else column

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -10,7 +11,18 @@ import msgspec
 import pyarrow as pa
 from msgspec import inspect
 
-_PLAIN = {"int": inspect.IntType(), "float": inspect.FloatType(), "str": inspect.StrType(), "bool": inspect.BoolType()}
+_PLAIN = {
+    "int": inspect.IntType(),
+    "float": inspect.FloatType(),
+    "str": inspect.StrType(),
+    "bool": inspect.BoolType(),
+    "bytes": inspect.BytesType(),
+    "date": inspect.DateType(),
+    "duration": inspect.TimeDeltaType(),
+    "time": inspect.DateTimeType(),
+    "instant": inspect.DateTimeType(tz=True),
+    "local": inspect.DateTimeType(tz=False),
+}
 """What msgspec knows of types that are no more than their name says: a limit or a pattern is looked at row by row."""
 
 
@@ -94,8 +106,16 @@ _HELD: dict[str, tuple[pa.DataType, frozenset[type]]] = {
     "float": (pa.float64(), frozenset({float, int})),
     "str": (pa.string(), frozenset({str})),
     "bool": (pa.bool_(), frozenset({bool})),
+    "bytes": (pa.binary(), frozenset({bytes})),
+    "date": (pa.date32(), frozenset({dt.date})),
+    "duration": (pa.duration("us"), frozenset({dt.timedelta})),
+    "time": (pa.timestamp("us", "UTC"), frozenset({dt.datetime})),
+    "instant": (pa.timestamp("us", "UTC"), frozenset({dt.datetime})),
+    "local": (pa.timestamp("us"), frozenset({dt.datetime})),
 }
 """By plain type, that of its column, and those of the values that may lie there as they are."""
+_TIMES = {"time", "instant", "local"}
+"""The plain types whose values have a time zone, or have none."""
 
 
 class RecordColumns(NamedTuple):
@@ -154,6 +174,11 @@ def _array(field: PlainField | RecordColumns, column: tuple[Any, ...]) -> pa.Arr
     kind, held = _HELD[field.type]
     found = set(map(type, column))
     if not found <= (held | {type(None)} if field.optional else held):
+        raise UnlikeDeclared
+    # Where a type says nothing of zones, its times are instants if all of them have one.
+    if field.type in _TIMES and any(
+        one is not None and (one.tzinfo is None) != (field.type == "local") for one in column
+    ):
         raise UnlikeDeclared
     try:
         return pa.array(column, kind)

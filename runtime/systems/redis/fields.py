@@ -33,7 +33,7 @@ class FieldsOfRows:
         for name in self._key:
             if name not in names:
                 raise SamzaError(f"{where}: key={name!r} is no field of {names}: name fields of the value")
-        self._made = rows_maker(self._columns, _AS_BYTES.get)
+        self._made = rows_maker(self._columns, _AS_BYTES.get, where)
         of_key = [next(column for column in self._columns if column.name == name) for name in self._key]
         self._key_of = key_maker(of_key, _AS_BYTES.get, where) if of_key else self._own_key
 

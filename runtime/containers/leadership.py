@@ -1,0 +1,64 @@
+"""The leader of a run that several starters share: it takes in and delivers, and the others follow it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from runtime.assembly.bindings import Bindings
+from runtime.model.clock import Clock, sleep_ms
+from runtime.model.errors import EnvironmentFault
+from runtime.opening.shared_run import Sharing
+from runtime.run.scaling import FAR_LOOK_MS
+
+_log = logging.getLogger("samza_dsl")
+
+
+class Leadership:
+    """The view of one starter on who leads the run; all is called in the thread of its event loop but `tell_end`.
+
+    Invariant: `is_vacant` is set at most once until the run is begun anew, which is what takes it back.
+    """
+
+    def __init__(self, app: str, sharing: Sharing | None, bindings: Callable[[], Bindings], clock: Clock) -> None:
+        self.is_vacant = False
+        """Whether the one that has led the run is gone, and this one is to begin it anew."""
+        self._app, self._sharing, self._bindings, self._clock = app, sharing, bindings, clock
+
+    async def follow(self, is_ending: Callable[[], bool], end: Callable[[], None]) -> None:
+        """Call `end` where the one is gone that takes in and delivers: a new run fences it, if it only hangs."""
+        while (sharing := self._followed) is not None and not is_ending():
+            await sleep_ms(FAR_LOOK_MS)
+            with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
+                if await asyncio.to_thread(sharing.is_deserted, self._clock.elapsed_ms()):
+                    _log.warning("%s: who has led the run is gone; this process leads it now", self._app)
+                    self.is_vacant = True
+                    end()
+
+    async def is_delivered(self) -> bool:
+        """Whether nothing is left to be delivered, behind the end of all tasks; who leads it delivers after that."""
+        sharing = self._followed
+        if sharing is None:
+            return True
+        with suppress(EnvironmentFault):
+            return await asyncio.to_thread(sharing.is_over)
+        return False
+
+    def tell_end(self) -> None:
+        """Let others know who wait for what this one has delivered; where they don't hear it, they look themselves."""
+        if self._sharing is not None and self._sharing.leads and self._is_needed:
+            with suppress(EnvironmentFault):
+                self._sharing.end()
+
+    @property
+    def _is_needed(self) -> bool:
+        """Whether the run takes in or delivers anything."""
+        bindings = self._bindings()
+        return bool(bindings.inboxes or bindings.outboxes)
+
+    @property
+    def _followed(self) -> Sharing | None:
+        """The run, where another one takes in and delivers for it."""
+        return self._sharing if self._sharing is not None and not self._sharing.leads and self._is_needed else None
