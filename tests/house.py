@@ -106,7 +106,7 @@ SMALL_ON_PURPOSE = {
 BEGINS_WITH = re.compile(r"(What|How|Where|Who|Have|Which|When|Whose)\b")
 DISPATCH = {
     "planner/model/graph.py": "`Graph.of` gives the specs of one class, typed, to all who ask more than traits of them",
-    "runtime/assembly/assembly.py": "`_exit` is a singledispatch: exits do I/O, which specs know nothing of",
+    "runtime/assembly/task_builder.py": "`_exit` is a singledispatch: exits do I/O, which specs know nothing of",
 }
 """The files that may ask a spec for its class, each with the reason: one for each layer that has a dispatch."""
 SMALL = 60

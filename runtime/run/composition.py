@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 
 from operators.joins.table_join import TableContents
 from runtime.assembly.assembly import Assembly
+from runtime.assembly.task_builder import tasks_of
 from runtime.commit.commit import Committer
 from runtime.functions.user_functions import Functions
 from runtime.loop.loop import ALONE, Loop, LoopMode
@@ -26,7 +27,7 @@ class Composition:
         self._broadcast = assembly.broadcast_tables(shared)
         self.tables: Mapping[str, TableContents] = {id: table for id, (_, table, _) in self._broadcast.items()}
         """The tables that all tasks share."""
-        self.tasks = assembly.tasks(self.tables, numbers)
+        self.tasks = tasks_of(assembly, self.tables, numbers)
         self.functions: list[Functions] = [shared, *(task.functions for task in self.tasks)]
         """The users' functions, whose objects are opened in this order, and closed in the opposite one."""
         threads = assembly.plan.options.threads

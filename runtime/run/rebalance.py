@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from operators.joins.table_join import TableContents
 from runtime.assembly.assembly import Assembly
+from runtime.assembly.task_builder import tasks_of
 from runtime.functions.user_functions import Functions
 from runtime.loop.loop import Loop
 from runtime.model.checkpoint import Checkpoint
@@ -117,7 +118,7 @@ class Follower:
         # Asked for all partitions together, and beside the loop: one by one, in it, a container had stopped for 0.2 s a
         # task.
         await self._apart(partial(self._assembly.look, taken))
-        tasks = replace(self._assembly, checkpoints=checkpoints).tasks(self._broadcast, taken)
+        tasks = tasks_of(replace(self._assembly, checkpoints=checkpoints), self._broadcast, taken)
         for task in tasks:
             self._functions.append(task.functions)
             await task.functions.open()

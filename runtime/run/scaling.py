@@ -20,6 +20,7 @@ from planner.model.plan import Plan
 from planner.passes import plan as make_plan
 from runtime.assembly.assembly import Assembly
 from runtime.assembly.bindings import Bindings
+from runtime.assembly.task_builder import tasks_of
 from runtime.functions.user_functions import Functions
 from runtime.job.job_model import JOB, configuration
 from runtime.loop.loop import Loop
@@ -143,7 +144,7 @@ class Scaler:
         self.assembly = replace(self.assembly, plan=plan, checkpoints=environment.checkpoints(plan.app))
         await self._apart(partial(self.assembly.look, range(plan.tasks)))
         committer.share(plan)
-        tasks = self.assembly.tasks(self.broadcast, range(plan.tasks))
+        tasks = tasks_of(self.assembly, self.broadcast, range(plan.tasks))
         for task in tasks:
             self.functions.append(task.functions)
             await task.functions.open()
