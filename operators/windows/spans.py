@@ -174,6 +174,30 @@ class WindowFrame:
         self.clean: dict[Key, Spans] = {}
         self.stored: set[Key] = set()
 
+    def written(
+        self,
+        prefix: bytes,
+        encode_all: Callable[[list[Key | None]], list[Any]],
+        stays: Callable[[tuple[Any, ...]], bool],
+    ) -> tuple[dict[bytes, Any], list[bytes]]:
+        """Take what has changed for written: return what the store keeps from now on, and which of its entries go.
+
+        What `stays` as it is may be gone on with; all else is read from the store again.
+        """
+        changed, kept, gone = self.changed, dict[bytes, Any](), list[bytes]()
+        forms = [spans.stored() for spans in changed.values()]
+        for data, (key, spans), form in zip(encode_all([*changed]), changed.items(), forms, strict=True):
+            if form is not None:
+                kept[prefix + data] = form
+                self.stored.add(key)
+                if stays(form):
+                    self.clean[key] = spans
+            elif key in self.stored:
+                gone.append(prefix + data)
+                self.stored.remove(key)
+        self.changed = {}
+        return kept, gone
+
 
 def restored(stored: Sequence[Any]) -> Spans:
     """Return the windows of a stored form."""
@@ -263,3 +287,25 @@ def dropped(key: Key, firing: Firing) -> Batch:
     """Return the window and the accumulator of a pane that nobody will see."""
     shown = firing.pane or Shown(*firing.withdrawn[0])
     return Batch([(shown.start, shown.end, shown.held)], keys=[key])
+
+
+class Early(NamedTuple):
+    """An early pane of a batch, which comes in the order of the rows at which panes are due, and of windows' ends."""
+
+    row: int
+    end: int
+    start: int
+    key: Key
+    number: int
+    held: Any
+    stamp: int
+    firing: Firing | None = None
+    """The pane, where others are withdrawn with it."""
+
+
+class Due(NamedTuple):
+    """The pane that is due first: so many values of its key are in it, and the row and the stamp at which it is due."""
+
+    taken: int
+    row: int
+    stamp: int

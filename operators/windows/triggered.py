@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import islice, repeat
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import MIN_TIMESTAMP, MOST_HELD, NEVER, Batch, Copies, Key, Keys, Store
@@ -13,10 +13,10 @@ from operators.core.entry_keys import NUMBER_BYTES, beyond, number_at, ordered
 from operators.state.agenda import Agenda
 from operators.state.keyed_state import STATE, is_plain
 from operators.windows.custom_window import Assigning
-from operators.windows.spans import Firing, Shown, Span, Spans, WindowFrame, dropped, put, restored, untell
+from operators.windows.spans import Due, Early, Firing, Shown, Span, Spans, WindowFrame, dropped, put, restored, untell
 from operators.windows.triggers import Trigger
 from operators.windows.window import NO_KEY, TIMINGS, Pane, Timing, Window, keeps_numbers, plainness
-from operators.windows.window_groups import Groups, Slot
+from operators.windows.window_groups import Grouping, Groups, Mine, Slot, in_turn
 from operators.windows.window_types import ByRow, Sessions
 
 Bounds = tuple[int, ...]
@@ -24,62 +24,8 @@ Place = tuple[Bounds, Key]
 """The place of what may become one window: 0 for all of a key, else a window's start, or a user's own bounds."""
 ALL = (0,)
 """The place of all windows of a key that may merge."""
-Mine = tuple[list[int], list[Any]]
-"""The values of one key in one window, with their rows in a batch before them."""
-Grouping = dict[Key, Mine]
 Assigned = tuple[Bounds, int, int, int]
 """A window of a value: its place, its bounds, and the watermark from which on the value is late there."""
-
-
-def numbers_ahead(spec: Window) -> int:
-    """Return the numbers ahead of the key in a place: both bounds of a user's own window, else one, as if it merges."""
-    return 2 if "assign" in spec.functions() and not spec.merges else 1
-
-
-class Early(NamedTuple):
-    """An early pane of a batch, which comes in the order of the rows at which panes are due, and of windows' ends."""
-
-    row: int
-    end: int
-    start: int
-    key: Key
-    number: int
-    held: Any
-    stamp: int
-    firing: Firing | None = None
-    """The pane, where others are withdrawn with it."""
-
-
-def in_turn(parts: list[Grouping]) -> Grouping:
-    """Return the values of all parts, those of each key in the order of their rows.
-
-    >>> in_turn([{"a": ([2, 5], ["c", "f"])}, {"a": ([3], ["d"]), "b": ([4], ["e"])}])
-    {'a': ([2, 3, 5], ['c', 'd', 'f']), 'b': ([4], ['e'])}
-    """
-    found: Grouping = {}
-    mixed: set[Key] = set()
-    for part in parts:
-        for key, (rows, values) in part.items():
-            if key not in found:
-                found[key] = rows, values
-                continue
-            before, held = found[key]
-            if before[-1] > rows[0]:
-                mixed.add(key)
-            found[key] = before + rows, held + values
-    for key in mixed:
-        rows, values = found[key]
-        places = sorted(range(len(rows)), key=rows.__getitem__)
-        found[key] = [*map(rows.__getitem__, places)], [*map(values.__getitem__, places)]
-    return found
-
-
-class Due(NamedTuple):
-    """The pane that is due first: so many values of its key are in it, and the row and the stamp at which it is due."""
-
-    taken: int
-    row: int
-    stamp: int
 
 
 class TriggeredWindowOperator(Assigning):
@@ -111,17 +57,14 @@ class TriggeredWindowOperator(Assigning):
         self.by_row = isinstance(spec.windows, ByRow)
         self.merges = spec.merges
         self.store = store
-        self.keys = keys
-        self.most_held = most_held
+        self.keys, self.most_held = keys, most_held
         self.late: Batch | None = None
         self._keeps_numbers, self._is_plain = keeps_numbers(spec.aggregation), plainness(spec.aggregation)
         self._copies = copies
         self._trigger, self._again = spec.early, spec.late_trigger
-        self._waits_ms = spec.waits_ms
-        self._lateness_ms = spec.allowed_lateness_ms - spec.waits_ms
+        self._waits_ms, self._lateness_ms = spec.waits_ms, spec.allowed_lateness_ms - spec.waits_ms
         self._in_time: Timing = "final" if spec.emit == "final" else "on_time"
-        self._accumulates = spec.panes != "discarding"
-        self._retracts = spec.retracts
+        self._accumulates, self._retracts = spec.panes != "discarding", spec.retracts
         self.earliest = MIN_TIMESTAMP
         """The event time that no pane is before; for windows by the clock, whose own time is another."""
         self._now_ms = self._reached = MIN_TIMESTAMP
@@ -394,23 +337,9 @@ class TriggeredWindowOperator(Assigning):
     def _put(self) -> None:
         for bounds, frame in self._touched.items():
             self._put_now.setdefault(bounds, (frame, set()))[1].update(frame.changed)
-            changed, prefix = frame.changed, self._prefix(bounds)
-            forms = [spans.stored() for spans in changed.values()]
-            kept: dict[bytes, Any] = {}
-            gone: list[bytes] = []
-            for data, (key, spans), form in zip(self.keys.encode_all([*changed]), changed.items(), forms, strict=True):
-                if form is not None:
-                    kept[prefix + data] = form
-                    frame.stored.add(key)
-                    # What somebody may change in place is read from the store again.
-                    if (self._keeps_numbers and len(form) == 1) or is_plain(form):
-                        frame.clean[key] = spans
-                elif key in frame.stored:
-                    gone.append(prefix + data)
-                    frame.stored.remove(key)
+            kept, gone = frame.written(self._prefix(bounds), self.keys.encode_all, self._stays)
             self.store.update(kept)
             self.store.delete_all(gone)
-            frame.changed = {}
             if not frame.stored:
                 del self._frames[bounds]
         self._touched.clear()
@@ -418,6 +347,10 @@ class TriggeredWindowOperator(Assigning):
         if sum(len(frame.clean) for frame in self._frames.values()) > self.most_held:
             for frame in self._frames.values():
                 frame.clean.clear()
+
+    def _stays(self, form: tuple[Any, ...]) -> bool:
+        # What somebody may change in place is read from the store again.
+        return (self._keeps_numbers and len(form) == 1) or is_plain(form)
 
     def forget(self) -> None:
         """Drop all changes since the last `write_back`; the places that changed are looked at again."""

@@ -18,6 +18,10 @@ class Slot(NamedTuple):
     end: int
 
 
+Mine = tuple[list[int], list[Any]]
+"""The values of one key in one window, with their rows in a batch before them."""
+Grouping = dict[Key, Mine]
+
 RECENT = 4
 """The stretches of time that are remembered, since values out of order go to and fro between some."""
 LATE: tuple[int, int, Any] = (0, 0, None)
@@ -181,3 +185,27 @@ class Grouped:
                 rows.timestamps += [timestamp] * len(values)
                 rows.stamps += [stamp] * len(values)
         return rows
+
+
+def in_turn(parts: list[Grouping]) -> Grouping:
+    """Return the values of all parts, those of each key in the order of their rows.
+
+    >>> in_turn([{"a": ([2, 5], ["c", "f"])}, {"a": ([3], ["d"]), "b": ([4], ["e"])}])
+    {'a': ([2, 3, 5], ['c', 'd', 'f']), 'b': ([4], ['e'])}
+    """
+    found: Grouping = {}
+    mixed: set[Key] = set()
+    for part in parts:
+        for key, (rows, values) in part.items():
+            if key not in found:
+                found[key] = rows, values
+                continue
+            before, held = found[key]
+            if before[-1] > rows[0]:
+                mixed.add(key)
+            found[key] = before + rows, held + values
+    for key in mixed:
+        rows, values = found[key]
+        places = sorted(range(len(rows)), key=rows.__getitem__)
+        found[key] = [*map(rows.__getitem__, places)], [*map(values.__getitem__, places)]
+    return found

@@ -20,7 +20,7 @@ from operators.windows.session import SessionOperator
 from operators.windows.sliding import FIRED as MARK
 from operators.windows.sliding import SlidingOperator
 from operators.windows.spans import restored
-from operators.windows.triggered import TriggeredWindowOperator, numbers_ahead
+from operators.windows.triggered import TriggeredWindowOperator
 from operators.windows.window import DUE, FIRED, PLACE, Pane, Window, WindowOperator
 from operators.windows.window_types import ByClock, Counted, Sessions, Sliding
 
@@ -53,6 +53,11 @@ def entry_kinds(spec: Window) -> EntryKinds:
 def has_mark(spec: Window) -> bool:
     """Whether an entry belongs to no key."""
     return MARK in (kinds := entry_kinds(spec)) and not kinds[MARK].parts
+
+
+def numbers_ahead(spec: Window) -> int:
+    """Return the numbers ahead of the key in a place: both bounds of a user's own window, else one, as if it merges."""
+    return 2 if "assign" in spec.functions() and not spec.merges else 1
 
 
 class WindowEntries(NamedTuple):

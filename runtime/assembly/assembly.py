@@ -218,7 +218,8 @@ class Assembly:
         """
         specs = [self.graph.specs[id] for id in stage.operators]
         # What all virtual tasks of a partition are to have is stored once, and read by each of them.
-        if stage.buckets > 1 and any(isinstance(one, Broadcast) for one in repartitions_into(stage, self.graph)):
+        to_all = self.graph.of(Broadcast).keys() & {one.op_id for one in repartitions_into(stage, self.graph)}
+        if stage.buckets > 1 and to_all:
             return False
         return self.levers.relays and not any(spec.asynchronous or spec.has_effects for spec in specs)
 

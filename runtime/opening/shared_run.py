@@ -87,6 +87,8 @@ class Sharing:
         if found is None or not self._runs.is_alive():
             return None
         self._know(found)
+        # Its containers may all be gone before the next look, which is no reason to wait as for those to come.
+        self._has_come = self._leader in {starter_of(container) for container in self._runs.model().containers}
         return found
 
     def announced(self) -> SharedRun | None:

@@ -190,8 +190,7 @@ class Reader:
         """Whether it holds event time back for nobody, as nothing has come for long."""
         self.was_idle = bool(position and position.idle)
         """Whether it was idle where this run began; others may have been told so."""
-        self._pacing = pacing
-        self._had_ended = bool(position and position.has_ended)
+        self._pacing, self._had_ended = pacing, bool(position and position.has_ended)
         self._quiet_since: float | None = None
         self._has_gone_on = False
         self._source = SourceWatermark(pacing.max_disorder_ms, position.watermark if position else MIN_TIMESTAMP)
@@ -281,8 +280,7 @@ class Reader:
         if self._producers is not None:
             producers, idle, floor = watermark
             as_of_there = {"producers": producers, "idle": tuple(sorted(idle)), "watermark": floor}
-        place = origin.system, origin.stream, origin.partition
-        stream_id = self._stream_id
+        place, stream_id = (origin.system, origin.stream, origin.partition), self._stream_id
         if origin.fingerprint is not None and self._decoding.is_table:
             stream_id = origin.fingerprint.number(offset)
         ended_at = offset if self._ended and offset == self.next_offset else -1

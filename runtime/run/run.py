@@ -550,14 +550,7 @@ class Run:
         self._sender = self._writer = ThreadPoolExecutor(1, WRITER)
         if by_task:
             self._part(committer, numbers)
-        mode = LoopMode(
-            # An environment that wakes the loop is looked at seldom: an idle run takes half of the processor then.
-            HEARING_POLL_MS if self.keeps_state else self._poll_ms,
-            shared=share is not None,
-            per_second=history.per_second if history is not None else None,
-            by_task=by_task,
-            gathers=self._levers.gathering,
-        )
+        mode = self._mode(share is not None, history.per_second if history is not None else None, by_task)
         self._loop = composition.loop(committer, self._writer, mode)
         # Only now is there a loop that could be woken.
         self._bindings.listen(self._loop.wake)
@@ -568,6 +561,11 @@ class Run:
         elif span is None and not self.is_moving:
             how = self._loop, self._writer, self._functions, self._replan
             self._scaler = Scaler(assembly, opened.counts, composition.tables, *how)
+
+    def _mode(self, shared: bool, per_second: float | None, by_task: bool) -> LoopMode:
+        # An environment that wakes the loop is looked at seldom: an idle run takes half of the processor then.
+        poll_ms = HEARING_POLL_MS if self.keeps_state else self._poll_ms
+        return LoopMode(poll_ms, shared, per_second, by_task, gathers=self._levers.gathering)
 
     def _is_until_now(self, opened: Opened, settings: RunSettings) -> bool:
         """Return whether it reads only what is there by now, with what sources push; raises SamzaError as they do."""

@@ -333,15 +333,11 @@ def evolve(
         said = _decisions(planned, forget_said, convert, again, keep)
         if was is not None and html is None and svg is None:
             raise Mistake("--was is drawn beside the program: add --html FILE or --svg FILE, or leave it out")
-        marks = _marks(place, planned, live, said)
         before = None if was is None else _planned(was, place, "evolve app.py --was app-before.py", live)[1][0]
-        for file, draw in ((html, to_html), (svg, to_svg)):
-            if file is not None:
-                written_to(file, draw(planned[0], marks=marks, was=before))
+        if html is not None or svg is not None:
+            _draw(planned[0], _marks(place, planned, live, said), before, html, svg)
         if not apply:
-            if _told_of(place, planned, live, said):
-                raise typer.Exit(FAILED)
-            return
+            raise typer.Exit(FAILED if _told_of(place, planned, live, said) else 0)
         if on is not None and environment is not None:
             raise Mistake("--on spark reads history on the embedded log: leave it out on Kafka")
         with told(loading=True):
@@ -351,6 +347,13 @@ def evolve(
         _apply(place, application.pipeline(), planned, asked)
         if _told_of(place, planned, live, Decisions()):
             raise typer.Exit(FAILED)
+
+
+def _draw(plan: Plan, marks: dict[str, str], was: Plan | None, html: Path | None, svg: Path | None) -> None:
+    """Draw a plan with what becomes of its operators, beside the one that it `was`, into those files that are given."""
+    for file, draw in ((html, to_html), (svg, to_svg)):
+        if file is not None:
+            written_to(file, draw(plan, marks=marks, was=was))
 
 
 def _marks(

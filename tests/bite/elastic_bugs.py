@@ -171,7 +171,7 @@ ELASTIC_BUGS = (
     ),
     Bug(
         "bucket the rows of a broadcast table by their keys",
-        "runtime/assembly/task_builder.py",
+        "runtime/assembly/assembly.py",
         "self.reader(spec, stream, partition, StartPoint(), functions)",
         "self.reader(spec, stream, partition, StartPoint(share=KeyShare(self.plan.virtual(0))), functions)",
         SPLIT_LIVE,

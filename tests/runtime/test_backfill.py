@@ -3,6 +3,7 @@
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import product
 from types import MappingProxyType
 
 import msgspec
@@ -318,6 +319,33 @@ def test_what_was_computed_ahead_of_the_stop_is_gone_on_with(chance, crashes):
     check_evolved(chance, crashes, rounds=chance.randint(1, 3))
 
 
+def evolved_by(processes, app, changed, seed, bind, ahead):
+    """Evolve in one process after the other, until one lives to the end; what is ahead is of the first."""
+    for number, process in enumerate(processes):
+        try:
+            return evolve(process, app, changed, seed + number, bind, None if number else ahead)
+        except Crash:
+            continue
+    raise AssertionError("the last process has no point to die at")
+
+
+def check_alike(environments, app, below, going_on):
+    """Check that from here on both write the same, but for what operators `below` a change have written before."""
+    # What was not changed may have written earlier or later: event time goes by all that is read in a stage.
+    touched = {out.stream for one in below for out in app.graph().specs[one].outputs}
+    start = {place: 0 for place in ends(environments[1], app) if place[0] not in touched}
+    wanted, found = (going_on(one, ends(one, app) | start) for one in environments)
+    assert found == wanted
+
+
+def later(records, read, more):
+    """Return records cut so many later, where they are of inputs that are read."""
+    return {
+        place: (events, min(len(events), cut + more) if place[0] in read else cut)
+        for place, (events, cut) in records.items()
+    }
+
+
 def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0):
     """Check the law, for inputs that are `held` in a list that grows, in a stream that has ended, or is open.
 
@@ -340,14 +368,13 @@ def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0):
     }
     # Of one that has ended no more comes; of one that is bound the stream of its name has nothing.
     lists = {name for name, how in held.items() if how == "bound"}
-    for name in (name for name, how in held.items() if how == "ended" and name in read):
-        records |= {place: (events[:cut], cut) for place, (events, cut) in records.items() if place[0] == name}
+    ended = [name for name, how in held.items() if how == "ended" and name in read]
+    records |= {place: (events[:cut], cut) for place, (events, cut) in records.items() if place[0] in ended}
     stored_there = {place: one for place, one in records.items() if place[0] not in lists}
     note(f"{first}\n{second}\n{changed} {options.elasticity} {records} {held}")
-    always, live = environment_of(stored_there, partitions), environment_of(stored_there, partitions)
-    for name in (name for name, how in held.items() if how == "ended" and name in read):
-        for environment in (always, live):
-            environment.end_stream(name)
+    always, live = (environment_of(stored_there, partitions) for _ in range(2))
+    for name, environment in product(ended, (always, live)):
+        environment.end_stream(name)
 
     def places(ops, whole=False):
         return bound(records, lists & {place for one in ops for place in (one.above, one.other)}, whole)
@@ -365,34 +392,22 @@ def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0):
             ahead = compute_ahead(processes[0], app, changed, ahead, seed)
         except Crash:
             processes, ahead = processes[1:], None
-        cuts = {
-            place: (events, min(len(events), cut + 4 * number) if place[0] in read else cut)
-            for place, (events, cut) in records.items()
-        }
+        came = later(records, read, 4 * number)
         for environment, ops in ((always, second), (live, first)):
-            add(environment, {place: records[place][0][records[place][1] : cut] for place, (_, cut) in cuts.items()})
+            add(environment, {place: records[place][0][records[place][1] : cut] for place, (_, cut) in came.items()})
             run_once(build(ops, options=options), environment, seed, until_now=True)
-        records = stored_there = cuts
-    for number, process in enumerate(processes):
-        try:
-            operators = evolve(process, app, changed, seed + number, places(second), None if number else ahead)
-        except Crash:
-            continue
-        except SamzaError as error:
-            # Where a share of keys had no record, its task may have been left behind.
-            if split == 1 or "have come to different offsets" not in str(error):
-                raise
-            return
-        break
-    assert not [name for name in live.streams() if "backfilling" in name], "nothing is left behind"
-    assert live.state_stats(f"{APP}.backfilling") == {}
+        records = stored_there = came
+    try:
+        operators = evolved_by(processes, app, changed, seed, places(second), ahead)
+    except SamzaError as error:
+        # Where a share of keys had no record, its task may have been left behind.
+        if split == 1 or "have come to different offsets" not in str(error):
+            raise
+        return
+    left_behind = [name for name in live.streams() if "backfilling" in name]
+    assert not left_behind and live.state_stats(f"{APP}.backfilling") == {}
     above = {*operators}.union(*(graph.above(id) for id in operators))
     assert crashes or calls.keys() <= above, "nothing but what leads to what was changed is run again"
-    # What was not changed may have written earlier or later: event time goes by all that is read in a stage.
-    anew = {out.stream for id in operators for one in graph.below(id) for out in graph.specs[one].outputs}
-    touched = anew | {out.stream for id in changed for one in graph.below(id) for out in graph.specs[one].outputs}
-    start = {place: 0 for place in ends(live, app) if place[0] not in touched}
-    cuts = [ends(environment, app) | start for environment in (always, live)]
-    after = places(second, whole=True)
-    wanted = go_on(always, build(second, options=options), stored_there, seed, cuts[0], after)
-    assert go_on(live, build(second, options=options), stored_there, seed, cuts[1], after) == wanted
+    how, after = (build(second, options=options), stored_there, seed), places(second, whole=True)
+    below = [one for id in (*operators, *changed) for one in graph.below(id)]
+    check_alike((always, live), app, below, lambda environment, cut: go_on(environment, *how, cut, after))

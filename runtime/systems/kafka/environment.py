@@ -284,9 +284,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
     def limits(self, streams: Collection[str]) -> Mapping[str, Limit]:
         found: dict[str, int] = {}
         with suppress(EnvironmentFault):  # who may not look at them is told when they are written
-            found = self._streams.call(
-                self._streams.registry, limits_of(self._streams.topic(self._streams.registry), streams)
-            )
+            any_topic = self._streams.registry
+            found = self._streams.call(any_topic, limits_of(self._streams.topic(any_topic), streams))
         between = {stream for stream in found if self._streams.config(stream).intermediate}
         return {
             stream: KafkaLimit(self._streams.topic(stream).address, size - (SPARE if stream in between else 0))
@@ -294,9 +293,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         }
 
     def check_rights(self, app: str, read: Collection[str], written: Collection[str]) -> None:
-        ledger = self._ledger(app)
-        own = {changelog.topic(app, store) for store, changelog in ledger.changelogs.items()}
-        topics = {*own, ledger_of(app)}
+        changelogs = self._ledger(app).changelogs.items()
+        topics = {*(changelog.topic(app, store) for store, changelog in changelogs), ledger_of(app)}
         where = self._streams.topic(ledger_of(app))
         self._call(app, check_rights(where, {*read, *topics}, {*written, *topics}, (app,)))
 
@@ -326,8 +324,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         The topics that it is kept in are configured as they must be from then on; raises `EnvironmentFault` where this
         client may not change one that is not.
         """
-        owner = self._owners[app]
-        ledger = owner.ledger
+        owner, ledger = self._owners[app], self._owners[app].ledger
         if owner.lost:
             raise lost_checkpoints(app, owner.lost)
         kept = sorted(set().union(*ledger.kept.values()))
@@ -486,9 +483,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
 
     def settled_checkpoints(self, app: str) -> dict[str, Checkpoint]:
         """Return the checkpoints of the ledger, once no transaction that was begun there is open."""
-        if ledger_of(app) not in self._streams.all(own=True):
-            return {}
-        return self._call(app, all_of(self._streams, app)).checkpoints
+        return self._ledger(app, settled=True).checkpoints
 
     def snapshot_here(self, app: str) -> StateSnapshot:
         """Return what is committed of the tasks that are here; raises `EnvironmentFault` where none can be."""
@@ -650,10 +645,10 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         table = self._tables.setdefault(app, KafkaTable(self._streams.topic(ledger_of(app))))
         return self._call(app, table.now())
 
-    def _ledger(self, app: str) -> Ledger:
+    def _ledger(self, app: str, settled: bool = False) -> Ledger:
         if ledger_of(app) not in self._streams.all(own=True):
             return Ledger({})
-        return self._call(app, seen(self._streams, app))
+        return self._call(app, (all_of if settled else seen)(self._streams, app))
 
     def _here(
         self, app: str, task: VirtualTask | None = None, tasks: Collection[VirtualTask] = ()
