@@ -24,6 +24,7 @@ OTHERWISE = {
     "test_what_is_consumed_goes_faster_than_it_comes": "what is consumed goes all at once, now and then",
     "test_what_is_consumed_of_an_intermediate_stream_goes_in_whole_batches": "what is consumed goes now and then",
     "test_what_is_consumed_of_another_stream_stays": "the marker of a transaction takes an offset",
+    "test_what_each_of_several_producers_said_last_outlives_compaction": "brokers compact when they see fit",
 }
 """What is not so on Kafka, and why; what is so instead is in test_environment.py."""
 
