@@ -202,11 +202,18 @@ class TaskEnvironment(MemoryEnvironment):
     def commit(self, commit: Commit) -> None:
         """Hand on what goes to the next stage and to outputs, and put state away."""
         rows = Shuffled()
+        said: dict[str, Control] = {}
         for append in commit.appends:
             if append.stream in self._job.places:
                 self._hand_on(append, rows)
+                said |= {append.stream: append.control} if append.control is not None else {}
             elif append.batch.values:
                 self._write(self._part(append))
+        # Behind all of them: what is said of event time holds for rows from here on, in all partitions at once.
+        for stream, control in said.items():
+            assert not control.beside, "a worker has one task"
+            before = self._told.get(stream, Told()).watermark
+            self._told[stream] = Told(max(before, control.watermark), control.idle)
         if len(rows):
             self._going.append(rows.rows(self._number, self._handed_on))
             self._handed_on += len(rows)
@@ -312,9 +319,6 @@ class TaskEnvironment(MemoryEnvironment):
             for target in self._program.readers.get(place, ()):
                 for watermark, block in blocks:
                     rows.add(target, self._job.places[stream], watermark, block)
-        if control is not None and partition == self._job.streams[stream].partitions - 1:
-            # once for all partitions: they come together
-            self._told[stream] = Told(max(before, control.watermark), control.idle)
 
     def _arriving(self, runs: Iterator[BlockRun], places: dict[int, str]) -> Arrivals:
         return Arrivals(runs, places)
