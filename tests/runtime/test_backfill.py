@@ -15,7 +15,7 @@ from runtime.assembly.bindings import Bindings
 from runtime.model.clock import LoopClock
 from runtime.model.errors import SamzaError
 from runtime.opening.evolution import computed_anew, evolved
-from runtime.opening.stored_state import forget, stored
+from runtime.opening.stored_state import finish, forget, stored
 from runtime.ports.environment import own_whole
 from runtime.ports.streams import StreamConfig
 from runtime.reprocessing.ahead import Ahead
@@ -259,6 +259,7 @@ def evolve(environment, app, changed, seed, bind, ahead=None):
     """Back-fill what was changed, and return the operators that were computed anew."""
     pipeline = app.pipeline()
     own_whole(environment, pipeline.graph.app)
+    finish(environment, APP)  # as the command does: a crash may have left a part of a change
     gone = [one.operator for one in stored(environment, APP) if one.operator not in pipeline.graph.specs]
     if gone:
         forget(environment, APP, gone)
