@@ -150,7 +150,7 @@ def test_a_window_of_more_keys_than_are_held_fires_in_parts(tmp_path):
         app = App("large", Options(max_uncommitted=1_000, batch_records=1_000))
         panes = app.input("numbers", value=int, key=lambda n: n).window(tumbling(seconds=1), count(), op_id="large")
         panes.map(lambda pane: [pane.key, pane.value]).send_to(app.output("counts", value=list))
-        with patch("runtime.task.lane.MOST_FIRED", 300), patch("runtime.assembly.assembly.MOST_HELD", 700):
+        with patch("runtime.task.lane.MOST_FIRED", 300), patch("runtime.assembly.task_builder.MOST_HELD", 700):
             run = app.run(log)
         assert run.metrics().commits > 15
         assert sorted(values(log, "counts")) == [[n, 3] for n in range(5_000)]
