@@ -426,8 +426,9 @@ class Containers:
         """Add a change of the number of containers to the application's history."""
         if before != self._number:
             took_ms = self._clock.elapsed_ms() - self._wanted_at_ms
-            sizes = factor, self.plan.options.factor, why, took_ms, (before, self._number)
-            note_size(self._environment, self._graph.app, generation, Scaled(wall_clock_ms(), *sizes))
+            sizes, now = (before, self._number), self.plan.options.factor
+            scaled = Scaled(wall_clock_ms(), factor, now, why, took_ms, sizes)
+            note_size(self._environment, self._graph.app, generation, scaled)
 
     async def ask_size(self, wanted: Scale) -> None:
         """Ask for another size of this run, as a command would."""

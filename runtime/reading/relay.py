@@ -27,8 +27,8 @@ class Relay:
     read what is stored before it takes these.
 
     The threads of writing tasks give, that of the reading task takes: these append at the right, that one pops at the
-    left. `stored` and `clear` are for a commit, while no thread is at work; between the two
-    nothing is given or taken, so what is cleared is what was stored.
+    left. `stored` and `clear` are for a commit, while no thread is at work; between the two nothing is given or taken,
+    so what is cleared is what was stored.
     """
 
     def __init__(self, values: KeySerde, keys: KeySerde, operator: str = "", asked: bool = False) -> None:

@@ -89,7 +89,7 @@ def note_fork(environment: SnapshotEnvironment, own: str, scratch: Mapping[str, 
     generation = environment.generation(own)
     existing = environment.streams()
     outputs = {
-        f"{stream}:{partition}": _offset_behind(environment, stream, partition, _count(environment, other, partition))
+        f"{stream}:{partition}": _behind_as_many(environment, stream, other, partition)
         for stream, other in scratch.items()
         if other in existing and stream in existing
         for partition in range(existing[other].partitions)
@@ -275,10 +275,6 @@ def forked(name: str, stream: str) -> str:
     return f"{name}-{stream}"
 
 
-def _count(environment: SnapshotEnvironment, stream: str, partition: int) -> int:
-    return sum(len(read.batch) for read in _reads(environment, stream, partition, 0))
-
-
 def check_countable(environment: SnapshotEnvironment, streams: Iterable[str]) -> None:
     """Raise SamzaError where nobody can tell which results in a stream are those of before a cut in history."""
     if not isinstance(environment, LiveEnvironment):
@@ -292,11 +288,12 @@ def check_countable(environment: SnapshotEnvironment, streams: Iterable[str]) ->
             )
 
 
-def _offset_behind(environment: SnapshotEnvironment, stream: str, partition: int, count: int) -> int:
-    """Return the offset behind so many records of a partition, whose first ones are there."""
+def _behind_as_many(environment: SnapshotEnvironment, stream: str, other: str, partition: int) -> int:
+    """Return the offset in a stream behind as many results as another one has; the first ones of both are there."""
     if not isinstance(environment, LiveEnvironment):
-        return count
+        return environment.offsets(other, partition).end
     # Markers of transactions take offsets, too.
+    count = sum(len(read.batch) for read in _reads(environment, other, partition, 0))
     for read in _reads(environment, stream, partition, 0):
         if len(read.batch) >= count:
             return 0 if not count else (read.batch.offsets or [])[count - 1] + 1

@@ -36,6 +36,27 @@ def results(batch):
     return list(zip(batch.values, keys, batch.timestamps, batch.stamps, strict=True))
 
 
+def go_through(story, events):
+    """Give a story its steps, which are texts, and its records, up to the end of event time."""
+    for event in events:
+        if isinstance(event, str):
+            story.step(event)
+        else:
+            story.held.append(event)
+    story.feed()
+    story.fire(MAX_TIMESTAMP)
+
+
+def take_back(story, batch, watermark):
+    """Have the operator of a story process rows, and fire, and then forget that they ever came."""
+    story.operator.write_back()
+    story.store.savepoint()
+    story.operator.process(batch)
+    story.operator.on_watermark(watermark)
+    story.store.rollback()
+    story.operator.forget()
+
+
 class JoinStory:
     """Drives an operator with records and steps; a subclass knows by its own simple means what it must have emitted.
 
@@ -88,22 +109,11 @@ class JoinStory:
                 self.operator.write_back()
                 self.operator = self.make()
             case "undo":
-                self.operator.write_back()
-                self.store.savepoint()
-                self.operator.process(rows(*self.undone))
-                self.operator.on_watermark(self.watermark)
-                self.store.rollback()
-                self.operator.forget()
+                take_back(self, rows(*self.undone), self.watermark)
 
     def play(self, events):
         """Go through all steps and records, (value, side, key, time), to the end of event time."""
-        for event in events:
-            if isinstance(event, str):
-                self.step(event)
-            else:
-                self.held.append(event)
-        self.feed()
-        self.fire(MAX_TIMESTAMP)
+        go_through(self, events)
         assert self.late_found == self.late
         assert self.operator.unwritten == 0
 

@@ -12,6 +12,7 @@ from runtime.stores.cache import CachedStore
 from runtime.stores.memory import MemoryStore
 from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, Options, testing
+from tests.operators.joining import go_through, take_back
 from tests.runtime.test_event_time import crashes
 from tests.runtime.test_state_in_time import run, stamped
 from tests.scale import examples
@@ -121,12 +122,8 @@ class Story:
                 self.operator.write_back()
                 self.operator = self.make()
             case "undo":
-                self.operator.write_back()
-                self.store.savepoint()
-                self.operator.process(batch_of([(id, at, MIN_TIMESTAMP) for id in IDS for at in (0, 7, 90)]))
-                self.operator.on_watermark(min(self.sources))
-                self.store.rollback()
-                self.operator.forget()
+                undone = batch_of([(id, at, MIN_TIMESTAMP) for id in IDS for at in (0, 7, 90)])
+                take_back(self, undone, min(self.sources))
 
 
 messages = st.tuples(st.sampled_from((0, 1)), st.sampled_from(IDS), st.integers(-50, 300))
@@ -142,13 +139,7 @@ messages = st.tuples(st.sampled_from((0, 1)), st.sampled_from(IDS), st.integers(
 @settings(max_examples=examples(200, 10_000))
 def test_whatever_happens_in_between_the_first_goes_on_and_all_is_forgotten(events, kind, within, disorder, most_held):
     story = Story(kind(), within, disorder, most_held)
-    for event in events:
-        if isinstance(event, str):
-            story.step(event)
-        else:
-            story.held.append(event)
-    story.feed()
-    story.fire(MAX_TIMESTAMP)
+    go_through(story, events)
     story.operator.write_back()
     assert list(story.store.range()) == [] and story.operator.next_due() > MAX_TIMESTAMP
 

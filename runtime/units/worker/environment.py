@@ -206,7 +206,8 @@ class TaskEnvironment(MemoryEnvironment):
         for append in commit.appends:
             if append.stream in self._job.places:
                 self._hand_on(append, rows)
-                said |= {append.stream: append.control} if append.control is not None else {}
+                if append.control is not None:
+                    said[append.stream] = append.control
             elif append.batch.values:
                 self._write(self._part(append))
         # Behind all of them: what is said of event time holds for rows from here on, in all partitions at once.
