@@ -274,10 +274,13 @@ class Containers:
 
     async def state_answer(self, request: StateRequest) -> StateAnswer:
         """Return the answer of the container that has the state which is asked for."""
-        held = {slot: one.tasks for slot, one in sorted(self._containers.items()) if one.joined}
+
+        def held() -> dict[int, tuple[int, ...]]:
+            return {slot: one.tasks for slot, one in sorted(self._containers.items()) if one.joined}
+
         routes = StateRoutes(self._graph, self.plan.tasks, held, lambda slot: self._containers[slot].state_answer)
         answer = await routes.answer(request)
-        left = {*range(self.plan.tasks)} - {task for tasks in held.values() for task in tasks}
+        left = {*range(self.plan.tasks)} - {task for tasks in held().values() for task in tasks}
         if answer.status != 404 or not left or not request.operator:
             return answer
         model = await asyncio.to_thread(self._environment.job_model, self._graph.app)

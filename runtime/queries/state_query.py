@@ -192,16 +192,13 @@ class StateQuery:
         """Yield as long as a commit that has come so far is to be waited for; raises SamzaError after `timeout_ms`."""
         if not at_least:
             return
-        from runtime.opening.stored_state import streams_read
-
-        app = self._graph.app
         with self._opened() as environment:
             patience_ms = whole_ms(timeout_ms)
             until_ms = monotonic_ms() + patience_ms
             wanted = {_place_of(said): offset for said, offset in at_least.items()}
             yield from self._waits(environment, until_ms, patience_ms, wanted)
             # What these records have sent on lies between stages then, and each stage sends it to the next.
-            between = sorted(streams_read(environment, environment.progress(app)))
+            between = sorted(_between(self._graph) & environment.streams().keys())
             for _ in between:
                 yield from self._waits(environment, until_ms, patience_ms, _ends(environment, between))
 
@@ -243,6 +240,13 @@ def queryable(environment: Environment, app: str) -> QueryableEnvironment:
 
 class NotReached(SamzaError):
     """No commit has come as far as a reader wanted, within the time that it had."""
+
+
+def _between(graph: Graph) -> set[str]:
+    """Return the streams between stages, from the plan: a task that has committed nothing yet tells of none."""
+    from planner.model.graph import intermediate
+
+    return {intermediate(graph.app, id) for id, spec in graph.specs.items() if spec.repartitions and graph.children(id)}
 
 
 def _ends(environment: Environment, streams: Collection[str]) -> dict[tuple[str, int], int]:

@@ -18,19 +18,22 @@ class StateRoutes:
     """The containers of a run by the tasks that they have; the one that a key's hash names is asked first.
 
     A range goes through one container after the other: each page's token begins with the slot of its container.
+
+    `held` tells the tasks of each container that has begun, by its slot, as they are now: they move while one waits for
+    a commit.
     """
 
     def __init__(
-        self, graph: Graph, tasks: int, held: Mapping[int, Collection[int]], asked: Callable[[int], Asked]
+        self, graph: Graph, tasks: int, held: Callable[[], Mapping[int, Collection[int]]], asked: Callable[[int], Asked]
     ) -> None:
         self._shapes = {shape.operator: shape for shape in shapes_of(graph)}
         self._tasks, self._held, self._asked = tasks, held, asked
 
     async def answer(self, request: StateRequest) -> StateAnswer:
-        """Return the answer of the first container that has one, or that of the last."""
+        """Return the answer of the first container that has one, or why none has."""
         try:
             said = parameters_of(request.said)
-            if not self._held:
+            if not self._held():
                 raise NoAnswer(503, "no container has begun yet")
             if "page" in said:
                 return await self._page(request, said["page"].decode("latin-1"))
@@ -39,18 +42,29 @@ class StateRoutes:
         except NoAnswer as refused:
             return refused.answer
         if not request.operator:
-            return await self._asked(min(self._held))(request)
-        return await self._range(min(self._held), request.operator, request.said, request.said)
+            return await self._asked(min(self._held()))(request)
+        return await self._range(min(self._held()), request.operator, request.said, request.said)
 
     async def _one(self, request: StateRequest, key: bytes) -> StateAnswer:
-        answer = NoAnswer(503, "no container has begun yet").answer
-        for slot in self._ranked(request.operator, key):
-            answer = await self._asked(slot)(request)
-            if answer.status not in (404, 503):
+        refused: dict[int, StateAnswer] = {}
+        asked: set[tuple[int, frozenset[int]]] = set()
+        # Anew after each answer: a task that moves meanwhile is in neither of two containers as each is asked.
+        while True:
+            held = {slot: frozenset(tasks) for slot, tasks in self._held().items()}
+            following = [slot for slot in self._ranked(request.operator, key, held) if (slot, held[slot]) not in asked]
+            if not following:
                 break
-        return answer
+            asked.add((following[0], held[following[0]]))
+            answer = await self._asked(following[0])(request)
+            if answer.status not in (404, 503):
+                return answer
+            refused[following[0]] = answer
+        # That one container has nothing is no answer as long as another one cannot say.
+        return max(
+            refused.values(), key=lambda one: one.status, default=NoAnswer(503, "all containers are gone").answer
+        )
 
-    def _ranked(self, operator: str, said: bytes) -> list[int]:
+    def _ranked(self, operator: str, said: bytes, held: Mapping[int, frozenset[int]]) -> list[int]:
         """Return the slots, that of the task which a key's hash names ahead of all."""
         shape = self._shapes.get(operator)
         likely: set[int] = set()
@@ -60,12 +74,12 @@ class StateRoutes:
                     likely.add(shape.likely(key, shape.key.encode(key), self._tasks))
                 except Exception:  # what the user's own partitioner or serde takes for no key, its container tells
                     continue
-        return sorted(self._held, key=lambda slot: likely.isdisjoint(self._held[slot]))
+        return sorted(held, key=lambda slot: likely.isdisjoint(held[slot]))
 
     async def _page(self, request: StateRequest, token: str) -> StateAnswer:
         slot, _, rest = token.partition(".")
         of_slot, _, first = rest.partition(".")
-        if not (slot.isascii() and slot.isdecimal()) or int(slot) not in self._held:
+        if not (slot.isascii() and slot.isdecimal()) or int(slot) not in self._held():
             raise NoAnswer(410, "the container that this range was in is gone: begin it anew")
         try:
             said = base64.urlsafe_b64decode(first.encode()).decode()
@@ -82,7 +96,7 @@ class StateRoutes:
         answer = await self._asked(slot)(StateRequest(operator, said))
         if not answer.is_page:
             return answer
-        following = [slot] if answer.next_page else sorted(one for one in self._held if one > slot)[:1]
+        following = [slot] if answer.next_page else sorted(one for one in self._held() if one > slot)[:1]
         encoded = base64.urlsafe_b64encode(first.encode()).decode()
         token = "".join(f"{one}.{answer.next_page}.{encoded}" for one in following)
         return msgspec.structs.replace(answer, next_page=token)

@@ -7,8 +7,9 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from runtime.encoding.classes import load_as
@@ -81,6 +82,13 @@ def _names_of(module: ModuleType) -> list[tuple[str, object]]:
     return [*getattr(module, "__dict__", {}).items()]
 
 
+class _AsWritten(SourceFileLoader):
+    """Loads a program from its text alone: what Python has compiled before stands for it within the same second."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         wrong = f"is a directory: name the file in it, {path / 'app.py'}" if path.is_dir() else "does not exist"
@@ -92,8 +100,8 @@ def _load_file(path: Path) -> ModuleType:
         raise CantLoad(f"{path} is named like the module {name!r}, which Python already has: rename the file")
     _refuse_clashes(file, file.parent)
     _make_importable(file.parent)
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
+    spec = importlib.util.spec_from_file_location(name, file, loader=_AsWritten(name, str(file)))
+    if file.suffix != ".py" or spec is None or spec.loader is None:
         raise CantLoad(f"{path} is no Python file: name the one that defines the application, such as app.py")
     # Registered before it runs, as an import does it: its classes are looked for by this name while it is loaded.
     module = sys.modules[name] = importlib.util.module_from_spec(spec)

@@ -1,5 +1,6 @@
 """Which application a file or module has, and whose modules are imported where the user's have our names."""
 
+import os
 import sys
 
 import pytest
@@ -15,6 +16,15 @@ APP = """
 def test_the_one_application_of_a_file_is_found(write):
     write("single.py", APP)
     assert load_app("single.py").name == "one"
+
+
+def test_a_program_that_is_written_again_within_the_second_is_the_new_one(write, folder):
+    write("twice.py", APP)
+    os.utime("twice.py", (1, 1))
+    assert load_app("twice.py").name == "one"
+    write("twice.py", APP.replace("one", "two"))
+    os.utime("twice.py", (1, 1))
+    assert load_app("twice.py").name == "two"
 
 
 def test_a_second_name_for_the_same_application_is_no_second_application(write):

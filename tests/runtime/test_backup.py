@@ -233,3 +233,29 @@ def test_what_cannot_be_restored_is_refused(tmp_path):
         restore(tmp_path / "backups", tmp_path / "restored")
     with pytest.raises(EnvironmentFault):
         back_up(tmp_path / "log", tmp_path / "log" / "data.mdb")
+
+
+def test_what_another_process_drops_meanwhile_is_no_damage(tmp_path, monkeypatch):
+    """One lists or verifies backups while those that are not kept go: what is there no more is passed over."""
+    log, generation = filled(tmp_path / "data", 3)
+    for number in range(4, 7):
+        back_up(tmp_path / "data", tmp_path / "copies")
+        commit(log, generation, number)
+    log.close()
+    listed = backup._numbers(tmp_path / "copies")
+    assert listed == [1, 2, 3]
+    opens = backup._opened
+
+    def drops(target, number, pack):
+        if number == 2 and 2 in backup._numbers(target):
+            backup._drop(target, [2])
+        return opens(target, number, pack)
+
+    backup._drop(tmp_path / "copies", [1])
+    with monkeypatch.context() as patched:
+        patched.setattr(backup, "_numbers", lambda target: listed)
+        assert [one.number for one in backups(tmp_path / "copies")] == [2, 3]
+    monkeypatch.setattr(backup, "_opened", drops)
+    with pytest.raises(BackupError, match=r"Backup 2 .* was dropped meanwhile"):
+        restore(tmp_path / "copies", tmp_path / "restored", 2)
+    assert verify_backups(tmp_path / "copies") == []

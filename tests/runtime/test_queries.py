@@ -14,6 +14,7 @@ from operators.core.base import Batch
 from operators.windows.window_types import Hopping
 from planner.model.errors import PlanError
 from runtime.encoding.serdes import Evolving, Tagged
+from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.errors import SamzaError
 from runtime.ports.commits import Commit
 from runtime.ports.state import StateWrites
@@ -275,6 +276,19 @@ def test_a_reader_waits_for_the_commit_that_it_asks_for(tmp_path):
             found.state("process").get("a", at_least={"keys": 2}, timeout_ms=20)
         with pytest.raises(SamzaError, match=r"keys:0 is at 2.*does it run"):
             found.state("process").get("a", at_least={"keys:0": 3}, timeout_ms=20)
+    log.close()
+
+
+def test_a_stage_of_which_no_commit_tells_is_waited_for(tmp_path):
+    """Where containers begin one after the other, the first stage has committed and the second one has never."""
+    log = LogEnvironment(tmp_path)
+    log.create_stream("keys", StreamConfig())
+    log.create_stream("counting-keyed", StreamConfig(partitions=2, intermediate=True))
+    read = Checkpoint(generation := log.own("counting"), (Position("log", "keys", 0, 1),))
+    sent_on = [Append("counting-keyed", 1, Batch([b"a"], [b"a"]))]
+    log.commit(Commit("counting", generation, sent_on, [], {"task-0": read}))
+    with query(counting(2, str), tmp_path) as found, pytest.raises(SamzaError, match="counting-keyed:1 is at 0"):
+        found.state("process").get("a", at_least={"keys": 1}, timeout_ms=20)
     log.close()
 
 

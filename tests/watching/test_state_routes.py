@@ -8,8 +8,9 @@ from urllib.parse import quote
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runtime.queries.state_requests import NoAnswer, StateDesk, StateRequest
+from runtime.queries.state_requests import NoAnswer, StateAnswer, StateDesk, StateRequest
 from runtime.queries.state_routes import StateRoutes
+from runtime.queries.state_shape import shapes_of
 from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, Options
 from tests.scale import examples
@@ -70,7 +71,7 @@ def test_containers_answer_together_as_one_that_has_all_tasks(tmp_path_factory, 
 
             return answer
 
-        routes = StateRoutes(app.graph(), TASKS, held, of)
+        routes = StateRoutes(app.graph(), TASKS, lambda: held, of)
         for key in {*keys}:
             asked.clear()
             told = json.loads((await routes.answer(StateRequest("count", f"key={key}"))).json)
@@ -86,17 +87,49 @@ def test_containers_answer_together_as_one_that_has_all_tasks(tmp_path_factory, 
     asyncio.run(ask_all())
 
 
+@given(
+    moves=st.lists(st.lists(st.integers(0, 2), min_size=TASKS, max_size=TASKS), min_size=1, max_size=5),
+    ends=st.sets(st.integers(0, 2)),
+    key=st.integers(0, 40),
+)
+def test_a_key_whose_task_moves_while_it_is_asked_for_is_found_where_it_comes_to_rest(moves, ends, key):
+    """Each answer may come after the tasks have moved; a container that ends cannot say, and so nobody has said no."""
+    graph, left = counting().graph(), [*moves]
+    [shape] = [one for one in shapes_of(graph) if one.operator == "count"]
+    task = shape.likely(key, shape.key.encode(key), TASKS)
+
+    def held():
+        return {slot: [one for one in range(TASKS) if left[0][one] == slot] for slot in {*left[0]}}
+
+    def of(slot):
+        async def answer(request):
+            if len(left) > 1:
+                del left[0]
+            if slot in ends:
+                return NoAnswer(503, "ended").answer
+            return StateAnswer(200, "found") if left[0][task] == slot else NoAnswer(404, "none").answer
+
+        return answer
+
+    answer = asyncio.run(StateRoutes(graph, TASKS, held, of).answer(StateRequest("count", f"key={key}")))
+    if left[0][task] in ends:
+        assert answer.status == 503
+    else:
+        # Where all stay that were asked, the last one that has it was asked after it had come there.
+        assert answer.status == 200 or len(left) > 1
+
+
 def test_a_page_of_a_container_that_is_gone_and_one_that_nobody_made_are_told():
     async def refusing(request):
         return NoAnswer(503, "gone").answer
 
     async def ask():
-        routes = StateRoutes(counting().graph(), TASKS, {1: [0, 1, 2, 3]}, lambda slot: refusing)
+        routes = StateRoutes(counting().graph(), TASKS, lambda: {1: [0, 1, 2, 3]}, lambda slot: refusing)
         for token in ("0.abc.", "x", "1..%21", "9.9.9", "\u0661.a.b"):
             status = (await routes.answer(StateRequest("count", f"page={quote(token)}"))).status
             assert status in (410, 503)
         assert (
-            await StateRoutes(counting().graph(), 1, {}, lambda slot: refusing).answer(StateRequest(""))
+            await StateRoutes(counting().graph(), 1, dict, lambda slot: refusing).answer(StateRequest(""))
         ).status == 503
 
     asyncio.run(ask())

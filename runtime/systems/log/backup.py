@@ -6,6 +6,7 @@ import os
 import shutil
 from array import array
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from threading import Thread
@@ -33,6 +34,15 @@ _LISTS, _PACKS = "backups", "packs"
 
 class BackupError(EnvironmentFault):
     """A backup that can't be made or restored as was asked."""
+
+
+class _Dropped(BackupError):
+    """A backup that was there, and that another process which keeps the newest alone has dropped."""
+
+    def __init__(self, target: Path, number: int) -> None:
+        super().__init__(
+            f"Backup {number} in {target} was dropped meanwhile: one keeps the newest alone. Take a newer."
+        )
 
 
 class _List(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -66,8 +76,12 @@ class Backup(NamedTuple):
 def backups(target: Path) -> list[Backup]:
     """Return the backups in a directory, the oldest first; raises `BackupError` where that has none of ours."""
     _check_format(target)
-    lists = (_list_of(target, number) for number in _numbers(target))
-    return [Backup(one.number, one.taken_ms, one.data_bytes, one.new_bytes) for one in lists]
+    found = []
+    for number in _numbers(target):
+        with suppress(_Dropped):
+            one = _list_of(target, number)
+            found.append(Backup(one.number, one.taken_ms, one.data_bytes, one.new_bytes))
+    return found
 
 
 def back_up(path: Path, target: Path, keep: int | None = None, now_ms: Callable[[], int] = wall_clock_ms) -> Backup:
@@ -133,6 +147,8 @@ def verify_backups(target: Path) -> list[str]:
         try:
             for _ in _verified(target, _list_of(target, number)):
                 pass
+        except _Dropped:
+            continue
         except Damaged as error:
             findings.append(str(error))
     return findings
@@ -244,6 +260,8 @@ def _opened(target: Path, number: int, pack: int) -> int:
     try:
         return os.open(_pack(target, pack), os.O_RDONLY)
     except FileNotFoundError:
+        if not _list_file(target, number).exists():
+            raise _Dropped(target, number) from None
         wrong = f"Backup {number} in {target} is not what was written: {_pack(target, pack)} is gone."
         raise Damaged(f"{wrong} Restore an older one, by its number.") from None
 
@@ -268,6 +286,8 @@ def _list_of(target: Path, number: int) -> _List:
     file = _list_file(target, number)
     try:
         return msgspec.msgpack.decode(opened(file.name.encode(), file.read_bytes()), type=_List)
+    except FileNotFoundError:
+        raise _Dropped(target, number) from None
     except (OSError, ValueError) as error:
         raise Damaged(f"The list of backup {number} in {target} is not what was written: {error}.") from error
 
