@@ -147,7 +147,7 @@ class Interval:
 
     def per_second(self, operator: str, field: str) -> float:
         """Return the rate at which a count of an operator has grown, over all tasks."""
-        then, now = (sum(getattr(one, field) for one in part.get(operator, ())) for part in self.by_operator)
+        then, now = (int(sum(getattr(one, field) for one in part.get(operator, ()))) for part in self.by_operator)
         return max(now - then, 0) * 1_000 / self.ms
 
     def durations(self, what: Timed, of: str = "") -> HistogramMetrics:
