@@ -126,7 +126,8 @@ class Settled:
     def _configure_log(self, flags: Mapping[str, object]) -> None:
         if self._logs:
             form, level = (str(self._stated(name, flags[name]).value) for name in LOG)
-            logs.configure(form, level, {"app": app.name for app in self._apps.values()})
+            loaded = [app.name for app in self._apps.values()]
+            logs.configure(form, level, {"app": loaded[0]} if loaded else {})
 
     def _stated(self, name: str, unsaid: object) -> Stated:
         default = getattr(DEFAULTS, name) if name in Options.__struct_fields__ else unsaid
@@ -243,7 +244,7 @@ def declared() -> dict[str, Setting]:
         if not isinstance(option, OptionInfo):
             continue  # an argument, the application
         is_table = str in _items(kind) and str(option.metavar).startswith("NAME=")
-        found[name] = Setting(name, TABLE if is_table else kind, OF_ONE_RUN.get(name, ""))
+        found[name] = Setting(name, TABLE if is_table else kind, OF_ONE_RUN.get(name, ""), option.min)
     return found
 
 
