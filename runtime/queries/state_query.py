@@ -125,7 +125,8 @@ class QueriedState:
 
         >>> from samza_dsl import App, query
         >>> app = App("example")
-        >>> numbers = app.input("numbers", value=int).partition_by(lambda n: n % 2, partitions=1)
+        >>> read = app.input("numbers", value=int, timestamp=lambda n: n)
+        >>> numbers = read.partition_by(lambda n: n % 2, partitions=1)
         >>> def remember(number, context):
         ...     context.list("seen").append(number)
         ...     context.map("squares")[number] = number * number
