@@ -163,7 +163,8 @@ class Recorder:
             # So many fit that an hour does, however many operators there are.
             taken = -(-len(sample) // BLOCK_BYTES) + 1
             every_ms = max(SAMPLE_MS, KEPT_MS * taken * BLOCK_BYTES / HISTORY_BYTES)
-            if monotonic_ms() - self._sampled_ms >= every_ms:
+            # The last one is of the end, however short a run was.
+            if not rest_ms or monotonic_ms() - self._sampled_ms >= every_ms:
                 self._sampled_ms = monotonic_ms()
                 self._rings[0].append(sample)
 
