@@ -416,6 +416,8 @@ class Run:
                 one.add_done_callback(lambda one: None if one.cancelled() else self._loop.stop())
             environment = self._environment
             ear = environment.listener() if isinstance(environment, AudibleEnvironment) else None
+            # Who watches begins before the first record does: its function may be what never returns.
+            await asyncio.sleep(0)
             # Listened to before the first look: what is appended behind that look is heard.
             with self._loop.hearing(ear), collector_patient():
                 await self._loop.run()
