@@ -128,7 +128,7 @@ def written(path, pieces, by_columns, monkeypatch):
         sink.flush()
     except SerdeError as error:
         return str(error).replace(str(path), "")
-    except (msgspec.MsgspecError, OverflowError) as error:
+    except (msgspec.MsgspecError, OverflowError, TypeError) as error:
         return type(error)
     finally:
         sink.close()
