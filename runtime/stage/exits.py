@@ -22,7 +22,7 @@ from operators.windows.window_groups import Grouped, Groups
 from runtime.encoding.keys import KeySerde, remembering
 from runtime.encoding.lines import rows_in
 from runtime.encoding.ownership import OwnValues
-from runtime.encoding.serdes import Json, Natural, encode_all
+from runtime.encoding.serdes import BulkSerde, Json, Natural, encode_all
 from runtime.encoding.storable import check_kept
 from runtime.ports.sink import GatheringSink
 from runtime.stage.outputs import Destination, FirstValues, Outputs, routed
@@ -41,7 +41,7 @@ class SendToExit:
         """Encodes all values at once, where that comes to the same, into ones that stand for several rows."""
         self.encode_all: Callable[[list[Any]], list[Any]] | None = None
         """Encodes all values at once, where that takes less than one by one."""
-        if isinstance(to.value, Json):
+        if isinstance(to.value, Json | BulkSerde):
             self.encode_all = partial(encode_all, to.value)
         if isinstance(to.sink, GatheringSink):
             self.together = to.sink.together(to.value)
