@@ -140,12 +140,15 @@ def test_a_table_that_is_there_is_checked(database: Database) -> None:
 KEEPING = {
     "sqlite": ("note VARCHAR(9)", "note", "price TEXT", "at DATETIME", "ratio INTEGER"),
     "postgres": ("note varchar(9)", "price numeric(9, 2)", "id numeric", "id int", "at timestamptz(6)"),
-    "duckdb": ("note VARCHAR(9)", "id BIGINT"),
+    "duckdb": ("note VARCHAR(9)", "id BIGINT", "id HUGEINT", "price DECIMAL(9,2)", "at TIMESTAMPTZ"),
 }
 CHANGING = {
     "sqlite": ("note STRING", "note INTEGER", "price DECIMAL(10,2)", "id REAL"),
     "postgres": ("note char(9)", "note int", "price float8", "id float8", "ratio int", "at timestamp", "at date"),
-    "duckdb": (),
+    "duckdb": (
+        *("note INTEGER", "note DECIMAL(9,2)", "note BLOB", "price DOUBLE", "price BIGINT", "id DOUBLE", "id BOOLEAN"),
+        *("ratio INTEGER", "ratio FLOAT", "ratio DECIMAL(9,2)", "at TIMESTAMP", "at TIMESTAMP_S", "at DATE"),
+    ),
 }
 
 
