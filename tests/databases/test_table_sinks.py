@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from runtime.model.errors import Unavailable
 from runtime.ports.connectors import SinkOwner
 from samza_dsl import SamzaError
 from samza_dsl.connectors import Fenced, SinkRow
@@ -312,6 +313,17 @@ def test_what_a_table_cannot_keep_is_told(database: Database) -> None:
         sink.write(owner(output=table), [SinkRow(Order(2**63))], 0, 1)
     sink.write(owner(output=table), [SinkRow(Order(2**63 - 1))], 0, 1)
     sink.close()
+
+
+def test_a_row_that_the_table_refuses_ends_with_the_database_s_words(database: Database) -> None:
+    table = database.table()
+    database.change(f"CREATE TABLE {table} (id BIGINT, note TEXT NOT NULL)")
+    with closing(database.sink(table)) as sink:
+        sink.claim(owner(output=table))
+        with pytest.raises(SamzaError, match=r"(?i)null") as refused:
+            sink.write(owner(output=table), [SinkRow(Order(1, "a")), SinkRow(Order(2))], 0, 2)
+        assert not isinstance(refused.value, Unavailable), "it is not tried again"
+        assert database.rows(f"SELECT * FROM {table}") == []
 
 
 def test_names_are_taken_as_they_are(database: Database) -> None:

@@ -106,11 +106,10 @@ class _DuckDbConnection:
 
     def insert(self, statement: str, rows: Any) -> None:
         """Run a statement that reads `samza_dsl_rows`, an Arrow table."""
+        # Where it fails, the connection is closed: to unregister them would raise what is wrong with the transaction.
         self._connection.register("samza_dsl_rows", rows)
-        try:
-            self.execute(statement)
-        finally:
-            self._connection.unregister("samza_dsl_rows")
+        self.execute(statement)
+        self._connection.unregister("samza_dsl_rows")
 
     def cursor(self) -> Self:
         """Return itself."""
