@@ -176,6 +176,7 @@ class Until(msgspec.Struct):
 def test_times_that_python_has_not_are_for_the_policy_of_the_input(server: str, tmp_path: Path) -> None:
     with closing(Tables("postgres", server)) as tables:
         tables.do("ALTER TABLE {} ADD COLUMN until timestamptz")
+        tables.do("ALTER TABLE {} ADD COLUMN times tstzmultirange, ADD COLUMN numbers int4range DEFAULT '[1,5)'")
         tables.do("INSERT INTO {} (id, until) VALUES (1, '2026-01-01Z'), (2, 'infinity'), (3, '0044-01-01 BC')")
         for by in ({}, {"by": "id", "key": "id"}):
             bind = {"orders": tables.source(**by)}
@@ -186,8 +187,11 @@ def test_times_that_python_has_not_are_for_the_policy_of_the_input(server: str, 
             run = app.run(tmp_path / f"skip-{by}", bind=bind, until_now=True)
             assert [row.id for row in run.received("copies")] == [1]
             app = App("texts")
-            app.input("orders", value=dict).map(lambda row: row["until"]).send_to(app.output("copies"))
-            assert app.run(tmp_path / f"text-{by}", bind=bind, until_now=True).received("copies")[1] == "infinity"
+            app.input("orders", value=dict).map(lambda row: (row["until"], row["numbers"])).send_to(
+                app.output("copies")
+            )
+            texts = app.run(tmp_path / f"text-{by}", bind=bind, until_now=True).received("copies")
+            assert texts[1:] == [["infinity", "[1,5)"], ["0044-01-01 00:00:00+00 BC", "[1,5)"]]
 
 
 def test_a_column_that_is_dropped_is_told_once(server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -88,7 +88,7 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
     def connect() -> SqlConnection:
         connection: Any = psycopg.connect(url, autocommit=True, application_name="samza-dsl")
         connection.execute(f"SET idle_in_transaction_session_timeout = '{STALLED}'")
-        for name, loader in _loaders_of_times().items():
+        for name, loader in _loaders().items():
             connection.adapters.register_loader(name, loader)
         return connection  # type: ignore[no-any-return]  # psycopg's, whose statements are literals to type checkers
 
@@ -118,10 +118,14 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
 
 
 @cache
-def _loaders_of_times() -> dict[str, Any]:
-    """Return what makes a date or time of its text, and of one that Python has not, as infinity is, the text itself."""
+def _loaders() -> dict[str, Any]:
+    """Return what makes values of text where psycopg makes none that are kept: these are the text itself.
+
+    Such are dates and times that Python has not, as infinity is, and ranges.
+    """
     from psycopg import DataError
     from psycopg.types import datetime as times
+    from psycopg.types.string import TextLoader
 
     def lenient(of: Any) -> Any:
         class Lenient(of):  # type: ignore[misc]  # psycopg's, which is known as the program runs
@@ -137,7 +141,9 @@ def _loaders_of_times() -> dict[str, Any]:
         return Lenient
 
     names = ("date", "time", "timetz", "timestamp", "timestamptz", "interval")
-    return {name: lenient(getattr(times, f"{name.capitalize()}Loader")) for name in names}
+    found = {name: lenient(getattr(times, f"{name.capitalize()}Loader")) for name in names}
+    ranges = [f"{of}{many}range" for of in ("int4", "int8", "num", "date", "ts", "tstz") for many in ("", "multi")]
+    return {**found, **dict.fromkeys(ranges, TextLoader)}
 
 
 def _typed(connection: Any, table: str) -> dict[str, str]:
