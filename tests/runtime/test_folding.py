@@ -114,6 +114,17 @@ def test_the_loop_comes_to_what_the_ordinary_way_comes_to(records, shape, window
     assert outcome(app_of(*arguments), records) == ordinarily(app_of(*arguments), records)
 
 
+@pytest.mark.parametrize("begins", [-10, -5, 0])
+def test_a_value_is_late_for_the_window_before_the_one_at_hand_when_that_has_ended(begins):
+    # Of windows of 5 ms, with 3 ms of disorder: the value at 1 is in time for the first window, that at 3 is not.
+    at = [begins + ms for ms in (-90, -90, -90, -90, 2, 1, 7, 8, 3, 20)]
+    arguments = [], [("5 ms", "list")], 3, 5, skip
+    records = [(1, one, 0) for one in at]
+    found = outcome(app_of(*arguments), records)
+    assert found == ordinarily(app_of(*arguments), records)
+    assert len(found[1]["late"]) == 1
+
+
 def folded_batches(monkeypatch, records):
     """Return, of each batch but the first, whether the loop took it."""
     taken = []
