@@ -290,7 +290,7 @@ def test_there_is_no_such_loop_where_rows_also_go_elsewhere():
 
 
 FOLDING = """
-    def segment(values, kinds, highest, place0):
+    def segment(values, keys, kinds, highest, place0):
         kind, = kinds
         low0 = high0 = low_before0 = high_before0 = 0
         group0, limit0, late0 = None, 253402300799999, []
