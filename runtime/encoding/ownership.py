@@ -65,7 +65,7 @@ class OwnValues:
             return are_as_declared(values, kinds)
         if len(kinds) == 1:
             (kind,) = kinds
-            # Mostly all parts are scalars of the types that their class declares, which is soon told.
+            # Mostly all parts are scalars, and of the types that their class declares, which is soon told.
             has_scalars = _told_by_types(kind)
             if has_scalars is not None and has_scalars(values):
                 return True
@@ -135,7 +135,7 @@ def _declared_types(kind: type) -> dict[str, set[object]]:
 
 @lru_cache(maxsize=256)
 def _told_by_types(kind: type) -> Callable[[list[Any]], bool] | None:
-    """Return what tells whether records have scalars just as their class declares; None where it declares others.
+    """Return what tells of records that nobody can change whether all parts are scalars as their class declares.
 
     >>> class Trip(msgspec.Struct, frozen=True):
     ...     km: float
@@ -144,27 +144,27 @@ def _told_by_types(kind: type) -> Callable[[list[Any]], bool] | None:
     >>> has_scalars([Trip(1.0, None)]), has_scalars([Trip(1.0, "car"), Trip(1, "car")]), _told_by_types(list)
     (True, False, None)
     """
+    if readers_of(kind) is None:
+        return None
     declared = _declared_types(kind)
-    # A part that is not declared may be anything, as may one in a class that somebody can change.
-    if readers_of(kind) is None or not declared or {*_names_of(kind)} != declared.keys():
-        return None
-    if not all(kinds <= SCALARS for kinds in declared.values()):
-        return None
     scalars: list[Any] = [*SCALARS]
-    # Comparisons that end with the first one that fails, and make nothing: two thirds of what a tuple of types takes.
-    tests = [
-        f"({' or '.join(f'kind(value.{name}) is kind{scalars.index(one)}' for one in kinds)})"
-        for name, kinds in declared.items()
-    ]
+    tests = []
+    for name in _names_of(kind):
+        kinds = declared.get(name, set())
+        among: Collection[Any] = kinds if kinds and kinds <= SCALARS else SCALARS - {int} if float in kinds else ()
+        told = " or ".join(f"kind(value.{name}) is kind{scalars.index(one)}" for one in among)
+        tests.append(f"({told or f'kind(value.{name}) in SCALARS'})")
     parameters = "".join(f", kind{number}=scalars[{number}]" for number in range(len(scalars)))
-    namespace: dict[str, Any] = {"scalars": scalars}
+    namespace: dict[str, Any] = {"scalars": scalars, "SCALARS": SCALARS}
+    # Comparisons that end with the first one that fails, and make nothing: two thirds of what a tuple of types takes.
     lines = [
         f"def has_scalars(values, kind=type{parameters}):",
         "    for value in values:",
-        f"        if not ({' and '.join(tests)}):",
+        f"        if not ({' and '.join(tests) or 'True'}):",
         "            return False",
         "    return True",
     ]
+    # The names are those of attributes.
     exec("\n".join(lines), namespace)
     found: Callable[[list[Any]], bool] = namespace["has_scalars"]
     return found
