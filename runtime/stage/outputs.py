@@ -48,7 +48,7 @@ class FirstValues:
     """The count of None among the first values that an operator writes, as of a `map` that returns nothing.
 
     >>> first = FirstValues()
-    >>> first.look([None, b"1"])
+    >>> first.look([None, b"1"], 2)
     >>> first.counters()
     {'first values': 2, 'None among these': 1}
     """
@@ -59,13 +59,13 @@ class FirstValues:
         self.wanted = LOOKED_AT
         self.looked_at = self.nothing = 0
 
-    def look(self, values: Sequence[Any]) -> None:
-        """Look at some values, as long as any are wanted, also where one stands for several lines."""
+    def look(self, values: Sequence[Any], rows: int) -> None:
+        """Look at values, as long as any are wanted, which are so many rows where some stand for several."""
         if values and type(values[0]) is Lines:
             values = [None if line == NULL else line for lines in values for line in lines.split(b"\n")]
-        values = values[: self.wanted]
-        self.wanted -= len(values)
-        self.looked_at += len(values)
+        values, rows = values[: self.wanted], min(rows, self.wanted)
+        self.wanted -= rows
+        self.looked_at += rows
         self.nothing += values.count(None)
 
     def counters(self) -> dict[str, int]:
