@@ -151,6 +151,7 @@ def waited(ask):
     def build(length):
         app, seen = App("asked"), []
         numbers(app).scan(max, init=int, op_id="most").send_to(app.output("out"))
+        app.input("more", value=int, key=abs).process(lambda n, context: [], op_id="kept").send_to(app.output("none"))
 
         def wait(self, environment, until_ms, patience_ms, wanted):
             seen.append(patience_ms)
@@ -195,6 +196,10 @@ TAKEN = {
     "ProcessContext.set_alarm at_ms": timers(lambda context, one: context.set_alarm(one)),
     "ProcessContext.set_timer at_ms": timers(lambda context, one: context.set_timer(one)),
     "QueriedState.get timeout_ms": waited(lambda q, at, one: q.state("most").get(1, at_least=at, timeout_ms=one)),
+    "QueriedState.list timeout_ms": waited(
+        lambda q, at, one: q.state("kept").list(1, "l", at_least=at, timeout_ms=one)
+    ),
+    "QueriedState.map timeout_ms": waited(lambda q, at, one: q.state("kept").map(1, "m", at_least=at, timeout_ms=one)),
     "QueriedState.range timeout_ms": waited(lambda q, at, one: [*q.state("most").range(at_least=at, timeout_ms=one)]),
     "StateQuery.wait_for timeout_ms": waited(lambda query, at, one: query.wait_for(at, one)),
     "StateQuery.waits timeout_ms": waited(lambda query, at, one: [*query.waits(at, one)]),

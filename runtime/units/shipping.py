@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import pickle
 import sys
@@ -18,6 +19,9 @@ import msgspec
 
 from runtime.encoding.classes import know, name_of_main
 from runtime.model.errors import SamzaError
+
+if sys.version_info >= (3, 14):
+    import annotationlib
 
 if TYPE_CHECKING:
     from runtime.units.program import Program, ShippedJob
@@ -59,7 +63,7 @@ def dumps(thing: object, imported: Sequence[str] = ()) -> bytes:
             if isinstance(obj, StructMeta):
                 return _struct(obj)
             reduced = super().reducer_override(obj)
-            if isinstance(reduced, tuple) and "__annotations__" in vars(obj):
+            if isinstance(reduced, tuple) and _written(obj):
                 reduced[2][0]["__annotations__"] = _hints(obj)  # which words say can be looked up only here
             return reduced
 
@@ -185,12 +189,19 @@ def _made(kind: Callable[..., object], said: dict[str, object]) -> object:
 
 def _hints(kind: type) -> dict[str, object]:
     """Return the types of a class's own fields, where they can be told; else what was written."""
-    written = vars(kind).get("__annotations__", {})
+    written = _written(kind)
     try:
         found = typing.get_type_hints(kind, include_extras=True)
     except Exception:
-        return dict(written)
+        return written
     return {name: found[name] for name in written}
+
+
+def _written(kind: type) -> dict[str, object]:
+    """Return what is written as the types of a class's own fields, which Python 3.14 works out when it is asked."""
+    if sys.version_info >= (3, 14):
+        return dict(annotationlib.get_annotations(kind, format=annotationlib.Format.FORWARDREF))
+    return dict(inspect.get_annotations(kind))
 
 
 def _struct(kind: Any) -> tuple[object, ...]:

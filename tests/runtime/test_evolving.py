@@ -305,7 +305,7 @@ PLAIN = {
 
 def count_up(self):
     """Change what was given, as a constructor does that one would not want to be asked again."""
-    for name in self.__annotations__:
+    for name in type(self).__annotations__:
         if type(getattr(self, name)) is int:
             setattr(self, name, getattr(self, name) + 1)
 
