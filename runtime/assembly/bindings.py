@@ -122,7 +122,9 @@ class Bindings:
         for outbox in self.outboxes.values():
             # Drawn anew where the application has never written there, or begins anew: a sink tells by that whether
             # it knows of the same rows under the same offsets.
-            identity = found.setdefault(place_of_sink(outbox), secrets.randbits(62))
+            if (place := place_of_sink(outbox)) not in found:
+                outbox.forget()
+            identity = found.setdefault(place, secrets.randbits(62))
             outbox.open(generation, identity, _recorded(outbox, positions))
         return found | self.delivered()
 

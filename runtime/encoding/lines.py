@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from functools import cached_property
-from typing import overload
+from typing import cast, overload
 
 NULL = b"null"
 """The line of a value that is None."""
@@ -25,8 +25,10 @@ class Lines(bytes):
 
 
 def rows_in(value: object) -> int:
-    """Return how many rows there are in what stands for one or for several."""
-    return value.rows if type(value) is Lines else 1
+    """Return how many rows there are in what stands for one or for several: lines, or what has rows in columns."""
+    if type(value) is Lines:
+        return value.rows
+    return 1 if value is None or isinstance(value, bytes) else len(cast("Sized", value))
 
 
 class ObjectLines(Sequence[bytes]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from operators.core.base import Batch, Serde
@@ -57,6 +58,14 @@ class PartitionedSink(Sink, Protocol, metaclass=CheckedProtocol):
 
     def write_to(self, partition: int, batch: Batch) -> None:
         """Take rows for a partition, in order; they need not be durable yet."""
+
+
+@runtime_checkable
+class GatheringSink(Sink, Protocol, metaclass=CheckedProtocol):
+    """A bound output that takes many values as one, such as the lines or the columns of all of them."""
+
+    def together(self, serde: Serde) -> Callable[[list[object]], list[object]] | None:
+        """Return what encodes values at once, into ones that each stand for several rows, where the serde allows it."""
 
 
 @runtime_checkable

@@ -25,7 +25,7 @@ from planner.model.errors import PlanError
 from planner.model.graph import Graph
 from planner.model.levers import ALL, Levers
 from planner.model.plan import SegmentPlan, StagePlan
-from runtime.encoding.lines import Lines, rows_in
+from runtime.encoding.lines import rows_in
 from runtime.functions.failures import Failure, Whence, attributed, locate, row_of, trace_into
 from runtime.functions.first_call import CheckedAggregations, check_fused, check_kept
 from runtime.model.errors import NO_RECORDS_FAULT
@@ -97,8 +97,8 @@ class FusedSegment:
         new_keys = {exit.id: {"keys"} for exit in plan.exits if graph.specs[exit.operators[0]].rekeys}
         self._columns = {id: columns.difference(names, new_keys.get(id, ())) for id, names in unread.items()}
         self._carried = frozenset[str]().union(*self._columns.values())
-        self._lines: set[str] = set()
-        """Exits whose rows are lines that stay together."""
+        self._gathered: set[str] = set()
+        """Exits whose values stand for several rows."""
         self._together = self._encoders(exits) if levers.together and not plan.calls and not plan.keyed else {}
         self._unencoded: Segment | None = None
         if self._together:
@@ -136,7 +136,7 @@ class FusedSegment:
         found = []
         for exit, (values, rows, *new_keys) in zip(plan.exits, results, strict=False):
             if values:
-                counts.leave(exit.id, sum(map(rows_in, values)) if exit.id in self._lines else len(values))
+                counts.leave(exit.id, sum(map(rows_in, values)) if exit.id in self._gathered else len(values))
                 out = Batch(values, *new_keys)
                 for name in self._columns[exit.id] & carried.keys():
                     column = carried[name]
@@ -156,8 +156,8 @@ class FusedSegment:
             if not isinstance(exit, SendToExit):
                 continue
             if exit.together is not None and not self._columns[id]:
-                found[id] = _listed(exit.together)
-                self._lines.add(id)
+                found[id] = exit.together
+                self._gathered.add(id)
             elif exit.encode_all is not None:
                 found[id] = exit.encode_all
         return found
@@ -180,10 +180,6 @@ class FusedSegment:
             return (*made, counted)
         except Exception:
             return self._plain(values, **read)
-
-
-def _listed(together: Callable[[list[Any]], Lines]) -> Callable[[list[Any]], list[Any]]:
-    return lambda values: [together(values)]
 
 
 class StageCode:

@@ -20,10 +20,11 @@ from operators.task import Effects, Envelope, TaskContext, TaskOperator
 from operators.windows.window import WindowOperator
 from operators.windows.window_groups import Grouped, Groups
 from runtime.encoding.keys import KeySerde, remembering
-from runtime.encoding.lines import Lines
+from runtime.encoding.lines import rows_in
 from runtime.encoding.ownership import OwnValues
-from runtime.encoding.serdes import Json, Natural, encode_all
+from runtime.encoding.serdes import BulkSerde, Json, Natural, encode_all
 from runtime.encoding.storable import check_kept
+from runtime.ports.sink import GatheringSink
 from runtime.stage.outputs import Destination, FirstValues, Outputs, routed
 
 NO_TIME = "the records have no timestamps, and event time is needed here; give the input timestamp="
@@ -36,13 +37,14 @@ class SendToExit:
         self._outputs = outputs
         self._to = to
         self.columns = EVENT_COLUMNS if to.sink is None else to.sink.columns
-        self.together: Callable[[list[Any]], Lines] | None = None
-        """Encodes all values at once, where that comes to the same, as lines that stay together."""
+        self.together: Callable[[list[Any]], list[Any]] | None = None
+        """Encodes all values at once, where that comes to the same, into ones that stand for several rows."""
         self.encode_all: Callable[[list[Any]], list[Any]] | None = None
         """Encodes all values at once, where that takes less than one by one."""
-        if isinstance(to.value, Json):
-            self.together = getattr(to.sink, "together", None)
+        if isinstance(to.value, Json | BulkSerde):
             self.encode_all = partial(encode_all, to.value)
+        if isinstance(to.sink, GatheringSink):
+            self.together = to.sink.together(to.value)
         self._keeps_headers = to.sink is None or "headers" in to.sink.columns
         self._is_headed = False
         self.first = FirstValues()
@@ -53,16 +55,18 @@ class SendToExit:
         """Write, with keys as the output has them."""
         if self._is_headed:
             self._take_headers_off(batch)
+        rows = len(batch)
+        if self.together is not None and type(batch.values[0]) is not bytes:
+            rows = sum(map(rows_in, batch.values))
+            self._outputs.combined += rows - len(batch)
         if self.first.wanted:
-            self.first.look(batch.values)
+            self.first.look(batch.values, rows)
         if batch.keys is not None:
             batch.keys = list(map(self._key_as_written, batch.keys))
         written = Batch(batch.values, batch.keys, batch.timestamps, batch.stamps)
         if self._keeps_headers:
             written.headers = batch.headers
         self._outputs.place(self._to, written)
-        if type(batch.values[0]) is Lines:
-            self._outputs.combined += batch.values[0].rows - 1
 
     def take_headed(self) -> None:
         """Take values that may come with headers that were made for them, one by one."""

@@ -23,6 +23,8 @@ UNSEEN_BYTES = 1_024
 """What a record takes beside its key and value, at most, but for headers."""
 
 
+OF_RECORD = "record."
+"""The beginning of the names of the headers of a dead letter that the record had itself."""
 LOOKED_AT = 1_000
 """Values of which it is counted how many are None: a `map` that returns nothing is seen by the first ones."""
 FIRST, NOTHING = "first values", "None among these"
@@ -46,7 +48,7 @@ class FirstValues:
     """The count of None among the first values that an operator writes, as of a `map` that returns nothing.
 
     >>> first = FirstValues()
-    >>> first.look([None, b"1"])
+    >>> first.look([None, b"1"], 2)
     >>> first.counters()
     {'first values': 2, 'None among these': 1}
     """
@@ -57,13 +59,13 @@ class FirstValues:
         self.wanted = LOOKED_AT
         self.looked_at = self.nothing = 0
 
-    def look(self, values: Sequence[Any]) -> None:
-        """Look at some values, as long as any are wanted, also where one stands for several lines."""
+    def look(self, values: Sequence[Any], rows: int) -> None:
+        """Look at values, as long as any are wanted, which are so many rows where some stand for several."""
         if values and type(values[0]) is Lines:
             values = [None if line == NULL else line for lines in values for line in lines.split(b"\n")]
-        values = values[: self.wanted]
-        self.wanted -= len(values)
-        self.looked_at += len(values)
+        values, rows = values[: self.wanted], min(rows, self.wanted)
+        self.wanted -= rows
+        self.looked_at += rows
         self.nothing += values.count(None)
 
     def counters(self) -> dict[str, int]:
@@ -194,8 +196,13 @@ class Outputs:
         self.handed.clear()
 
     def dead_letter(self, stream: str, row: Batch, headers: Mapping[str, bytes]) -> None:
-        """Append a record as it was stored; what never was, as that of a list, as JSON or as it is shown."""
+        """Append a record as it was stored; what never was, as that of a list, as JSON or as it is shown.
+
+        The headers that it had are beside those which tell of it, under names of their own.
+        """
         keys, value = row.keys or [None], row.values[0]
+        had = row.headers[0] if row.headers is not None else None
+        headers = {**{f"{OF_RECORD}{name}": content for name, content in (had or {}).items()}, **headers}
         stored = value if value is None or isinstance(value, bytes) else _shown(value)
         self.append((stream, 0), Batch([stored], [keys[0]], row.timestamps, None, None, [headers]))
 

@@ -133,13 +133,14 @@ def test_by_url_on_the_command_line(place: str, tmp_path: Path) -> None:
     assert run.received("copies") == [Leg(1, "AA")]
 
 
-def test_rows_that_are_none_are_for_the_policy_of_the_input(tmp_path: Path) -> None:
+def test_rows_that_are_none_are_for_the_policy_of_the_input(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "1.csv").write_text("n,carrier\n1,AA\nx,AA\n3,AA\n")
+    (tmp_path / "in" / "1.csv").write_text("n,carrier\n1,AA\nAA\n3,AA\n")
     source = connectors.growing_folder(tmp_path / "in", settled_ms=0)
     run = copying(on_error=dead_letter("bad")).run(tmp_path / "data", bind={"legs": source}, until_now=True)
     assert [leg.n for leg in run.received("copies")] == [1, 3]
     assert len(run.received("bad")) == 1
+    assert "1.csv has rows that can't be read" in caplog.text and "has 1 fields where the header names 2" in caplog.text
 
 
 def test_a_file_may_go_once_it_was_taken_in(tmp_path: Path) -> None:

@@ -59,6 +59,13 @@ def running() -> Iterator[str]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def restart(url: str) -> None:
+    """Restart a server that is running, which ends all connections."""
+    directory = Path(url.partition("host=")[2])
+    user = "postgres" if os.geteuid() == 0 else None
+    _called(user, directory, "pg_ctl", "-D", directory / "data", "-w", "-l", directory / "log", "-m", "fast", "restart")
+
+
 def _called(user: str | None, directory: Path, program: str, *arguments: object) -> None:
     command = [str(programs() / program), *map(str, arguments)]
     done = subprocess.run(command, user=user, cwd=directory, capture_output=True, text=True, check=False)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from runtime.model.errors import Unavailable
 from runtime.ports.connectors import SinkOwner
 from samza_dsl import SamzaError
 from samza_dsl.connectors import Fenced, SinkRow
@@ -140,12 +141,15 @@ def test_a_table_that_is_there_is_checked(database: Database) -> None:
 KEEPING = {
     "sqlite": ("note VARCHAR(9)", "note", "price TEXT", "at DATETIME", "ratio INTEGER"),
     "postgres": ("note varchar(9)", "price numeric(9, 2)", "id numeric", "id int", "at timestamptz(6)"),
-    "duckdb": ("note VARCHAR(9)", "id BIGINT"),
+    "duckdb": ("note VARCHAR(9)", "id BIGINT", "id HUGEINT", "price DECIMAL(9,2)", "at TIMESTAMPTZ"),
 }
 CHANGING = {
     "sqlite": ("note STRING", "note INTEGER", "price DECIMAL(10,2)", "id REAL"),
     "postgres": ("note char(9)", "note int", "price float8", "id float8", "ratio int", "at timestamp", "at date"),
-    "duckdb": (),
+    "duckdb": (
+        *("note INTEGER", "note DECIMAL(9,2)", "note BLOB", "price DOUBLE", "price BIGINT", "id DOUBLE", "id BOOLEAN"),
+        *("ratio INTEGER", "ratio FLOAT", "ratio DECIMAL(9,2)", "at TIMESTAMP", "at TIMESTAMP_S", "at DATE"),
+    ),
 }
 
 
@@ -309,6 +313,17 @@ def test_what_a_table_cannot_keep_is_told(database: Database) -> None:
         sink.write(owner(output=table), [SinkRow(Order(2**63))], 0, 1)
     sink.write(owner(output=table), [SinkRow(Order(2**63 - 1))], 0, 1)
     sink.close()
+
+
+def test_a_row_that_the_table_refuses_ends_with_the_database_s_words(database: Database) -> None:
+    table = database.table()
+    database.change(f"CREATE TABLE {table} (id BIGINT, note TEXT NOT NULL)")
+    with closing(database.sink(table)) as sink:
+        sink.claim(owner(output=table))
+        with pytest.raises(SamzaError, match=r"(?i)null") as refused:
+            sink.write(owner(output=table), [SinkRow(Order(1, "a")), SinkRow(Order(2))], 0, 2)
+        assert not isinstance(refused.value, Unavailable), "it is not tried again"
+        assert database.rows(f"SELECT * FROM {table}") == []
 
 
 def test_names_are_taken_as_they_are(database: Database) -> None:

@@ -125,6 +125,8 @@ def test_plain_values_are_one_column() -> None:
         (pd.DataFrame({"a": [1]}).rename_axis("id"), "reset_index"),
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), "two columns of one name"),
         (pd.DataFrame({0: [1]}), "names that are no text"),
+        (pd.DataFrame({"a": [1, "b"]}), "the column 'a' .* no one type"),
+        (pd.DataFrame({"a": [1j]}), "the column 'a' .* no one type"),
         (pd.Series([1]), "to_frame"),
         (pa.table([[1], [2]], names=["a", "a"]), "two columns of one name"),
     ],

@@ -19,6 +19,7 @@ from runtime.containers.protocol import places
 from runtime.model.errors import Damaged, Fenced, Unavailable
 from runtime.systems.connectors import outbox, tries
 from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink
 from samza_dsl import App, Options, SamzaError
 from samza_dsl.connectors import (
     AtLeastOnceSink,
@@ -268,6 +269,18 @@ def test_an_application_that_begins_anew_empties_what_it_wrote(tmp_path: Path) -
     assert [row.value.n for row in place.rows] == [2, 4]
     assert place.emptied == 1
     assert place.owners[0].identity != first.identity and first.value_type is Doubled
+
+
+@pytest.mark.parametrize("kind", ["positioned", "at_least_once"])
+def test_a_place_gets_nothing_of_a_life_before_the_application_began_anew(kind: str, tmp_path: Path) -> None:
+    shelf, first, later = Shelf({"a": [1]}), Place(), Place()
+    numbers = shelf.source()
+    doubling().run(tmp_path, bind={"numbers": numbers, "doubled": getattr(first, kind)()})
+    doubling().run(tmp_path, bind={"numbers": numbers, "doubled": ListSink()}, from_start=True, state="reset")
+    shelf.partitions["a"] += [2]
+    # As one that was emptied by hand: `place` is its name, as the first's.
+    doubling().run(tmp_path, bind={"numbers": numbers, "doubled": getattr(later, kind)()})
+    assert [[row.value.n for row in place.rows] for place in (first, later)] == [[2], [4]]
 
 
 def test_a_sink_of_another_time_is_refused(tmp_path: Path) -> None:

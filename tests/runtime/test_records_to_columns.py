@@ -1,7 +1,9 @@
 """Records of plain fields are written to Parquet by columns, and come to just what they come to row by row."""
 
+import dataclasses
 import datetime as dt
-from typing import Annotated
+import enum
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import pytest
@@ -13,8 +15,11 @@ from operators.core.base import Batch
 from runtime.encoding.formats.rows import RowSerde
 from runtime.encoding.serdes import Json
 from runtime.model.errors import SerdeError
-from runtime.systems.files.parquet import ApartSerde, ParquetSink
+from runtime.systems.files import parquet as parquet_files
+from runtime.systems.files import plain_columns
+from runtime.systems.files.parquet import ParquetSink, table_of_records
 from runtime.systems.files.plain_columns import RecordColumns
+from samza_dsl import App
 
 
 class Inner(msgspec.Struct):
@@ -34,6 +39,18 @@ class Record(msgspec.Struct, rename={"price": "cost"}, omit_defaults=True):
     at: dt.datetime | None = None
     instant: Annotated[dt.datetime, msgspec.Meta(tz=True)] | None = None
     local: Annotated[dt.datetime, msgspec.Meta(tz=False)] | None = None
+
+
+class Float(float):
+    pass
+
+
+class Text(str):
+    pass
+
+
+class Number(enum.IntEnum):
+    ONE = 1
 
 
 class Sparse(msgspec.Struct, omit_defaults=True):
@@ -77,6 +94,18 @@ odd = st.sampled_from(
         Record("k", Inner(1), local=dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
         Record("k", Inner(1), day=dt.datetime(2026, 1, 1)),
         Record("k", Inner(1), raw=bytearray(b"a")),
+        Record("k", Inner(1), raw="YQ=="),
+        Record("k", Inner(1), raw=memoryview(b"a")),
+        Record("k", Inner(1), day="2026-01-01"),
+        Record("k", Inner(1), took="PT1S"),
+        Record("k", Inner(1), took=1),
+        Record("k", Inner(1), at="2026-01-01T00:00:00Z"),
+        Record("k", Inner(1), flag=1),
+        Record("k", Inner(1), price=float("nan")),
+        Record("k", Inner(1), price=Float(1.5)),
+        Record("k", Inner(1), count=Number.ONE),
+        Record(Text("k"), Inner(1)),
+        Record("k", None),
         Record("k", {"number": 1}),
         {"key": "k", "inner": {"number": 1}},
         Inner(1),
@@ -84,19 +113,22 @@ odd = st.sampled_from(
 )
 
 
-def written(path, values, by_columns, monkeypatch):
+def written(path, pieces, by_columns, monkeypatch):
     if not by_columns:
         monkeypatch.setattr(RecordColumns, "of", lambda kind: None)
+    monkeypatch.setattr(parquet_files, "FEW", 2)
+    monkeypatch.setattr(plain_columns, "AT_ONCE", 3)
     sink = ParquetSink(path)
     serde = sink.serde(Json(Record))
-    assert isinstance(serde, ApartSerde) == by_columns
+    encode_all = sink.together(serde) if by_columns else lambda piece: list(map(serde.encode, piece))
     try:
         sink.recover(0)
-        sink.write(Batch([serde.encode(value) for value in values]))
+        for encoded in [encode_all(piece) for piece in pieces]:  # a commit writes what was encoded before it
+            sink.write(Batch(encoded))
         sink.flush()
     except SerdeError as error:
         return str(error).replace(str(path), "")
-    except (msgspec.MsgspecError, OverflowError) as error:
+    except (msgspec.MsgspecError, OverflowError, TypeError) as error:
         return type(error)
     finally:
         sink.close()
@@ -105,10 +137,10 @@ def written(path, values, by_columns, monkeypatch):
     return table.schema, table.to_pylist()
 
 
-@given(st.lists(records | odd, min_size=1, max_size=6))
-def test_columns_hold_what_rows_hold_also_where_a_value_is_not_what_its_field_says(tmp_path_factory, values):
+@given(st.lists(st.lists(records | odd, min_size=1, max_size=6), min_size=1, max_size=3))
+def test_columns_hold_what_rows_hold_also_where_a_value_is_not_what_its_field_says(tmp_path_factory, pieces):
     with pytest.MonkeyPatch.context() as patched:
-        first, second = (written(tmp_path_factory.mktemp("out"), values, one, patched) for one in (True, False))
+        first, second = (written(tmp_path_factory.mktemp("out"), pieces, one, patched) for one in (True, False))
     assert first == second
 
 
@@ -116,11 +148,13 @@ def test_a_record_that_changes_later_is_written_as_it_was(tmp_path):
     sink = ParquetSink(tmp_path / "out")
     serde, record = sink.serde(Json(Record)), Record("k", Inner(1))
     sink.recover(0)
-    sink.write(Batch([serde.encode(record)]))
+    for encoded in ([serde.encode(record)], sink.together(serde)([record] * parquet_files.FEW)):
+        sink.write(Batch(encoded))
     record.key, record.inner.number = "later", 2
     sink.flush()
-    assert parquet.read_table(tmp_path / "out").to_pylist()[0]["inner"] == {"number": 1, "text": None}
-    assert parquet.read_table(tmp_path / "out").column("key").to_pylist() == ["k"]
+    table = parquet.read_table(tmp_path / "out")
+    assert {row["inner"]["number"] for row in table.to_pylist()} == {1}
+    assert set(table.column("key").to_pylist()) == {"k"}
 
 
 @pytest.mark.parametrize("kind", [dict[str, int], Record | Inner, list[int], WithSparse, int])
@@ -148,6 +182,74 @@ def test_times_with_and_without_a_time_zone_are_not_one_column(tmp_path):
     sink = ParquetSink(tmp_path / "out")
     serde, at = sink.serde(Json(Record)), dt.datetime(2026, 1, 1)
     sink.recover(0)
-    sink.write(Batch([serde.encode(Record("k", Inner(1), at=one)) for one in (at, at.replace(tzinfo=dt.UTC))]))
     with pytest.raises(SerdeError, match="some have a time zone, and some have none"):
-        sink.flush()
+        sink.write(Batch([serde.encode(Record("k", Inner(1), at=one)) for one in (at, at.replace(tzinfo=dt.UTC))]))
+
+
+class Kind(enum.Enum):
+    LARGE = "large"
+
+
+@dataclasses.dataclass
+class Plain:
+    number: int
+    class_: str | None
+    tags: list[str]
+
+
+class Named(NamedTuple):
+    number: int
+    inner: Inner | None
+
+
+class Nested(msgspec.Struct, rename={"kind": "of"}):
+    kind: Kind
+    inner: Inner | None
+    counts: dict[str, int]
+
+
+class Loose(msgspec.Struct):
+    anything: Any
+
+
+anything = st.none() | st.integers(-9, 9) | st.lists(st.text(max_size=3), max_size=2) | st.just(Kind.LARGE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (Plain, st.builds(Plain, st.integers(0, 9), st.none() | st.text(max_size=3), st.lists(st.text(max_size=3)))),
+        (Named, st.builds(Named, st.integers(0, 9), st.none() | inners)),
+        (Nested, st.builds(Nested, st.just(Kind.LARGE), st.none() | inners, st.dictionaries(st.text(), st.integers()))),
+        (Loose, st.builds(Loose, anything)),
+        (dict[str, Any], st.dictionaries(st.sampled_from("abc"), anything, min_size=1)),
+        (Any, st.dictionaries(st.sampled_from("abc"), anything, min_size=1) | inners),
+    ],
+)
+@given(data=st.data())
+def test_fields_that_are_read_all_at_once_are_those_of_each_row(kind, values, data):
+    values = data.draw(st.lists(values, min_size=1, max_size=4))
+
+    def table():
+        try:
+            return table_of_records(values, kind, "out").to_pydict()
+        except SerdeError as error:
+            return str(error)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(parquet_files, "fields_in", lambda records, kind: None)
+        patched.setattr(parquet_files, "_AS_THEY_ARE", frozenset())
+        by_rows = table()
+    assert table() == by_rows
+
+
+@pytest.mark.parametrize("function", [lambda number: Inner(number), None], ids=["inlined", "called"])
+def test_rows_that_go_as_columns_are_counted_one_by_one(function, tmp_path):
+    def made(number: int) -> Inner:
+        return Inner(int(str(number)))
+
+    app = App("counted")
+    app.input("numbers", value=int).map(function or made).send_to(app.output("rows", value=Inner))
+    run = app.run(tmp_path / "data", bind={"numbers": [*range(1_000)], "rows": str(tmp_path / "rows.parquet")})
+    assert run.metrics().received("send_to-rows") == 1_000
+    assert parquet.read_table(tmp_path / "rows.parquet").column("number").to_pylist() == [*range(1_000)]

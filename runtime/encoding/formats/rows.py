@@ -36,15 +36,20 @@ class RowSerde:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "decode", msgspec.msgpack.Decoder(self.type, dec_hook=made_of_plain).decode)
+        object.__setattr__(self, "_pack", msgspec.msgpack.Encoder(enc_hook=as_plain).encode)
 
     decode: Callable[[bytes], object] = dataclasses.field(init=False, repr=False, compare=False)
 
     def encode(self, value: object) -> bytes:
         """Return the bytes of `value`; raises SerdeError when it has no named fields, and is not to be plain."""
+        if type(value) is self.type and isinstance(value, msgspec.Struct):
+            return self._pack(value)
         if self.plain:
-            return msgspec.msgpack.encode({VALUE: value}, enc_hook=as_plain)
+            return self._pack({VALUE: value})
         row = row_of(value)
-        return msgspec.msgpack.encode(row if self.type is Any else value, enc_hook=as_plain)
+        return self._pack(row if self.type is Any else value)
+
+    _pack: Callable[[object], bytes] = dataclasses.field(init=False, repr=False, compare=False)
 
 
 class Model(Protocol):
@@ -76,6 +81,11 @@ def row_of(value: object) -> dict[str, object]:
         f"a {type(value).__name__} is no row: make the value a msgspec Struct, a dataclass, or a dict with names, "
         "or bind the output to JSON lines"
     )
+
+
+def without_value(where: object) -> SerdeError:
+    """Return the error that a record without a value is no row."""
+    return SerdeError(f"{where}: a record without a value has no row in a file: filter such records out")
 
 
 def type_of_rows(declared: Serde) -> object:

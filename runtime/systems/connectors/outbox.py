@@ -72,6 +72,14 @@ class Outbox:
             self._owners[partition], self.positions[partition] = owner, position
         self.deliver()
 
+    def forget(self) -> None:
+        """Drop what waits for the sink though no commit knows of that: the application began anew, bound elsewhere."""
+        config = self._environment.streams()[self.stream]
+        ends = [self._environment.offsets(self.stream, partition).end for partition in range(config.partitions)]
+        if any(ends):
+            self._environment.delete_stream(self.stream)
+            self._environment.create_stream(self.stream, config)
+
     @property
     def batching(self) -> Batching | None:
         """The rows that are to wait for the sink, where it is not given those of each commit."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from runtime.encoding.serdes import Tagged
-from runtime.model.errors import SamzaError, Unavailable
+from runtime.model.errors import SamzaError
 from runtime.ports.connectors import Pulled, PulledRecord, PulledSource
 from runtime.systems.databases.dialect import Dialect, SqlConnection
 
@@ -30,13 +30,8 @@ class ColumnReader:
 
     def pull(self, reader: str, position: bytes) -> Pulled:
         """Return the rows behind a position, of as many values as fit."""
-        try:
+        with self._dialect.told(self._where, self.close):
             return self._pulled(position)
-        except self._dialect.errors as error:
-            self.close()
-            if self._dialect.passes(error):
-                raise Unavailable(f"{self._where}: {error}") from error
-            raise SamzaError(f"{self._where}: {error}") from error
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""

@@ -14,6 +14,8 @@ from runtime.systems.databases.table_columns import ColumnKind, Made, TableColum
 POSITIONS = "samza_dsl_positions"
 """The table in which a sink keeps how far it has come, in the same database as the rows."""
 
+GRANT = "GRANT it to the user of the connection, and run the application again, which goes on where it was"
+
 PARAMETER = "\0"
 """Stands for a parameter in a statement."""
 
@@ -45,6 +47,11 @@ def _untyped(connection: Any, table: str) -> Mapping[str, str]:
     return {}
 
 
+def _never(error: Exception) -> bool:
+    """Return that it is not so: there are no rights."""
+    return False
+
+
 @dataclass(frozen=True)
 class Dialect:
     """A kind of database: how it is connected to, and the words in which it differs from others.
@@ -52,7 +59,8 @@ class Dialect:
     `types` has the type of a column by what it holds, and `adapt` what makes a plain Python value of another that the
     driver takes. `typed` returns the types of a table's columns by name, as far as they are known, and `changes` has
     those that would keep other values than they are given, without a word. `put` inserts many rows at once, or replaces
-    those of their keys. `errors` are the driver's, and those for which `passes` says so go away by themselves.
+    those of their keys. `errors` are the driver's, and those for which `passes` says so go away by themselves;
+    `denies` says which ones tell that a right is missing.
     """
 
     name: str
@@ -64,6 +72,7 @@ class Dialect:
     adapt: Mapping[ColumnKind, Made] = field(default_factory=dict)
     typed: Callable[[Any, str], Mapping[str, str]] = _untyped
     changes: Mapping[ColumnKind, re.Pattern[str]] = field(default_factory=dict)
+    denies: Callable[[Exception], bool] = _never
     begin: str = "BEGIN"
     mark: str = "?"
     lock: str = ""
@@ -77,7 +86,8 @@ class Dialect:
             close()
             if isinstance(error, self.errors):
                 kind = Unavailable if self.passes(error) else SamzaError
-                raise kind(f"{where}: {error}") from error
+                advice = f": {GRANT}" if self.denies(error) else ""
+                raise kind(f"{where}: {str(error).strip()}{advice}") from error
             raise
 
     def quoted(self, name: str) -> str:

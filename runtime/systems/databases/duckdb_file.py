@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -69,6 +70,8 @@ def dialect_at(path: str | Path) -> tuple[Dialect, str]:
         errors=(library.Error, pa.ArrowException, OverflowError, UnicodeEncodeError),
         passes=lambda error: isinstance(error, library.IOException | library.TransactionException),
         put=put,
+        typed=_typed,
+        changes=_CHANGES,
         adapt={"decimal": str, "uuid": str},
     )
     return dialect, f"duckdb:{Path(path).absolute()}"
@@ -103,11 +106,10 @@ class _DuckDbConnection:
 
     def insert(self, statement: str, rows: Any) -> None:
         """Run a statement that reads `samza_dsl_rows`, an Arrow table."""
+        # Where it fails, the connection is closed: to unregister them would raise what is wrong with the transaction.
         self._connection.register("samza_dsl_rows", rows)
-        try:
-            self.execute(statement)
-        finally:
-            self._connection.unregister("samza_dsl_rows")
+        self.execute(statement)
+        self._connection.unregister("samza_dsl_rows")
 
     def cursor(self) -> Self:
         """Return itself."""
@@ -116,6 +118,10 @@ class _DuckDbConnection:
     def close(self) -> None:
         """Close it."""
         self._connection.close()
+
+
+def _typed(connection: Any, table: str) -> dict[str, str]:
+    return {row[0]: row[1] for row in connection.execute(f"DESCRIBE {table}").fetchall()}
 
 
 def _arrow_types(pa: Any) -> dict[ColumnKind, Any]:
@@ -136,6 +142,18 @@ def _arrow_types(pa: Any) -> dict[ColumnKind, Any]:
     }
 
 
+_INTEGERS = "U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)|BOOLEAN|BIT"
+_CHANGES: dict[ColumnKind, re.Pattern[str]] = {
+    "int": re.compile("FLOAT|DOUBLE|BOOLEAN|BIT"),
+    "float": re.compile(rf"FLOAT|DECIMAL.*|{_INTEGERS}"),
+    "decimal": re.compile(rf"FLOAT|DOUBLE|BLOB|INTERVAL|{_INTEGERS}"),
+    "text": re.compile(rf"FLOAT|DOUBLE|DECIMAL.*|BLOB|INTERVAL|TIME|TIME WITH.*|{_INTEGERS}"),
+    "bytes": re.compile("VARCHAR|JSON|BIT"),
+    "instant": re.compile("TIMESTAMP(_.*)?|DATE|TIME( WITH.*)?"),
+    "local": re.compile("TIMESTAMP(_M?S| WITH.*)|DATE|TIME( WITH.*)?"),
+    "date": re.compile("TIMESTAMP WITH.*"),
+}
+"""What casts of DuckDB round, cut off, or read in another time zone."""
 _TYPES: dict[ColumnKind, str] = {
     "bool": "BOOLEAN",
     "int": "BIGINT",

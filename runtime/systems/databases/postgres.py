@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 from urllib.parse import quote
 
@@ -87,6 +88,8 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
     def connect() -> SqlConnection:
         connection: Any = psycopg.connect(url, autocommit=True, application_name="samza-dsl")
         connection.execute(f"SET idle_in_transaction_session_timeout = '{STALLED}'")
+        for name, loader in _loaders().items():
+            connection.adapters.register_loader(name, loader)
         return connection  # type: ignore[no-any-return]  # psycopg's, whose statements are literals to type checkers
 
     def passes(error: Exception) -> bool:
@@ -102,6 +105,7 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
         types=_TYPES,
         errors=(psycopg.Error, UnicodeEncodeError, OverflowError),
         passes=passes,
+        denies=lambda error: isinstance(error, psycopg.errors.InsufficientPrivilege),
         put=_copy,
         typed=_typed,
         changes=_CHANGES,
@@ -111,6 +115,35 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
     host, port = (str(said.get(name) or default) for name, default in (("host", "localhost"), ("port", "")))
     where = f"postgres://{quote(host, safe=':/.')}{':' + port if port else ''}/{said.get('dbname') or ''}"
     return dialect, where
+
+
+@cache
+def _loaders() -> dict[str, Any]:
+    """Return what makes values of text where psycopg makes none that are kept: these are the text itself.
+
+    Such are dates and times that Python has not, as infinity is, and ranges.
+    """
+    from psycopg import DataError
+    from psycopg.types import datetime as times
+    from psycopg.types.string import TextLoader
+
+    def lenient(of: Any) -> Any:
+        class Lenient(of):  # type: ignore[misc]  # psycopg's, which is known as the program runs
+            def load(self, data: Any) -> Any:
+                text = bytes(data).decode()
+                if "mon" in text or "year" in text:  # of an interval: Python knows of no months, and no years
+                    return text
+                try:
+                    return super().load(data)
+                except DataError:
+                    return text
+
+        return Lenient
+
+    names = ("date", "time", "timetz", "timestamp", "timestamptz", "interval")
+    found = {name: lenient(getattr(times, f"{name.capitalize()}Loader")) for name in names}
+    ranges = [f"{of}{many}range" for of in ("int4", "int8", "num", "date", "ts", "tstz") for many in ("", "multi")]
+    return {**found, **dict.fromkeys(ranges, TextLoader)}
 
 
 def _typed(connection: Any, table: str) -> dict[str, str]:

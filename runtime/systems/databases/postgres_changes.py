@@ -42,12 +42,16 @@ class OpenChunk(msgspec.Struct, array_like=True, frozen=True):
 
 
 class PgPosition(msgspec.Struct, array_like=True, frozen=True):
-    """The place in the server's log up to which its transactions were read, and how far the snapshot has come."""
+    """The place in the server's log up to which its transactions were read, and how far the snapshot has come.
+
+    `columns` are those that rows have had so far.
+    """
 
     lsn: int
     done: Key | None = None
     is_complete: bool = False
     chunk: OpenChunk | None = None
+    columns: tuple[str, ...] = ()
 
 
 class PostgresChanges:
@@ -127,7 +131,7 @@ class PostgresChanges:
         made = connection.execute(
             "SELECT lsn - '0/0'::pg_lsn FROM pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,)
         ).fetchone()
-        return PgPosition(int(made[0]))
+        return PgPosition(int(made[0]), columns=table.columns)
 
     def _check_slot(self, connection: Any, reader: str, at: PgPosition) -> None:
         found = connection.execute(
@@ -170,6 +174,7 @@ class PostgresChanges:
         types = [column.type_code for column in cursor.description]
         records = [self._record(table.columns, types, table.key, None, row) for row in rows]
         last = _text_key(table.columns, table.key, rows[-1]) if len(rows) == CHUNK_ROWS else None
+        at = self._with_columns(at, table.columns)
         chunk = OpenChunk(last, snapshot, until)
         return Pulled(records, _encode(msgspec.structs.replace(at, chunk=chunk)), more=True)
 
@@ -191,6 +196,10 @@ class PostgresChanges:
             self.confirm(reader, before)
             return Pulled((), before, more=True)
         records = self._changes(connection, at, found)
+        # Before all rows are read, a change may be older than the chunk before it.
+        for change in (change for one in found if at.is_complete for change in one.changes):
+            if change.relation.oid == self._table_now(connection).oid:
+                at = self._with_columns(at, change.relation.columns)
         position = msgspec.structs.replace(at, lsn=lsn)
         if at.chunk is not None:
             if lsn < at.chunk.until:
@@ -198,10 +207,26 @@ class PostgresChanges:
                     connection.execute(PAUSE)  # what commits without waiting for the disk is written a moment later
                 return Pulled(records, _encode(position), more=True)
             is_complete = at.chunk.last is None
-            position = PgPosition(lsn, None if is_complete else at.chunk.last, is_complete)
+            position = PgPosition(lsn, None if is_complete else at.chunk.last, is_complete, columns=at.columns)
             return Pulled(records, _encode(position), more=True)
         is_worth_noting = bool(records) or lsn - at.lsn >= NOTED_BYTES
         return Pulled(records, _encode(position) if is_worth_noting else before, more=is_cut)
+
+    def _with_columns(self, at: PgPosition, columns: tuple[str, ...]) -> PgPosition:
+        """Return a position behind rows of some columns, and say which ones are gone: these read as no value is there.
+
+        What no input reads may be dropped, so it is no error.
+        """
+        if at.columns == columns:
+            return at
+        if lost := [name for name in at.columns if name not in columns]:
+            _log.warning(
+                "%s has lost the columns %s: from now on a row has no value there, and reads as the type of the input "
+                "has it where that says a default, else as a row that can't be read",
+                self._where,
+                ", ".join(lost),
+            )
+        return msgspec.structs.replace(at, columns=columns)
 
     def _changes(self, connection: Any, at: PgPosition, found: Sequence[PgTransaction]) -> list[PulledRecord]:
         """Return the changes of transactions that no chunk has, or will have, in its rows."""

@@ -196,7 +196,9 @@ class TableSink:
                 connection.execute(f"SELECT 1 FROM {self._table} LIMIT 0")
         except Unavailable:
             raise
-        except SamzaError:
+        except SamzaError as error:
+            if isinstance(error.__cause__, Exception) and self._dialect.denies(error.__cause__):
+                raise
             return False
         return True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import filterfalse
 from pathlib import Path
@@ -62,9 +62,9 @@ class JsonlSink(Sink):
         """Return JSON of the declared type; what Bytes or a serde of the user's own makes is checked to be JSON."""
         return json_of(declared) or JsonLine(declared)
 
-    def together(self, values: list[object]) -> Lines:
-        """Encode some values as JSON of their own, whatever they are; they come to what each by itself comes to."""
-        return Lines.of(len(values), to_json_lines(values))
+    def together(self, serde: Serde) -> Callable[[list[object]], list[object]] | None:
+        """Return what encodes values as JSON of their own, whatever they are: each comes to what it does by itself."""
+        return _lines if isinstance(serde, Json) else None
 
     def recover(self, position: int) -> None:
         """Cut the file back to `position`; raises `Damaged` when it is shorter."""
@@ -90,6 +90,10 @@ class JsonlSink(Sink):
     def close(self) -> None:
         """Drop what was not flushed; a second call does nothing."""
         self._file.forget()
+
+
+def _lines(values: list[object]) -> list[object]:
+    return [Lines.of(len(values), to_json_lines(values))]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -37,6 +37,7 @@ from runtime.encoding.formats.rows import (
     row_type,
     rows_of,
     type_of_rows,
+    without_value,
 )
 from runtime.encoding.serdes import to_json
 from runtime.encoding.value_types import as_plain, made_of_plain
@@ -46,7 +47,7 @@ from runtime.ports.source import ReplaceableSource
 from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.folders import Folders
 from runtime.systems.files.places.locations import DataFile, RemoteFile, folder_name
-from runtime.systems.files.plain_columns import RecordColumns, UnlikeDeclared, values_in
+from runtime.systems.files.plain_columns import RecordColumns, UnlikeDeclared, fields_in, values_in
 from runtime.systems.files.record_files import check_not_beyond
 from runtime.systems.host.durable import make_durable
 
@@ -55,7 +56,11 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 8_192
 ROWS_PER_PART = 100_000
+FEW = 32
+"""So many records are columns in less time than bytes one by one."""
 OF_ARROW = (datetime, date, time, timedelta, Decimal, bytes)
+_AS_THEY_ARE = frozenset({int, float, str, bool, type(None), *OF_ARROW})
+"""The types of values that become columns as they are."""
 MARK = b'"\\u00'
 """The start of the text of a float that JSON has not: no other text has its first, readable, letter escaped."""
 _MARKED = {
@@ -72,7 +77,7 @@ NAMING = (pa.string(), pa.int64(), pa.bool_(), pa.date32())
 Rows: TypeAlias = Any
 """Rows as JSON, with their offsets or without, or as columns: a list, or a batch of Arrow."""
 PendingRow: TypeAlias = Any
-"""A row that is to be written: its bytes, or the tuple of its parts; or a batch of Arrow, which is several."""
+"""A row that is to be written as its bytes; or a batch of Arrow, which is several."""
 
 
 class ParquetSource(ReplaceableSource):
@@ -166,16 +171,27 @@ class ParquetSink(Sink):
             raise SamzaError(f"can't write to {path}: it is in no existing directory; make it")
         self._path = path
         self._rows = RowSerde()
+        self._columns: RecordColumns | None = None
         self._pending: list[PendingRow] = []
         self._parts = max(self._numbers(), default=0)
 
     def serde(self, declared: Serde) -> Serde:
         """Return the serde of rows with the declared type; raises SamzaError when that can't be rows."""
         self._rows = rows_of(declared, self._path, plain=True)
-        columns = RecordColumns.of(self._rows.type)
-        if columns is not None:
-            self._rows = ApartSerde(self._rows.type, columns)
+        self._columns = RecordColumns.of(self._rows.type)
         return self._rows
+
+    def together(self, serde: Serde) -> Callable[[list[object]], list[object]] | None:
+        """Return what makes columns of records; what has no bytes fails there, and not when a whole file is written."""
+        columns = self._columns
+
+        def made(records: list[object]) -> list[object]:
+            if columns is not None and len(records) >= FEW:
+                with suppress(UnlikeDeclared):
+                    return columns.batches(records)
+            return list(map(serde.encode, records))
+
+        return None if columns is None else made
 
     def recover(self, position: int) -> None:
         """Remove all parts beyond the first `position`; raises `Damaged` when one of these is missing."""
@@ -205,9 +221,14 @@ class ParquetSink(Sink):
                 f"{self.name.capitalize()} has no way to write a tombstone (a value of None) to {self._path}: filter "
                 "it out, or bind the output to JSON lines"
             )
+        if not batch.values:
+            return
         kinds = set(map(type, batch.values))
         runs = [(False, batch.values)] if pa.RecordBatch not in kinds else groupby(batch.values, _is_columns)
         for in_columns, run in runs:
+            if not in_columns and self._columns is not None:
+                records = [*map(self._rows.decode, run)]
+                in_columns, run = True, table_of_records(records, self._rows.type, self._path).to_batches()
             if self._pending and _is_columns(self._pending[0]) != in_columns:
                 # Rows and columns become parts of their own: one part has one schema.
                 self.flush()
@@ -255,12 +276,10 @@ class ParquetSink(Sink):
     def _first_rows(self) -> tuple[pa.Table, list[PendingRow]]:
         """Return the rows of the next part, and what stays pending."""
         pending, rest = self._pending[:ROWS_PER_PART], self._pending[ROWS_PER_PART:]
-        if isinstance(self._rows, ApartSerde) and (table := self._rows.table(pending)) is not None:
-            return table, rest
         return table_of(list(map(self._rows.decode, pending)), self._rows.type, self._path), rest
 
     def _first_columns(self) -> tuple[pa.Table, list[PendingRow]]:
-        table = pa.Table.from_batches(self._pending)
+        table = in_one(self._pending, self._rows.type, self._path)
         return table.slice(0, ROWS_PER_PART), table.slice(ROWS_PER_PART).to_batches()
 
     def _numbers(self) -> dict[int, list[Path]]:
@@ -344,52 +363,6 @@ def _make(folder: Path) -> None:
         _make(folder.absolute().parent)
         folder.mkdir()
         make_durable(folder.absolute().parent)
-
-
-class ApartSerde(RowSerde):
-    """Takes records of plain fields apart, of which columns are made without a look at each; others are MessagePack.
-
-    The parts are held in the place of bytes: they go to the sink, and nowhere else.
-    """
-
-    def __init__(self, kind: object, columns: RecordColumns) -> None:
-        super().__init__(kind)
-        held = {"_kind": columns.kind, "_columns": columns, "_take": columns.taking(), "_packed": super().encode}
-        held["_check"] = msgspec.msgpack.Encoder(enc_hook=as_plain).encode
-        for name, value in held.items():
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "_unpack", self.decode)
-        object.__setattr__(self, "decode", self._decoded)
-
-    def encode(self, value: object) -> bytes:
-        """Return the parts of a record; of what is no such record its bytes, or SerdeError."""
-        if type(value) is self._kind:
-            parts = self._take(value)
-            if parts is not None:
-                # What has no bytes fails here, under its operator's policy, and not when a whole file is written.
-                self._check(parts)
-                return parts  # type: ignore[return-value]
-        return self._packed(value)
-
-    def table(self, rows: Sequence[object]) -> pa.Table | None:
-        """Return rows as columns; None where some are not as they are declared, which are read one by one."""
-        if set(map(type, rows)) != {tuple}:
-            return None
-        with suppress(UnlikeDeclared):
-            return pa.table(self._columns.arrays(cast("Sequence[tuple[Any, ...]]", rows)), names=[*self._columns.names])
-        return None
-
-    def _decoded(self, data: object) -> object:
-        """Return the record of parts, or of bytes, as MessagePack reads it: it says what does not fit its type."""
-        whole = self._packed(self._columns.made(data)) if isinstance(data, tuple) else data
-        return self._unpack(cast(bytes, whole))
-
-    _kind: type = field(init=False, repr=False, compare=False)
-    _columns: RecordColumns = field(init=False, repr=False, compare=False)
-    _take: Callable[[Any], tuple[Any, ...] | None] = field(init=False, repr=False, compare=False)
-    _check: Callable[[object], bytes] = field(init=False, repr=False, compare=False)
-    _packed: Callable[[object], bytes] = field(init=False, repr=False, compare=False)
-    _unpack: Callable[[bytes], object] = field(init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -561,31 +534,52 @@ def _is_columns(value: object) -> bool:
 
 def table_of_records(values: Sequence[Any], kind: object, where: object) -> pa.Table:
     """Return the same as `table_of`, of records of plain fields by their columns, without a look at each."""
-    columns = RecordColumns.of(kind)
-    if columns is not None and set(map(type, values)) == {columns.kind}:
-        parts = [*map(columns.taking(), values)]
-        if None not in parts:
-            with suppress(UnlikeDeclared):
-                return pa.table(columns.arrays(cast("Sequence[tuple[Any, ...]]", parts)), names=[*columns.names])
+    if values and (columns := RecordColumns.of(kind)) is not None:
+        with suppress(UnlikeDeclared):
+            return in_one([*columns.batches(values)], kind, where)
     return table_of(values, kind, where)
+
+
+def in_one(batches: Sequence[pa.RecordBatch], kind: object, where: object) -> pa.Table:
+    """Return rows that lie in columns as one table; raises SerdeError where those of one field don't fit one column."""
+    if all(batch.schema.equals(batches[0].schema) for batch in batches):
+        return pa.Table.from_batches(batches)
+    return table_of([row for batch in batches for row in batch.to_pylist()], kind, where)
 
 
 def table_of(values: Sequence[Any], kind: object, where: object) -> pa.Table:
     """Return values as rows of a table; raises SerdeError where those of one field don't fit one column."""
+    if None in values:
+        raise without_value(where)
     if not has_columns(kind):
         kind, values = row_type(kind), [{VALUE: value} for value in values]
-    rows = [msgspec.to_builtins(row_of(value), builtin_types=OF_ARROW, enc_hook=as_plain) for value in values]
-    names = list(dict.fromkeys([*(fields_wanted(kind) or ()), *(name for row in rows for name in row)]))
+    if (found := fields_in(values, kind)) is None:
+        rows = values if set(map(type, values)) == {dict} else [*map(row_of, values)]
+        names = dict.fromkeys(chain(fields_wanted(kind) or (), *rows))
+        if set(map(type, names)) - {str}:
+            rows = [msgspec.to_builtins(row, builtin_types=OF_ARROW, enc_hook=as_plain) for row in rows]
+            names = dict.fromkeys(chain(fields_wanted(kind) or (), *rows))
+        found = {name: _values_of(rows, name) for name in names}
     columns = {}
-    for name, info in column_types(kind, names).items():
+    for name, info in column_types(kind, found).items():
         try:
-            columns[name] = _column([row.get(name) for row in rows], info)
+            column = found[name]
+            if not _AS_THEY_ARE.issuperset(map(type, column)):
+                column = msgspec.to_builtins(column, builtin_types=OF_ARROW, enc_hook=as_plain)
+            columns[name] = _column(column, info)
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise SerdeError(
                 f"the values of {name!r} don't fit one column of {where}: {error}; declare the output's value as a "
                 "Struct whose field has one type"
             ) from error
     return pa.table(columns)
+
+
+def _values_of(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    try:
+        return [row[name] for row in rows]
+    except KeyError:
+        return [row.get(name) for row in rows]
 
 
 def _column(values: list[object], info: inspect.Type) -> pa.Array:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
+from array import array
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from typing import Any, NamedTuple
+from keyword import iskeyword
+from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 import pyarrow as pa
 from msgspec import inspect
+
+from runtime.encoding.record_types import fields_of, is_pydantic, is_record
 
 _PLAIN = {
     "int": inspect.IntType(),
@@ -101,27 +106,32 @@ def _plain_field(field: inspect.Field) -> PlainField | None:
     return None if name is None else PlainField(field.encode_name, name, len(kinds) > 1)
 
 
-_HELD: dict[str, tuple[pa.DataType, frozenset[type]]] = {
-    "int": (pa.int64(), frozenset({int})),
-    "float": (pa.float64(), frozenset({float, int})),
-    "str": (pa.string(), frozenset({str})),
-    "bool": (pa.bool_(), frozenset({bool})),
-    "bytes": (pa.binary(), frozenset({bytes})),
-    "date": (pa.date32(), frozenset({dt.date})),
-    "duration": (pa.duration("us"), frozenset({dt.timedelta})),
-    "time": (pa.timestamp("us", "UTC"), frozenset({dt.datetime})),
-    "instant": (pa.timestamp("us", "UTC"), frozenset({dt.datetime})),
-    "local": (pa.timestamp("us"), frozenset({dt.datetime})),
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_INSTANT = (pa.timestamp("us", "UTC"), Annotated[dt.datetime, msgspec.Meta(tz=True)])
+_LOCAL = (pa.timestamp("us"), Annotated[dt.datetime, msgspec.Meta(tz=False)])
+_HELD: dict[str, tuple[tuple[pa.DataType, Any], ...]] = {
+    "int": ((pa.int64(), int),),
+    "float": ((pa.float64(), float),),
+    "str": ((pa.string(), str),),
+    "bool": ((pa.bool_(), bool),),
+    "bytes": ((pa.binary(), bytes),),
+    "date": ((pa.date32(), dt.date),),
+    "duration": ((pa.duration("us"), dt.timedelta),),
+    # Where a type says nothing of zones, its times are instants if all of them have one.
+    "time": (_INSTANT, _LOCAL),
+    "instant": (_INSTANT,),
+    "local": (_LOCAL,),
 }
-"""By plain type, that of its column, and those of the values that may lie there as they are."""
-_TIMES = {"time", "instant", "local"}
-"""The plain types whose values have a time zone, or have none."""
+"""By plain type, those that its column may have, each with what msgspec calls it."""
+AT_ONCE = 8_192
+"""The records that become columns at once: what is made of them on the way stays in the processor's caches."""
 
 
 class RecordColumns(NamedTuple):
-    """The fields of a Struct, each plain or such a Struct itself, by which records are taken apart into columns."""
+    """The fields of a Struct, each plain or such a Struct itself, by which records become columns."""
 
     kind: type
+    attributes: tuple[str, ...]
     names: tuple[str, ...]
     fields: tuple[PlainField | RecordColumns, ...]
 
@@ -130,60 +140,72 @@ class RecordColumns(NamedTuple):
         """Return those of a type; None where its records are more than plain fields."""
         return _record_columns(kind)
 
-    def taking(self) -> Callable[[Any], tuple[Any, ...] | None]:
-        """Return what takes a record apart, as deep as it goes: what becomes of the record later changes no part.
+    def batches(self, records: Sequence[Any]) -> list[pa.RecordBatch]:
+        """Return records as columns; raises UnlikeDeclared where one holds something else."""
+        parts = (records[start : start + AT_ONCE] for start in range(0, len(records), AT_ONCE))
+        return [pa.RecordBatch.from_arrays(self._arrays(part), names=[*self.names]) for part in parts]
 
-        It is only asked of records of just this kind, and returns None where one within is of another.
-        """
-        nested = {place: one.taking() for place, one in enumerate(self.fields) if isinstance(one, RecordColumns)}
-        kinds = {place: one.kind for place, one in enumerate(self.fields) if isinstance(one, RecordColumns)}
-        if not nested:
-            return msgspec.structs.astuple
-
-        def taken(record: Any) -> tuple[Any, ...] | None:
-            parts = [*msgspec.structs.astuple(record)]
-            for place, take in nested.items():
-                if type(parts[place]) is not kinds[place] or (within := take(parts[place])) is None:
-                    return None
-                parts[place] = within
-            return tuple(parts)
-
-        return taken
-
-    def made(self, parts: tuple[Any, ...]) -> Any:
-        """Return the record that was taken apart."""
-        values = [
-            one.made(part) if isinstance(one, RecordColumns) else part
-            for one, part in zip(self.fields, parts, strict=True)
+    def _arrays(self, records: Sequence[Any]) -> list[pa.Array]:
+        if [*map(type, records)].count(self.kind) < len(records):
+            raise UnlikeDeclared
+        return [
+            pa.StructArray.from_arrays(field._arrays(column), names=[*field.names])
+            if isinstance(field, RecordColumns)
+            else _array(field, column)
+            for field, column in zip(self.fields, _getter(self.attributes)(records), strict=True)
         ]
-        return self.kind(**dict(zip(self.kind.__struct_fields__, values, strict=True)))  # type: ignore[attr-defined]
 
-    def arrays(self, rows: Sequence[tuple[Any, ...]]) -> list[pa.Array]:
-        """Return the columns of rows that were taken apart; raises UnlikeDeclared where one holds something else."""
-        assert rows, "a column without rows has no type"
-        return [_array(one, column) for one, column in zip(self.fields, zip(*rows, strict=True), strict=True)]
+
+def fields_in(records: Sequence[Any], kind: object) -> dict[str, list[Any]] | None:
+    """Return what each field of records holds; None where they are not just records of one kind, without a tag."""
+    if not records or [*map(type, records)].count(kind) < len(records):  # type: ignore[arg-type]  # Any is no type
+        return None
+    if type(kind) is type(msgspec.Struct) and kind.__struct_config__.tag is None:
+        attributes, names = kind.__struct_fields__, kind.__struct_encode_fields__
+    elif is_record(kind) and not is_pydantic(kind) and type(kind) is not type(msgspec.Struct):
+        attributes = names = tuple(field.name for field in fields_of(kind))
+    else:
+        return None
+    with suppress(AttributeError):  # a field that was never set
+        return dict(zip(names, _getter(attributes)(records), strict=True))
+    return None
 
 
 class UnlikeDeclared(Exception):
     """A value is not just what its field says: what becomes of it is for msgspec to say, row by row."""
 
 
-def _array(field: PlainField | RecordColumns, column: tuple[Any, ...]) -> pa.Array:
-    if isinstance(field, RecordColumns):
-        return pa.StructArray.from_arrays(field.arrays(column), names=[*field.names])
-    kind, held = _HELD[field.type]
-    found = set(map(type, column))
-    if not found <= (held | {type(None)} if field.optional else held):
-        raise UnlikeDeclared
-    # Where a type says nothing of zones, its times are instants if all of them have one.
-    if field.type in _TIMES and any(
-        one is not None and (one.tzinfo is None) != (field.type == "local") for one in column
-    ):
-        raise UnlikeDeclared
-    try:
-        return pa.array(column, kind)
-    except (pa.ArrowException, OverflowError, ValueError) as error:  # an int too large, or text that is none
-        raise UnlikeDeclared from error
+def _array(field: PlainField, column: list[Any]) -> pa.Array:
+    for kind, held in _HELD[field.type]:
+        declared = list[held | None] if field.optional else list[held]  # type: ignore[valid-type]
+        # What msgspec takes here, it takes of a row's bytes, and makes the same of it; each column is one call in C.
+        with suppress(msgspec.ValidationError):
+            values = msgspec.convert(column, declared, builtin_types=(bytes,))
+            try:
+                return _of_declared(values, kind, field.optional)
+            except (pa.ArrowException, OverflowError, ValueError):  # an int too large, or text that is none
+                break
+    raise UnlikeDeclared
+
+
+def _of_declared(values: list[Any], kind: pa.DataType, optional: bool) -> pa.Array:
+    """Return a column of values of its type; what takes Arrow longest is done in less."""
+    if kind == pa.int64() and not optional:
+        return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(array("q", values))])
+    if pa.types.is_timestamp(kind) and values and getattr(values[0], "tzinfo", dt.UTC) in (dt.UTC, None):
+        epoch = _EPOCH if kind.tz else _EPOCH.replace(tzinfo=None)
+        since = pa.array([None if value is None else value - epoch for value in values], pa.duration("us"))
+        return since.view(pa.int64()).view(kind)
+    return pa.array(values, kind)
+
+
+@lru_cache
+def _getter(names: tuple[str, ...]) -> Callable[[Sequence[Any]], tuple[list[Any], ...]]:
+    """Return what reads the fields of records, each by a loop of its own: half of what `attrgetter` takes."""
+    if not all(name.isidentifier() and not iskeyword(name) for name in names):
+        return lambda records: tuple([getattr(record, name) for record in records] for name in names)
+    lists = (f"[record.{name} for record in records]," for name in names)
+    return cast("Callable[[Sequence[Any]], tuple[list[Any], ...]]", eval(f"lambda records: ({''.join(lists)})"))
 
 
 @lru_cache
@@ -202,5 +224,6 @@ def _columns_of(info: inspect.Type, nested: bool = False) -> RecordColumns | Non
         if one is None:
             return None
         found.append(one)
-    assert tuple(field.name for field in info.fields) == info.cls.__struct_fields__, "records are taken apart in order"
-    return RecordColumns(info.cls, tuple(field.encode_name for field in info.fields), tuple(found))
+    names = tuple(field.name for field in info.fields)
+    assert names == info.cls.__struct_fields__, "a record's fields are read in order"
+    return RecordColumns(info.cls, names, tuple(field.encode_name for field in info.fields), tuple(found))

@@ -181,27 +181,39 @@ def _state_of(found: FoundFile) -> tuple[int, float]:
 def _rows_of(found: FoundFile, start: int, declared: Serde) -> Iterator[tuple[list[bytes | None], int]]:
     """Yield the rows of a file as the declared serde writes them, and the number of the next row."""
     source: Source = open_files([found.file])
+    is_told = False
     try:
         serde = source.serde(declared)
         while (read := source.read(0, start, AT_ONCE)) is not None:
             values = [*read.batch.values]
-            yield values if serde == declared else _rewritten(values, serde, declared), read.next_offset
+            rows, errors = [*values], list[Exception]()
+            if serde != declared:
+                rows = _rewritten(values, serde, declared, errors)
+            if errors and not is_told:
+                is_told = True
+                _log.warning(
+                    "%s has rows that can't be read, which go by the on_error= of the input; the first: %s",
+                    found.file.path,
+                    errors[0],
+                )
+            yield rows, read.next_offset
             start = read.next_offset
     finally:
         source.close()
 
 
-def _rewritten(values: list[bytes], serde: Serde, declared: Serde) -> list[bytes | None]:
-    """Return rows as another serde writes them; those that can't be read stay as they are.
+def _rewritten(values: list[bytes], serde: Serde, declared: Serde, errors: list[Exception]) -> list[bytes | None]:
+    """Return rows as another serde writes them; those that can't be read stay as they are, and why is noted.
 
     Whoever reads the stream finds them there, and does with them what the input says: `on_error=`.
     """
     try:
         return encode_all(declared, [*decoded(serde, values)])
-    except Exception:
+    except Exception as error:
         if len(values) == 1:
+            errors.append(error)
             return [*values]
-    return [one for value in values for one in _rewritten([value], serde, declared)]
+    return [one for value in values for one in _rewritten([value], serde, declared, errors)]
 
 
 def _check_is_there(path: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from operators.core.durations import Duration
+from runtime.encoding.formats.rows import without_value
 from runtime.encoding.serdes import to_json_lines
-from runtime.model.errors import Fenced, SamzaError, SerdeError
+from runtime.model.errors import Fenced, SamzaError
 from runtime.model.urls import shown_file
 from runtime.ports.connectors import Batching, PositionedSink, SinkOwner, SinkRow, length_ms
 from runtime.systems.files.places.locations import is_remote, local_path, needs_pyarrow, url_of
@@ -63,6 +65,10 @@ def committed_files(where: str | Path) -> list[str]:
     return [f"{start}/{name}" for name in named_files(object_place(where))]
 
 
+_VALUE = itemgetter(SinkRow._fields.index("value"))
+"""Reads the value of a row in half the time that its attribute takes."""
+
+
 class _RollingFiles:
     """The folder of an output. One thread at a time calls it."""
 
@@ -89,9 +95,7 @@ class _RollingFiles:
             return  # an earlier try, whose answer was lost
         assert claim.last.position == position, "a delivery goes on where the one before has ended"
         manifest, place = self._manifest(owner), self._objects()
-        values = [row.value for row in rows]
-        if None in values:
-            raise SerdeError(f"{self._where}: a record without a value has no row in a file: filter such records out")
+        values = [*map(_VALUE, rows)]
         name, files = manifest.name(claim, f".{self._kind}"), []
         for folder, data in self._files(values, owner.value_type) if values else ():
             files.append(f"{folder}{name}")
@@ -122,6 +126,8 @@ class _RollingFiles:
             for folder, table in parted(table_of_records(values, kind, self._where), self._by):
                 yield folder, bytes_of(table)
         else:
+            if None in values:
+                raise without_value(self._where)
             pack: Callable[[bytes], bytes] = _gzipped if self._kind.endswith("gz") else bytes
             yield "", pack(to_json_lines(values))
 

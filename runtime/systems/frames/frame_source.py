@@ -96,9 +96,14 @@ def _of_pandas(frame: Any, stream: str) -> pa.Table:
         )
     if not all(isinstance(name, str) for name in frame.columns):
         raise SamzaError(f"the columns of the frame for {stream!r} have names that are no text: {[*frame.columns]}")
-    # NaN is a number in a column of floats, and stands for what is missing in all others.
-    columns = [
-        pa.array(frame.iloc[:, place], from_pandas=frame.dtypes.iloc[place].kind != "f")
-        for place in range(frame.shape[1])
-    ]
+    columns = []
+    for place, name in enumerate(frame.columns):
+        try:
+            # NaN is a number in a column of floats, and stands for what is missing in all others.
+            columns.append(pa.array(frame.iloc[:, place], from_pandas=frame.dtypes.iloc[place].kind != "f"))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise SamzaError(
+                f"the column {name!r} of the frame for {stream!r} holds what is no one type of column: {error}: make "
+                f"it one, as frame.astype({{{name!r}: str}}), or bind a list of values"
+            ) from error
     return pa.table(columns, names=list(frame.columns))
