@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import random
-import shutil
 import socket
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from multiprocessing import get_context
@@ -15,7 +15,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from statistics import median
 from time import process_time, sleep
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 from unittest.mock import patch
 
 from benchmarks import embedded_log, stateless_chain
@@ -30,7 +30,10 @@ from samza_dsl import App, Options, query
 
 SCRAPE_SECONDS = 1.0
 KEYS, RECORDS = 100_000, 400_000
-GETS_AT_ONCE = 1_000
+GETS_AT_ONCE = 200
+SLICE_SECONDS, TURNS_OF_A_ROUND = 0.35, 16
+"""The length of a slice of time, in which there are some commits, and the pairs of them that are one round."""
+COMPUTES_SECONDS = 0.002
 
 
 class WithMetrics(Shape):
@@ -91,16 +94,18 @@ class LogWithMetrics(WithMetrics):
 
 
 class Queries(Shape):
-    """A running count of which another process asks for one key after the other; it asks a copy of it, in turn.
+    """A running count of which another process asks for one key after the other; in turn it only computes.
 
-    So in both the machine has as much to do, and caches of the processor are shared: what is left is what asking takes.
+    Whatever is busy on the other core takes something of a writer: its clock, its caches, and its time where others
+    want the machine. Beside a process that asks nothing of us the writer pays that, too: what is left is what asking
+    takes. The other process changes what it does several times in one run, so both have the same noise.
     """
 
     description = ShapeDescription(
         name="Q1",
-        title="a writer whose state another process reads, over one with a copy read, of the processor's time",
+        title="a writer whose state another process reads, over one beside which it computes, of the processor's time",
         rounds=7,
-        quick_scale=0.01,
+        quick_scale=0.1,
         bar=1.02,
     )
 
@@ -108,54 +113,111 @@ class Queries(Shape):
         keys, data = self.scaled(KEYS), self.scratch / "data"
         records = [number % keys for number in range(self.scaled(RECORDS))]
         counting().run(data, bind={"keys": records})
-        copied = shutil.copytree(data, self.scratch / "copied")
-        rates: list[float] = []
+        with beside(data, keys) as other, ThreadPoolExecutor(1) as thread:
+            writer = Writer()
+            measured = thread.submit(writer.measure, other, self.rounds * TURNS_OF_A_ROUND, SLICE_SECONDS * self.scale)
+            try:
+                while not measured.done():
+                    writer.run(data, records)
+            finally:
+                writer.is_over = True
+            ratios, alone = measured.result()
+        curve = {"beside one that computes, us a record": median(alone), "reads a second of the reader": other.rate}
+        return Figures(median(ratios), curve)
 
-        def once(is_asked: bool) -> float:
-            with asking(data if is_asked else copied, keys, rates):
-                return _cpu_seconds(lambda: counting().run(data, bind={"keys": records}, from_start=True, state="keep"))
 
-        found = _pairs(once, self.rounds)
-        return Figures(found.ratio, {**found.curve, "reads a second of the reader": median(rates)})
+class Writer:
+    """Counts records in one run after the other, and tells what each has cost while it ran on."""
+
+    def __init__(self) -> None:
+        self._counted = self._runs = 0
+        self.is_over = False
+
+    def run(self, data: Path, records: list[int]) -> None:
+        """Count all records once more."""
+        counting(self._count).run(data, bind={"keys": records}, from_start=True, state="keep")
+        self._runs += 1
+
+    def measure(self, other: Other, turns: int, seconds: float) -> tuple[list[float], list[float]]:
+        """Return for each pair of slices the ratio, asked over not, and the cost of a record in us where not asked."""
+        ratios: list[float] = []
+        alone: list[float] = []
+        while len(ratios) < turns:
+            # Each is first in half of the pairs.
+            order = (False, True) if len(ratios) % 2 else (True, False)
+            took = {asks: self._cost(other, asks, seconds) for asks in order}
+            ratios.append(took[True] / took[False])
+            alone.append(took[False] * 1e6)
+        return ratios, alone
+
+    def _cost(self, other: Other, asks: bool, seconds: float) -> float:
+        other.asks.value = asks
+        while not self.is_over:
+            sleep(seconds / 8)  # what it has begun before is over
+            runs, counted, began = self._runs, self._counted, process_time()
+            sleep(seconds)
+            spent, counted = process_time() - began, self._counted - counted
+            if counted and runs == self._runs:  # else one has ended and the next one begun: that is another cost
+                return spent / counted
+        raise RuntimeError("the writer has ended before it was measured")
+
+    def _count(self, total: int, key: int) -> int:
+        self._counted += 1
+        return total + 1
 
 
-def counting() -> App:
+class Other(NamedTuple):
+    """The process beside a writer: whether it asks for state now, and how often it has, in what time of its own."""
+
+    asks: Any
+    gets: Any
+    seconds: Any
+
+    @property
+    def rate(self) -> float:
+        """The number of keys that it has asked for in a second of its processor."""
+        return float(self.gets.value / max(self.seconds.value, 1e-9))
+
+
+def counting(add: Callable[[int, int], int] = lambda total, key: total + 1) -> App:
     app = App("counting", Options(commit_interval_ms=100))
     keyed = app.input("keys", value=int).partition_by(lambda key: key, partitions=4, op_id="by")
-    keyed.scan(lambda total, key: total + 1, init=int, op_id="count").send_to(app.output("counts", retention_bytes=1))
+    keyed.scan(add, init=int, op_id="count").send_to(app.output("counts", retention_bytes=1))
     return app
 
 
 @contextmanager
-def asking(data: Path, keys: int, rates: list[float]) -> Iterator[None]:
-    """Have another process ask for state during a block; adds how often it did, for a second of the processor."""
+def beside(data: Path, keys: int) -> Iterator[Other]:
+    """Have another process ask for state, or compute, during a block."""
     context = get_context("spawn")
-    begun, over = context.Event(), context.Event()
-    mine, its = context.Pipe()
-    process = context.Process(target=_ask, args=(data, keys, begun, over, its))
+    other = Other(context.Value("b", 1), context.Value("q", 0), context.Value("d", 0.0))
+    begun = context.Event()
+    process = context.Process(target=_ask_or_compute, args=(data, keys, begun, other), daemon=True)
     process.start()
     begun.wait()
     try:
-        yield
+        yield other
     finally:
-        over.set()
-        rates.append(mine.recv())
+        process.kill()
         process.join()
 
 
-def _ask(data: Path, keys: int, begun: Event, over: Event, told: Any) -> None:
+def _ask_or_compute(data: Path, keys: int, begun: Event, other: Other) -> None:
     chosen = [random.randrange(keys) for _ in range(GETS_AT_ONCE)]
-    gets = 0
     with query(counting(), data) as found:
         state = found.state("count")
         state.get(0)
         begun.set()
-        began = process_time()
-        while gets == 0 or not over.is_set():
-            for key in chosen:
-                state.get(key)
-            gets += len(chosen)
-        told.send(gets / (process_time() - began))
+        while True:
+            began = process_time()
+            if other.asks.value:
+                for key in chosen:
+                    state.get(key)
+                other.gets.value += len(chosen)
+                other.seconds.value += process_time() - began
+            else:
+                while process_time() - began < COMPUTES_SECONDS:
+                    sum(range(GETS_AT_ONCE))
 
 
 def _pairs(once: Callable[[bool], float], rounds: int) -> Figures:

@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_origin, overl
 
 from operators.aggregations import exact_sums as sums
 from operators.aggregations.identity import identity
-from operators.aggregations.ranks import ABOVE, BELOW, FEW, NUMBERS, candidates, largest, ranked, smallest
+from operators.aggregations.ranks import ABOVE, BELOW, FEW, NUMBERS, candidates, inserted, largest, ranked, smallest
 from operators.core.sites import check_plain, mistake, takes
 
 A = TypeVar("A")
@@ -317,6 +317,11 @@ def top_k(k: int, by: Callable[[V], Any], then: Callable[[V], Any] | None = None
         check_plain("top_k(then=...)", then)
 
     def first(held: Sequence[V], more: Sequence[V]) -> tuple[V, ...]:
+        # A few find their places among those held by fewer looks than to rank all anew.
+        if held and len(more) * 2 <= len(held):
+            with_more = inserted(held, more, by, k, tied=then is None)
+            if with_more is not None:
+                return tuple(with_more)
         values = [*held, *more] if held else more
         ranks = [*map(by, values)]
         # The sum clears most ranks at the speed of C; it is asked here since a call more is felt with so few values.

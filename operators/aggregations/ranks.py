@@ -6,9 +6,11 @@ import dataclasses
 import heapq
 from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+
+V = TypeVar("V")
 
 NEVER_NAN = frozenset({int, str, bytes, bool})
 NUMBERS = frozenset({int, float})
@@ -55,6 +57,38 @@ def ranked(keys: list[Any], nan: int = BELOW) -> list[Any]:
         return keys
     has_nan = not NEVER_NAN.issuperset(map(type, keys)) and any(map(holds_nan, keys))
     return [_rank(key, nan) for key in keys] if has_nan else keys
+
+
+def inserted(held: Sequence[V], more: Sequence[V], by: Callable[[V], Any], k: int, tied: bool) -> list[V] | None:
+    """Return the `k` largest of values that are held in falling order of rank and some more, in that order.
+
+    It is None where they are to be ranked all together: ranks may be NaN, or tie and what is `tied` has another order
+    than to come first.
+
+    >>> inserted([3, 1], [2, 0], abs, 3, tied=True), inserted([3, 1], [1], abs, 3, tied=False)
+    ([3, 2, 1], None)
+    """
+    least = by(held[-1])
+    if type(least) not in SCALARS or least != least:
+        return None
+    found = [*held]
+    for value in more:
+        rank = by(value)
+        if type(rank) not in SCALARS or rank != rank:
+            return None
+        if rank < least and len(held) >= k:
+            continue
+        low, high = 0, len(found)
+        while low < high:
+            middle = (low + high) // 2
+            if by(found[middle]) < rank:
+                high = middle
+            else:
+                low = middle + 1
+        if not tied and low and by(found[low - 1]) == rank:
+            return None
+        found.insert(low, value)
+    return found[:k]
 
 
 def candidates(k: int, ranks: list[Any], held: int) -> Sequence[int]:

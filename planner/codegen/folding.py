@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from operators.core.base import EARLIEST_MS
+from operators.core.base import EARLIEST_MS, LATEST_MS, Serde
 from operators.partition_by import PartitionBy
 from operators.windows.window import BY_KEY, Window
 from planner.codegen.fusion import INDENT, SourceLine, Writer, bound
@@ -19,8 +19,9 @@ EARLY = (f"if timestamp < {EARLIEST_MS}:", '    raise ValueError("too early a ti
 def fold(graph: Graph, entry: str, inline: bool = True) -> list[SourceLine]:
     """Write the loop; no lines where messages from `entry` reach anything but windows that tile the time line.
 
-    `segment(values, kinds, highest, *places)` returns the highest timestamp, the late rows per exit, each with its
-    place counted from the end, and counts. Keys are of one kind: those of the entry, and those that an exit makes. It
+    `segment(values, keys, kinds, highest, *places)` returns the highest timestamp, the late rows per exit, each with
+    its place counted from the end, and counts. Keys that are read off values are of one kind: those of the entry, and
+    those that an exit makes; those that records carry are given as they are held. It
     has no effect but on the groups that `places` give out, so that where anything raises, or is not as most records
     are, what it did is dropped and the batch goes the ordinary way.
     """
@@ -28,9 +29,15 @@ def fold(graph: Graph, entry: str, inline: bool = True) -> list[SourceLine]:
     if spec is None or spec.timestamp_of is None or spec.watermark_of or spec.unit not in (None, "ms"):
         return []
     writer = _FoldingWriter(graph, entry, inline, spec.max_disorder_ms)
-    has_key = spec.key_of is not None
+    has_key = spec.key_of is not None or spec.key is not None
     foldable = all(_fold_of(graph, exit) and (has_key or graph.specs[exit].rekeys) for exit in writer.exits)
     return writer.lines(rows=False) if foldable and writer.exits and not writer.inner and not writer.reads else []
+
+
+def carried_key(graph: Graph, entry: str) -> Serde | None:
+    """Return the serde of the keys that records of an input carry; None where keys are read off their values."""
+    spec = graph.inputs[entry]
+    return None if spec.key_of is not None else spec.key
 
 
 def window_behind(graph: Graph, id: str) -> Window | None:
@@ -62,10 +69,10 @@ def _fold_of(graph: Graph, id: str) -> str | None:
 class _FoldingWriter(Writer):
     """Writes a loop over the values of one source partition.
 
-    In the window at hand, `low` <= timestamp < `high`, nothing is late: the watermark, `highest` less the disorder
-    allowed, has not reached `high`. Whatever could change that gives up the bounds; a late value, which has a group and
-    no bounds, does not. No time there is too early, so only where not every message comes to a window all times are
-    looked at.
+    In the window at hand, `low` <= timestamp < `high`, and in the one before it, nothing is late: the watermark,
+    `highest` less the disorder allowed, has not reached their ends. A timestamp from `limit` on brings it to one of
+    them, and all bounds are given up; a late value, which has a group and no bounds, leaves them. No time there is too
+    early, so only where not every message comes to a window all times are looked at.
     """
 
     def __init__(self, graph: Graph, entry: str, inline: bool, disorder_ms: int) -> None:
@@ -77,20 +84,21 @@ class _FoldingWriter(Writer):
         """Return the whole function; it keeps track of no rows."""
         exits = range(len(self.exits))
         key, timestamp = bound(self.entry, "key"), bound(self.entry, "timestamp")
-        reads_key = not all(self.graph.specs[exit].rekeys for exit in self.exits)
+        needs_key = not all(self.graph.specs[exit].rekeys for exit in self.exits)
+        reads_key = needs_key and carried_key(self.graph, self.entry) is None
         kinds = "".join(f" kind{n}," for n, exit in enumerate(self.exits) if self.graph.specs[exit].rekeys)
         check = "type(key) is not kind or " if reads_key else ""
-        no_bounds = " = ".join(f"low{n} = high{n}" for n in exits) + " = 0"
+        no_bounds = " = ".join(f"low{n} = high{n} = low_before{n} = high_before{n}" for n in exits) + " = 0"
         body = [
-            f"def segment(values, kinds, highest, {', '.join(f'place{n}' for n in exits)}):",
+            f"def segment(values, keys, kinds, highest, {', '.join(f'place{n}' for n in exits)}):",
             f"    kind,{kinds} = kinds",
             f"    {no_bounds}",
-            *(f"    late{n} = []" for n in exits),
+            *(f"    group{n}, limit{n}, late{n} = None, {LATEST_MS}, []" for n in exits),
             *([INDENT + self.counters_at_zero()] if self.counted else []),
             # No row number is kept: what is left in the iterator tells the place of a late row, at no cost for the
             # others.
             "    rest = iter(values)",
-            "    for value in rest:",
+            "    for value in rest:" if reads_key or not needs_key else "    for value, key in zip(rest, keys):",
             *([f"        key = {self.written(f'{key}(value)', self.entry)}"] if reads_key else []),
             f"        timestamp = {self.written(f'{timestamp}(value)', self.entry)}",
             # Whatever is unusual drops the whole batch here: the ordinary way knows which record is to blame.
@@ -100,9 +108,10 @@ class _FoldingWriter(Writer):
         after = [
             "        if timestamp > highest:",
             "            highest = timestamp",
-            # A time beyond a window may bring the watermark to its end: all bounds are looked up anew.
-            f"            if {' or '.join(f'timestamp >= high{n}' for n in exits)}:",
+            # All bounds are looked up anew.
+            f"            if {' or '.join(f'timestamp >= limit{n}' for n in exits)}:",
             f"                {no_bounds}",
+            *(f"                limit{n} = {LATEST_MS}" for n in exits),
             *(() if self.all_come else [f"        el{EARLY[0]}", INDENT * 2 + EARLY[1]]),
             f"    return highest, ({''.join(f'late{n}, ' for n in exits)}), {self.counts()}",
         ]
@@ -121,11 +130,17 @@ class _FoldingWriter(Writer):
             *(self._reading_key(id, n, value) if rekeys else ()),
             f"if low{n} <= timestamp < high{n}:",
             f"    {adding(group=f'group{n}')}",
+            # Values out of order go to and fro between two windows.
+            f"elif low_before{n} <= timestamp < high_before{n}:",
+            f"    {adding(group=f'before{n}')}",
             "else:",
             *([INDENT + line for line in EARLY] if looks else ()),
             f"    begins, ends, group = place{n}(timestamp, {stamp})",
             "    if begins < ends:",
+            f"        low_before{n}, high_before{n}, before{n} = low{n}, high{n}, group{n}",
             f"        low{n}, high{n}, group{n} = begins, ends, group",
+            f"        first = high_before{n} if low_before{n} < high_before{n} < ends else ends",
+            f"        limit{n} = first + {self.disorder_ms}",
             "    if group is None:",
             f"        late{n}.append(({value}, {key}, timestamp, {stamp}, ~rest.__length_hint__()))",
             "    else:",

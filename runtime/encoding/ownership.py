@@ -53,15 +53,23 @@ class OwnValues:
         if self._as_it_is != "nothing":
             kinds = {*map(type, values)}  # once for all that is asked of them: a value costs as much as 20 ns for it
             if self._kinds is None or kinds <= self._kinds:
-                if kinds <= SCALARS or self._are_nobody_elses(values):
+                if kinds <= SCALARS or self._are_nobody_elses(values, kinds):
                     return values
                 return self.read(encode_all(self.serde.serde, values))
         if self.serde.are_plain(values):
             return values
         return self.read(encode_all(self.serde.serde, values))
 
-    def _are_nobody_elses(self, values: list[Any]) -> bool:
-        return (self._as_it_is == "all" or are_unchangeable(values)) and are_as_declared(values)
+    def _are_nobody_elses(self, values: list[Any], kinds: set[type]) -> bool:
+        if self._as_it_is == "all":
+            return are_as_declared(values, kinds)
+        if len(kinds) == 1:
+            (kind,) = kinds
+            # Mostly all parts are scalars, and of the types that their class declares, which is soon told.
+            has_scalars = _told_by_types(kind)
+            if has_scalars is not None and has_scalars(values):
+                return True
+        return are_unchangeable(values, kinds) and are_as_declared(values, kinds)
 
     def read(self, data: list[bytes | None]) -> list[Any]:
         """Return the values of bytes, of which each reader has its own; None stays None."""
@@ -83,8 +91,10 @@ class OwnValues:
                     group[key] = [*islice(parts, len(found))]
 
 
-def are_as_declared(values: list[Any]) -> bool:
+def are_as_declared(values: list[Any], kinds: set[type] | None = None) -> bool:
     """Whether no record has an int where its class declares a float: its bytes would bring a float back.
+
+    `kinds` are the types of the values, where they are known.
 
     >>> from typing import NamedTuple
     >>> class Trip(NamedTuple):
@@ -92,11 +102,12 @@ def are_as_declared(values: list[Any]) -> bool:
     >>> are_as_declared([Trip(1.0), "else"]), are_as_declared([Trip(1)])
     (True, False)
     """
-    for kind in set(map(type, values)) - SCALARS:
+    kinds = {*map(type, values)} if kinds is None else kinds
+    for kind in kinds - SCALARS:
         floats, records = _declared_parts(kind)
         if not floats and not records:
             continue
-        of_kind = [value for value in values if type(value) is kind]
+        of_kind = _of_kind(values, kind, kinds)
         if any(int in map(type, map(read, of_kind)) for read in floats):
             return False
         if not all(are_as_declared([*map(read, of_kind)]) for read in records):
@@ -107,14 +118,56 @@ def are_as_declared(values: list[Any]) -> bool:
 @lru_cache(maxsize=256)
 def _declared_parts(kind: type) -> tuple[list[attrgetter[Any]], list[attrgetter[Any]]]:
     """Return what reads the parts of a class that are floats, or records that may have some."""
-    try:
-        hints = get_type_hints(kind) if _is_record(kind) else {}
-    except Exception:  # a name that is not there any more tells nothing
-        return [], []
-    among = {name: {*get_args(hint)} or {hint} for name, hint in hints.items()}
+    among = _declared_types(kind)
     floats = [attrgetter(name) for name, kinds in among.items() if float in kinds and int not in kinds]
     records = [attrgetter(name) for name, kinds in among.items() if any(map(_is_record, kinds))]
     return floats, records
+
+
+def _declared_types(kind: type) -> dict[str, set[object]]:
+    """Return the types that each part of a record may be of, by its class."""
+    try:
+        hints = get_type_hints(kind) if _is_record(kind) else {}
+    except Exception:  # a name that is not there any more tells nothing
+        return {}
+    return {name: {*get_args(hint)} or {hint} for name, hint in hints.items()}
+
+
+@lru_cache(maxsize=256)
+def _told_by_types(kind: type) -> Callable[[list[Any]], bool] | None:
+    """Return what tells of records that nobody can change whether all parts are scalars as their class declares.
+
+    >>> class Trip(msgspec.Struct, frozen=True):
+    ...     km: float
+    ...     by: str | None
+    >>> has_scalars = _told_by_types(Trip)
+    >>> has_scalars([Trip(1.0, None)]), has_scalars([Trip(1.0, "car"), Trip(1, "car")]), _told_by_types(list)
+    (True, False, None)
+    """
+    if readers_of(kind) is None:
+        return None
+    declared = _declared_types(kind)
+    scalars: list[Any] = [*SCALARS]
+    tests = []
+    for name in _names_of(kind):
+        kinds = declared.get(name, set())
+        among: Collection[Any] = kinds if kinds and kinds <= SCALARS else SCALARS - {int} if float in kinds else ()
+        told = " or ".join(f"kind(value.{name}) is kind{scalars.index(one)}" for one in among)
+        tests.append(f"({told or f'kind(value.{name}) in SCALARS'})")
+    parameters = "".join(f", kind{number}=scalars[{number}]" for number in range(len(scalars)))
+    namespace: dict[str, Any] = {"scalars": scalars, "SCALARS": SCALARS}
+    # Comparisons that end with the first one that fails, and make nothing: two thirds of what a tuple of types takes.
+    lines = [
+        f"def has_scalars(values, kind=type{parameters}):",
+        "    for value in values:",
+        f"        if not ({' and '.join(tests) or 'True'}):",
+        "            return False",
+        "    return True",
+    ]
+    # The names are those of attributes.
+    exec("\n".join(lines), namespace)
+    found: Callable[[list[Any]], bool] = namespace["has_scalars"]
+    return found
 
 
 def _is_record(kind: object) -> bool:
@@ -124,15 +177,20 @@ def _is_record(kind: object) -> bool:
     return issubclass(kind, msgspec.Struct) or is_dataclass(kind) or hasattr(kind, "_fields") or hasattr(kind, ATTRS)
 
 
-def are_unchangeable(values: list[Any]) -> bool:
-    """Whether nobody can change any of these values in place.
+def _of_kind(values: list[Any], kind: type, kinds: set[type]) -> list[Any]:
+    return values if len(kinds) == 1 else [value for value in values if type(value) is kind]
+
+
+def are_unchangeable(values: list[Any], kinds: set[type] | None = None) -> bool:
+    """Whether nobody can change any of these values in place; `kinds` are their types, where they are known.
 
     >>> are_unchangeable([(1, "a"), (2, None)]), are_unchangeable([(1, []), (2, [])])
     (True, False)
     """
     # Part by part over the whole column, as `is_plain` is for one value: there may be many.
-    for kind in set(map(type, values)) - SCALARS:
-        of_kind = [value for value in values if type(value) is kind]
+    kinds = {*map(type, values)} if kinds is None else kinds
+    for kind in kinds - SCALARS:
+        of_kind = _of_kind(values, kind, kinds)
         if kind is tuple:
             if not all(isinstance(value, tuple) and are_unchangeable([*value]) for value in of_kind):
                 return False
@@ -141,10 +199,10 @@ def are_unchangeable(values: list[Any]) -> bool:
         if readers is None:
             return False
         # Most parts are scalars, and their types are soon told: the others are looked at, part by part.
-        kinds = zip(*_kinds_of_parts(kind)(of_kind), strict=True)
+        of_parts = zip(*_kinds_of_parts(kind)(of_kind), strict=True)
         if not all(
             SCALARS.issuperset(each) or are_unchangeable([*map(read, of_kind)])
-            for read, each in zip(readers, kinds, strict=True)
+            for read, each in zip(readers, of_parts, strict=True)
         ):
             return False
     return True
@@ -153,10 +211,15 @@ def are_unchangeable(values: list[Any]) -> bool:
 @lru_cache(maxsize=256)
 def _kinds_of_parts(kind: type) -> Callable[[list[Any]], set[tuple[type, ...]]]:
     """Return what tells the types of the parts of records of a class, all that there are together."""
-    names = kind._fields if hasattr(kind, "_fields") else kind.__struct_fields__  # type: ignore[attr-defined]
     namespace: dict[str, Any] = {}
     # Written out, which takes half as long as a call for each part; the names are those of attributes.
-    parts = "".join(f"type(value.{name}), " for name in names)
+    parts = "".join(f"type(value.{name}), " for name in _names_of(kind))
     exec(f"def kinds(values):\n    return {{({parts}) for value in values}}", namespace)
     found: Callable[[list[Any]], set[tuple[type, ...]]] = namespace["kinds"]
     return found
+
+
+def _names_of(kind: type) -> tuple[str, ...]:
+    """Return the names of the parts of a record that nobody can change."""
+    names: tuple[str, ...] = kind._fields if hasattr(kind, "_fields") else kind.__struct_fields__  # type: ignore[attr-defined]
+    return names

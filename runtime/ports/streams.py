@@ -42,6 +42,10 @@ def contradicted(config: StreamConfig, said: Mapping[str, object]) -> str | None
     return next((name for name, wanted in said.items() if wanted and wanted != getattr(config, name)), None)
 
 
+METRICS_CONFIG = StreamConfig(retention_ms=7 * 86_400_000)
+"""The configuration of the stream to which an application writes its metrics: a week of them is kept."""
+
+
 class Control(msgspec.Struct, frozen=True, array_like=True):
     """The watermark (ms) that a producer says after the records beside it; MAX_TIMESTAMP when it has ended.
 

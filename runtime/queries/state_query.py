@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from operators.core.durations import Duration, whole_ms
+from operators.core.sites import here
+from planner.model.errors import refuse
 from runtime.model.clock import SystemClock, monotonic_ms
 from runtime.model.errors import SamzaError
 from runtime.ports.environment import Environment, LiveEnvironment, QueryableEnvironment
@@ -22,10 +25,12 @@ PATIENCE_MS = 5_000
 LOOK_MS = 5.0
 """The time between two looks for a commit."""
 _NOTHING = object()
+Values = list[Any]
+"""The values of a list: the class below has a `list` of its own."""
 
 
 class QueriedState:
-    """The committed state of one operator: `get` one key, or go through a `range` of them.
+    """The committed state of one operator: `get` one key, its `list` or `map`, or go through a `range` of keys.
 
     The state of windows is what they have come to so far, each a `Pane` that says so by its timing.
 
@@ -110,6 +115,65 @@ class QueriedState:
         self._query.wait_for(at_least, timeout_ms)
         with self._query.snapshot() as snapshot:
             yield from filter(None, self.scanned(snapshot, start, end))
+
+    def list(
+        self, key: object, name: str, *, at_least: Mapping[str, int] | None = None, timeout_ms: Duration = PATIENCE_MS
+    ) -> Values:
+        """Return the values of the list that `context.list(name)` is for a key, as of the newest commit, or [].
+
+        Raises PlanError where the operator is no `process`, and SamzaError as `get` does.
+
+        >>> from samza_dsl import App, query
+        >>> app = App("example")
+        >>> read = app.input("numbers", value=int, timestamp=lambda n: n)
+        >>> numbers = read.partition_by(lambda n: n % 2, partitions=1)
+        >>> def remember(number, context):
+        ...     context.list("seen").append(number)
+        ...     context.map("squares")[number] = number * number
+        ...     return []
+        >>> numbers.process(remember, op_id="remember").send_to(app.output("none"))
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = app.run(folder, bind={"numbers": [1, 2, 3]})
+        ...     with query(app, folder) as found:
+        ...         found.state("remember").list(1, "seen"), found.state("remember").map(1, "squares")
+        ([1, 3], {1: 1, 3: 9})
+        """
+        self._check_collections(name)
+        self._query.wait_for(at_least, timeout_ms)
+        with self._query.snapshot() as snapshot:
+            return self.collected(snapshot, key, name, self.shape.listed)
+
+    def map(
+        self, key: object, name: str, *, at_least: Mapping[str, int] | None = None, timeout_ms: Duration = PATIENCE_MS
+    ) -> dict[Any, Any]:
+        """Return the map that `context.map(name)` is for a key, as of the newest commit, or {}; else as `list` does."""
+        self._check_collections(name)
+        self._query.wait_for(at_least, timeout_ms)
+        with self._query.snapshot() as snapshot:
+            return dict(self.collected(snapshot, key, name, self.shape.mapped))
+
+    def collected(
+        self,
+        snapshot: StateSnapshot,
+        key: object,
+        name: str,
+        read: Callable[[StateSnapshot, int, bytes, str], Iterator[Any]],
+        most: int | None = None,
+    ) -> Values:
+        """Return what a list or a map of a key has in a snapshot, as `read` yields it; at most so many entries."""
+        shape, data = self.shape, self.shape.key.encode(key)
+        tasks = snapshot.tasks(shape.operator)
+        likely = shape.likely(key, data, max(tasks, default=0) + 1)
+        each = (read(snapshot, task, data, name) for task in sorted(tasks, key=lambda task: task != likely))
+        return next(filter(None, ([*islice(entries, most)] for entries in each)), [])
+
+    def _check_collections(self, name: str) -> None:
+        if self.shape.collections is None:
+            wrong = f"{self.shape.kind} {self.shape.operator!r} has no lists and maps of a key"
+            raise refuse(here(), wrong, "get(key), or the id of a process")
+        if not name:
+            raise refuse(here(), "a list or a map without a name is none", "the name that context.list(name) has")
 
     def scanned(self, snapshot: StateSnapshot, start: Any, end: Any) -> Iterator[tuple[Any, Any] | None]:
         """Yield keys and their states as a snapshot has them, task by task; None for a key that is not in the range."""

@@ -30,7 +30,7 @@ LOOKED_AT, LOOK_FOR_MS = 20_000, 500.0
 """The entries, and the time, after which a page ends though it is not full: keys outside of the range are looked at."""
 HELD_MS, MOST_HELD = 30_000.0, 16
 """The time for which a range waits for its next page to be asked for, and the number of ranges that do at once."""
-PARAMETERS = ("key", "from", "to", "limit", "page", "at_least", "timeout_ms")
+PARAMETERS = ("key", "list", "map", "from", "to", "limit", "page", "at_least", "timeout_ms")
 MISSING = object()
 
 
@@ -146,6 +146,8 @@ class StateDesk:
         shape = state.shape
         if extra := said.keys() & {"from", "to", "limit"}:
             raise NoAnswer(400, f"{min(extra)}= is about a range; write instead: key= alone")
+        if said.keys() & {"list", "map"}:
+            return self._collected(state, said)
         candidates = keys_of(shape.key, said["key"])
         with self._query.snapshot() as snapshot:
             for key in candidates:
@@ -158,7 +160,39 @@ class StateDesk:
         key = _key(shape.key, candidates[0])
         return StateAnswer(404, f'{{"operator":{_text(shape.operator)},"key":{key},"error":"it has no state"}}\n')
 
+    def _collected(self, state: QueriedState, said: Mapping[str, bytes]) -> StateAnswer:
+        """Return the list or the map of a key; raises `NoAnswer` for one of more entries than an answer has."""
+        shape, is_list = state.shape, "list" in said
+        if shape.collections is None or (is_list and "map" in said):
+            instead = "key= alone" if shape.collections is None else "list= or map="
+            raise NoAnswer(400, f"{shape.operator!r} can't be asked so; write instead: {instead}")
+        kind = "list" if is_list else "map"
+        name = said[kind].decode("utf-8", "replace")
+        if not name:
+            raise NoAnswer(400, f"{kind}= has no name; write instead: {kind}=NAME, as context.{kind}(NAME) has it")
+        candidates = keys_of(shape.key, said["key"])
+        with self._query.snapshot() as snapshot:
+            for key in candidates:
+                try:
+                    read = shape.listed if is_list else shape.mapped
+                    found = state.collected(snapshot, key, name, read, LOOKED_AT + 1)
+                except (TypeError, ValueError) as error:  # what its serde or its partitioner takes for no key
+                    raise NoAnswer(400, f"key={said['key']!r} is no key of {shape.operator!r}: {error}") from None
+                if found:
+                    break
+        told = f'{{"operator":{_text(shape.operator)},"key":{_key(shape.key, key)},"{kind}":{_text(name)}'
+        if len(found) > LOOKED_AT:
+            raise NoAnswer(400, f"{kind} {name!r} has over {LOOKED_AT:,} entries; write instead: query(app, data)")
+        if not found:
+            return StateAnswer(404, f'{told},"error":"it has no entries"}}\n')
+        if is_list:
+            return StateAnswer(200, f"{told},{_value(found)}}}\n")
+        entries = (f'{{"key":{_key(shape.value, at)},{_value(value)}}}' for at, value in found)
+        return StateAnswer(200, f'{told},"entries":[{",".join(entries)}]}}\n')
+
     async def _first_page(self, state: QueriedState, said: Mapping[str, bytes]) -> StateAnswer:
+        if extra := said.keys() & {"list", "map"}:
+            raise NoAnswer(400, f"{min(extra)}= is of one key; write instead: key=...&{min(extra)}=...")
         bounds = [keys_of(state.shape.key, said[name])[0] if name in said else None for name in ("from", "to")]
         limit = _number(said, "limit", PAGE, MOST_IN_PAGE)
         if len(self._ranges) >= MOST_HELD:
@@ -298,11 +332,14 @@ def _number(said: Mapping[str, bytes], name: str, unsaid: int, most: int) -> int
 
 def _entry(shape: StateShape, key: Any, state: Any) -> str:
     """Return a key and its state as the fields of a JSON object; where that has no JSON, it says why."""
+    return f'"key":{_key(shape.key, key)},{_value(state)}'
+
+
+def _value(state: Any) -> str:
     try:
-        told = f'"value":{to_json(state).decode()}'
+        return f'"value":{to_json(state).decode()}'
     except Exception as error:  # a user's own class may raise anything
-        told = f'"error":{_text(f"its state has no JSON: {error}")}'
-    return f'"key":{_key(shape.key, key)},{told}'
+        return f'"error":{_text(f"its state has no JSON: {error}")}'
 
 
 def _key(serde: Serde, key: Any) -> str:

@@ -14,6 +14,7 @@ from operators.joins.own_table import OwnTable
 from operators.partition_by import PartitionBy, Partitioner, hash_
 from operators.process import Process
 from operators.scan import Scan
+from operators.state.key_collections import LIST, MAP, place_of
 from operators.state.keyed_state import STATE, loaded
 from operators.task import UserTask
 from operators.windows.window import Window
@@ -63,7 +64,11 @@ class KeyBounds(NamedTuple):
 
 
 class StateShape(NamedTuple):
-    """The stored state of an operator by key; a key of `windows` may have several of them, each of which is a pane."""
+    """The stored state of an operator by key; a key of `windows` may have several of them, each of which is a pane.
+
+    `collections` are the lists and maps of a key, by kind, with the forms of their values where these are declared;
+    None where the operator has no such.
+    """
 
     operator: str
     kind: str
@@ -72,6 +77,7 @@ class StateShape(NamedTuple):
     entries: tuple[EntryShape, ...]
     by: Partitioner = hash_
     windows: bool = False
+    collections: Mapping[bytes, Mapping[str, Form | None]] | None = None
 
     def likely(self, key: object, data: bytes, tasks: int) -> int:
         """Return the task that has a key where nothing but the partitioner has decided it."""
@@ -84,6 +90,30 @@ class StateShape(NamedTuple):
                 stored = snapshot.get(self.operator, task, ahead + data)
                 if stored is not None:
                     yield from entries.read(key, entries.numbers_at(ahead), self.value.decode(stored))
+
+    def listed(self, snapshot: StateSnapshot, task: int, data: bytes, name: str) -> Iterator[Any]:
+        """Yield the values of a list that a key has in a task, in their order."""
+        form = self._form(LIST, name)
+        # The first entry, which has no index, is of the list's bounds.
+        return (loaded(form, stored) for at, stored in self._collected(snapshot, task, LIST, data, name) if at)
+
+    def mapped(self, snapshot: StateSnapshot, task: int, data: bytes, name: str) -> Iterator[tuple[Any, Any]]:
+        """Yield the keys and values of a map that a key has in a task, in the order of the bytes of its keys."""
+        form, decode = self._form(MAP, name), self.value.decode
+        return (
+            (decode(at), loaded(form, stored[0])) for at, stored in self._collected(snapshot, task, MAP, data, name)
+        )
+
+    def _form(self, kind: bytes, name: str) -> Form | None:
+        assert self.collections is not None, "who asks for a list or a map has looked whether there are such"
+        return self.collections[kind].get(name)
+
+    def _collected(
+        self, snapshot: StateSnapshot, task: int, kind: bytes, data: bytes, name: str
+    ) -> Iterator[tuple[bytes, Any]]:
+        place = place_of(kind, data, name)
+        for at, stored in snapshot.between(self.operator, task, place, beyond(place)):
+            yield at[len(place) :], self.value.decode(stored)
 
     def _ahead(self, snapshot: StateSnapshot, task: int, entries: EntryShape) -> Iterator[bytes]:
         """Yield all bytes that lie ahead of keys; one entry is looked at of those that share them."""
@@ -153,7 +183,13 @@ def _of_one(first: bytes, form: Form | None) -> tuple[EntryShape, ...]:
 
 def _of_key(graph: Graph, id: str, key: Serde) -> StateShape:
     state = next(found[id].state for kind in KEYED if id in (found := graph.of(kind)))
-    return StateShape(id, graph.specs[id].kind, key, Evolving(), _of_one(STATE, form_of(state)))
+    made = StateShape(id, graph.specs[id].kind, key, Evolving(), _of_one(STATE, form_of(state)))
+    processes = graph.of(Process)
+    if id not in processes:
+        return made
+    declared = {LIST: processes[id].lists, MAP: processes[id].maps}
+    forms = {kind: {name: form_of(one) for name, one in said.items()} for kind, said in declared.items()}
+    return made._replace(collections=forms)
 
 
 def _of_table(graph: Graph, id: str, key: Serde) -> StateShape:

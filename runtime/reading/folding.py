@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from operators.core.base import LATEST_MS, Batch
+from operators.core.base import LATEST_MS, Batch, Key
 from operators.partition_by import PartitionBy
 from operators.windows.partials import Folds
 from operators.windows.window import Window
 from operators.windows.window_groups import Grouped, Groups
 from operators.windows.window_types import WindowType
-from planner.codegen.folding import windows_at
+from planner.codegen.folding import carried_key, windows_at
 from planner.codegen.fusion import compile_source
 from planner.model.graph import Graph
 from planner.model.plan import SegmentPlan
@@ -70,6 +70,7 @@ class FoldingSegment:
     def __init__(self, plan: SegmentPlan, functions: Mapping[str, Mapping[str, Any]], graph: Graph) -> None:
         self.function, self.filename = compile_source(plan.folding, f"{plan.entry}, folding", functions)
         self._disorder_ms = graph.inputs[plan.entry].max_disorder_ms
+        self._carries = carried_key(graph, plan.entry) is not None
         self.grouped: set[str] = set()
         """The repartitionings before which values are grouped for the windows behind."""
         self._windows: dict[str, Window] = {}
@@ -84,6 +85,7 @@ class FoldingSegment:
                 self._kinds[exit.id] = str
                 if graph.of(PartitionBy)[exit.id].combines is None:
                     self.grouped.add(exit.id)
+        self._needs_key = len(self._rekeyed) < len(self._windows)
         self.hands_on = self.grouped.issuperset(self._windows)
         """Whether all that it groups goes on to stages behind, and nothing to state of this task."""
 
@@ -94,10 +96,10 @@ class FoldingSegment:
 
         They go into `shared` groups, if there are any; their keys are checked when all readers are through.
         """
-        kind = None if keys is None else keys.kind
+        kind = None if keys is None or self._carries else keys.kind
         # The loop compares a key's type once and holds keys as themselves; without a known type it can't, and
-        # the columns go the ordinary way.
-        if kind is None and len(self._rekeyed) < len(self._windows):
+        # the columns go the ordinary way. Keys that records carry are made a column of held ones before it.
+        if kind is None and self._needs_key and not self._carries:
             return None
         disorder_ms = self._disorder_ms
         kinds = kind, *self._kinds.values()
@@ -105,14 +107,17 @@ class FoldingSegment:
         groups = shared.groups if shared is not None and is_shared else self._groups()
         places = [one.place for one in groups.values()]
         try:
-            highest, lates, counted = self.function(batch.values, kinds, watermark + disorder_ms, *places)
+            held = _held(batch, keys) if self._needs_key and self._carries else None
+            highest, lates, counted = self.function(batch.values, held, kinds, watermark + disorder_ms, *places)
             # Such a time is malformed, and whose record it is only the ordinary way finds out.
             if highest > LATEST_MS:
                 return None
             if not is_shared:
                 self._check_held(groups, keys, kind)
             rows = zip(groups, lates, strict=True)
-            late_rows = [_late_rows(found, cast(KeySerde, self._rekeyed.get(id, keys)), batch) for id, found in rows]
+            late_rows = [
+                _late_rows(found, self._rekeyed.get(id, None if self._carries else keys), batch) for id, found in rows
+            ]
         except Exception as error:  # the ordinary way tells what it is, and of which row
             self._learn(error)
             return None
@@ -143,6 +148,8 @@ class FoldingSegment:
     def _check_held(self, groups: Mapping[str, Groups], keys: KeySerde | None, kind: type | None) -> None:
         """Raise where keys, whose type the loop has looked at, are not held as themselves."""
         for id, each in groups.items():
+            if self._carries and id not in self._rekeyed:
+                continue
             serde, kind_here = self._rekeyed.get(id, keys), self._kinds.get(id, kind)
             assert serde is not None and kind_here is not None
             for group in each.by_slots.values():
@@ -158,13 +165,21 @@ class FoldingSegment:
                 self._kinds[[*self._windows][exit]] = kind
 
 
-def _late_rows(rows: Sequence[tuple[Any, Any, int, int, int]], keys: KeySerde, batch: Batch) -> Batch:
+def _held(batch: Batch, keys: KeySerde | None) -> list[Key | None]:
+    """Return the keys that records carry as they are held; raises ValueError where one has none."""
+    if keys is None or batch.keys is None or None in batch.keys:
+        raise ValueError("a record has no key")
+    return keys.load(batch.keys)
+
+
+def _late_rows(rows: Sequence[tuple[Any, Any, int, int, int]], keys: KeySerde | None, batch: Batch) -> Batch:
+    """Return late rows as a batch; without a serde their keys are held already."""
     if not rows:
         return Batch([])
     values, read_keys, timestamps, stamps, places = map(list, zip(*rows, strict=True))
     return Batch(
         values,
-        keys=keys.hold(read_keys),
+        keys=read_keys if keys is None else keys.hold(read_keys),
         timestamps=timestamps,
         stamps=stamps,
         offsets=batch.offsets and [batch.offsets[place] for place in places],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, repeat
 from threading import Lock
@@ -76,8 +76,10 @@ class Relay:
         # Encoding is left for the case that a dead letter asks for the row: few rows ever become one. Not where the
         # functions that fail may have changed a value by then.
         if self._asked and not self.values.are_plain(values) and not are_unchangeable(values):
-            return batch, Relayed(self, encode_all(self.values.serde, values), batch.keys, are_bytes=True)
-        return batch, Relayed(self, values, batch.keys)
+            return batch, Relayed(
+                self, encode_all(self.values.serde, values), batch.keys, batch.headers, are_bytes=True
+            )
+        return batch, Relayed(self, values, batch.keys, batch.headers)
 
     def take_grouped(self, limit: int) -> Grouped | None:
         """Return the first rows where they are grouped, about `limit` in all; None where they are not."""
@@ -198,13 +200,15 @@ class Relayed:
     relay: Relay
     values: list[Any]
     keys: list[Any] | None
+    headers: list[Mapping[str, bytes] | None] | None = None
     are_bytes: bool = False
 
     def row(self, index: int) -> Batch:
         """Return the one at `index`, as bytes."""
         relay, value = self.relay, self.values[index]
         key = None if self.keys is None else relay.keys.encode_all([self.keys[index]])
-        return Batch([value] if self.are_bytes else encode_all(relay.values.serde, [value]), key)
+        headers = None if self.headers is None else [self.headers[index]]
+        return Batch([value] if self.are_bytes else encode_all(relay.values.serde, [value]), key, headers=headers)
 
 
 def encoded(rows: Batch, values: KeySerde, keys: KeySerde) -> Batch:

@@ -60,7 +60,7 @@ from runtime.ports.environment import AudibleEnvironment, Environment, LiveEnvir
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.store import TaskStore
 from runtime.ports.stream_values import values_of
-from runtime.ports.streams import Append, StreamConfig
+from runtime.ports.streams import METRICS_CONFIG, Append
 from runtime.queries.state_query import QueriedState, StateQuery, queryable
 from runtime.queries.state_requests import StateAnswer, StateDesk, StateRequest
 from runtime.reading.reader import Reader
@@ -79,8 +79,6 @@ from runtime.systems.log.environment import LogEnvironment
 
 METRICS_EVERY_MS = 10_000.0
 """The interval at which a container writes its numbers to a stream."""
-METRICS_KEPT_MS = 7 * 86_400_000
-"""The time for which these are kept where the stream was made for them."""
 LEAST_LOOK_MS, MOST_LOOK_MS = 10.0, 1_000.0
 """The interval at which rows are looked at that wait for others on their way to a sink."""
 WRITER = "samza-dsl-writer"
@@ -416,6 +414,8 @@ class Run:
                 one.add_done_callback(lambda one: None if one.cancelled() else self._loop.stop())
             environment = self._environment
             ear = environment.listener() if isinstance(environment, AudibleEnvironment) else None
+            # Who watches begins before the first record does: its function may be what never returns.
+            await asyncio.sleep(0)
             # Listened to before the first look: what is appended behind that look is heard.
             with self._loop.hearing(ear), collector_patient():
                 await self._loop.run()
@@ -451,7 +451,7 @@ class Run:
             self._environment.append([Append(stream, 0, snapshot)])
 
         def begin() -> None:
-            self._environment.create_stream(stream, StreamConfig(retention_ms=METRICS_KEPT_MS))
+            self._environment.create_stream(stream, METRICS_CONFIG)
 
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._sender, begin)

@@ -45,7 +45,7 @@ class Emitted:
         """Return the one at `index`, as bytes."""
         keys = KeySerde(self.graph.key_serde(self.operator) or Tagged())
         row = self.batch.row(index)
-        return Batch([letter_of(row.values[0])], keys=row.keys and keys.encode_all(row.keys))
+        return Batch([letter_of(row.values[0])], keys=row.keys and keys.encode_all(row.keys), headers=row.headers)
 
 
 LAST_CHECKED, MOST_CHECKED = 64, 128

@@ -23,6 +23,8 @@ UNSEEN_BYTES = 1_024
 """What a record takes beside its key and value, at most, but for headers."""
 
 
+OF_RECORD = "record."
+"""The beginning of the names of the headers of a dead letter that the record had itself."""
 LOOKED_AT = 1_000
 """Values of which it is counted how many are None: a `map` that returns nothing is seen by the first ones."""
 FIRST, NOTHING = "first values", "None among these"
@@ -194,8 +196,13 @@ class Outputs:
         self.handed.clear()
 
     def dead_letter(self, stream: str, row: Batch, headers: Mapping[str, bytes]) -> None:
-        """Append a record as it was stored; what never was, as that of a list, as JSON or as it is shown."""
+        """Append a record as it was stored; what never was, as that of a list, as JSON or as it is shown.
+
+        The headers that it had are beside those which tell of it, under names of their own.
+        """
         keys, value = row.keys or [None], row.values[0]
+        had = row.headers[0] if row.headers is not None else None
+        headers = {**{f"{OF_RECORD}{name}": content for name, content in (had or {}).items()}, **headers}
         stored = value if value is None or isinstance(value, bytes) else _shown(value)
         self.append((stream, 0), Batch([stored], [keys[0]], row.timestamps, None, None, [headers]))
 

@@ -424,8 +424,11 @@ class Task:
             return True
         # Asked at each step of the loop: only work in here, and what is told of event time, can change it.
         if self._has_due is None or self.thread is not None:
-            self._has_due = any(lane.chain.is_due(lane.watermark) for lane in self.lanes if lane.chain.operators)
+            self._has_due = self._is_due_by_event_time()
         return self._has_due
+
+    def _is_due_by_event_time(self) -> bool:
+        return any(lane.chain.is_due(lane.watermark) for lane in self.lanes if lane.chain.operators)
 
     @cached_property
     def clocked(self) -> list[Lane]:
@@ -451,6 +454,13 @@ class Task:
         return self.outputs.count + self.dirty_count >= self._options.max_uncommitted
 
     def _fire(self) -> Generator[None, None, None]:
+        # Once more where a lane that the firing had passed by went on between two slices: nobody else would fire what
+        # is due there by that, and nothing is taken in before it.
+        yield from self._fire_lanes()
+        while self._is_due_by_event_time():
+            yield from self._fire_lanes()
+
+    def _fire_lanes(self) -> Generator[None, None, None]:
         started = self._clock.elapsed_ms()
         for lane in self.lanes:
             self._fires, began = lane, self._clock.elapsed_ms()

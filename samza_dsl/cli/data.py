@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from runtime.model.errors import SamzaError
 from runtime.ports.environment import Environment
 from runtime.ports.streams import StreamConfig
 from runtime.run.run import open_environment
@@ -53,6 +54,14 @@ def options_in(path: Path | None) -> dict[str, object]:
         raise Mistake(f"--kafka-options {path} can't be read as TOML: {error}") from error
 
 
+def cluster_at(address: str, options: Mapping[str, object]) -> KafkaCluster:
+    """Return the cluster at an address; raises `Mistake` where that, or an option of its clients, names nothing."""
+    try:
+        return KafkaCluster(address, options)
+    except SamzaError as error:
+        raise Mistake(f"--environment: {error}") from None
+
+
 @contextmanager
 def opened(
     path: Path, address: str | None = None, options: Path | None = None, *, may_be_new: bool = False
@@ -69,7 +78,7 @@ def opened(
             f"there is no data directory at {path}: a run makes one, and `samza-dsl streams produce` too; "
             "say where it is with --data DIR, or name a Kafka cluster with --environment kafka://HOST:PORT"
         )
-    cluster = None if address is None else KafkaCluster(address, options_in(options))
+    cluster = None if address is None else cluster_at(address, options_in(options))
     with closing(open_environment(path, cluster)) as environment:
         yield environment
 

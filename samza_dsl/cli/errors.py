@@ -50,7 +50,10 @@ def told(*, whole: bool = False, loading: bool = False) -> Iterator[None]:
         # What is neither ours to say nor raised by the user's code is a bug of the library: its traceback is wanted
         # whole.
         if whole or not (expected or lines or isinstance(error, SyntaxError)):
-            raise
+            if not _logs_json():
+                raise
+            _log.error("%s", "".join(traceback.format_exception_only(error)).rstrip(), exc_info=error)
+            raise typer.Exit(FAILED) from None
         is_mistake = loading or isinstance(error, PlanError | CantLoad | Mistake | WrongSetting)
         # A PlanError names the line itself.
         _say(error, [] if isinstance(error, PlanError) else lines, named=not expected)
@@ -58,31 +61,36 @@ def told(*, whole: bool = False, loading: bool = False) -> Iterator[None]:
         raise typer.Exit(MISTAKEN if is_mistake else FAILED) from None
 
 
-def say_error(text: str) -> None:
-    """Print an error, with nothing in it that steers a terminal; where the log is of JSON, as a line of that."""
-    settings = logs.configured()
-    if settings is not None and settings.format == "json":
-        _log.error("%s", logs.redacted(text))
+def say_error(text: str, *following: str) -> None:
+    """Print an error and what follows it; where the log is of JSON, as one line of that.
+
+    The text has nothing in it that steers a terminal, and none of it shows a secret.
+    """
+    if _logs_json():
+        _log.error("%s", "\n".join([text, *following]))
         return
     colour = typer.colors.RED if sys.stderr.isatty() else None
     typer.echo(f"{typer.style('error:', fg=colour, bold=bool(colour))} {logs.redacted(text)}", err=True)
+    for line in following:
+        typer.echo(logs.redacted(line), err=True)
+
+
+def _logs_json() -> bool:
+    settings = logs.configured()
+    return settings is not None and settings.format == "json"
 
 
 def _say(error: Exception, lines: list[str], *, named: bool) -> None:
     told = traceback.format_exception_only(error) if named else str(error).splitlines() or [type(error).__name__]
     words = [line.rstrip("\n") for line in told]
     if isinstance(error, SyntaxError):
-        say_error("the application can't be read as Python:")
-        typer.echo("\n".join(words), err=True)
+        say_error("the application can't be read as Python:", *words)
         return
-    say_error("\n".join(map(plain, words)))
-    if lines:
-        typer.echo("\n".join(["in your program:", *lines]), err=True)
+    following = ["in your program:", *lines] if lines else []
     named_flags = {word.rstrip(":,;.") for line in words for word in line.split()}
-    for flag, where in SAID_ELSEWHERE.get({}).items():
-        if flag in named_flags:
-            typer.echo(f"{flag} is said by {where}", err=True)
+    following += [f"{flag} is said by {where}" for flag, where in SAID_ELSEWHERE.get({}).items() if flag in named_flags]
     commands = [word for line in words for word in COMMAND.findall(line)]
     where = WHERE_TYPED.get("")
     if where and any(where not in command for command in commands):
-        typer.echo(f"each of these commands takes {where}, as this one did", err=True)
+        following.append(f"each of these commands takes {where}, as this one did")
+    say_error("\n".join(map(plain, words)), *following)

@@ -21,10 +21,9 @@ from runtime.opening.rescaling import Scaled, scalings
 from runtime.opening.shared_run import starter_of
 from runtime.ports.environment import Environment
 from runtime.systems.host.addresses import address_of, is_local
-from runtime.systems.kafka.client.topic import KafkaCluster
 from runtime.watching.watcher import page_server
 from samza_dsl.cli.checkpoint import AppArgument, known, named
-from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened, options_in
+from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, cluster_at, opened, options_in
 from samza_dsl.cli.errors import Mistake, told
 from samza_dsl.cli.output import Column, print_rows, say
 from samza_dsl.cli.run import ActionsOption, TracebackOption
@@ -192,7 +191,7 @@ def ui(
             raise Mistake(f"there is no data directory at {', '.join(missing)}: a run makes one")
         options = options_in(kafka_options) if addresses else {}
         room = ControlRoom(
-            [*places_of(directories, [KafkaCluster(one, options) for one in addresses])],
+            [*places_of(directories, [cluster_at(one, options) for one in addresses])],
             allow_actions=ui_allow_actions,
         )
         try:

@@ -12,10 +12,9 @@ import typer
 
 from planner.model.plan import Plan
 from runtime.systems.kafka.broker import broker as kafka_broker
-from runtime.systems.kafka.client.topic import KafkaCluster
 from samza_dsl.application.app import App
 from samza_dsl.application.loading import load_app
-from samza_dsl.cli.data import KafkaOption, options_in
+from samza_dsl.cli.data import KafkaOption, cluster_at, options_in
 from samza_dsl.cli.errors import FAILED, Mistake, told
 from samza_dsl.cli.output import Column, print_rows, say
 from samza_dsl.cli.run import AppArgument
@@ -93,7 +92,7 @@ def topics(
             raise Mistake(
                 "--apply asks brokers, and allows somebody: leave --offline out, and add --principal User:NAME"
             )
-        cluster = KafkaCluster(environment, options_in(kafka_options))
+        cluster = cluster_at(environment, options_in(kafka_options))
         there = {} if offline else asyncio.run(needed.found_on(cluster))
         needs = needed.needs_of(_planned(app, there), cluster, principal)
         if apply:

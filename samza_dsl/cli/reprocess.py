@@ -28,11 +28,19 @@ from runtime.run.run import run_blocking
 from runtime.run.settings import RunSettings
 from runtime.spark.session import Spark
 from runtime.systems.connectors.schemes import connected_source
-from runtime.systems.kafka.client.topic import KafkaCluster
 from samza_dsl.application.app import App
 from samza_dsl.application.reprocessing import NAME, ReprocessRequest, reprocessed
 from samza_dsl.application.run_request import RunRequest, ended, run_live
-from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, config_of, opened, options_in
+from samza_dsl.cli.data import (
+    DEFAULT,
+    DataOption,
+    EnvironmentOption,
+    KafkaOption,
+    cluster_at,
+    config_of,
+    opened,
+    options_in,
+)
 from samza_dsl.cli.errors import FAILED, Mistake, told
 from samza_dsl.cli.output import Column, print_rows, say
 from samza_dsl.cli.plan import plan_of
@@ -95,7 +103,7 @@ def reprocess(
         if master is not None and on is None:
             raise Mistake("--master is about Spark: add --on spark, or leave it out")
         options = options_in(kafka_options)
-        cluster = KafkaCluster(environment, options) if environment is not None else None
+        cluster = cluster_at(environment, options) if environment is not None else None
         said = [*_inputs_said(app, sources), *_outputs_said(app, "--to", outputs), *(bind or [])]
         bound = bindings_of(app, said, options, on=on)
         run = RunRequest(data, environment=cluster, bind=bound, live=True, containers=1 if on else containers)
@@ -140,7 +148,7 @@ def take_over(
         if not yes and not typer.confirm(f"Put {handover} in the place of all positions and state of {app.name!r}?"):
             raise Mistake("nothing was changed")
         options = options_in(kafka_options)
-        cluster = KafkaCluster(environment, options) if environment is not None else None
+        cluster = cluster_at(environment, options) if environment is not None else None
         bound = bindings_of(app, bind or [], options)
         app.take_over(handover, data, environment=cluster, at=places, bind=bound)
         say(f"{app.name} goes on from {handover}")
@@ -172,7 +180,7 @@ def fork(
     with told(whole=traceback):
         check_name(here(), "a fork", name)
         options = options_in(kafka_options)
-        cluster = KafkaCluster(environment, options) if environment is not None else None
+        cluster = cluster_at(environment, options) if environment is not None else None
         read = inputs_bound(new, _meant_for(new, old, bind), options)
         with opened(data, environment, kafka_options) as place:
             _fork(place, old, new, _AskedFork(name, at, inputs_bound(old, _meant_for(old, new, bind), options), read))

@@ -22,10 +22,10 @@ from runtime.systems.files.files import open_sink, open_source
 from runtime.systems.files.places.locations import is_remote
 from runtime.systems.files.places.tables import check_written_anywhere, into_table, only_on_spark
 from runtime.systems.host.addresses import address_of
-from runtime.systems.kafka.client.topic import KafkaCluster, topic_of
+from runtime.systems.kafka.client.topic import topic_of
 from samza_dsl.application.app import App
 from samza_dsl.application.run_request import RunRequest, served
-from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, options_in
+from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, cluster_at, options_in
 from samza_dsl.cli.errors import Mistake, told
 from samza_dsl.cli.settings import loaded
 
@@ -173,7 +173,7 @@ def run(
         sizing = _sizing_said(autosize, on is None and environment is None and not (until_now or drain))
         options = options_in(kafka_options)
         bound = bindings_of(app, bind or [], options, on=on, writes_directories=checkpoint is not None)
-        cluster = KafkaCluster(environment, options) if environment is not None else None
+        cluster = cluster_at(environment, options) if environment is not None else None
         served_at = _metrics_said(metrics, metrics_token_file, ready_lag, opentelemetry, ui, ui_allow_actions)
         is_short = until_now or drain
         request = RunRequest(data, environment=cluster, bind=bound, until_now=is_short, live=True, metrics=served_at)

@@ -60,19 +60,14 @@ LOG = {
 class Settled:
     """The settings of one command as it is called: each with its value and where that was said."""
 
-    def __init__(self, sources: Sources, loads: bool, whole: bool) -> None:
+    def __init__(self, sources: Sources, command: str, whole: bool) -> None:
         self.values: dict[str, Stated] = {}
         self.options: dict[str, Stated] = {}
         self._sources = sources
-        self._loads, self._whole = loads, whole
+        self._loads, self._logs, self._whole = command in LOADING, command in RUNS, whole
         self._apps: dict[str, App] = {}
         self._flags: dict[str, Stated] = {}
         self._name: str | None = None
-
-    @property
-    def loaded_name(self) -> str | None:
-        """The name of the application that the command has loaded."""
-        return next((app.name for app in self._apps.values()), None)
 
     def app(self, target: str) -> App:
         """Return the application of a file or module, loaded once, with the options that were said for it."""
@@ -88,13 +83,13 @@ class Settled:
         """Return the value of each parameter, given those that flags `given` say, for the application at `target`."""
         self._flags = {name: Stated(flags[name], f"--{name.replace('_', '-')}") for name in given}
         self._name = target
+        self._configure_log(flags)  # before the application is read: its mistakes are told in that form, too
         if target is not None and self._is_program(target):
             self.app(target)
+            self._configure_log(flags)
         found: dict[str, object] = {}
         for name, value in flags.items():
-            setting = self._sources.known[name]
-            unsaid = getattr(DEFAULTS, name) if name in Options.__struct_fields__ else value
-            said = self._said(setting) or Stated(unsaid, "default")
+            said = self._stated(name, value)
             self.values[name], found[name] = said, said.value
             if is_secret(name) and said.value is not None:
                 logs.hide(str(said.value))
@@ -127,6 +122,16 @@ class Settled:
         rows = [(name, _shown(name, said.value), said.where) for name, said in {**self.values, **self.options}.items()]
         kafka = [(f"kafka.{name}", _shown(name, said.value), said.where) for name, said in self.kafka().items()]
         return [*rows, *kafka]
+
+    def _configure_log(self, flags: Mapping[str, object]) -> None:
+        if self._logs:
+            form, level = (str(self._stated(name, flags[name]).value) for name in LOG)
+            loaded = [app.name for app in self._apps.values()]
+            logs.configure(form, level, {"app": loaded[0]} if loaded else {})
+
+    def _stated(self, name: str, unsaid: object) -> Stated:
+        default = getattr(DEFAULTS, name) if name in Options.__struct_fields__ else unsaid
+        return self._said(self._sources.known[name]) or Stated(default, "default")
 
     def _said(self, setting: Setting) -> Stated | None:
         """Return what a flag says, or else a variable or file; the names of a table are taken together."""
@@ -192,31 +197,32 @@ def settling(function: Callable[..., None], name: str = "") -> Callable[..., Non
 
     def command(ctx: typer.Context, **flags: object) -> None:
         whole = bool(flags.get("traceback"))
-        with told(whole=whole):
-            named, environment = ctx.obj or (None, os.environ)
-            known = declared()
-            settled = Settled(Sources(known.values(), file_of(named), environment), name in LOADING, whole)
-            token = _settled.set(settled)
-            elsewhere, typed = SAID_ELSEWHERE.set({}), WHERE_TYPED.set("")
-            try:
-                target = flags.get("target")
-                values = settled.settle(
-                    {one: value for one, value in flags.items() if one in settings and one in known},
-                    frozenset(one for one in settings & known.keys() if _is_given(ctx, one)),
-                    target if isinstance(target, str) else None,
-                )
-                SAID_ELSEWHERE.set(settled.elsewhere())
-                WHERE_TYPED.set(settled.where_typed())
-                if name in RUNS:
-                    app = settled.loaded_name
-                    fields = {} if app is None else {"app": app}
-                    logs.configure(str(values["log_format"]), str(values["log_level"]), fields)
-                function(**{one: value for one, value in {**flags, **values}.items() if one in own})
-            finally:
-                logs.unconfigure()
-                SAID_ELSEWHERE.reset(elsewhere)
-                WHERE_TYPED.reset(typed)
-                _settled.reset(token)
+        try:
+            with told(whole=whole):
+                settled_and_done(ctx, flags, whole)
+        finally:
+            logs.unconfigure()
+
+    def settled_and_done(ctx: typer.Context, flags: dict[str, object], whole: bool) -> None:
+        named, environment = ctx.obj or (None, os.environ)
+        known = declared()
+        settled = Settled(Sources(known.values(), file_of(named), environment), name, whole)
+        token = _settled.set(settled)
+        elsewhere, typed = SAID_ELSEWHERE.set({}), WHERE_TYPED.set("")
+        try:
+            target = flags.get("target")
+            values = settled.settle(
+                {one: value for one, value in flags.items() if one in settings and one in known},
+                frozenset(one for one in settings & known.keys() if _is_given(ctx, one)),
+                target if isinstance(target, str) else None,
+            )
+            SAID_ELSEWHERE.set(settled.elsewhere())
+            WHERE_TYPED.set(settled.where_typed())
+            function(**{one: value for one, value in {**flags, **values}.items() if one in own})
+        finally:
+            SAID_ELSEWHERE.reset(elsewhere)
+            WHERE_TYPED.reset(typed)
+            _settled.reset(token)
 
     parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
     parameters += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in {**own, **added}.values()]
@@ -238,7 +244,7 @@ def declared() -> dict[str, Setting]:
         if not isinstance(option, OptionInfo):
             continue  # an argument, the application
         is_table = str in _items(kind) and str(option.metavar).startswith("NAME=")
-        found[name] = Setting(name, TABLE if is_table else kind, OF_ONE_RUN.get(name, ""))
+        found[name] = Setting(name, TABLE if is_table else kind, OF_ONE_RUN.get(name, ""), option.min)
     return found
 
 

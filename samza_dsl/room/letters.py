@@ -12,6 +12,7 @@ from planner.model.plan import Plan
 from runtime.model.errors import SamzaError
 from runtime.ports.environment import Environment
 from runtime.ports.streams import Append
+from runtime.stage.outputs import OF_RECORD
 from samza_dsl.data.json_lines import partition_for
 from samza_dsl.data.records import StoredRecord, last_records, rows_of
 from samza_dsl.view.readable import text_of, time_of
@@ -146,7 +147,9 @@ def send_again(environment: Environment, plan: Plan, redrive: Redrive) -> str:
         partition = min(int(origin["partition"]), config.partitions - 1)
     else:
         partition = partition_for(record.key, record.offset, config.partitions)
-    headers = {SENT_AGAIN: place_of(redrive.stream, redrive.partition, redrive.offset).encode()}
+    own = {name: content for name, content in record.headers.items() if name.startswith(OF_RECORD)}
+    headers = {name.removeprefix(OF_RECORD): content for name, content in own.items()}
+    headers |= {SENT_AGAIN: place_of(redrive.stream, redrive.partition, redrive.offset).encode()}
     timestamps = None if record.timestamp is None else [record.timestamp]
     environment.append(
         [Append(redrive.to, partition, Batch([value], [record.key], timestamps, headers=[headers]))],

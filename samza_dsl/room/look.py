@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from math import inf
-from typing import NamedTuple
 
 import msgspec
 
@@ -126,11 +128,17 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     stages: tuple[str, ...] = ()
 
 
-class Interval(NamedTuple):
+@dataclass(frozen=True)
+class Interval:
     """The numbers of a run at two moments, between which rates are told."""
 
     before: RunMetrics
     now: RunMetrics
+
+    @cached_property
+    def by_operator(self) -> tuple[Mapping[str, list[OperatorMetrics]], Mapping[str, list[OperatorMetrics]]]:
+        """The numbers of each operator in all of its tasks, then and now: they are gone through once, however many."""
+        return _by_operator(self.before), _by_operator(self.now)
 
     @property
     def ms(self) -> float:
@@ -139,12 +147,12 @@ class Interval(NamedTuple):
 
     def per_second(self, operator: str, field: str) -> float:
         """Return the rate at which a count of an operator has grown, over all tasks."""
-        then, now = (_count(part, operator, field) for part in self)
+        then, now = (int(sum(getattr(one, field) for one in part.get(operator, ()))) for part in self.by_operator)
         return max(now - then, 0) * 1_000 / self.ms
 
     def durations(self, what: Timed, of: str = "") -> HistogramMetrics:
         """Return the durations that were counted between the two."""
-        then, now = (part.histogram(what, of) for part in self)
+        then, now = self.before.histogram(what, of), self.now.histogram(what, of)
         # A container that has died may have taken some with it that nobody was told of.
         counts = tuple(max(late - early, 0) for early, late in zip(then.counts, now.counts, strict=True))
         return msgspec.structs.replace(now, counts=counts, sum_ms=max(now.sum_ms - then.sum_ms, 0.0))
@@ -170,9 +178,7 @@ class Interval(NamedTuple):
 def look(plan: Plan, span: Interval, state: str, stores: tuple[StoreMetrics, ...], now_ms: int) -> Look:
     """Return a look at a run at the end of an interval, at a time of the wall clock."""
     now, commits = span.now, span.durations("commit")
-    by_id: dict[str, list[OperatorMetrics]] = {}
-    for one in now.operators:
-        by_id.setdefault(one.operator, []).append(one)
+    by_id = span.by_operator[1]
     sources = [one.id for one in plan.operators if family(one) == "source"]
     last = [one.id for one in plan.operators if one.terminal]
     between = {stream.name for stream in plan.streams if stream.role == "intermediate"}
@@ -264,18 +270,18 @@ def _alerts(span: Interval) -> Iterator[str]:
 
 def _growing(span: Interval) -> Iterator[tuple[str, int]]:
     """Yield the streams whose lag has grown, the longest first."""
-    then, now = (unread(part.inputs) for part in span)
+    then, now = unread(span.before.inputs), unread(span.now.inputs)
     grown = [(stream, lag) for stream, lag in now.items() if lag > then.get(stream, inf)]
     yield from sorted(grown, key=lambda one: -one[1])
 
 
 def edge_rates(plan: Plan, span: Interval) -> dict[tuple[str, str], str]:
     """Return the messages per second on the lines of a plan's picture, as these are named there."""
-    into = [target for _, target in edges(plan)]
+    into = Counter(target for _, target in edges(plan))
     known = {operator.id for operator in plan.operators}
     found = {}
     for source, target in edges(plan):
-        if source in known and (target not in known or into.count(target) > 1):
+        if source in known and (target not in known or into[target] > 1):
             last = source in known and plan.operator(source).terminal
             rate = span.per_second(source, "received" if last else "emitted")
         elif target in known:
@@ -364,8 +370,11 @@ def _stores(stores: tuple[StoreMetrics, ...]) -> Iterator[StoreLook]:
         yield StoreLook(store=name, tasks=len(held), entries=entries, bytes=size_bytes)
 
 
-def _count(metrics: RunMetrics, operator: str, field: str) -> int:
-    return sum(getattr(one, field) for one in metrics.operators if one.operator == operator)
+def _by_operator(metrics: RunMetrics) -> dict[str, list[OperatorMetrics]]:
+    found: dict[str, list[OperatorMetrics]] = {}
+    for one in metrics.operators:
+        found.setdefault(one.operator, []).append(one)
+    return found
 
 
 def _time_of(ms: float) -> str:

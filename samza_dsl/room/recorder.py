@@ -70,10 +70,10 @@ class Recorder:
                 began_ms = monotonic_ms()
                 self._heed(run)
                 found = self._take(run, "is stopping" if run.stopping else "runs")
-                spent_ms = monotonic_ms() - began_ms
+                rest_ms = max(LOOK_MS, LEAST_REST * (monotonic_ms() - began_ms))
                 # A disk that is slow holds nobody up.
-                await asyncio.to_thread(self._write, run.plan, found)
-                await sleep_ms(max(LOOK_MS, LEAST_REST * spent_ms))
+                await asyncio.to_thread(self._write, run.plan, found, rest_ms)
+                await sleep_ms(rest_ms)
         finally:
             state = "has failed" if run.failed else "was stopped" if run.stopping else "has ended"
             try:
@@ -139,7 +139,7 @@ class Recorder:
             self._looks.popleft()
         return look(run.plan, Interval(self._looks[0], metrics), state, self._stores, wall_clock_ms())
 
-    def _write(self, plan: Plan, found: Look) -> None:
+    def _write(self, plan: Plan, found: Look, rest_ms: float = 0.0) -> None:
         # At the end of a run, what was begun in a thread may still be under way.
         with self._told_once(), self._writing:
             if self._picture is not plan:
@@ -156,14 +156,15 @@ class Recorder:
                     picture=blake2b(content, digest_size=8).hexdigest(),
                 )
             now_ms = wall_clock_ms()
-            self._notes.put("look", _json({"run": self._identity, "at_ms": now_ms, "look": found}))
+            self._notes.put("look", _json({"run": self._identity, "at_ms": now_ms, "rest_ms": rest_ms, "look": found}))
             sample = _json(_sample(found, now_ms))
             if self._rings is None or len(sample) > self._rings[0].most_bytes:
                 return
             # So many fit that an hour does, however many operators there are.
             taken = -(-len(sample) // BLOCK_BYTES) + 1
             every_ms = max(SAMPLE_MS, KEPT_MS * taken * BLOCK_BYTES / HISTORY_BYTES)
-            if monotonic_ms() - self._sampled_ms >= every_ms:
+            # The last one is of the end, however short a run was.
+            if not rest_ms or monotonic_ms() - self._sampled_ms >= every_ms:
                 self._sampled_ms = monotonic_ms()
                 self._rings[0].append(sample)
 

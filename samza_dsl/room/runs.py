@@ -29,7 +29,7 @@ from samza_dsl.room.ring import RingReader, RingRecord
 from samza_dsl.view.readable import time_of, watermark_of
 
 SILENT_MS = 10_000.0
-"""The age of a look from which a run is said to be silent."""
+"""The time after which a run is said to be silent: since its last look, and the rest that it said it would have."""
 APPS_MS = 10_000.0
 """The interval between two looks for applications in an environment, which may be brokers'."""
 MOST_SAMPLES, MOST_EVENTS = 1_000, 500
@@ -81,7 +81,7 @@ class NotedRun:
         age_ms = wall_clock_ms() - told["at_ms"]
         if state in GONE_WORDS and not self.notes.is_alive():
             state = "was killed"
-        elif state in GONE_WORDS and age_ms > SILENT_MS:
+        elif state in GONE_WORDS and age_ms > SILENT_MS + told.get("rest_ms", 0.0):
             state = "is silent"
         return {**told, "id": self.id, "app": self.app, "place": str(self.place), "state": state, "age_ms": age_ms}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -22,6 +23,8 @@ _hidden: set[str] = set()
 """The secrets of this process, which no line may have."""
 _OWN = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 """The fields of a record that are not `extra=` of whoever logs."""
+_FIELDS = {"time", "level", "logger", "app", "container", "task", "operator", "error"}
+"""The fields that say where a line comes from, which no `extra=` may replace; Python itself refuses `message`."""
 
 
 class LogSettings(NamedTuple):
@@ -49,6 +52,7 @@ def configure(format: str, level: str, fields: Mapping[str, str] | None = None) 
     handler = LogHandler(_configured)
     root.addHandler(handler)
     root.setLevel(level.upper())
+    logging.captureWarnings(True)  # else Python writes them to standard error in lines of its own
 
 
 def configured() -> LogSettings | None:
@@ -60,6 +64,7 @@ def unconfigure() -> None:
     """Take back what `configure` has set, for who calls the command line within a program that goes on."""
     global _configured
     _configured = None
+    logging.captureWarnings(False)
     root = logging.getLogger()
     for handler in [one for one in root.handlers if isinstance(one, LogHandler)]:
         root.removeHandler(handler)
@@ -104,7 +109,9 @@ def line_of(record: logging.LogRecord, settings: LogSettings) -> str:
     task, operator = place_now()
     found |= {} if task is None else {"task": task}
     found |= {} if operator is None else {"operator": operator}
-    found |= {name: value for name, value in vars(record).items() if name not in _OWN and not name.startswith("_")}
+    own = {name: value for name, value in vars(record).items() if name not in _OWN and not name.startswith("_")}
+    # Who looks for an application's lines, or sorts them by time, has to find what it is and was.
+    found |= {f"extra.{name}" if name in _FIELDS else name: value for name, value in own.items()}
     if record.exc_info and record.exc_info[0] is not None:
         found["error"] = logging.Formatter().formatException(record.exc_info)
     if settings.format == "json":
@@ -115,7 +122,9 @@ def line_of(record: logging.LogRecord, settings: LogSettings) -> str:
 
 
 def _clean(value: object) -> object:
-    return value if isinstance(value, int | float | bool | None) else redacted(str(value))
+    # JSON has no NaN and no infinity: who reads a line with one can't read any of it.
+    is_plain = isinstance(value, int | bool | None) or (isinstance(value, float) and math.isfinite(value))
+    return value if is_plain else redacted(str(value))
 
 
 def _quoted(value: object) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
@@ -35,11 +35,15 @@ class WrongSetting(Exception):
 
 
 class Setting(NamedTuple):
-    """A setting's name, the type of its values, and why a file may not have it, where it is about one run alone."""
+    """A setting's name, the type of its values, and why a file may not have it, where it is about one run alone.
+
+    A number that it says is at least `least`.
+    """
 
     name: str
     kind: object
     refused_in_files: str = ""
+    least: float | None = None
 
     @property
     def variable(self) -> str:
@@ -235,7 +239,7 @@ class Sources:
                 raise WrongSetting(f"the variable {name} says no setting; did you mean {nearest[0]}?")
 
     def _nearest(self, key: str) -> str:
-        nearest = get_close_matches(key, self.known, n=1, cutoff=0.0)
+        nearest = get_close_matches(key, [*self.known, APPS, KAFKA], n=1, cutoff=0.0)
         return f"did you mean {nearest[0]!r}?" if nearest else "there are none here"
 
 
@@ -288,11 +292,34 @@ def converted(setting: Setting, value: object, where: str) -> object:
         # A variable is text and says a number by it; a file has types of its own, and says no number by a string.
         is_lenient = where.startswith(PREFIX)
         # Of text that is one choice of several, too: "4" is no number there.
-        return msgspec.convert(value, setting.kind, strict=not is_lenient, dec_hook=_path_of)
-    except (msgspec.ValidationError, ValueError) as error:
+        found: object = msgspec.convert(value, setting.kind, strict=not is_lenient, dec_hook=_path_of)
+    except msgspec.ValidationError:
         shown = "what is said" if is_secret(name) else f"{value!r}"
-        example = f"; write a quantity such as {UNITS[suffix][2]}" if suffix is not None and not is_text else ""
-        raise WrongSetting(f"{where}: {name} can't be {shown}: {error}{example}") from None
+        raise WrongSetting(f"{where}: {name} can't be {shown}: write {_written(setting)}") from None
+    except ValueError as error:
+        shown = "what is said" if is_secret(name) else f"{value!r}"
+        raise WrongSetting(f"{where}: {name} can't be {shown}: {error}") from None
+    if setting.least is not None and isinstance(found, int) and found < setting.least:
+        raise WrongSetting(f"{where}: {name} can't be {found}: write {_written(setting)}")
+    return found
+
+
+def _written(setting: Setting) -> str:
+    """Return how a value of a setting is written."""
+    suffix = units_of(setting.name)
+    if suffix is not None:
+        return f"a quantity such as {UNITS[suffix][2]}"
+    if setting.kind is TABLE:
+        return 'a table of names and places, or a list of "NAME=PLACE"'
+    kinds = {setting.kind, *get_args(setting.kind)}
+    choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+    if choices:
+        return " or ".join(map(str, choices))
+    if bool in kinds:
+        return "true or false"
+    if int in kinds:
+        return "a whole number" + (f" of at least {setting.least:g}" if setting.least is not None else "")
+    return "a list of texts" if any(get_origin(kind) is list for kind in kinds) else "text"
 
 
 def _path_of(kind: type, value: object) -> object:

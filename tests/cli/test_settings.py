@@ -1,6 +1,9 @@
 """Settings are said by a file, a variable or a flag, each overruling the one before; nothing mistyped goes unheeded."""
 
 import json
+import logging
+import math
+import operator
 from pathlib import Path
 
 import pytest
@@ -9,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.model.errors import SamzaError
+from samza_dsl.cli import run
 from samza_dsl.cli.errors import WHERE_TYPED, told
 from samza_dsl.cli.settings import declared
+from samza_dsl.settings.logs import LogSettings, line_of
 from samza_dsl.settings.quantities import quantity_of, said_of
 from samza_dsl.settings.sources import SettingsFile
 
@@ -86,9 +91,19 @@ def test_a_project_has_its_settings_in_pyproject_and_a_file_can_be_named(shown, 
     [
         ("max_inflight = 3", ["samza-dsl.toml:1", "no setting 'max_inflight'", "'max_in_flight'"]),
         ("[apps.shouting]\ntreads = 3", ["samza-dsl.toml:2", "'threads'"]),
-        ('threads = "4"', ["samza-dsl.toml:1", "threads", "int"]),
+        ('threads = "4"', ["samza-dsl.toml:1: threads can't be '4': write a whole number"]),
         ("threads = -1", ["samza-dsl.toml:1", "threads=-1"]),
-        ("threads = true", ["samza-dsl.toml:1", "int"]),
+        ("threads = true", ["samza-dsl.toml:1", "whole number"]),
+        ("containers = 0", ["samza-dsl.toml:1: containers can't be 0: write a whole number of at least 1"]),
+        (
+            "[apps.shouting]\nstandby = -1",
+            ["samza-dsl.toml:2: standby can't be -1: write a whole number of at least 0"],
+        ),
+        ("inline = 1", ["samza-dsl.toml:1: inline can't be 1: write true or false"]),
+        ('log_level = "loud"', ["samza-dsl.toml:1", "write debug or info or warning or error"]),
+        ("bind = 3", ["samza-dsl.toml:1: bind can't be 3: write a table of names and places"]),
+        ("metrics = 9464", ["samza-dsl.toml:1: metrics can't be 9464: write text"]),
+        ("[aps.shouting]\nthreads = 1", ["samza-dsl.toml:1", "did you mean 'apps'"]),
         ('max_drain_ms = "9 weeks"', ["samza-dsl.toml:1", "30s"]),
         ('max_drain_ms = "0.5ms"', ["samza-dsl.toml:1", "whole number of ms"]),
         ('commit_by = "thread"', ["samza-dsl.toml:1", "commit_by"]),
@@ -104,6 +119,24 @@ def test_what_cannot_be_meant_is_refused_with_its_line(call, shouting, write, te
     assert result.exit_code == 2
     assert [word for word in told if word not in result.stderr] == []
     assert SECRET not in result.output
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("kafka://", "'kafka://' names no Kafka cluster: write kafka://host:9092"),
+        ("broker:9092", "'broker:9092' names no Kafka cluster: write kafka://host:9092"),
+        ("kafka://one:9092/topic", "'kafka://one:9092/topic' names a topic"),
+        ("kafka://one:9092,two:port", "'kafka://one:9092,two:port': 'two:port' is no broker: write kafka://host:9092"),
+        ("kafka://me:secret@one:9092", "no user or password"),
+        ("kafka://one:9092?prefx=a", "says prefix="),
+    ],
+)
+@pytest.mark.parametrize("command", [["run", "shouting.py"], ["streams", "list"], ["kafka", "topics", "shouting.py"]])
+def test_an_address_that_names_no_cluster_is_a_mistake(call, shouting, command, address, told):
+    result = call(*command, "--environment", address)
+    assert result.exit_code == 2 and told in result.stderr and "any" not in result.stderr
+    assert "secret" not in result.output
 
 
 def test_a_variable_that_says_nothing_is_refused_but_for_those_of_kubernetes(call, shouting, monkeypatch):
@@ -148,8 +181,6 @@ def test_what_an_error_says_whole_is_not_said_twice(capsys):
 
 @pytest.mark.parametrize("by", ["variable", "file", "variable of a file"])
 def test_a_secret_is_used_and_shown_nowhere(call, shouting, write, monkeypatch, by):
-    from samza_dsl.cli import run
-
     write("secret", SECRET + "\n")
     if by == "file":
         write("samza-dsl.toml", '[kafka]\nsasl_plain_password_file = "secret"\n')
@@ -231,12 +262,71 @@ def test_every_line_of_the_log_says_where_it_comes_from(call, write):
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_failure_is_told_in_the_form_of_the_log(call, shouting, write, form):
     write("samza-dsl.toml", f'log_format = "{form}"\n')
-    shouting.write_text(shouting.read_text().replace("str.upper", "int"))
+    shouting.write_text(shouting.read_text().replace("str.upper", "lambda word: int(word)"))
     call("streams", "produce", "words", stdin='"ahoy"\n')
     told = call("run", "shouting.py", "--until-now")
     assert told.exit_code == 1
-    last = told.stderr.splitlines()[-1]
-    assert (json.loads(last)["level"] == "error") if form == "json" else "error:" in told.stderr
+    if form == "json":
+        *_, last = map(json.loads, told.stderr.splitlines())
+        assert last["level"] == "error" and "in your program:\n" in last["message"] and "int(word)" in last["message"]
+    else:
+        assert "error: " in told.stderr and "\nin your program:\n" in told.stderr
+
+
+@pytest.mark.parametrize("text", ["app = App(", "import nothing_such", "app = 1 / 0", "app = 1"])
+def test_a_program_that_can_not_be_read_is_told_in_the_form_of_the_log(call, write, text):
+    write("wrong.py", text + "\n")
+    told = call("run", "wrong.py", "--log-format", "json")
+    (line,) = map(json.loads, told.stderr.splitlines())
+    assert told.exit_code == 2 and line["level"] == "error" and "app" not in line
+
+
+def test_a_fault_of_the_library_is_told_whole_in_the_form_of_the_log(call, shouting, monkeypatch):
+    # Nobody's function is on the stack of what it raises.
+    monkeypatch.setattr(run, "served", operator.truediv)
+    told = call("run", "shouting.py", "--log-format", "json")
+    (line,) = map(json.loads, told.stderr.splitlines())
+    assert told.exit_code == 1 and line["message"].startswith("TypeError: unsupported operand")
+    assert line["error"].startswith("Traceback (most recent call last):\n")
+    assert isinstance(call("run", "shouting.py").exception, TypeError)
+
+
+EXTRA = st.dictionaries(st.sampled_from(["time", "app", "error", "size"]), st.floats() | st.text(), min_size=1)
+
+
+@given(EXTRA, st.text())
+def test_what_a_line_says_of_itself_stays_and_every_line_is_json(extra, text):
+    record = logging.getLogger("mine").makeRecord("mine", 30, "file", 1, "%s", (text,), None, extra=extra)
+    said = line_of(record, LogSettings("json", "warning", {"app": "ours"}))
+    line = json.loads(said, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert "\n" not in said and "\r" not in said
+    assert (line["app"], line["logger"], line["message"]) == ("ours", "mine", text)
+    for name, value in extra.items():
+        found = line[name if name == "size" else f"extra.{name}"]
+        assert found == (value if isinstance(value, str) or math.isfinite(value) else str(value))
+
+
+def test_warnings_of_python_are_lines_of_the_log(call, write):
+    write(
+        "warned.py",
+        """
+        import warnings
+        from samza_dsl import App
+
+        def up(word):
+            with warnings.catch_warnings():
+                warnings.simplefilter("always")
+                warnings.warn("a\\nwarning")
+            return word.upper()
+
+        app = App("warned")
+        app.input("words", value=str).map(up, op_id="loud").send_to(app.output("shouts", value=str))
+        """,
+    )
+    call("streams", "produce", "words", stdin='"ahoy"\n')
+    told = call("run", "warned.py", "--until-now", "--log-format", "json")
+    (line,) = [line for line in map(json.loads, told.stderr.splitlines()) if "a\nwarning" in line["message"]]
+    assert (line["logger"], line["operator"], line["level"]) == ("py.warnings", "loud", "warning")
 
 
 def test_containers_log_as_the_command_does(call, write, program):

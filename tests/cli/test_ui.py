@@ -17,7 +17,7 @@ from tests.faults.processes import wait_until
         (["--address", "x"], 1, "'x' is no address; write instead: ':9464'"),
         (["--address", "0.0.0.0:0"], 1, "--token-file of samza-dsl ui"),
         (["--address", "0.0.0.0:0", "--token-file", "none"], 1, "the token in 'none' can't be read"),
-        (["kafka://host/topic"], 1, "names a topic: an environment is a cluster"),
+        (["kafka://host/topic"], 2, "names a topic: an environment is a cluster"),
     ],
 )
 def test_what_can_not_be_served_is_told(call, options, code, wrong):

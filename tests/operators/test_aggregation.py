@@ -3,7 +3,9 @@
 import pickle
 from ast import literal_eval
 from collections import Counter
+from decimal import Decimal
 from functools import reduce as reduced
+from math import inf, nan
 
 import pytest
 from hypothesis import given, settings
@@ -26,6 +28,7 @@ from operators.aggregations.aggregation import (
 )
 from operators.aggregations.distinct import approximate_distinct, distinct
 from operators.aggregations.quantiles import quantile, quantiles
+from operators.aggregations.ranks import ranked
 from runtime.encoding.serdes import Tagged
 from samza_dsl import App, testing, tumbling
 from tests.scale import examples
@@ -209,6 +212,37 @@ def test_top_k_without_then_keeps_what_came_first(values, k, cut):
     state = aggregation.add(aggregation.add(aggregation.init(), values[:cut]), values[cut:])
     assert aggregation.finish(state) == sorted(values, key=lambda pair: -pair[0])[:k]
     assert aggregation.order_sensitive
+
+
+RANKS = {
+    "numbers": st.integers(0, 9) | st.integers(0, 9).map(float) | st.sampled_from([nan, inf, -inf]),
+    "texts": st.text("ab", max_size=3),
+    "Decimals": st.integers(0, 9).map(Decimal) | st.just(Decimal("NaN")),
+    "pairs": st.tuples(st.integers(0, 2), st.sampled_from([0.0, 1.0, nan])),
+}
+
+
+@pytest.mark.parametrize("then", [None, repr], ids=["as they came", "then"])
+@pytest.mark.parametrize("kind", RANKS)
+@given(data=st.data())
+def test_top_k_are_the_same_however_many_are_added_at_a_time(kind, then, data):
+    values = data.draw(st.lists(st.tuples(RANKS[kind], st.integers(0, 99)), max_size=30))
+    k = data.draw(st.integers(1, 20))
+    aggregation = top_k(k, by=lambda pair: pair[0], then=then)
+    state, left = aggregation.init(), values
+    while left:
+        cut = data.draw(st.sampled_from([1, 2, 3, 4, 9]))
+        state, left = aggregation.add(state, left[:cut]), left[cut:]
+    ranks = ranked([rank for rank, _ in values])
+    places = sorted(range(len(values)), key=lambda place: then(values[place]) if then else place)
+    expected = [values[place] for place in sorted(places, key=ranks.__getitem__, reverse=True)[:k]]
+    assert repr(aggregation.finish(state)) == repr(over(aggregation, values)) == repr(expected)
+
+
+def test_values_that_fill_the_last_places_are_ranked_among_themselves():
+    aggregation = top_k(8, by=abs)
+    held = aggregation.add(aggregation.init(), [9, 8, 7, 6, 5, 4])
+    assert aggregation.finish(aggregation.add(held, [1, 2, 3])) == [9, 8, 7, 6, 5, 4, 3, 2]
 
 
 @given(st.lists(st.integers()), st.integers(0, 9))

@@ -290,10 +290,10 @@ def test_there_is_no_such_loop_where_rows_also_go_elsewhere():
 
 
 FOLDING = """
-    def segment(values, kinds, highest, place0):
+    def segment(values, keys, kinds, highest, place0):
         kind, = kinds
-        low0 = high0 = 0
-        late0 = []
+        low0 = high0 = low_before0 = high_before0 = 0
+        group0, limit0, late0 = None, 253402300799999, []
         rest = iter(values)
         for value in rest:
             key = value['id']
@@ -303,18 +303,24 @@ FOLDING = """
             if value['km'] > 9:
                 if low0 <= timestamp < high0:
                     group0[key].append(value)
+                elif low_before0 <= timestamp < high_before0:
+                    before0[key].append(value)
                 else:
                     begins, ends, group = place0(timestamp, highest - 7)
                     if begins < ends:
+                        low_before0, high_before0, before0 = low0, high0, group0
                         low0, high0, group0 = begins, ends, group
+                        first = high_before0 if low_before0 < high_before0 < ends else ends
+                        limit0 = first + 7
                     if group is None:
                         late0.append((value, key, timestamp, highest - 7, ~rest.__length_hint__()))
                     else:
                         group[key].append(value)
             if timestamp > highest:
                 highest = timestamp
-                if timestamp >= high0:
-                    low0 = high0 = 0
+                if timestamp >= limit0:
+                    low0 = high0 = low_before0 = high_before0 = 0
+                    limit0 = 253402300799999
             elif timestamp < -62135596800000:
                 raise ValueError("too early a timestamp")
         return highest, (late0, ), ()

@@ -2,6 +2,8 @@
 
 import re
 
+import msgspec
+
 from planner.model.flow import edges
 from planner.picture.drawing import to_svg
 from runtime.model.metrics import (
@@ -100,6 +102,25 @@ def test_a_look_has_all_that_there_is():
     assert [(one.behind_ms, one.watermark) for one in found.inputs] == [(60_000, "1970-01-01 00:00:00")]
     (container,) = look(PLAN, Interval(before, RunMetrics(containers=(gone,))), "runs", (), 0).containers
     assert not container.well and container.died == "was killed by SIGKILL" and len(container.words) == 2
+
+
+class Counted(tuple):
+    """Numbers that tell how often somebody goes through all of them."""
+
+    passes = 0
+
+    def __iter__(self):
+        type(self).passes += 1
+        return super().__iter__()
+
+
+def test_a_large_run_is_gone_through_as_often_as_a_small_one(monkeypatch):
+    monkeypatch.setattr(Counted, "passes", 0)
+    before, now = (
+        msgspec.structs.replace(one, operators=Counted(one.operators)) for one in (metrics(0), metrics(2_000))
+    )
+    look(PLAN, Interval(before, now), "runs", (), 0)
+    assert Counted.passes == 2 < len(PLAN.operators)
 
 
 def test_every_line_of_the_picture_has_its_rate():

@@ -10,8 +10,13 @@ from contextlib import closing
 
 import pytest
 
+from operators.core.base import Batch
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.log.environment import LogEnvironment
 from runtime.watching.server import PageServer
 from samza_dsl import App, dead_letter, list_streams, produce
+from samza_dsl.data.records import records_from
+from samza_dsl.room.letters import Redrive, send_again
 from samza_dsl.room.pages import ASSETS, ControlRoom
 from samza_dsl.room.recorder import recorded
 from samza_dsl.room.runs import Place
@@ -94,7 +99,7 @@ def test_the_page_and_all_that_it_asks_for(data):
         assert (run["id"], run["state"], run["app"]) == ("0/thirds", "has ended", "thirds")
         assert site.told("/api/run?run=0/thirds")["look"]["lag"] == 0
         assert site.ask("/api/picture?run=0/thirds")[1].startswith("<svg")
-        ((number, sample),) = site.told("/api/history?run=0/thirds")
+        *_, (number, sample) = site.told("/api/history?run=0/thirds")
         assert sample["lag"] == 0 and site.told(f"/api/history?run=0/thirds&after={number}") == []
         assert [one["what"] for one in site.told("/api/events?run=0/thirds")] == ["began", "ended", "warning"]
         job = site.told("/api/job?run=0/thirds")
@@ -117,6 +122,20 @@ def test_a_dead_letter_is_mended_and_sent_again_once(data):
     assert sorted(run_noted(data).received("out"), key=str) == [{"third": 1}] * 2 + [{"third": 3}]
     with Site(data) as site:
         assert site.told("/api/letters?run=0/thirds")["letters"][0]["sent"], "who begins anew knows it, too"
+
+
+def test_what_is_sent_again_has_the_headers_that_it_had(tmp_path):
+    app = App("headed")
+    read = app.input("orders", value=int, headers=True).partition_by(lambda n: n, partitions=1, op_id="by")
+    read.map(lambda n: 1 // n, op_id="third", on_error=dead_letter("bad")).send_to(app.output("out", value=int))
+    with closing(LogEnvironment(tmp_path)) as log:
+        log.create_stream("orders", StreamConfig())
+        log.append([Append("orders", 0, Batch([b"0"], headers=[{"who": b"b", "error": b"mine"}]))])
+    app.run(tmp_path, until_now=True)
+    with closing(LogEnvironment(tmp_path)) as log:
+        send_again(log, app.plan(), Redrive(stream="bad", partition=0, offset=0, to="orders", value="1"))
+        (*_, sent) = records_from(log, "orders", 0, 0)
+    assert sent.value == b"1" and sent.headers == {"who": b"b", "error": b"mine", "redriven-from": b"bad/0/0"}
 
 
 @pytest.mark.parametrize(

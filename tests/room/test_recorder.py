@@ -56,6 +56,7 @@ def test_a_run_that_has_ended_leaves_its_numbers_and_what_has_happened(tmp_path)
     assert {one["id"]: one["received"] for one in told["look"]["operators"]}["third"] == 2
     # What the log tells at the end is one of the things that have happened.
     assert happened(run) == ["began", "ended", "warning"]
+    assert told["rest_ms"] == 0.0, "nothing comes behind the end"
     assert run.plan().app == "thirds" and "data-id" in run.picture()
     assert len(json.loads(run.samples(-1))) >= 1
 
@@ -88,6 +89,9 @@ def test_a_look_without_a_writer_tells_that_the_run_was_killed(tmp_path, monkeyp
     assert noted(tmp_path).look()["state"] == "runs"
     monkeypatch.setattr("samza_dsl.room.runs.wall_clock_ms", lambda: said["at_ms"] + 60_000)
     assert noted(tmp_path).look()["state"] == "is silent"
+    # A run of many operators takes long to look at, and rests accordingly: that is no silence.
+    notes.put("look", json.dumps({**said, "rest_ms": 55_000.0}).encode())
+    assert noted(tmp_path).look()["state"] == "runs"
     for ring in rings:
         ring.close()
 

@@ -1,5 +1,6 @@
 """Backups: as of one commit while others write, with little for what has not changed, and whole whatever happens."""
 
+import errno
 import os
 import signal
 import threading
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from operators.core.base import Batch
-from runtime.model.errors import Damaged, EnvironmentFault
+from runtime.model.errors import Damaged, EnvironmentFault, EnvironmentFull
 from runtime.ports.commits import Commit
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append, StreamConfig
@@ -233,6 +234,23 @@ def test_what_cannot_be_restored_is_refused(tmp_path):
         restore(tmp_path / "backups", tmp_path / "restored")
     with pytest.raises(EnvironmentFault):
         back_up(tmp_path / "log", tmp_path / "log" / "data.mdb")
+
+
+def test_a_restore_that_fails_leaves_nothing_in_the_way(tmp_path, monkeypatch):
+    log, _ = filled(tmp_path / "log", 3)
+    log.close()
+    back_up(tmp_path / "log", tmp_path / "backups")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(EnvironmentFull, match="restored can't be written"):
+            restore(tmp_path / "backups", tmp_path / "restored")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["backups", "log"]
+    restore(tmp_path / "backups", tmp_path / "restored")
+    assert number_in(tmp_path / "restored") == 3
 
 
 def test_what_another_process_drops_meanwhile_is_no_damage(tmp_path, monkeypatch):

@@ -130,6 +130,26 @@ def test_what_is_fired_is_taken_in_by_later_stages_before_a_commit_cuts_the_firi
     assert sorted(values(environment, "totals")) == [[0, 500], [1, 500]]
 
 
+def test_what_becomes_due_in_a_stage_that_a_firing_has_passed_by_fires_behind_it():
+    app = App("passed", Options(batch_records=50))
+    numbers = app.input("numbers", value=int, key=lambda n: n, timestamp=lambda n: n)
+    others = app.input("others", key=int, value=int, timestamp=lambda n: n)
+    # It reads an input beside what was fired, so that event time goes on in it while the windows below fire.
+    by_hundred = numbers.partition_by(lambda n: n // 100, key_type=int, value=int, partitions=1, op_id="hundreds")
+    met = by_hundred.join(others, lambda n, other: [n, other], within=(0, 0), how="left")
+    met.send_to(app.output("met", value=list))
+    by_number = numbers.partition_by(lambda n: n, key_type=int, value=int, partitions=1, op_id="each")
+    counts = by_number.window(tumbling(milliseconds=500), count())
+    counts.map(lambda pane: pane.key).send_to(app.output("counts", value=int))
+    environment = memory()
+    fill(environment, "numbers", [[(None, b"%d" % n, 0) for n in range(500)]])
+    fill(environment, "others", [[(b"-1", b"%d" % (n // 10), 0) for n in range(5_000)]])
+    with patch("runtime.task.lane.MOST_FIRED", 40), patch("runtime.task.task.LONGEST_MS", -1):
+        run_through(lambda: app, environment)
+    assert sorted(values(environment, "counts")) == [*range(500)]
+    assert sorted(values(environment, "met")) == [[n, None] for n in range(500)]
+
+
 @pytest.mark.parametrize("when", ["before_commit", "after_commit"])
 @pytest.mark.parametrize("number", [2, 5, 9, 12, 15, 17])
 def test_what_a_crash_leaves_of_a_firing_fires_first_with_its_tables(when, number):

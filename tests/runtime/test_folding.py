@@ -4,7 +4,7 @@ import asyncio
 from enum import StrEnum
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from operators.core.base import EARLIEST_MS
@@ -41,9 +41,9 @@ def over_ten(record):
     return 10 // (record[2] % 9) > 1
 
 
-def app_of(shape, windows, disorder_ms, batch_records, policy):
+def app_of(shape, windows, disorder_ms, batch_records, policy, key=lambda r: r[0]):
     app = App("folding", options=Options(batch_records=batch_records))
-    stream = app.input("in", key=lambda r: r[0], timestamp=lambda r: r[1], max_disorder_ms=disorder_ms, on_error=policy)
+    stream = app.input("in", key=key, timestamp=lambda r: r[1], max_disorder_ms=disorder_ms, on_error=policy)
     for kind in shape:
         if kind == "filter":
             stream = stream.filter(lambda r: r[2] != 3)
@@ -62,7 +62,7 @@ def app_of(shape, windows, disorder_ms, batch_records, policy):
     return app
 
 
-def outcome(app, records):
+def outcome(app, records, keys=None):
     """Return all that a run leaves: outputs, letters, metrics and positions, or the error that ended it.
 
     Letters of different operators may come in any order: it depends on how long the loop took for a batch before.
@@ -72,7 +72,9 @@ def outcome(app, records):
     graph = app.graph()
     used = {name: sink for name, sink in sinks.items() if name in {stream.name for stream in app.plan().streams}}
     run = Run(
-        Pipeline(graph, app.options, app.around), environment, RunSettings(bind={"in": ListSource(records), **used})
+        Pipeline(graph, app.options, app.around),
+        environment,
+        RunSettings(bind={"in": ListSource(records, None, keys), **used}),
     )
     try:
         asyncio.run(run.drive())
@@ -114,7 +116,36 @@ def test_the_loop_comes_to_what_the_ordinary_way_comes_to(records, shape, window
     assert outcome(app_of(*arguments), records) == ordinarily(app_of(*arguments), records)
 
 
-def folded_batches(monkeypatch, records):
+CARRIED = {None: None, "a": b"not JSON", 1.5: b"1.5"}
+
+
+@example([(1, 0, 0), (2, 1, 0), (1, 90, 0), (2, 3, 0)], [], [("5 ms", "list")], 0, 1_000, skip)
+@given(
+    st.lists(st.one_of(*[USUAL] * 9, st.tuples(st.sampled_from(list(CARRIED)), st.just(3), st.just(0))), max_size=30),
+    SHAPES,
+    WINDOWS.filter(bool),
+    st.sampled_from((0, 3, 40)),
+    st.sampled_from((1, 4, 1_000)),
+    st.sampled_from((fail, skip, dead_letter("bad"))),
+)
+def test_so_it_does_with_keys_that_records_carry(records, shape, windows, disorder_ms, batch_records, policy):
+    arguments = shape, windows, disorder_ms, batch_records, policy, int
+    keys = [b"%d" % key if isinstance(key, int) else CARRIED[key] for key, _, _ in records]
+    assert outcome(app_of(*arguments), records, keys) == ordinarily(app_of(*arguments), records, keys)
+
+
+@pytest.mark.parametrize("begins", [-10, -5, 0])
+def test_a_value_is_late_for_the_window_before_the_one_at_hand_when_that_has_ended(begins):
+    # Of windows of 5 ms, with 3 ms of disorder: the value at 1 is in time for the first window, that at 3 is not.
+    at = [begins + ms for ms in (-90, -90, -90, -90, 2, 1, 7, 8, 3, 20)]
+    arguments = [], [("5 ms", "list")], 3, 5, skip
+    records = [(1, one, 0) for one in at]
+    found = outcome(app_of(*arguments), records)
+    assert found == ordinarily(app_of(*arguments), records)
+    assert len(found[1]["late"]) == 1
+
+
+def folded_batches(monkeypatch, records, keys=None, **how):
     """Return, of each batch but the first, whether the loop took it."""
     taken = []
     run = FoldingSegment.run
@@ -125,12 +156,18 @@ def folded_batches(monkeypatch, records):
         return found
 
     monkeypatch.setattr(FoldingSegment, "run", noted)
-    outcome(app_of([], [("5 ms", "count")], 0, 2, skip), records)
+    outcome(app_of([], [("5 ms", "count")], 0, 2, skip, **how), records, keys)
     return taken[1:]
 
 
 def test_usual_records_are_taken_by_the_loop(monkeypatch):
     assert folded_batches(monkeypatch, [("a", n) for n in range(8)]) == [True] * 3
+
+
+def test_records_that_carry_their_keys_are_taken_by_the_loop(monkeypatch):
+    records, keys = [(None, n, 0) for n in range(8)], [b"1", b"2"] * 4
+    assert folded_batches(monkeypatch, records, keys, key=int) == [True] * 3
+    assert folded_batches(monkeypatch, records, [b"1", b"2", b"1", b"x", *keys[4:]], key=int) == [False, True, True]
 
 
 def test_late_records_are_taken_by_the_loop(monkeypatch):

@@ -11,7 +11,7 @@ from operators.core.base import Batch
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.memory.environment import MemoryEnvironment
-from samza_dsl import App, Options, skip
+from samza_dsl import App, Options, dead_letter, skip
 from samza_dsl.data.records import records_from
 from samza_dsl.testing import Record, running
 from tests.scale import examples
@@ -86,6 +86,38 @@ def test_headers_go_with_their_messages(steps, values, data):
     for one in received:
         expected = {} if one.value in plain else {"at": b"%d" % one.value, "\N{SNOWMAN}": b"\0\xff"}
         assert one.headers == expected
+
+
+def _fails(value):
+    raise ValueError(value)
+
+
+@settings(max_examples=examples(40, 400))
+@given(
+    steps=st.lists(st.sampled_from(sorted(STEPS)), max_size=3),
+    last=st.sampled_from(["map", "async_flat_map"]),
+    values=histories,
+)
+def test_a_dead_letter_has_the_headers_of_its_record_beside_its_own(steps, last, values):
+    app = App("failing")
+    stream = app.input("numbers", value=int, headers=True, partitions=2)
+    for number, step in enumerate(steps):
+        stream = STEPS[step](stream, f"s{number}")
+
+    async def fails(value):
+        _fails(value)
+
+    failing = {"map": _fails, "async_flat_map": fails}[last]
+    failed = getattr(stream, last)(failing, on_error=dead_letter("bad"), op_id="last")
+    failed.send_to(app.output("out", value=int))
+    with running(app, {"numbers": _given(values, ())}) as live:
+        letters = live.records("bad")
+    for one in letters:
+        n = one.headers["error"].decode().removeprefix("ValueError: ").encode()
+        assert (one.headers["record.at"], one.headers["record.\N{SNOWMAN}"]) == (n, b"\0\xff")
+        assert one.headers["operator"] == b"last" and "at" not in one.headers
+    if not steps:
+        assert len(letters) == len(values)
 
 
 def test_headers_are_computed_of_value_and_headers():

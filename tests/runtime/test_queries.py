@@ -26,6 +26,7 @@ from samza_dsl import (
     MessagePack,
     Options,
     Pane,
+    StateTypes,
     after_count,
     collect,
     count,
@@ -100,6 +101,71 @@ def test_every_key_has_the_state_that_its_function_has_left(tmp_path_factory, ki
         assert {key: account.total for key, account in scanned.range(low, high)} == wanted
         absent = data.draw(strategy.filter(lambda key: key not in counts))
         assert scanned.get(absent) is None and scanned.get(absent, "none") == "none"
+
+
+class Seen(Struct):
+    at: int
+
+
+@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("declared", [False, True], ids=["any", "declared"])
+@given(data=st.data(), tasks=st.integers(1, 4))
+@settings(max_examples=examples(6, 120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_the_lists_and_maps_of_a_key_are_as_its_function_has_left_them(tmp_path_factory, kind, declared, data, tasks):
+    type_, strategy = KEYS[kind]
+    keys = data.draw(st.lists(strategy, min_size=1, max_size=30))
+    lists, maps = {}, {}
+
+    def remember(message, context):
+        number, key = message
+        seen, by = context.list("seen"), context.map("by")
+        seen.append(Seen(number))
+        if len(seen) > 3:
+            seen.drop(2)
+        if number % 5 == 4:
+            seen.clear()
+        by[number % 3, "rest"] = number
+        by.pop((number % 2, "rest"), None)
+        context.list("seen ").append(key)  # the bytes of no name begin with those of another
+        return []
+
+    app = App("remembering", Options(commit_interval_ms=1))
+    keyed = app.input("keys", value=tuple[int, type_], timestamp=lambda message: message[0]).partition_by(
+        lambda message: message[1], partitions=tasks, op_id="keyed"
+    )
+    types = StateTypes(int, lists={"seen": Seen}, maps={"by": int}) if declared else None
+    keyed.process(remember, op_id="remember", state=types).send_to(app.output("none"))
+    for number, key in enumerate(keys):
+        last = lists.setdefault(key, [])
+        last.append(Seen(number))
+        if len(last) > 3:
+            del last[:2]
+        if number % 5 == 4:
+            last.clear()
+        maps.setdefault(key, {})[number % 3, "rest"] = number
+        maps[key].pop((number % 2, "rest"), None)
+    folder = tmp_path_factory.mktemp("state")
+    app.run(folder, bind={"keys": [*enumerate(keys)]}, until_now=True)
+    with query(app, folder) as found:
+        state = found.state("remember")
+        assert {key: state.list(key, "seen") for key in lists} == lists
+        assert {key: state.map(key, "by") for key in maps} == maps
+        assert {key: state.list(key, "seen ") for key in lists} == {key: [key] * keys.count(key) for key in lists}
+        assert state.list(keys[0], "unknown") == [] and state.map(keys[0], "seen") == {}
+        absent = data.draw(strategy.filter(lambda key: key not in lists))
+        assert state.list(absent, "seen") == [] and state.map(absent, "by") == {}
+        assert state.get(keys[0]) is None
+
+
+def test_who_has_no_lists_says_so(tmp_path):
+    app = counting(1, str)
+    app.run(tmp_path, bind={"keys": ["a"]}, until_now=True)
+    with query(app, tmp_path) as found:
+        for ask in (found.state("scan").list, found.state("scan").map):
+            with pytest.raises(PlanError, match=r"scan 'scan' has no lists and maps of a key.*get\(key\)"):
+                ask("a", "seen")
+        with pytest.raises(PlanError, match="without a name"):
+            found.state("process").list("a", "")
 
 
 def test_tables_and_tasks_are_asked_for_as_well(tmp_path):

@@ -32,12 +32,21 @@ from tests.scale import examples
 TOKEN = "0123456789abcdef"
 
 
-def counting(key_type=None, tasks=2):
+def keep(key, context):
+    context.list("seen").append(key)
+    by = context.map("by")
+    by[len(key), key] = len(context.list("seen"))
+    return []
+
+
+def counting(key_type=None, tasks=2, keeps=False):
     app = App("counting", Options(commit_interval_ms=1))
     read = app.input("keys", value=object, timestamp=lambda key: 5)
     keyed = read.partition_by(lambda key: key, partitions=tasks, key_type=key_type, op_id="keyed")
     keyed.scan(lambda total, key: total + 1, init=int, op_id="count").send_to(app.output("counts"))
     keyed.window(tumbling(seconds=1), count(), op_id="windows").send_to(app.output("panes"))
+    if keeps:
+        keyed.process(keep, op_id="kept").send_to(app.output("none"))
     return app
 
 
@@ -239,7 +248,7 @@ def test_a_request_waits_for_the_commit_that_it_asks_for(tmp_path):
         ("/none?key=a", 404, "'none' is no operator"),
         ("/keyed?key=a", 404, "there are: count, windows"),
         ("/count?key=z", 404, "it has no state"),
-        ("/count?kye=a", 400, "write instead: key=, from=, to="),
+        ("/count?kye=a", 400, "write instead: key=, list=, map=, from=, to="),
         ("/count?key=a&key=b", 400, "key= is there twice"),
         ("/count?key=a&limit=3", 400, "limit= is about a range"),
         ("/count?limit=0", 400, "no number from 1 to 1,000"),
@@ -247,14 +256,40 @@ def test_a_request_waits_for_the_commit_that_it_asks_for(tmp_path):
         ("/count?page=none&from=a", 400, "was said with the first page"),
         ("/count?from=7", 400, "can't be gone through"),
         ("/count?key=a&at_least=keys", 400, "STREAM:OFFSET"),
+        ("/count?key=a&list=seen", 400, "write instead: key= alone"),
+        ("/kept?key=a&list=seen&map=by", 400, "write instead: list= or map="),
+        ("/kept?list=seen", 400, "list= is of one key"),
+        ("/kept?key=a&list=", 400, "list=NAME"),
+        ("/kept?key=a&list=seen&limit=3", 400, "limit= is about a range"),
+        ("/kept?key=z&list=seen", 404, "it has no entries"),
+        ("/kept?key=a&map=seen", 404, "it has no entries"),
     ],
 )
 def test_a_request_that_can_not_be_meant_is_told_what_to_write(tmp_path, asked, status, told):
-    app = counting()
+    app = counting(keeps=True)
     app.run(tmp_path, bind={"keys": ["a", "b"]}, until_now=True)
     with served(app, tmp_path) as place:
         found = ask(f"{place}{asked}")
     assert found[0] == status and told in found[1]["error"]
+
+
+def test_the_lists_and_maps_of_a_key_are_shown_up_to_a_length(tmp_path, monkeypatch):
+    app = counting(keeps=True)
+    app.run(tmp_path, bind={"keys": ["a", "b", "a"]}, until_now=True)
+    with served(app, tmp_path) as place:
+        assert ask(f"{place}/kept?key=a&list=seen") == (
+            200,
+            {"operator": "kept", "key": "a", "list": "seen", "value": ["a", "a"]},
+        )
+        entries = [{"key": [1, "a"], "value": 2}]
+        assert ask(f"{place}/kept?key=a&map=by") == (
+            200,
+            {"operator": "kept", "key": "a", "map": "by", "entries": entries},
+        )
+        monkeypatch.setattr("runtime.queries.state_requests.LOOKED_AT", 1)
+        assert ask(f"{place}/kept?key=b&list=seen")[0] == 200
+        status, found = ask(f"{place}/kept?key=a&list=seen")
+        assert status == 400 and "has over 1 entries; write instead: query(app, data)" in found["error"]
 
 
 def test_a_range_that_is_under_way_is_let_go_of_with_the_server(tmp_path):

@@ -134,6 +134,32 @@ def test_an_event_loop_that_does_not_turn_is_told(monkeypatch):
     thread.join()
 
 
+def test_a_run_whose_first_record_blocks_it_is_not_taken_for_one_that_has_not_begun(monkeypatch, tmp_path):
+    blocked, may_end, seen = threading.Event(), threading.Event(), []
+    app = App("blocked")
+
+    def wait(number):
+        blocked.set()
+        may_end.wait()
+        return number
+
+    app.input("numbers", value=int).map(wait).send_to(app.output("out", value=int))
+    watched = Watcher()
+
+    def look():
+        blocked.wait()
+        at = watcher.monotonic_ms() + watcher.STUCK_MS
+        monkeypatch.setattr(watcher, "monotonic_ms", lambda: at)
+        seen.append(asyncio.run(watched.pages["/livez"].answer(Request())))
+        may_end.set()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    app.run(tmp_path, bind={"numbers": [1]}, watch=watched.watch)
+    thread.join()
+    assert seen[0].status == 503 and "the event loop has not turned" in seen[0].text
+
+
 @contextmanager
 def opened(monkeypatch, said):
     """Serve at a free port, and yield it with what watches."""

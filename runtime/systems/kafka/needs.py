@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -12,7 +13,7 @@ from aiokafka.protocol.admin import CreateAclsRequest
 
 from planner.model.plan import Plan, StreamPlan
 from runtime.model.errors import EnvironmentFault
-from runtime.ports.streams import StreamConfig
+from runtime.ports.streams import METRICS_CONFIG, StreamConfig
 from runtime.systems.kafka.client.admin import administering, answered, configs_of, create_topic, kafka_errors_told
 from runtime.systems.kafka.client.metadata import TopicMetadata, topics_of
 from runtime.systems.kafka.client.private_names import answer_to
@@ -74,17 +75,18 @@ class Needs(msgspec.Struct, frozen=True):
         return [topic for topic in self.topics if topic.role not in ("input", "table")]
 
     def commands(self, bootstrap: str) -> Iterator[str]:
-        """Yield the commands that make all of it, for whoever may."""
+        """Yield the commands that make all of it, as a shell takes them, for whoever may."""
+        where = ["--bootstrap-server", bootstrap]
         for topic in self.to_make:
             if topic.state != "there":
-                configs = "".join(f" --config {name}={value}" for name, value in topic.configs.items())
-                where = f"--bootstrap-server {bootstrap} --create --if-not-exists --topic {topic.name}"
-                yield f"kafka-topics.sh {where} --partitions {topic.partitions}{configs}"
+                how = ["--create", "--if-not-exists", "--topic", topic.name, "--partitions", str(topic.partitions)]
+                configs = [word for name, value in topic.configs.items() for word in ("--config", f"{name}={value}")]
+                yield shlex.join(["kafka-topics.sh", *where, *how, *configs])
         for right in self.rights:
-            pattern = " --resource-pattern-type prefixed" if right.prefixed else ""
-            operations = "".join(f" --operation {one}" for one in right.operations)
-            where = f"--bootstrap-server {bootstrap} --add --allow-principal {self.principal}"
-            yield f"kafka-acls.sh {where} --{right.resource} {right.name}{pattern}{operations}"
+            how = ["--add", "--allow-principal", self.principal, f"--{right.resource}", right.name]
+            pattern = ["--resource-pattern-type", "prefixed"] if right.prefixed else []
+            operations = [word for one in right.operations for word in ("--operation", one)]
+            yield shlex.join(["kafka-acls.sh", *where, *how, *pattern, *operations])
 
 
 def needs_of(plan: Plan, cluster: KafkaCluster, principal: str) -> Needs:
@@ -103,6 +105,8 @@ def needs_of(plan: Plan, cluster: KafkaCluster, principal: str) -> Needs:
         for store in plan.stores
         if store.kind != "memory"
     ]
+    if plan.options.metrics_to is not None:
+        streams.append(NeededTopic(plan.options.metrics_to, "metrics", 1, configs_of(METRICS_CONFIG)))
     own.append(NeededTopic(ledger_of(plan.app), "checkpoints", 1, configs_of(TABLE) | tables | LARGE))
     own.append(NeededTopic(cluster.registry, "registry", 1, configs_of(TABLE) | TABLE_CONFIGS))
     return Needs(plan.app, principal, (*streams, *own), tuple(_rights(plan, cluster)))
@@ -131,6 +135,8 @@ def _rights(plan: Plan, cluster: KafkaCluster) -> Iterator[NeededRight]:
         elif stream.role != "intermediate":
             # Read as well: a run looks where its outputs end, and whether they were ended.
             yield NeededRight("topic", stream.name, False, ("Write", "Read", "Describe", "DescribeConfigs"))
+    if plan.options.metrics_to is not None:
+        yield NeededRight("topic", plan.options.metrics_to, False, ("Write", "Read", "Describe", "DescribeConfigs"))
     everything = ("Read", "Write", "Create", "Delete", "Describe", "DescribeConfigs")
     yield NeededRight("topic", f"{plan.app}-", True, everything)
     yield NeededRight("topic", cluster.registry, False, ("Read", "Write", "Describe", "DescribeConfigs"))

@@ -6,7 +6,7 @@ import os
 import shutil
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from threading import Thread
@@ -122,8 +122,7 @@ def restore(target: Path, path: Path, number: int | None = None) -> Backup:
         raise BackupError(f"There is something at {path}: restore to a directory that is not there, or is empty.")
     found = _list_of(target, known[-1] if number is None else number)
     aside = path.with_name(path.name + ".restoring")
-    with system_errors_told(path, "written"):
-        shutil.rmtree(aside, ignore_errors=True)
+    with system_errors_told(path, "written"), _removed_unless_whole(aside):
         aside.mkdir(mode=0o700, parents=True)
         with (aside / DATA_FILE).open("xb") as file:
             os.fchmod(file.fileno(), 0o600)
@@ -137,6 +136,17 @@ def restore(target: Path, path: Path, number: int | None = None) -> Backup:
         aside.replace(path)
         make_durable(path.parent)
     return Backup(found.number, found.taken_ms, found.data_bytes, found.new_bytes)
+
+
+@contextmanager
+def _removed_unless_whole(folder: Path) -> Iterator[None]:
+    """Remove what another restore has left, which was killed, and what a block has made that fails: a disk is full."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def verify_backups(target: Path) -> list[str]:

@@ -55,7 +55,11 @@ def check_format(path: Path) -> bool:
     except FileNotFoundError:
         return True
     if found != _FORMAT:
-        raise AnotherFormat(f"{path} has format {found!r}, and this version of the library reads {_FORMAT!r}.")
+        theirs, ours = (one.decode("ascii", "backslashreplace").strip() for one in (found, _FORMAT))
+        raise AnotherFormat(
+            f"{path} has format {theirs!r}, and this version of the library reads {ours!r}: use the version that wrote "
+            "it, or restore a backup of before."
+        )
     data = path / DATA_FILE
     if not data.exists() or data.stat().st_size == 0:
         raise Damaged(f"{data} is gone or empty, and it was not: restore it, or delete the directory to start anew.")

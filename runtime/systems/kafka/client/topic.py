@@ -58,11 +58,7 @@ class KafkaTopic:
                 f"{self.address!r} names no Kafka topic: write kafka://host:9092/topic, with several hosts as "
                 'kafka://one:9092,two:9092/topic; a topic has letters, digits, ".", "_" and "-"'
             )
-        wrong = next((one for one in self.bootstrap.split(",") if not _BROKER.fullmatch(one)), None)
-        if wrong is not None:
-            raise SamzaError(
-                f"{self.address!r}: {wrong!r} is no broker: write host:port, as in kafka://host:9092/topic"
-            )
+        _check_brokers(self.address, "write host:port, as in kafka://host:9092/topic")
         if not (self.start in ("earliest", "latest") or (type(self.start) is int and self.start >= 0)):
             raise SamzaError(f'start={self.start!r}: reading begins at "earliest", "latest" or a time in ms')
         if self.compression not in (None, *COMPRESSIONS):
@@ -132,9 +128,16 @@ class KafkaCluster:
             object.__setattr__(self, "prefix", said["prefix"])
         if self.prefix and not _NAME.fullmatch(self.prefix):
             raise SamzaError(f"prefix={self.prefix!r} begins no topic: write letters, digits, '.', '_' and '-'")
-        if urlsplit(self.address).path not in ("", "/"):
+        parts = urlsplit(self.address)
+        if "@" in parts.netloc:
+            raise SamzaError("the address of a Kafka cluster has no user or password: give them as options={...}")
+        instead = "write kafka://host:9092, with several hosts as kafka://one:9092,two:9092"
+        if not self.address.startswith(SCHEME) or not parts.netloc:
+            raise SamzaError(f"{self.address!r} names no Kafka cluster: {instead}")
+        if parts.path not in ("", "/"):
             raise SamzaError(f"{self.address!r} names a topic: an environment is a cluster, as in kafka://host:9092")
-        self.topic("any")
+        _check_brokers(self.address, instead)
+        self.topic("any")  # whose options have to be those of clients
 
     @property
     def registry(self) -> str:
@@ -152,6 +155,12 @@ class KafkaCluster:
     def topic(self, name: str) -> KafkaTopic:
         """Return one of its topics."""
         return KafkaTopic(f"{self.address.rstrip('/')}/{name}", options=self.options)
+
+
+def _check_brokers(address: str, instead: str) -> None:
+    wrong = next((one for one in urlsplit(address).netloc.split(",") if not _BROKER.fullmatch(one)), None)
+    if wrong is not None:
+        raise SamzaError(f"{address!r}: {wrong!r} is no broker: {instead}")
 
 
 def cluster_of(said: str | KafkaCluster | None) -> KafkaCluster | None:
