@@ -72,6 +72,16 @@ def does_the_same(one: Callable[..., object], other: Callable[..., object]) -> b
     return other.__kwdefaults__ is None and _code_of(one) == _code_of(other)
 
 
+# What kind of function it is; other flags say where it was written, such as in a class.
+_KINDS = (
+    inspect.CO_VARARGS
+    | inspect.CO_VARKEYWORDS
+    | inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+)
+
+
 def _code_of(function: FunctionType) -> tuple[object, ...]:
     code = function.__code__
     # By their words, since 1 and True are equal; functions within have addresses there, and so are never the same.
@@ -82,5 +92,5 @@ def _code_of(function: FunctionType) -> tuple[object, ...]:
         code.co_names,
         code.co_varnames,
         code.co_argcount,
-        code.co_flags & ~inspect.CO_NESTED,
+        code.co_flags & _KINDS,
     )

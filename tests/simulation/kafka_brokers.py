@@ -338,11 +338,16 @@ class Thread:
 
     def call(self, work: Any) -> Any:
         running = asyncio._get_running_loop()
+        # Since Python 3.14 a thread has one task that runs, and not each loop.
+        swap = getattr(asyncio.tasks, "_swap_current_task", None) if running is not None else None
+        task = swap(running, None) if swap is not None else None
         asyncio._set_running_loop(None)
         try:
             return self.loop.run_until_complete(work)
         finally:
             asyncio._set_running_loop(running)
+            if swap is not None:
+                swap(running, task)
 
     def catch_up(self, until_s: float) -> None:
         """Let time pass up to a moment, if it is not there yet."""
