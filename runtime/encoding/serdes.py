@@ -336,6 +336,11 @@ class Tagged:
 
     def _encode_lists(self, values: Any) -> list[bytes]:
         """Return the bytes of lists; raises OverflowError or TypeError for what is encoded piece by piece."""
+        # Mostly all are of one shape, which is told place by place and not of each.
+        if len({*map(len, values)}) == 1:
+            kinds = [{*map(type, column)} for column in zip(*values, strict=True)]
+            if all(len(each) == 1 for each in kinds):
+                return self._encode_alike(tuple(map(type, values[0])), values)
         shapes = [tuple(map(type, value)) for value in values]
         # Those of one shape go together, so that what is at one place of all of them is encoded at once.
         alike: dict[tuple[Class, ...], list[Any]] = {}

@@ -180,26 +180,32 @@ def test_a_second_run_takes_in_nothing(tmp_path: Path) -> None:
 
 def test_a_run_that_was_taken_over_pushes_nothing() -> None:
     environment, app = MemoryEnvironment(), copying()
-    may_go_on = threading.Event()
+    may_go_on, has_tried = threading.Event(), threading.Event()
     failures: list[Exception] = []
 
     def push(intake: Intake) -> None:
         may_go_on.wait()
         try:
             intake.push([PushedRecord(99)], {"next": b"99"})
-        except Fenced as error:
+        except SamzaError as error:
             failures.append(error)
             raise
+        finally:
+            has_tried.set()
+
+    def taking_over() -> None:
+        app.run(environment, bind={"numbers": counting(5)}, until_now=True)
+        may_go_on.set()
 
     async def main() -> None:
         async with app.running(environment, bind={"numbers": PushedSource("numbers from somewhere", push)}) as run:
-            await asyncio.to_thread(app.run, environment, bind={"numbers": counting(5)}, until_now=True)
-            may_go_on.set()
+            # The run may notice by itself that it was taken over, and end, before the source does.
+            await asyncio.to_thread(taking_over)
             await run.ended()
 
     with pytest.raises(Fenced):
         asyncio.run(main())
-    assert len(failures) == 1
+    assert has_tried.wait(60) and len(failures) == 1
     run = app.run(environment, bind={"numbers": counting(5)}, until_now=True)
     assert run.received("copies") == [*range(5)]
 

@@ -150,7 +150,7 @@ def test_it_says_hello_who_it_is_and_how_far_it_came(tmp_path: Path) -> None:
 
 def test_a_message_that_is_none_is_for_the_policy_of_the_input(tmp_path: Path) -> None:
     async def main(url: str) -> int:
-        source = connectors.websocket(url, resume=lambda trade: str(trade.id))
+        source = connectors.websocket(f"{url}?after={{token}}", resume=lambda trade: str(trade.id))
         async with copying(on_error=dead_letter("bad")).running(tmp_path, bind={"trades": source}) as run:
             await until(lambda: len(run.received("copies")) == 2)
             return len(run.received("bad"))
@@ -171,7 +171,21 @@ def test_a_server_that_refuses_ends_the_run(tmp_path: Path) -> None:
         copying().run(tmp_path, bind={"trades": ticker.url})
 
 
-@pytest.mark.parametrize("said", [{"url": "http://example.com"}, {"url": "ws://x", "max_message_bytes": 0}])
+def test_what_resume_raises_is_told_with_its_message(tmp_path: Path) -> None:
+    with ticking(ticks(1), []) as ticker:
+        source = connectors.websocket(f"{ticker.url}?after={{token}}", resume=lambda trade: trade.token)
+        with pytest.raises(SamzaError, match=r"resume= has failed with AttributeError.* on Trade\(id=0\)"):
+            copying().run(tmp_path, bind={"trades": source})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"url": "http://example.com"},
+        {"url": "ws://x", "max_message_bytes": 0},
+        {"url": "ws://x", "resume": lambda trade: trade.id},
+    ],
+)
 def test_malformed_arguments_are_told(said: dict[str, Any]) -> None:
     with pytest.raises(SamzaError, match="write"):
         connectors.websocket(**said)

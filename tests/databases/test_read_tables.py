@@ -243,6 +243,25 @@ def deleted(tables: Tables, tmp_path: Path) -> None:
     seen(tables, tmp_path, Order)
 
 
+def made_anew(tables: Tables, tmp_path: Path) -> None:
+    tables.put(1)
+    seen(tables, tmp_path, Order)
+    tables.do("DROP TABLE {}")
+    tables.do("CREATE TABLE {} (id INTEGER PRIMARY KEY, note TEXT)")
+    if tables.kind == "postgres":
+        tables.do("ALTER TABLE {} REPLICA IDENTITY FULL")
+    tables.put(2)
+    seen(tables, tmp_path, Order)
+
+
+def renamed(tables: Tables, tmp_path: Path) -> None:
+    tables.put(1)
+    seen(tables, tmp_path, Order)
+    tables.do(f"ALTER TABLE {{}} RENAME TO {tables.table}_former")
+    tables.do("CREATE TABLE {} (id INTEGER PRIMARY KEY, note TEXT)")
+    seen(tables, tmp_path, Order)
+
+
 def other_column(tables: Tables, tmp_path: Path) -> None:
     tables.put(1)
     seen(tables, tmp_path, Order, by="nothing")
@@ -257,6 +276,8 @@ def other_column(tables: Tables, tmp_path: Path) -> None:
         (keyed, "the table's primary key"),
         (deleted, "no value"),
         (other_column, "nothing"),
+        (made_anew, "made anew.* changes since then are missing"),
+        (renamed, "made anew.* changes since then are missing"),
     ],
 )
 def test_what_is_wrong_is_told(

@@ -13,7 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.encoding.columns import Columns
 from runtime.model.errors import Damaged
+from runtime.systems.files.parquet import ROWS_AT_ONCE
+from runtime.systems.frames.frame_source import FrameSource
 from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, MessagePack, SamzaError
 from tests.scale import examples
@@ -144,3 +147,14 @@ def test_an_output_without_a_type_is_no_frame() -> None:
         run.output("n").to_arrow()
     with pytest.raises(SamzaError, match="has the columns of an output's type"):
         run.output("no")
+
+
+def test_columns_are_read_where_they_lie_without_a_copy() -> None:
+    numbers = pa.array(range(20_000), pa.int64())
+    source = FrameSource(pa.table({"n": numbers, "miles": numbers.cast(pa.float64())}), "trips")
+    start = numbers.buffers()[1].address
+    for offset in (0, ROWS_AT_ONCE, ROWS_AT_ONCE + 1):
+        read = source.read(0, offset)
+        assert read is not None and isinstance(read.batch.values, Columns)
+        column = read.batch.values.table.column("n")
+        assert column.buffers()[1].address == start and column.offset == offset and len(column) == ROWS_AT_ONCE

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from operators.core.base import EARLIEST_MS
 from planner import passes
+from runtime.encoding.serdes import serde_of
 from runtime.job.pipeline import Pipeline
 from runtime.model.errors import SamzaError
 from runtime.reading.folding import FoldingSegment
@@ -116,21 +117,24 @@ def test_the_loop_comes_to_what_the_ordinary_way_comes_to(records, shape, window
     assert outcome(app_of(*arguments), records) == ordinarily(app_of(*arguments), records)
 
 
-CARRIED = {None: None, "a": b"not JSON", 1.5: b"1.5"}
+MAKES_KEY = {int: int, str: str, tuple[int, int]: lambda number: (number, number)}
+AMISS = {None: None, "a": b"not JSON", 1.5: b"1.5"}
 
 
-@example([(1, 0, 0), (2, 1, 0), (1, 90, 0), (2, 3, 0)], [], [("5 ms", "list")], 0, 1_000, skip)
+@example([(1, 0, 0), (2, 1, 0), (1, 90, 0), (2, 3, 0)], [], [("5 ms", "list")], 0, 1_000, skip, tuple[int, int])
 @given(
-    st.lists(st.one_of(*[USUAL] * 9, st.tuples(st.sampled_from(list(CARRIED)), st.just(3), st.just(0))), max_size=30),
+    st.lists(st.one_of(*[USUAL] * 9, st.tuples(st.sampled_from([*AMISS]), st.just(3), st.just(0))), max_size=30),
     SHAPES,
     WINDOWS.filter(bool),
     st.sampled_from((0, 3, 40)),
     st.sampled_from((1, 4, 1_000)),
     st.sampled_from((fail, skip, dead_letter("bad"))),
+    st.sampled_from([*MAKES_KEY]),
 )
-def test_so_it_does_with_keys_that_records_carry(records, shape, windows, disorder_ms, batch_records, policy):
-    arguments = shape, windows, disorder_ms, batch_records, policy, int
-    keys = [b"%d" % key if isinstance(key, int) else CARRIED[key] for key, _, _ in records]
+def test_so_it_does_with_keys_that_records_carry(records, shape, windows, disorder_ms, batch_records, policy, kind):
+    arguments = shape, windows, disorder_ms, batch_records, policy, kind
+    encode, make = serde_of(kind).encode, MAKES_KEY[kind]
+    keys = [encode(make(key)) if isinstance(key, int) else AMISS[key] for key, _, _ in records]
     assert outcome(app_of(*arguments), records, keys) == ordinarily(app_of(*arguments), records, keys)
 
 

@@ -82,6 +82,7 @@ class PostgresChanges:
                 return Pulled((), _encode(self._begin(connection, reader)), more=True)
             at = msgspec.msgpack.decode(position, type=PgPosition)
             self._check_slot(connection, reader, at)
+            self._check_told(connection)
             if not at.is_complete and at.chunk is None:
                 return self._chunk(connection, at)
             return self._log(connection, reader, at, position)
@@ -147,6 +148,21 @@ class PostgresChanges:
                 "the database or the data directory was restored from a copy of another time, or another copy of the "
                 "directory reads by the slot. Let the application read the table anew: delete its streams of the "
                 "inbox (samza-dsl streams), and reset it"
+            )
+
+    def _check_told(self, connection: Any) -> None:
+        """Raise `Damaged` where the server does not tell the table's changes: of one that was made anew it does not."""
+        table = self._table_now(connection)
+        found = connection.execute(
+            "SELECT 1 FROM pg_publication AS p JOIN pg_publication_rel ON prpubid = p.oid "
+            "WHERE pubname = %s AND prrelid = to_regclass(%s)",
+            (table.publication, table.quoted),
+        ).fetchone()
+        if found is None:
+            raise Damaged(
+                f"{self._where} is not in the publication {table.publication} any more: it was dropped and made anew, "
+                "or was taken out, and changes since then are missing. DROP PUBLICATION, and let the application read "
+                "the table anew: delete its streams of the inbox (samza-dsl streams), and reset it"
             )
 
     def _chunk(self, connection: Any, at: PgPosition) -> Pulled:

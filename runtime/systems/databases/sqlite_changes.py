@@ -183,6 +183,19 @@ class SqliteChanges:
                 "application read the table anew: delete its streams of the inbox (samza-dsl streams), and reset it"
             )
         known = msgspec.msgpack.decode(found[0][0], type=TableShape)
+        # They go with their table, and go along where it gets another name.
+        of = self._name.rpartition(".")[2]
+        told = connection.execute(
+            f"SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE AND name IN "
+            f"({', '.join('?' * len(names.triggers))})",
+            (of, *names.triggers),
+        ).fetchall()
+        if told != [(len(names.triggers),)]:
+            raise Damaged(
+                f"{self._where} has lost the triggers samza_dsl_*_{names.mark}: it was dropped and made anew, or they "
+                "were, and changes since then are missing. Let the application read the table anew: delete its streams "
+                "of the inbox (samza-dsl streams), and reset it"
+            )
         if self._shape != known:
             self._shape = known
         now = self._read_shape(connection)
@@ -244,7 +257,7 @@ class _Names:
     def triggers(self) -> tuple[str, ...]:
         """The triggers, in the order of `_statements`."""
         kinds = ("before_insert", "before_update", "insert", "update", "delete")
-        return tuple(self._word(f"samza_dsl_{kind}_{self.mark}") for kind in kinds)
+        return tuple(f"samza_dsl_{kind}_{self.mark}" for kind in kinds)
 
 
 def _statements(table: str, shape: TableShape, names: _Names, word: Callable[[str], str]) -> Iterator[str]:

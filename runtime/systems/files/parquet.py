@@ -71,6 +71,8 @@ _MARKED = {
 _NUMBERS = {
     bytes(_MARKED[text]): spelled for text, spelled in (("nan", b"NaN"), ("inf", b"Infinity"), ("-inf", b"-Infinity"))
 }
+_REFUSALS = (pa.ArrowException, ValueError, TypeError, OverflowError)
+"""What Arrow and msgspec raise for values that are no column."""
 PART = re.compile(r"part-(\d{6,})\.\w+")
 NAMING = (pa.string(), pa.int64(), pa.bool_(), pa.date32())
 """The types of columns whose values may be the names of folders, and are the same read from there."""
@@ -563,11 +565,8 @@ def table_of(values: Sequence[Any], kind: object, where: object) -> pa.Table:
     columns = {}
     for name, info in column_types(kind, found).items():
         try:
-            column = found[name]
-            if not _AS_THEY_ARE.issuperset(map(type, column)):
-                column = msgspec.to_builtins(column, builtin_types=OF_ARROW, enc_hook=as_plain)
-            columns[name] = _column(column, info)
-        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            columns[name] = _column_of(found[name], info)
+        except _REFUSALS as error:
             raise SerdeError(
                 f"the values of {name!r} don't fit one column of {where}: {error}; declare the output's value as a "
                 "Struct whose field has one type"
@@ -580,6 +579,20 @@ def _values_of(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
         return [row[name] for row in rows]
     except KeyError:
         return [row.get(name) for row in rows]
+
+
+def _column_of(values: list[Any], info: inspect.Type) -> pa.Array:
+    """Return values as a column, made plain first only where Arrow does not take them as they are."""
+    if _AS_THEY_ARE.issuperset(map(type, values)):
+        return _column(values, info)
+    if arrow_type(info) is not None:  # as lists of text: what is not of the type is refused
+        with suppress(*_REFUSALS):
+            return _column(values, info)
+    return _plain_column(values, info)
+
+
+def _plain_column(values: list[Any], info: inspect.Type) -> pa.Array:
+    return _column(msgspec.to_builtins(values, builtin_types=OF_ARROW, enc_hook=as_plain), info)
 
 
 def _column(values: list[object], info: inspect.Type) -> pa.Array:

@@ -106,6 +106,7 @@ def _plain_field(field: inspect.Field) -> PlainField | None:
     return None if name is None else PlainField(field.encode_name, name, len(kinds) > 1)
 
 
+_pack = msgspec.msgpack.Encoder().encode
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _INSTANT = (pa.timestamp("us", "UTC"), Annotated[dt.datetime, msgspec.Meta(tz=True)])
 _LOCAL = (pa.timestamp("us"), Annotated[dt.datetime, msgspec.Meta(tz=False)])
@@ -176,6 +177,10 @@ class UnlikeDeclared(Exception):
 
 
 def _array(field: PlainField, column: list[Any]) -> pa.Array:
+    try:
+        _pack(column)  # which takes no value of a subclass, as it takes none in a row
+    except (TypeError, OverflowError, ValueError) as error:
+        raise UnlikeDeclared from error
     for kind, held in _HELD[field.type]:
         declared = list[held | None] if field.optional else list[held]  # type: ignore[valid-type]
         # What msgspec takes here, it takes of a row's bytes, and makes the same of it; each column is one call in C.

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from operators.core.wording import shown
 from runtime.model.errors import SamzaError
 from runtime.model.urls import shown_url
 from runtime.ports.connectors import Intake, PushedRecord, PushedSource
@@ -68,6 +69,11 @@ def websocket(
         raise SamzaError('websocket(url): write where messages come from: websocket("wss://example.com/trades")')
     if type(max_message_bytes) is not int or max_message_bytes < 1:
         raise SamzaError(f"websocket(max_message_bytes={max_message_bytes!r}): write a whole number, as 1_000_000")
+    if resume is not None and "{token}" not in url and hello is _silent:
+        raise SamzaError(
+            f"websocket({shown_url(url)!r}, resume=...): no server is told the token that resume= returns: write where "
+            'it goes, as in websocket("wss://example.com/trades?after={token}"), or say hello='
+        )
     said = token_said("websocket", token, token_file)
     client = _Client(url, resume, hello, said, dict(headers), max_message_bytes)
     return PushedSource(client.name, client.push)
@@ -158,7 +164,14 @@ class _Client:
                 value = intake.serde.decode(message)
             except Exception:
                 continue  # it is told of where the stream is read, by the policy of the input
-            if (found := self._resume(value)) is not None:
+            try:
+                found = self._resume(value)
+            except Exception as error:
+                raise SamzaError(
+                    f"{self.name}: resume= has failed with {error!r} on {shown(value)}: return the token of a message, "
+                    "or None where it has none"
+                ) from error
+            if found is not None:
                 return found
         return token
 
