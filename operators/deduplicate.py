@@ -85,6 +85,7 @@ class Deduplicate(Spec):
     stateful: ClassVar[bool] = True
     event_time: ClassVar[bool] = True
     holds: ClassVar[bool] = True
+    hands_on_headers: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
     order_sensitive: ClassVar[bool] = True
     beyond_keys: ClassVar[bool] = True
@@ -231,7 +232,9 @@ class DeduplicateOperator:
         self._relieve()
         if len(rows) < len(batch):
             batch = batch.take(rows)
-        return Batch(batch.values, batch.keys, batch.timestamps, batch.stamps) if rows else None
+        if not rows:
+            return None
+        return Batch(batch.values, batch.keys, batch.timestamps, batch.stamps, headers=batch.headers)
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
         """Forget the times that no message in time can be a duplicate of."""

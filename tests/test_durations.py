@@ -162,7 +162,7 @@ def waited(ask):
             closing(LogEnvironment(Path(folder))) as log,
             patch.object(StateQuery, "_waits", wait),
         ):
-            ask(StateQuery(app.graph(), lambda: nullcontext(log)), {"numbers": 0}, length)
+            ask(StateQuery(app.graph(), lambda: nullcontext(log)), {"in": 0}, length)
         return seen
 
     return build

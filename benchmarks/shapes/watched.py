@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import shutil
 import socket
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -33,6 +34,8 @@ KEYS, RECORDS = 100_000, 400_000
 GETS_AT_ONCE = 200
 SLICE_SECONDS, TURNS_OF_A_ROUND = 0.35, 16
 """The length of a slice of time, in which there are some commits, and the pairs of them that are one round."""
+COMPUTES, COPY, ASKS = range(3)
+"""What a process does beside a writer."""
 COMPUTES_SECONDS = 0.002
 
 
@@ -94,16 +97,16 @@ class LogWithMetrics(WithMetrics):
 
 
 class Queries(Shape):
-    """A running count of which another process asks for one key after the other; in turn it only computes.
+    """A running count of which another process asks for one key after the other; in turn it asks a copy, or computes.
 
     Whatever is busy on the other core takes something of a writer: its clock, its caches, and its time where others
-    want the machine. Beside a process that asks nothing of us the writer pays that, too: what is left is what asking
-    takes. The other process changes what it does several times in one run, so both have the same noise.
+    want the machine. Beside a process that does the same with a copy the writer pays that, too: what is left is what
+    asking takes. The other process changes what it does many times in one run, so all have the same noise.
     """
 
     description = ShapeDescription(
         name="Q1",
-        title="a writer whose state another process reads, over one beside which it computes, of the processor's time",
+        title="a writer whose state another process reads, over one with a copy read, of the processor's time",
         rounds=7,
         quick_scale=0.1,
         bar=1.02,
@@ -113,7 +116,8 @@ class Queries(Shape):
         keys, data = self.scaled(KEYS), self.scratch / "data"
         records = [number % keys for number in range(self.scaled(RECORDS))]
         counting().run(data, bind={"keys": records})
-        with beside(data, keys) as other, ThreadPoolExecutor(1) as thread:
+        copied = shutil.copytree(data, self.scratch / "copied")
+        with beside(data, copied, keys) as other, ThreadPoolExecutor(1) as thread:
             writer = Writer()
             measured = thread.submit(writer.measure, other, self.rounds * TURNS_OF_A_ROUND, SLICE_SECONDS * self.scale)
             try:
@@ -121,9 +125,17 @@ class Queries(Shape):
                     writer.run(data, records)
             finally:
                 writer.is_over = True
-            ratios, alone = measured.result()
-        curve = {"beside one that computes, us a record": median(alone), "reads a second of the reader": other.rate}
-        return Figures(median(ratios), curve)
+            costs = measured.result()
+        over = {
+            what: median(asks / other for asks, other in zip(costs[ASKS], costs[what], strict=True))
+            for what in (COPY, COMPUTES)
+        }
+        curve = {
+            "over one that computes": over[COMPUTES],
+            "us a record, beside one that reads a copy": median(costs[COPY]) * 1e6,
+            "reads a second of the reader": other.rate,
+        }
+        return Figures(over[COPY], curve)
 
 
 class Writer:
@@ -138,20 +150,16 @@ class Writer:
         counting(self._count).run(data, bind={"keys": records}, from_start=True, state="keep")
         self._runs += 1
 
-    def measure(self, other: Other, turns: int, seconds: float) -> tuple[list[float], list[float]]:
-        """Return for each pair of slices the ratio, asked over not, and the cost of a record in us where not asked."""
-        ratios: list[float] = []
-        alone: list[float] = []
-        while len(ratios) < turns:
-            # Each is first in half of the pairs.
-            order = (False, True) if len(ratios) % 2 else (True, False)
-            took = {asks: self._cost(other, asks, seconds) for asks in order}
-            ratios.append(took[True] / took[False])
-            alone.append(took[False] * 1e6)
-        return ratios, alone
+    def measure(self, other: Other, turns: int, seconds: float) -> dict[int, list[float]]:
+        """Return what a record has cost in seconds, turn by turn, by what the other process did meanwhile."""
+        costs: dict[int, list[float]] = {what: [] for what in (COMPUTES, COPY, ASKS)}
+        for _ in range(turns):
+            for what in random.sample([*costs], k=len(costs)):
+                costs[what].append(self._cost(other, what, seconds))
+        return costs
 
-    def _cost(self, other: Other, asks: bool, seconds: float) -> float:
-        other.asks.value = asks
+    def _cost(self, other: Other, what: int, seconds: float) -> float:
+        other.does.value = what
         while not self.is_over:
             sleep(seconds / 8)  # what it has begun before is over
             runs, counted, began = self._runs, self._counted, process_time()
@@ -167,9 +175,9 @@ class Writer:
 
 
 class Other(NamedTuple):
-    """The process beside a writer: whether it asks for state now, and how often it has, in what time of its own."""
+    """The process beside a writer: what it does now, and how often it has asked, in what time of its own."""
 
-    asks: Any
+    does: Any
     gets: Any
     seconds: Any
 
@@ -187,12 +195,12 @@ def counting(add: Callable[[int, int], int] = lambda total, key: total + 1) -> A
 
 
 @contextmanager
-def beside(data: Path, keys: int) -> Iterator[Other]:
-    """Have another process ask for state, or compute, during a block."""
+def beside(data: Path, copied: Path, keys: int) -> Iterator[Other]:
+    """Have another process ask for state, or a copy for it, or compute, during a block."""
     context = get_context("spawn")
-    other = Other(context.Value("b", 1), context.Value("q", 0), context.Value("d", 0.0))
+    other = Other(context.Value("b", ASKS), context.Value("q", 0), context.Value("d", 0.0))
     begun = context.Event()
-    process = context.Process(target=_ask_or_compute, args=(data, keys, begun, other), daemon=True)
+    process = context.Process(target=_ask_or_compute, args=(data, copied, keys, begun, other), daemon=True)
     process.start()
     begun.wait()
     try:
@@ -202,22 +210,24 @@ def beside(data: Path, keys: int) -> Iterator[Other]:
         process.join()
 
 
-def _ask_or_compute(data: Path, keys: int, begun: Event, other: Other) -> None:
+def _ask_or_compute(data: Path, copied: Path, keys: int, begun: Event, other: Other) -> None:
     chosen = [random.randrange(keys) for _ in range(GETS_AT_ONCE)]
-    with query(counting(), data) as found:
-        state = found.state("count")
-        state.get(0)
+    with query(counting(), data) as found, query(counting(), copied) as same:
+        states = {ASKS: found.state("count"), COPY: same.state("count")}
+        states[ASKS].get(0)
         begun.set()
         while True:
-            began = process_time()
-            if other.asks.value:
-                for key in chosen:
-                    state.get(key)
-                other.gets.value += len(chosen)
-                other.seconds.value += process_time() - began
-            else:
+            began, what = process_time(), int(other.does.value)
+            if what == COMPUTES:
                 while process_time() - began < COMPUTES_SECONDS:
                     sum(range(GETS_AT_ONCE))
+                continue
+            state = states[what]
+            for key in chosen:
+                state.get(key)
+            if what == ASKS:
+                other.gets.value += len(chosen)
+                other.seconds.value += process_time() - began
 
 
 def _pairs(once: Callable[[bool], float], rounds: int) -> Figures:

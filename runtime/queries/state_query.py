@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from operators.core.base import Site
 from operators.core.durations import Duration, whole_ms
 from operators.core.sites import here
 from planner.model.errors import refuse
@@ -64,7 +65,7 @@ class QueriedState:
 
         With `at_least`, the next offset of partition 0 by the stream's name (of others as "orders:3"), it waits for the
         commits that have processed what lies before and all that came of it; raises SamzaError where none come within
-        `timeout_ms`, and where to wait would hold up an event loop.
+        `timeout_ms`, and where to wait would hold up an event loop, and PlanError for a stream that is not read.
         """
         self._query.wait_for(at_least, timeout_ms)
         snapshot = self._query.held()
@@ -240,7 +241,7 @@ class StateQuery:
 
     def wait_for(self, at_least: Mapping[str, int] | None, timeout_ms: Duration) -> None:
         """Wait for the commit that has processed these streams up to an offset; raises SamzaError where none comes."""
-        for _ in self.waits(at_least, timeout_ms):
+        for _ in self.waits(at_least, timeout_ms, here):
             from asyncio import get_running_loop
 
             with suppress(RuntimeError):
@@ -252,19 +253,33 @@ class StateQuery:
             # The doorbell tells of what was appended, and a commit may have appended nothing.
             self._clock.pause_ms(LOOK_MS)
 
-    def waits(self, at_least: Mapping[str, int] | None, timeout_ms: Duration) -> Iterator[None]:
-        """Yield as long as a commit that has come so far is to be waited for; raises SamzaError after `timeout_ms`."""
+    def waits(
+        self, at_least: Mapping[str, int] | None, timeout_ms: Duration, asked: Callable[[], Site | None] = lambda: None
+    ) -> Iterator[None]:
+        """Yield as long as a commit that has come so far is to be waited for; raises SamzaError after `timeout_ms`.
+
+        Raises PlanError for a stream that is not read, with the line where it was `asked`.
+        """
         if not at_least:
             return
+        wanted = {_place_of(said): offset for said, offset in at_least.items()}
+        self._check_read((stream for stream, _ in wanted), asked)
         with self._opened() as environment:
             patience_ms = whole_ms(timeout_ms)
             until_ms = monotonic_ms() + patience_ms
-            wanted = {_place_of(said): offset for said, offset in at_least.items()}
             yield from self._waits(environment, until_ms, patience_ms, wanted)
             # What these records have sent on lies between stages then, and each stage sends it to the next.
             between = sorted(_between(self._graph) & environment.streams().keys())
             for _ in between:
                 yield from self._waits(environment, until_ms, patience_ms, _ends(environment, between))
+
+    def _check_read(self, streams: Iterable[str], asked: Callable[[], Site | None]) -> None:
+        """Refuse a stream whose offsets no commit will ever tell of."""
+        read = self._graph.inputs.values()
+        for stream in streams:
+            if not any(one.matches(stream) for one in read) and stream not in _between(self._graph):
+                known = ", ".join(sorted(one.stream for one in read))
+                raise refuse(asked(), f"at_least: {self._graph.app!r} does not read {stream!r}", f"one of {known}")
 
     def _waits(
         self,

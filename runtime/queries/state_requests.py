@@ -113,7 +113,9 @@ class StateDesk:
             return refused.answer
         except NotReached as error:
             return NoAnswer(504, str(error)).answer
-        except (SamzaError, PlanError) as error:
+        except PlanError as error:
+            return NoAnswer(400, str(error)).answer
+        except SamzaError as error:
             return NoAnswer(503, str(error)).answer
 
     def _listed(self) -> str:

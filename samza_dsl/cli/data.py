@@ -56,10 +56,14 @@ def options_in(path: Path | None) -> dict[str, object]:
 
 def cluster_at(address: str, options: Mapping[str, object]) -> KafkaCluster:
     """Return the cluster at an address; raises `Mistake` where that, or an option of its clients, names nothing."""
+    from runtime.systems.kafka.client.tokens import check_options  # aiokafka, which takes long to import
+
     try:
-        return KafkaCluster(address, options)
+        cluster = KafkaCluster(address, options)
+        check_options(options)
     except SamzaError as error:
-        raise Mistake(f"--environment: {error}") from None
+        raise Mistake(str(error)) from None
+    return cluster
 
 
 @contextmanager

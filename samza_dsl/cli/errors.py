@@ -27,7 +27,9 @@ WHERE_TYPED: ContextVar[str] = ContextVar("WHERE_TYPED")
 COMMAND = re.compile(r"samza-dsl (?:reset|checkpoint|state|streams|evolve|scale|job|fork|run)\b(?:[^:;]|:(?=\S))*")
 """A command that an error names, up to what may be the end of it: addresses have colons, too."""
 SAID_ELSEWHERE: ContextVar[Mapping[str, str]] = ContextVar("SAID_ELSEWHERE")
-"""The flags that nobody typed, as a file or variable says the same, with where that is."""
+"""The flags and options that nobody typed, as a file or variable says the same, with where that is."""
+NAME = re.compile(r"--[\w-]+|\w+")
+"""What may be the name of a flag or an option in an error."""
 
 
 class Mistake(Exception):
@@ -87,8 +89,10 @@ def _say(error: Exception, lines: list[str], *, named: bool) -> None:
         say_error("the application can't be read as Python:", *words)
         return
     following = ["in your program:", *lines] if lines else []
-    named_flags = {word.rstrip(":,;.") for line in words for word in line.split()}
-    following += [f"{flag} is said by {where}" for flag, where in SAID_ELSEWHERE.get({}).items() if flag in named_flags]
+    named_there = {word for line in words for word in NAME.findall(line)}
+    for name, where in SAID_ELSEWHERE.get({}).items():
+        if name in named_there and not any(where in line for line in words):
+            following.append(f"{name} is said by {where}")
     commands = [word for line in words for word in COMMAND.findall(line)]
     where = WHERE_TYPED.get("")
     if where and any(where not in command for command in commands):

@@ -106,9 +106,10 @@ class Settled:
         return found
 
     def elsewhere(self) -> dict[str, str]:
-        """Return the flags of what was said in files and by variables, with where: errors name flags."""
+        """Return where the flags and the options of Kafka's clients are said that errors name, and nobody typed."""
         said = {name: one.where for name, one in {**self.values, **self.options}.items()}
-        return {f"--{name.replace('_', '-')}": where for name, where in said.items() if _is_elsewhere(where)}
+        flags = {f"--{name.replace('_', '-')}": where for name, where in said.items() if _is_elsewhere(where)}
+        return {**flags, **self._sources.kafka_places(self._name)}
 
     def where_typed(self) -> str:
         """Return the flag that says where streams and state are, if it was typed and stands in no file or variable."""

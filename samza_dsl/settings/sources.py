@@ -19,6 +19,8 @@ from samza_dsl.settings.quantities import UNITS, quantity_of, units_of
 FILE, PYPROJECT, TOOL = "samza-dsl.toml", "pyproject.toml", "samza-dsl"
 PREFIX = "SAMZA_DSL_"
 APPS, KAFKA = "apps", "kafka"
+OF_KAFKA = f"{PREFIX}{KAFKA.upper()}_"
+"""The beginning of the variables that say options of Kafka's clients."""
 SECRET = re.compile(r"(.*_)?(password|secret|token)")
 FROM_FILE = "_file"
 """The end of the key that names a file which has a secret."""
@@ -154,24 +156,22 @@ class Sources:
     def kafka(self, app: str | None) -> dict[str, Stated]:
         """Return what is said of the options of Kafka's clients; what a `..._file` names is read."""
         found: dict[str, Stated] = {}
-        for path in self._sections(app):
-            for key in self._table((*path, KAFKA)):
-                name = _secret_of(key) or key
-                found[name] = self._of_client(key, self._table((*path, KAFKA))[key], self._where(*path, KAFKA, key))
-        for variable, text in self._variables.items():
-            key = variable.removeprefix(f"{PREFIX}{KAFKA.upper()}_").lower()
-            if variable.startswith(f"{PREFIX}{KAFKA.upper()}_") and key not in ("options",):
-                found[_secret_of(key) or key] = self._of_client(key, text, variable)
+        for key, value, where in self._kafka_said(app):
+            found[_secret_of(key) or key] = _of_client(key, value, where)
         return found
 
-    def _of_client(self, key: str, value: object, where: str) -> Stated:
-        if _secret_of(key) is not None:
-            return Stated(read_secret(where, value), where)
-        if where != f"{PREFIX}{KAFKA.upper()}_{key.upper()}":
-            _check_no_secret(key, where)
-        elif isinstance(value, str) and value.isdecimal() and key.endswith("_ms"):
-            value = int(value)
-        return Stated(value, where)
+    def kafka_places(self, app: str | None) -> dict[str, str]:
+        """Return where each of the options of Kafka's clients is said."""
+        return {_secret_of(key) or key: where for key, _, where in self._kafka_said(app)}
+
+    def _kafka_said(self, app: str | None) -> Iterable[tuple[str, object, str]]:
+        for path in self._sections(app):
+            for key, value in self._table((*path, KAFKA)).items():
+                yield key, value, self._where(*path, KAFKA, key)
+        for variable, text in self._variables.items():
+            key = variable.removeprefix(OF_KAFKA).lower()
+            if variable.startswith(OF_KAFKA) and key != "options":
+                yield key, text, variable
 
     def _sections(self, app: str | None) -> list[tuple[str, ...]]:
         return [(), *([(APPS, app)] if app is not None else [])]
@@ -233,7 +233,7 @@ class Sources:
         names = {one.variable for one in self.known.values()} | {f"{PREFIX}CONFIG"}
         names |= {one.variable + FROM_FILE.upper() for one in self.known.values() if is_secret(one.name)}
         for name in self._variables:
-            is_ours = name in names or name.startswith(f"{PREFIX}{KAFKA.upper()}_")
+            is_ours = name in names or name.startswith(OF_KAFKA)
             if not is_ours and not _OF_KUBERNETES.fullmatch(name.removeprefix(PREFIX)):
                 nearest = get_close_matches(name, names, n=1, cutoff=0.0)
                 raise WrongSetting(f"the variable {name} says no setting; did you mean {nearest[0]}?")
@@ -241,6 +241,19 @@ class Sources:
     def _nearest(self, key: str) -> str:
         nearest = get_close_matches(key, [*self.known, APPS, KAFKA], n=1, cutoff=0.0)
         return f"did you mean {nearest[0]!r}?" if nearest else "there are none here"
+
+
+def _of_client(key: str, value: object, where: str) -> Stated:
+    if _secret_of(key) is not None:
+        return Stated(read_secret(where, value), where)
+    if not where.startswith(OF_KAFKA):
+        _check_no_secret(key, where)
+    if isinstance(value, str) and key.endswith("_ms"):
+        try:
+            value = quantity_of("_ms", value)
+        except ValueError as error:
+            raise WrongSetting(f"{where}: {key} can't be {value!r}: {error}") from None
+    return Stated(value, where)
 
 
 def is_secret(name: str) -> bool:

@@ -139,6 +139,35 @@ def test_an_address_that_names_no_cluster_is_a_mistake(call, shouting, command, 
     assert "secret" not in result.output
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("bogus = 3", ["no option 'bogus'", "bogus is said by samza-dsl.toml:2"]),
+        ('sasl_plain_passwrd_file = "pw"', ["no option 'sasl_plain_passwrd_file'", "is said by samza-dsl.toml:2"]),
+        ('security_protocol = "SSLL"', ["one of PLAINTEXT, SSL", "security_protocol is said by samza-dsl.toml:2"]),
+        ('sasl_mechanism = "FOO"\nsecurity_protocol = "SASL_SSL"', ["one of PLAIN, ", "is said by samza-dsl.toml:2"]),
+        ("request_timeout_ms = -1", ["whole number of milliseconds", "is said by samza-dsl.toml:2"]),
+        ("request_timeout_ms = true", ["whole number of milliseconds", "is said by samza-dsl.toml:2"]),
+        ('request_timeout_ms = "3 weeks"', ["samza-dsl.toml:2: request_timeout_ms can't be '3 weeks'"]),
+    ],
+)
+def test_an_option_that_no_client_of_kafka_has_is_a_mistake(call, shouting, write, said, told):
+    write("samza-dsl.toml", f"[kafka]\n{said}\n")
+    result = call("run", "shouting.py", "--environment", "kafka://127.0.0.1:1")
+    assert result.exit_code == 2 and [word for word in told if word not in result.stderr] == []
+    assert result.stderr.count("samza-dsl.toml") == 1
+
+
+def test_a_client_of_kafka_takes_times_with_units(call, shouting, write, monkeypatch):
+    requests = []
+    monkeypatch.setattr(run, "served", lambda app, request: requests.append(request))
+    write("samza-dsl.toml", '[kafka]\nrequest_timeout_ms = "30s"\n')
+    monkeypatch.setenv("SAMZA_DSL_KAFKA_RETRY_BACKOFF_MS", "250")
+    result = call("run", "shouting.py", "--environment", "kafka://host:9092")
+    assert result.exit_code == 0, result.stderr
+    assert requests[0].environment.options == {"request_timeout_ms": 30_000, "retry_backoff_ms": 250}
+
+
 def test_a_variable_that_says_nothing_is_refused_but_for_those_of_kubernetes(call, shouting, monkeypatch):
     monkeypatch.setenv("SAMZA_DSL_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("SAMZA_DSL_PORT_9464_TCP_ADDR", "10.0.0.1")

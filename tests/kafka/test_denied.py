@@ -285,7 +285,7 @@ def test_an_address_that_cannot_be_reached_is_told_with_the_reason(address, told
 
 
 def test_an_address_that_is_none_is_refused():
-    with pytest.raises(SamzaError, match="'broker:port' is no broker: write host:port"):
+    with pytest.raises(SamzaError, match="'broker:port' is no broker: write kafka://host:9092"):
         KafkaCluster("kafka://broker:port")
 
 

@@ -43,6 +43,7 @@ STEPS = {
     "scan": lambda stream, id: stream.partition_by(lambda v: v % 3, op_id=f"{id}-by").scan(
         lambda state, value: value, op_id=id
     ),
+    "deduplicate": lambda stream, id: stream.deduplicate(lambda value: value, within_ms=1, op_id=id),
     "process": lambda stream, id: stream.partition_by(lambda v: v % 3, op_id=f"{id}-by").process(_tagged, op_id=id),
     "timed": lambda stream, id: stream.partition_by(lambda v: v % 3, op_id=f"{id}-by").process(
         _tagged, on_timer=lambda at, context: [], op_id=id

@@ -342,6 +342,8 @@ def test_a_reader_waits_for_the_commit_that_it_asks_for(tmp_path):
             found.state("process").get("a", at_least={"keys": 2}, timeout_ms=20)
         with pytest.raises(SamzaError, match=r"keys:0 is at 2.*does it run"):
             found.state("process").get("a", at_least={"keys:0": 3}, timeout_ms=20)
+        with pytest.raises(PlanError, match=r"test_queries.py:\d+: .*does not read 'kyes'.*one of keys"):
+            found.state("process").get("a", at_least={"kyes": 1})
     log.close()
 
 

@@ -256,6 +256,7 @@ def test_a_request_waits_for_the_commit_that_it_asks_for(tmp_path):
         ("/count?page=none&from=a", 400, "was said with the first page"),
         ("/count?from=7", 400, "can't be gone through"),
         ("/count?key=a&at_least=keys", 400, "STREAM:OFFSET"),
+        ("/count?key=a&at_least=kyes:1", 400, "'counting' does not read 'kyes'; write instead: one of keys"),
         ("/count?key=a&list=seen", 400, "write instead: key= alone"),
         ("/kept?key=a&list=seen&map=by", 400, "write instead: list= or map="),
         ("/kept?list=seen", 400, "list= is of one key"),

@@ -19,8 +19,8 @@ _BROKER = re.compile(r"([^\s:\[\]]+|\[[0-9a-fA-F:.%]+\])(:[0-9]{1,5})?")
 _TLS = {"ssl_cafile": "cafile", "ssl_certfile": "certfile", "ssl_keyfile": "keyfile", "ssl_password": "password"}
 _SECRET = "ssl_password"
 _OPTION = re.compile(
-    r"security_protocol|ssl_context|sasl_\w+|client_id|request_timeout_ms|metadata_max_age_ms|connections_max_idle_ms"
-    r"|retry_backoff_ms"
+    r"security_protocol|ssl_context|client_id|request_timeout_ms|metadata_max_age_ms|connections_max_idle_ms"
+    r"|retry_backoff_ms|sasl_(mechanism|plain_username|plain_password|oauth_token_provider|kerberos_\w+_name)"
 )
 _OURS = re.compile(
     r"bootstrap_servers|api_version|group_id|transactional_id|enable_\w+|isolation_level|acks|auto_\w+|loop"
@@ -70,6 +70,9 @@ class KafkaTopic:
                     f"the option {unknown[0]!r} of Kafka clients is set by the library itself: leave it out"
                 )
             raise SamzaError(f"a Kafka client has no option {unknown[0]!r} that can be given here; see docs/kafka.md")
+        for name, value in self.options.items():
+            if name.endswith("_ms") and not (type(value) is int and value >= 0):
+                raise SamzaError(f"{name}={value!r} in the options: it is a whole number of milliseconds, as 30_000")
 
     @property
     def bootstrap(self) -> str:
