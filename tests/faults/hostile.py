@@ -20,7 +20,7 @@ SAFEGUARD = "any error of a serde is caught"
 ROWS, ROWS_UNDER_FAIL = 400, 8
 """How many records a run reads; under the policy to fail it reads no further than the first bad one."""
 
-DEEP = [b"[" * 100_000, b'{"a":' * 50_000, b"\x91" * 100_000, b'{"number":' + b"[" * 5_000 + b"]" * 5_000 + b"}"]
+DEEP = [b"[" * 100_000, b'{"a":' * 50_000, b"\x91" * 100_000, b'{"number":' + b"[" * 100_000 + b"]" * 100_000 + b"}"]
 
 
 class Upper:
