@@ -66,5 +66,5 @@ def _beside_loops(plan: Plan, graph: Graph, spec: Spec) -> str:
     """Return the words for an operator with state, which takes batches in beside the loops."""
     folding = {exit.id for stage in plan.stages for one in stage.segments if one.folding for exit in one.exits}
     if any(windows_at(graph, exit) is spec for exit in folding):
-        return "compiled: its values are grouped in the loop that reads them"
+        return "compiled: it groups values in the loop that reads them"
     return f"compiled: {spec.groups}" if spec.groups else f"row by row: {spec.by_row}"

@@ -54,7 +54,7 @@ def test_windows_that_the_loop_of_another_stage_groups_for_are_compiled_with_it(
     flights.partition_by(lambda flight: flight["carrier"], op_id="by").window(
         tumbling(hours=1), count(), op_id="counted"
     ).send_to(app.output("counts"))
-    assert told(app)["counted"] == "compiled: its values are grouped in the loop that reads them"
+    assert told(app)["counted"] == "compiled: it groups values in the loop that reads them"
 
 
 def windowed(*windows, **how):
