@@ -61,13 +61,21 @@ Watch = Callable[[Watched], Awaitable[None]]
 
 def run_whatever_grows(make: Callable[[RunSettings], R], watch: Watch | None, settings: RunSettings) -> R:
     """Run to the end, anew where inputs have got more partitions; raises PlanError where state lies by these."""
+    log = logging.getLogger("samza_dsl")
+    run: R | None = None
     while True:
         try:
-            return asyncio.run(_run_with_signals(make(settings), watch))
-        except Repartitioned as moved:
-            logging.getLogger("samza_dsl").info("%s", moved)
-            settings = replace(settings, from_start=False, state=None)
+            run = make(settings)
+            return asyncio.run(_run_with_signals(run, watch))
         except Grown as grown:
+            if run is not None and run.stopping:
+                # Begun anew, it would know nothing of the stop, and go on for ever.
+                log.warning("stopped, and the next run does again what was done since the last commit: %s", grown)
+                return run
+            if isinstance(grown, Repartitioned):
+                log.info("%s", grown)
+                settings = replace(settings, from_start=False, state=None)
+                continue
             # Plan, job model and what lies between stages may all be others then: tasks cannot just come into the run.
             settings = _anew(settings, grown)
             # Others that share the run may have to end first.

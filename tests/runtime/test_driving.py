@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.model.errors import EnvironmentFault, Fenced, Grown, Unavailable
+from runtime.model.errors import EnvironmentFault, Fenced, Grown, Repartitioned, Unavailable
 from runtime.model.metrics import RunMetrics
 from runtime.run import driver as driving
 from runtime.run.driver import MOST_FAILURES, run_whatever_begins, run_whatever_fails
@@ -75,6 +75,15 @@ def test_what_is_more_than_that_is_told_at_once():
 def test_it_takes_up_more_partitions_as_well():
     last = Run(None)
     assert run(Run(Grown("3 partitions")), Run(GONE), last)[0] is last
+
+
+@pytest.mark.parametrize("kind", [Grown, Repartitioned])
+def test_one_that_was_asked_to_stop_is_not_begun_anew_for_more_partitions(kind):
+    """What is begun anew knows nothing of the stop: a service that is told to end would go on."""
+    stopped = Run(kind("3 partitions"), stopping=True)
+    assert run(stopped, Run(None))[0] is stopped
+    again = Run(kind("4 partitions"), stopping=True)
+    assert run(Run(kind("3 partitions")), again, Run(None))[0] is again
 
 
 OUTRUN = Fenced("another one has taken over")
