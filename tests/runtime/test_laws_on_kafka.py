@@ -242,7 +242,7 @@ class Hosts:
         environment = self.environments.pop(name, None)
         if environment is not None:
             try:
-                if not well:
+                if not well or name in self.cluster.dead:  # it may be cancelled as it dies
                     raise Died
                 environment.close()
             except Died:  # as one may while it says how much it has committed
