@@ -229,8 +229,9 @@ def folding(step, partitions=2):
 
 
 def broken(app, inputs=NUMBERS):
+    # It ends with the first that breaks the law: of a hundred, in one of sixty runs none did.
     with pytest.raises(laws.LawBroken) as broken:
-        laws.check_laws(app, inputs)
+        laws.check_laws(app, inputs, examples=1_000)
     return str(broken.value)
 
 
