@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.delivery import deliver
 from benchmarks.workload import Description, Workload
 from samza_dsl import connectors
 from samza_dsl.connectors import SinkOwner, SinkRow
@@ -92,12 +93,7 @@ class IntoParquet(Workload):
     def ours(self) -> Path:
         sink = connectors.rolling_files(self.folder, rows=ROWS)
         owner = SinkOwner("payments", str(self.folder), 0, generation=1, identity=1, value_type=Payment)
-        position = sink.claim(owner)
-        for start in range(0, len(self.rows), ROWS):
-            some = self.rows[start : start + ROWS]
-            sink.write(owner, some, position, position + len(some))
-            position += len(some)
-        sink.close()
+        deliver(sink, owner, self.rows, ROWS)
         return self.folder
 
     def outcome(self, result: Path) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import psycopg
 
+from benchmarks.delivery import deliver
 from benchmarks.workload import Description, Workload
 from samza_dsl import connectors
 from samza_dsl.connectors import SinkOwner, SinkRow
@@ -72,12 +73,7 @@ class IntoPostgres(Workload):
     def ours(self) -> str:
         sink = connectors.postgres(server(), self.table)
         owner = SinkOwner("payments", self.table, 0, generation=1, identity=1, value_type=Payment)
-        position = sink.claim(owner)
-        for start in range(0, len(self.rows), BATCH_ROWS):
-            batch = self.rows[start : start + BATCH_ROWS]
-            sink.write(owner, batch, position, position + len(batch))
-            position += len(batch)
-        sink.close()
+        deliver(sink, owner, self.rows, BATCH_ROWS)
         return self.table
 
     def outcome(self, result: str) -> list[Any]:

@@ -89,11 +89,7 @@ def stored(environment: Environment, app: str) -> list[StoredOperator]:
 
 def streams_between(environment: Environment, app: str) -> set[str]:
     """Return the streams that exist between the stages which an application has, or had when it was last opened."""
-    return streams_read(environment, environment.checkpoints(app))
-
-
-def streams_read(environment: Environment, checkpoints: Mapping[str, Checkpoint]) -> set[str]:
-    """Return the streams that exist between stages of which these checkpoints tell."""
+    checkpoints = environment.checkpoints(app)
     known = {one.stream for checkpoint in checkpoints.values() for one in checkpoint.positions if one.producers}
     known |= {stream for reads in reads_of(checkpoints).values() for stream in reads}
     return {name for name, config in environment.streams().items() if config.intermediate and name in known}

@@ -263,21 +263,22 @@ class StateQuery:
         if not at_least:
             return
         wanted = {_place_of(said): offset for said, offset in at_least.items()}
-        self._check_read((stream for stream, _ in wanted), asked)
+        between = _between(self._graph)
+        self._check_read((stream for stream, _ in wanted), between, asked)
         with self._opened() as environment:
             patience_ms = whole_ms(timeout_ms)
             until_ms = monotonic_ms() + patience_ms
             yield from self._waits(environment, until_ms, patience_ms, wanted)
             # What these records have sent on lies between stages then, and each stage sends it to the next.
-            between = sorted(_between(self._graph) & environment.streams().keys())
-            for _ in between:
-                yield from self._waits(environment, until_ms, patience_ms, _ends(environment, between))
+            existing = sorted(between & environment.streams().keys())
+            for _ in existing:
+                yield from self._waits(environment, until_ms, patience_ms, _ends(environment, existing))
 
-    def _check_read(self, streams: Iterable[str], asked: Callable[[], Site | None]) -> None:
+    def _check_read(self, streams: Iterable[str], between: Collection[str], asked: Callable[[], Site | None]) -> None:
         """Refuse a stream whose offsets no commit will ever tell of."""
         read = self._graph.inputs.values()
         for stream in streams:
-            if not any(one.matches(stream) for one in read) and stream not in _between(self._graph):
+            if not any(one.matches(stream) for one in read) and stream not in between:
                 known = ", ".join(sorted(one.stream for one in read))
                 raise refuse(asked(), f"at_least: {self._graph.app!r} does not read {stream!r}", f"one of {known}")
 

@@ -150,17 +150,25 @@ class StateDesk:
             raise NoAnswer(400, f"{min(extra)}= is about a range; write instead: key= alone")
         if said.keys() & {"list", "map"}:
             return self._collected(state, said)
-        candidates = keys_of(shape.key, said["key"])
+        key, found = self._looked_up(shape, said, lambda snapshot, key: state.in_snapshot(snapshot, key, MISSING))
+        if found is not MISSING:
+            return StateAnswer(200, f'{{"operator":{_text(shape.operator)},{_entry(shape, key, found)}}}\n')
+        told = _key(shape.key, keys_of(shape.key, said["key"])[0])
+        return StateAnswer(404, f'{{"operator":{_text(shape.operator)},"key":{told},"error":"it has no state"}}\n')
+
+    def _looked_up(
+        self, shape: StateShape, said: Mapping[str, bytes], look: Callable[[StateSnapshot, Any], Any]
+    ) -> tuple[Any, Any]:
+        """Return the first key that a text may stand for of which something is found, and that; MISSING for none."""
         with self._query.snapshot() as snapshot:
-            for key in candidates:
+            for key in keys_of(shape.key, said["key"]):
                 try:
-                    found = state.in_snapshot(snapshot, key, MISSING)
+                    found = look(snapshot, key)
                 except (TypeError, ValueError) as error:  # what its serde or its partitioner takes for no key
                     raise NoAnswer(400, f"key={said['key']!r} is no key of {shape.operator!r}: {error}") from None
                 if found is not MISSING:
-                    return StateAnswer(200, f'{{"operator":{_text(shape.operator)},{_entry(shape, key, found)}}}\n')
-        key = _key(shape.key, candidates[0])
-        return StateAnswer(404, f'{{"operator":{_text(shape.operator)},"key":{key},"error":"it has no state"}}\n')
+                    break
+        return key, found
 
     def _collected(self, state: QueriedState, said: Mapping[str, bytes]) -> StateAnswer:
         """Return the list or the map of a key; raises `NoAnswer` for one of more entries than an answer has."""
@@ -172,21 +180,15 @@ class StateDesk:
         name = said[kind].decode("utf-8", "replace")
         if not name:
             raise NoAnswer(400, f"{kind}= has no name; write instead: {kind}=NAME, as context.{kind}(NAME) has it")
-        candidates = keys_of(shape.key, said["key"])
-        with self._query.snapshot() as snapshot:
-            for key in candidates:
-                try:
-                    read = shape.listed if is_list else shape.mapped
-                    found = state.collected(snapshot, key, name, read, LOOKED_AT + 1)
-                except (TypeError, ValueError) as error:  # what its serde or its partitioner takes for no key
-                    raise NoAnswer(400, f"key={said['key']!r} is no key of {shape.operator!r}: {error}") from None
-                if found:
-                    break
+        read = shape.listed if is_list else shape.mapped
+        key, found = self._looked_up(
+            shape, said, lambda snapshot, key: state.collected(snapshot, key, name, read, LOOKED_AT + 1) or MISSING
+        )
         told = f'{{"operator":{_text(shape.operator)},"key":{_key(shape.key, key)},"{kind}":{_text(name)}'
+        if found is MISSING:
+            return StateAnswer(404, f'{told},"error":"it has no entries"}}\n')
         if len(found) > LOOKED_AT:
             raise NoAnswer(400, f"{kind} {name!r} has over {LOOKED_AT:,} entries; write instead: query(app, data)")
-        if not found:
-            return StateAnswer(404, f'{told},"error":"it has no entries"}}\n')
         if is_list:
             return StateAnswer(200, f"{told},{_value(found)}}}\n")
         entries = (f'{{"key":{_key(shape.value, at)},{_value(value)}}}' for at, value in found)

@@ -51,14 +51,15 @@ class StateRoutes:
         # Anew after each answer: a task that moves meanwhile is in neither of two containers as each is asked.
         while True:
             held = {slot: frozenset(tasks) for slot, tasks in self._held().items()}
-            following = [slot for slot in self._ranked(request.operator, key, held) if (slot, held[slot]) not in asked]
-            if not following:
+            ranked = self._ranked(request.operator, key, held)
+            slot = next((one for one in ranked if (one, held[one]) not in asked), None)
+            if slot is None:
                 break
-            asked.add((following[0], held[following[0]]))
-            answer = await self._asked(following[0])(request)
+            asked.add((slot, held[slot]))
+            answer = await self._asked(slot)(request)
             if answer.status not in (404, 503):
                 return answer
-            refused[following[0]] = answer
+            refused[slot] = answer
         # That one container has nothing is no answer as long as another one cannot say.
         return max(
             refused.values(), key=lambda one: one.status, default=NoAnswer(503, "all containers are gone").answer

@@ -100,8 +100,9 @@ def _load_file(path: Path) -> ModuleType:
         raise CantLoad(f"{path} is named like the module {name!r}, which Python already has: rename the file")
     _refuse_clashes(file, file.parent)
     _make_importable(file.parent)
-    spec = importlib.util.spec_from_file_location(name, file, loader=_AsWritten(name, str(file)))
-    if file.suffix != ".py" or spec is None or spec.loader is None:
+    loader = _AsWritten(name, str(file)) if file.suffix == ".py" else None
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
+    if spec is None or spec.loader is None:
         raise CantLoad(f"{path} is no Python file: name the one that defines the application, such as app.py")
     # Registered before it runs, as an import does it: its classes are looked for by this name while it is loaded.
     module = sys.modules[name] = importlib.util.module_from_spec(spec)

@@ -288,11 +288,11 @@ class VirtualProcess:
             self.ended = True
             self.tell("the run ended")
             return
-        if isinstance(error, Grown) and self._run is not None and self._run.stopping:
-            self.ended = True
-            self.tell(f"the run ended, and the next one does again what is not committed: {error}")
-            return
         if isinstance(error, Grown):
+            if self._run is not None and self._run.stopping:
+                self.ended = True
+                self.tell(f"the run ended, and the next one does again what is not committed: {error}")
+                return
             # Whoever drives a run begins it anew there.
             self.tell(f"begins anew: {error}")
             self.die()

@@ -198,10 +198,11 @@ class PostgresChanges:
         """Read the transactions behind a position, up to the end of the open chunk, or to what is written by now."""
         written = int(connection.execute("SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn").fetchone()[0])
         target = written if at.chunk is None else min(written, at.chunk.until)
+        table = self._table_now(connection)
         cursor = connection.execute(
             "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, %s, 'proto_version', '1', "
             "'publication_names', %s)",
-            (slot_of(reader), _lsn(max(target, 1)), MOST_CHANGES, self._table_now(connection).publication),
+            (slot_of(reader), _lsn(max(target, 1)), MOST_CHANGES, table.publication),
         )
         messages = [bytes(row[0]) for row in cursor.fetchall()]
         found = [one for one in transactions(messages) if one.end_lsn > at.lsn]
@@ -214,7 +215,7 @@ class PostgresChanges:
         records = self._changes(connection, at, found)
         # Before all rows are read, a change may be older than the chunk before it.
         for change in (change for one in found if at.is_complete for change in one.changes):
-            if change.relation.oid == self._table_now(connection).oid:
+            if change.relation.oid == table.oid:
                 at = self._with_columns(at, change.relation.columns)
         position = msgspec.structs.replace(at, lsn=lsn)
         if at.chunk is not None:

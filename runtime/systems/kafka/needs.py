@@ -124,6 +124,10 @@ def _topic_of(stream: StreamPlan) -> NeededTopic:
     )
 
 
+_WRITING = ("Write", "Read", "Describe", "DescribeConfigs")
+"""What a run may do with what it writes. Read as well: it looks where its outputs end, and whether they were ended."""
+
+
 def _rights(plan: Plan, cluster: KafkaCluster) -> Iterator[NeededRight]:
     for stream in plan.streams:
         if stream.role in ("input", "table"):
@@ -133,10 +137,9 @@ def _rights(plan: Plan, cluster: KafkaCluster) -> Iterator[NeededRight]:
                 "topic", found[0] or "*", found[0] not in ("", stream.name), ("Read", "Describe", "DescribeConfigs")
             )
         elif stream.role != "intermediate":
-            # Read as well: a run looks where its outputs end, and whether they were ended.
-            yield NeededRight("topic", stream.name, False, ("Write", "Read", "Describe", "DescribeConfigs"))
+            yield NeededRight("topic", stream.name, False, _WRITING)
     if plan.options.metrics_to is not None:
-        yield NeededRight("topic", plan.options.metrics_to, False, ("Write", "Read", "Describe", "DescribeConfigs"))
+        yield NeededRight("topic", plan.options.metrics_to, False, _WRITING)
     everything = ("Read", "Write", "Create", "Delete", "Describe", "DescribeConfigs")
     yield NeededRight("topic", f"{plan.app}-", True, everything)
     yield NeededRight("topic", cluster.registry, False, ("Read", "Write", "Describe", "DescribeConfigs"))
