@@ -15,7 +15,7 @@ from runtime.model.errors import Damaged, EnvironmentFault, Fenced
 from runtime.ports.commits import Commit
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append, Control, StreamConfig
-from runtime.systems.kafka.environment import KafkaEnvironment
+from runtime.systems.kafka.environment import PURGE_EVERY, KafkaEnvironment
 from runtime.systems.kafka.state import changelog as kafka_changelog
 from runtime.systems.kafka.streams import fetcher as kafka_fetcher
 from runtime.systems.kafka.streams.fetcher import KafkaFetcher
@@ -153,6 +153,22 @@ def test_what_is_consumed_between_stages_is_removed(opened, topics):
         environment.commit(Commit(topics, generation, rows, [], {}, {(stream, 0): end}))
     environment.close()
     assert opened().offsets(stream, 0).start > 20
+
+
+def test_what_is_consumed_is_removed_beside_a_stream_that_was_deleted(opened, topics):
+    environment, kept, dropped = opened(), f"{topics}-kept", f"{topics}-dropped"
+    for stream in (kept, dropped):
+        environment.create_stream(stream, StreamConfig(intermediate=True))
+    generation = environment.own(topics)
+    for number in range(PURGE_EVERY):
+        if number == PURGE_EVERY // 2:
+            environment.delete_stream(dropped)
+        present = environment.streams().keys() & {kept, dropped}
+        ends = {(stream, 0): environment.offsets(stream, 0).end for stream in present}
+        rows = [Append(stream, 0, Batch([b"x"])) for stream in present]
+        environment.commit(Commit(topics, generation, rows, [], {}, ends))
+    environment.close()
+    assert opened().offsets(kept, 0).start > 0
 
 
 def test_what_is_asked_waits_for_no_fetch(opened, topics, monkeypatch):

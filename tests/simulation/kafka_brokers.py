@@ -16,6 +16,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import (
     KafkaTimeoutError,
     MessageSizeTooLargeError,
+    NotLeaderForPartitionError,
     PolicyViolationError,
     ProducerFenced,
     UnknownTopicOrPartitionError,
@@ -289,6 +290,8 @@ class Cluster:
 
     def purge(self, topic: str, number: int, before: int) -> None:
         """Remove what is below an offset, as clients ask for it."""
+        if topic not in self.topics:
+            raise NotLeaderForPartitionError(topic)  # as aiokafka's administrator finds nobody to ask
         if "delete" not in self.configs(topic)["cleanup.policy"]:
             raise PolicyViolationError(topic)
         self.partition(topic, number).purge(before)

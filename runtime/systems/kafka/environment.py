@@ -140,6 +140,9 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
     def delete_stream(self, name: str) -> None:
         if name in self._streams.all():
             self._streams.delete(name)
+            # A request that names what does not exist removes nothing of the others.
+            for owner in self._owners.values():
+                owner.consumed = {place: offset for place, offset in owner.consumed.items() if place[0] != name}
             self._changed()
 
     def streams(self) -> dict[str, StreamConfig]:

@@ -243,10 +243,19 @@ def _told_of(streams: KafkaStreams, commit: Commit, left: Collection[tuple[str, 
 
 
 def left_by(commit: Commit, checkpoints: Mapping[str, Checkpoint]) -> set[tuple[str, int]]:
-    """Return the partitions between stages that tasks of a commit leave, and that no others of it go on to read."""
-    read = {(one.stream, one.partition) for checkpoint in commit.checkpoints.values() for one in checkpoint.positions}
-    gone = (checkpoints[name] for name in commit.gone if name in checkpoints)
-    return {(one.stream, one.partition) for checkpoint in gone for one in checkpoint.positions if one.producers} - read
+    """Return the partitions between stages that tasks of a commit have read, and that no task goes on to read."""
+    before = [checkpoints[name] for name in (*commit.gone, *commit.checkpoints) if name in checkpoints]
+    left = {(one.stream, one.partition) for checkpoint in before for one in checkpoint.positions if one.producers}
+    left -= _read_by(commit.checkpoints.values())
+    if left:
+        # Tasks that the commit says nothing of may share a partition with one that leaves it.
+        unchanged = checkpoints.keys() - commit.checkpoints.keys() - {*commit.gone}
+        left -= _read_by(checkpoints[name] for name in unchanged)
+    return left
+
+
+def _read_by(checkpoints: Iterable[Checkpoint]) -> set[tuple[str, int]]:
+    return {(one.stream, one.partition) for checkpoint in checkpoints for one in checkpoint.positions}
 
 
 async def write_alone(
