@@ -427,6 +427,21 @@ def test_what_is_wrong_with_a_source_is_told(tmp_path: Path, said: dict[str, Any
         doubling().run(tmp_path, bind={"numbers": Shelf({"a": [1, 2]}).source(**said)})
 
 
+@pytest.mark.parametrize(
+    ("records", "error"),
+    [
+        (iter(()), "returned a .*iterator: write a list of SourceRecords"),
+        ([(0, 1)], "returned a tuple: write SourceRecord"),
+        ([SourceRecord(0, 1, key="a")], "the key 'a': a key is bytes"),  # type: ignore[arg-type]
+        ([SourceRecord(0, 1, headers={"a": "b"})], "the headers .* their values are bytes"),  # type: ignore[dict-item]
+    ],
+)
+def test_what_is_no_record_is_told(tmp_path: Path, records: Any, error: str) -> None:
+    source = Shelf({"a": [1]}).source(read=lambda name, offset, most: records)
+    with pytest.raises(SamzaError, match=rf"shelf: read\('a', 0\) returned.*{error.removeprefix('returned ')}"):
+        doubling().run(tmp_path, bind={"numbers": source, "doubled": Place().at_least_once()})
+
+
 def test_a_value_of_another_type_is_a_malformed_record(tmp_path: Path) -> None:
     with pytest.raises(SamzaError, match="Expected `int`, got `str`"):
         doubling().run(tmp_path, bind={"numbers": Shelf({"a": ["x"]}).source()})
