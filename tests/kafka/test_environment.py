@@ -15,7 +15,8 @@ from runtime.model.errors import Damaged, EnvironmentFault, Fenced
 from runtime.ports.commits import Commit
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append, Control, StreamConfig
-from runtime.systems.kafka.environment import PURGE_EVERY, KafkaEnvironment
+from runtime.systems.kafka.coordination.owner import PURGE_EVERY
+from runtime.systems.kafka.environment import KafkaEnvironment
 from runtime.systems.kafka.state import changelog as kafka_changelog
 from runtime.systems.kafka.streams import fetcher as kafka_fetcher
 from runtime.systems.kafka.streams.fetcher import KafkaFetcher
