@@ -422,12 +422,12 @@ def _apply(place: Environment, pipeline: Pipeline, planned: tuple[Plan, Graph], 
 
 def _is_ours(place: Environment, app: str) -> bool:
     """Own an application where no run has it; what a crash has left half done is completed."""
+    # On brokers to own it fences the run that has it.
+    if isinstance(place, LiveEnvironment) and place.is_run(app):
+        return False
     try:
         _own(place, app)
     except Owned:
-        # Brokers hear of a run elsewhere only by what it does: there it must have ended before.
-        if isinstance(place, LiveEnvironment):
-            raise
         return False
     return True
 

@@ -1,17 +1,19 @@
 """What is changed or new is computed from history alone, and goes on as if the new program had run from the start."""
 
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import count, product
 from types import MappingProxyType
 
 import msgspec
-from hypothesis import given, note, settings
+import pytest
+from hypothesis import event, given, note, settings
 from hypothesis import strategies as st
 
 from planner.passes import plan
 from runtime.assembly.bindings import Bindings
+from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import LoopClock
 from runtime.model.errors import SamzaError
 from runtime.opening.evolution import computed_anew, evolved
@@ -23,6 +25,7 @@ from runtime.reprocessing.backfill import backfill_of, run_backfill
 from runtime.run.run import Run
 from runtime.run.settings import RunSettings
 from samza_dsl import App, Options, session, total, tumbling
+from samza_dsl.testing.environment import CrashPoint
 from tests.runtime.test_laws import crash_points
 from tests.scale import examples
 from tests.simulation.crash import NOW_MS, Crash, Watched, append_rows, memory, rows_of, run_once
@@ -412,3 +415,91 @@ def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0):
     how, after = (build(second, options=options), stored_there, seed), places(second, whole=True)
     below = [one for id in (*operators, *changed) for one in graph.below(id)]
     check_alike((always, live), app, below, lambda environment, cut: go_on(environment, *how, cut, after))
+
+
+def dying_with_something_due(live, number):
+    """Return a process that dies behind so many commits that have left something due, and not before."""
+    left = count(1)
+
+    def on_commit(commit):
+        if any(one.due for one in commit.checkpoints.values()) and next(left) == number:
+            raise Crash
+
+    return Watched(live, on_commit=on_commit)
+
+
+@given(st.randoms(use_true_random=False), st.integers(1, 3))
+@settings(max_examples=examples(120, 20_000))
+def test_whatever_was_due_where_a_run_was_killed_is_written_once(chance, number):
+    """An operator that is computed again, though nothing changed, repeats nothing and loses nothing."""
+    programs, seed, partitions = Programs(chance), chance.randint(0, 999), chance.randint(1, 3)
+    # Of several that fire by the same event time, a commit may leave some.
+    ops = [*programs.first(), Op("early", "window", "events", 1), Op("later", "session", "events", 2)]
+    ops.append(Op("last", chance.choice(("scan", "window", "process")), "early", 3))
+    if any(
+        op.kind in BY_ORDER and {"table", "meet"} & {one.kind for one in programs.lineage(ops, op.above)} for op in ops
+    ):
+        return
+    again = {op.id for op in ops if op.kind in KEEPING and chance.random() < 0.6}
+    # A commit comes in the midst of what fires where it may hold little.
+    options = Options(max_uncommitted=chance.randint(1, 4), batch_records=chance.choice((1, 5, 1_000)))
+    records = drawn_records(chance, partitions)
+    note(f"{ops}\n{again} {options} {records} {number}")
+    always, live = (environment_of(records, partitions) for _ in range(2))
+    run_once(build(ops, options=options), always, seed, until_now=True)
+    with suppress(Crash):
+        run_once(build(ops, options=options), dying_with_something_due(live, number), seed, until_now=True)
+    left = [due for one in live.checkpoints(APP).values() for due in one.due.values()]
+    event(f"due: {bool(left)}, begun: {any(one.is_begun for one in left)}")
+    try:
+        evolve(Watched(live), build(ops, options=options), again, seed, {})
+    except SamzaError as error:
+        # The program that has run has to bring these to an end.
+        if "between stages" not in str(error) and not any(one.is_begun for one in left):
+            raise
+        run_once(build(ops, options=options), live, seed, until_now=True, drains=True)
+        evolve(Watched(live), build(ops, options=options), again, seed, {})
+    how = build(ops, options=options), records, seed, {}
+    wanted, found = (go_on(environment, *how) for environment in (always, live))
+    assert found == wanted
+
+
+def keyed(again, options):
+    """Return a program that counts by key in windows, whose panes a map writes that may be another one."""
+    app = App(APP, options)
+    events = app.input("events", value=Event, key=lambda e: e.key, partitioned_by_key=True, timestamp=lambda e: e.at)
+    panes = events.window(tumbling(milliseconds=50), total(lambda e: e.number), op_id="panes")
+    sums = panes.scan(lambda n, pane: n + pane.value * again, init=int, emit=lambda k, n: [k, n], op_id="sums")
+    sums.send_to(app.output("sums"))
+    return app
+
+
+@pytest.mark.parametrize("changed", ["panes", "sums"])
+def test_a_run_that_was_killed_as_it_wrote_panes_of_one_time_is_brought_to_its_end_first(changed):
+    options = Options(max_uncommitted=1)
+    keys = [f"k{number}" for number in range(40)]
+    found = []
+    for commits in range(3, 60):
+        live = memory()
+        live.create_stream("events", StreamConfig())
+        add(live, {("events", 0): [*(Event(1, key, 0) for key in keys), Event(1, "k0", 60)]})
+        with suppress(Crash):
+            run_once(keyed(1, options), Watched(live, CrashPoint("after_commit", commits)), until_now=True)
+        due = live.checkpoints(APP).get("0", Checkpoint(0)).due
+        if not due or not due["panes"].is_begun:
+            continue
+        app = keyed(1, options)
+        with pytest.raises(SamzaError, match=r"'panes' wrote results of one time.*: let that program write the rest"):
+            evolve(Watched(live), app, {changed}, 0, {})
+        run_once(keyed(1, options), live, until_now=True, drains=True)
+        assert not live.checkpoints(APP)["0"].due
+        evolve(Watched(live), app, {changed}, 0, {})
+        add(live, {("events", 0): [Event(1, key, 60) for key in keys[1:]]})
+        live.end_stream("events")
+        run_once(keyed(1, options), live)
+        (rows,) = rows_of(live, "sums")
+        assert sorted(value for _, value, _ in rows) == sorted(
+            b'["%s",%d]' % (key.encode(), n) for key in keys for n in (1, 2)
+        )
+        found.append(commits)
+    assert found, "none of the commits lay in the midst of what fired"
