@@ -84,9 +84,6 @@ class OwnershipPort(Protocol):
     def announce(self, app: str, generation: int) -> None:
         """Let others see, until this is closed, that this process has the application to itself."""
 
-    def is_run(self, app: str) -> bool:
-        """Whether a process runs an application, on any machine, or has died so recently that nobody knows."""
-
     def check_kept(self, app: str) -> None:
         """Raise `EnvironmentFault` where less of an application, which is owned here, is left than was committed."""
 

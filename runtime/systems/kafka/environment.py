@@ -308,9 +308,6 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         assert self._thread is not None
         self._announced.append(Announced(self._streams, self._thread, app, generation, self._host))
 
-    def is_run(self, app: str) -> bool:
-        return self.runs(app).is_run()
-
     def commit_by_task(self, app: str, tasks: Collection[int]) -> dict[int, int]:
         """Let each task commit by itself, under a transactional id of its own.
 
