@@ -4,6 +4,8 @@ from collections import Counter
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from itertools import count, product
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
 import msgspec
@@ -29,6 +31,8 @@ from samza_dsl.testing.environment import CrashPoint
 from tests.runtime.test_laws import crash_points
 from tests.scale import examples
 from tests.simulation.crash import NOW_MS, Crash, Watched, append_rows, memory, rows_of, run_once
+from tests.simulation.kafka import opened, simulated
+from tests.simulation.kafka_brokers import Cluster
 from tests.simulation.loop import rest, simulate
 from tests.strategies import Event, keys_of
 
@@ -202,11 +206,14 @@ def drawn_records(chance, partitions):
 
 
 def environment_of(records, partitions):
-    found = memory()
+    return filled(memory(), records, partitions)
+
+
+def filled(environment, records, partitions):
     for stream in ("events", "others"):
-        found.create_stream(stream, StreamConfig(partitions=partitions))
-    add(found, {place: events[:cut] for place, (events, cut) in records.items()})
-    return found
+        environment.create_stream(stream, StreamConfig(partitions=partitions))
+    add(environment, {place: events[:cut] for place, (events, cut) in records.items()})
+    return environment
 
 
 def add(environment, records):
@@ -216,12 +223,9 @@ def add(environment, records):
 
 
 def ends(environment, app):
+    """Return how many records outputs have by now."""
     streams = {out.stream for spec in app.graph().specs.values() for out in spec.outputs} & environment.streams().keys()
-    return {
-        (one, number): environment.offsets(one, number).end
-        for one in streams
-        for number in range(environment.streams()[one].partitions)
-    }
+    return {(one, number): len(rows) for one in streams for number, rows in enumerate(rows_of(environment, one))}
 
 
 def bound(records, names, whole=False):
@@ -415,6 +419,46 @@ def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0):
     how, after = (build(second, options=options), stored_there, seed), places(second, whole=True)
     below = [one for id in (*operators, *changed) for one in graph.below(id)]
     check_alike((always, live), app, below, lambda environment, cut: go_on(environment, *how, cut, after))
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=examples(40, 5_000), deadline=None)
+def test_it_is_computed_beside_a_run_on_kafka_that_goes_on(chance):
+    programs, seed, partitions = Programs(chance), chance.randint(0, 999), chance.randint(1, 2)
+    first = programs.first()
+    second, changed = programs.second(first)
+    if not second:
+        return
+    read = {place for one in first for place in (one.above, one.other)}
+    records = {
+        place: (events, cut if place[0] in read else 0)
+        for place, (events, cut) in drawn_records(chance, partitions).items()
+    }
+    note(f"{first}\n{second}\n{changed} {records}")
+    always, calls = environment_of(records, partitions), Counter()
+    run_once(build(second), always, seed, until_now=True)
+    app = build(second, calls)
+    with simulated(Cluster(seed)), TemporaryDirectory() as folder:
+        live, beside = opened(Path(folder, "live")), opened(Path(folder, "beside"))
+        filled(live, records, partitions)
+        run_once(build(first), live, seed, until_now=True)
+        generation, ahead = live.generation(APP), None
+        for number in range(chance.randint(1, 2)):
+            ahead = compute_ahead(Watched(beside), app, changed, ahead, seed)
+            assert live.generation(APP) == generation, "nobody fences the run that goes on"
+            came = later(records, read, 4 * number)
+            for environment, ops in ((always, second), (live, first)):
+                add(environment, {place: came[place][0][cut : came[place][1]] for place, (_, cut) in records.items()})
+                run_once(build(ops), environment, seed, until_now=True)
+            records, generation = came, live.generation(APP)
+        live.close()
+        operators = evolve(Watched(beside), app, changed, seed, {}, ahead)
+        assert not [name for name in beside.streams() if "backfilling" in name]
+        above = {*operators}.union(*(app.graph().above(id) for id in operators))
+        assert calls.keys() <= above, "nothing but what leads to what was changed is run again"
+        below = [one for id in (*operators, *changed) for one in app.graph().below(id)]
+        check_alike((always, beside), app, below, lambda one, cut: go_on(one, app, records, seed, cut))
+        beside.close()
 
 
 def dying_with_something_due(live, number):
