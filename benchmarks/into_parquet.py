@@ -236,7 +236,7 @@ def discounted(payment: Payment) -> Payment:
 
 
 class CalledIntoParquet(StructsIntoParquet):
-    """A run: what a function that is called returns goes to a folder of Parquet; by hand the same function is called."""
+    """A run: what a function returns that is called goes to a folder of Parquet; by hand it is called, too."""
 
     description = Description(
         name="B34-called",

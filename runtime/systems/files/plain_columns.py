@@ -220,9 +220,12 @@ def row_columns(kind: object) -> RowColumns | None:
     return _columns_of(info)
 
 
-def batches_of(columns: RowColumns, rows: Sequence[Any]) -> list[pa.RecordBatch]:
-    """Return rows as columns; raises UnlikeDeclared where one is not just what its type says."""
-    return [columns.batch(rows[start : start + AT_ONCE]) for start in range(0, len(rows), AT_ONCE)]
+def batches_of(
+    columns: RowColumns, rows: Sequence[Any], read: Callable[[Sequence[Any]], Sequence[Any]] | None = None
+) -> list[pa.RecordBatch]:
+    """Return rows as columns, which `read` returns of what holds them; raises UnlikeDeclared where one is not plain."""
+    parts = (rows[start : start + AT_ONCE] for start in range(0, len(rows), AT_ONCE))
+    return [columns.batch(part if read is None else read(part)) for part in parts]
 
 
 def fields_in(records: Sequence[Any], kind: object) -> dict[str, list[Any]] | None:
@@ -318,4 +321,8 @@ def _columns_of(info: inspect.Type, nested: bool = False) -> RecordColumns | Non
             return None
         found.append(one)
     names = tuple(field.name for field in info.fields)
-    return RecordColumns(info.cls, names, tuple(field.encode_name for field in info.fields), tuple(found)) if names else None
+    return (
+        RecordColumns(info.cls, names, tuple(field.encode_name for field in info.fields), tuple(found))
+        if names
+        else None
+    )
