@@ -1,6 +1,5 @@
 """Whether a topic has no more is said by brokers alone: who has not heard of them knows nothing of that."""
 
-import asyncio
 import math
 import tempfile
 from pathlib import Path
@@ -10,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.core.base import Batch
+from runtime.model.clock import sleep_ms
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.kafka.client.clients import BEGIN_S
 from runtime.systems.kafka.client.topic import KafkaTopic
@@ -87,7 +87,7 @@ def none_of(consumer):
     """Have a consumer fetch nothing, as from a broker that has gone for good behind its last answer."""
 
     async def getmany(*places, timeout_ms=0):
-        await asyncio.sleep(timeout_ms / 1_000)
+        await sleep_ms(timeout_ms)
         return {}
 
     consumer.getmany = getmany
