@@ -65,6 +65,8 @@ class Assembly:
     shared: SharedPartitions = field(default_factory=SharedPartitions)
     """What the virtual tasks of a partition read together."""
     levers: Levers = ALL
+    ceilings: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By task and operator, the event time (ms) beyond which nothing fires."""
     discovers: bool = True
     """Whether streams that come to match a pattern are read as well."""
     only: StagePlan | None = None

@@ -320,13 +320,13 @@ class _SinkTrial:
                 marks.append((position, len(self._given)))
             if dies or self._chance.random() < 0.3:
                 if closed:
-                    self._is_gone(sink)
+                    self._let_go(sink)
                 sink = self._make()
                 del marks[max(1, len(marks) - self._chance.randrange(3)) :]
                 position, number = marks[-1]
                 del self._given[number:]
                 self._dies_at_a_line(sink.recover, position)
-                self._is_gone(sink)
+                self._let_go(sink)
                 sink = self._make()
                 self._lines.call(sink.recover, position)
             self._compare("exactly once")
@@ -355,7 +355,7 @@ class _SinkTrial:
                 self._compare("exactly once")
             if end != "answered":
                 if end == "dies at a line":
-                    self._is_gone(sink)
+                    self._let_go(sink)
                 else:
                     past.append((sink, owner))
                 sink, owner = self._claimed_anew(owner)
@@ -376,12 +376,12 @@ class _SinkTrial:
         sink, owner = self._make(), owner._replace(generation=owner.generation + 1)
         if self._chance.random() < 0.3:
             self._dies_at_a_line(sink.claim, owner)
-            self._is_gone(sink)
+            self._let_go(sink)
             sink, owner = self._make(), owner._replace(generation=owner.generation + 1)
         return sink, owner
 
     @staticmethod
-    def _is_gone(sink: ConnectedSink) -> None:
+    def _let_go(sink: ConnectedSink) -> None:
         """Close a sink that has died at a line, as the system does with what a killed process had open.
 
         It may have died between the beginning of a transaction and the lines that would roll that back.
@@ -425,7 +425,7 @@ class _SinkTrial:
                     self._dies(sink.write, self._dying(rows))
                 else:
                     self._dies_at_a_line(sink.write, rows)
-                self._is_gone(sink)
+                self._let_go(sink)
                 sink = self._make()
             self._lines.call(sink.write, rows)
             self._given += rows
