@@ -61,6 +61,8 @@ class Bindings:
         self.sinks: dict[str, Sink] = {}
         self.places: dict[str, str] = {}
         """What names a bound output in checkpoints: its stream, and the file that it is bound to."""
+        self.sites: dict[str, str] = {}
+        """The line of the program that declares a bound output."""
         self.outboxes: dict[str, Outbox] = {}
         """By output, what delivers it to a sink behind each commit."""
         self.inboxes: dict[str, Inbox] = {}
@@ -465,6 +467,7 @@ class Bindings:
 
     def _bind_output(self, output: Output, what: object) -> None:
         stream = output.stream
+        self.sites[stream] = str(output.site)
         if is_another(what):
             self._bind_to_another(stream, what)
             return
