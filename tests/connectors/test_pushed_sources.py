@@ -145,6 +145,23 @@ def test_what_goes_wrong_in_a_source_ends_the_run(tmp_path: Path) -> None:
         copying().run(tmp_path, bind={"numbers": PushedSource("wild", push)})
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [{"a": "text"}, {"a": None}, {1: b"bytes"}, {"fine": b"bytes", "a": 1}],
+    ids=["text", "None", "name", "int"],
+)
+def test_headers_that_are_no_bytes_are_refused_and_harm_no_stream(tmp_path: Path, headers: Any) -> None:
+    def push(intake: Intake) -> None:
+        intake.push([PushedRecord(b"1", headers=headers)])
+
+    with pytest.raises(SamzaError, match="Headers are bytes by names of text"):
+        copying().run(tmp_path, bind={"numbers": PushedSource("odd", push)}, until_now=True)
+    with pytest.raises(SamzaError, match="Headers are bytes by names of text"):
+        copying().run(MemoryEnvironment(), bind={"numbers": PushedSource("odd", push)}, until_now=True)
+    run = copying().run(tmp_path, bind={"numbers": counting(3)}, until_now=True)
+    assert len(run.received("copies")) == 3
+
+
 def test_bytes_that_are_no_value_are_for_the_policy_of_the_input(tmp_path: Path) -> None:
     def push(intake: Intake) -> None:
         intake.push([PushedRecord(b"x"), PushedRecord(b"7"), PushedRecord(8)])

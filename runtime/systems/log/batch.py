@@ -88,7 +88,7 @@ def compression_codes() -> dict[str | None, int]:
 
 
 def check_columns(batch: Batch) -> None:
-    """Raise `EnvironmentFault` unless all columns are equally long, and values and keys are bytes or None."""
+    """Raise `EnvironmentFault` unless all columns are equally long, and values, keys and headers are bytes or None."""
     rows = len(batch.values)
     for name in ("keys", "timestamps", "stamps", "headers", "signs"):
         column = getattr(batch, name)
@@ -99,6 +99,13 @@ def check_columns(batch: Batch) -> None:
         if wrong:
             found = ", ".join(sorted(kind.__name__ for kind in wrong))
             raise EnvironmentFault(f"The {name} of a batch must be bytes or None, but there is {found}: encode them.")
+    for headers in batch.headers or ():
+        # As others they would be written, and no run could read the stream any more.
+        for name, value in (headers or {}).items():
+            if type(name) is not str or type(value) is not bytes:
+                raise EnvironmentFault(
+                    f"Headers are bytes by names of text, but there is {name!r}: {value!r}: encode it."
+                )
 
 
 def pack(
