@@ -33,7 +33,8 @@ class _Columns(msgspec.Struct, array_like=True, gc=False):
     keys: list[bytes | None] | None = None
     timestamps: bytes | None = None
     stamps: bytes | None = None
-    headers: list[Mapping[str, bytes] | None] | None = None
+    headers: list[Mapping[str, bytes | None] | None] | None = None
+    """As Kafka has them: the value of a header may be null."""
     signs: bytes | None = None
     offsets: bytes | None = None
     """Only where compaction has left gaps."""
@@ -102,7 +103,7 @@ def check_columns(batch: Batch) -> None:
     for headers in batch.headers or ():
         # As others they would be written, and no run could read the stream any more.
         for name, value in (headers or {}).items():
-            if type(name) is not str or type(value) is not bytes:
+            if type(name) is not str or not (value is None or type(value) is bytes):
                 raise EnvironmentFault(
                     f"Headers are bytes by names of text, but there is {name!r}: {value!r}: encode it."
                 )
@@ -122,7 +123,7 @@ def pack(
         batch.keys,
         _words("q", batch.timestamps),
         _words("q", batch.stamps),
-        batch.headers,
+        batch.headers,  # type: ignore[arg-type]  # a null of Kafka's is kept as it is
         _words("b", batch.signs),
         _words("q", offsets),
     )
@@ -167,7 +168,7 @@ def unpack(key: bytes, data: memoryview | bytes, last: int) -> StoredBatch:
         [appended_ms] * rows if columns.timestamps is None else _numbers("q", columns.timestamps),
         None if columns.stamps is None else _numbers("q", columns.stamps),
         range(base, base + rows) if columns.offsets is None else _numbers("q", columns.offsets),
-        columns.headers,
+        columns.headers,  # type: ignore[arg-type]  # as above
         None if columns.signs is None else _numbers("b", columns.signs),
     )
     assert len(columns.values) == rows, "the header counts the rows"
