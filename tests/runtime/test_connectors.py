@@ -228,6 +228,14 @@ def test_a_value_of_another_type_is_told_before_it_is_committed(
     assert [row.value.n for row in place.rows] == [2, 4, 6]
 
 
+def test_a_container_refuses_what_its_starter_could_not_deliver(tmp_path: Path) -> None:
+    app = App("wrong")
+    app.input("numbers", value=int).map(lambda n: wrong_for(n, {2: (1,)})).send_to(app.output("doubled", value=Doubled))
+    bind = {"numbers": [1, 2, 3], **places(app.graph(), {"doubled": Place().positioned()})}
+    with pytest.raises(SamzaError, match=r"send_to .* on numbers/0 at 1"):
+        app.run(tmp_path, bind=bind)
+
+
 def test_a_failure_that_passes_is_waited_for(tmp_path: Path) -> None:
     place = Place()
     place.failures = [OSError("down"), Unavailable("still down")]
