@@ -7,7 +7,13 @@ from benchmarks.avro_with_registry import AvroWithRegistry
 from benchmarks.embedded_log import EmbeddedLog
 from benchmarks.event_windows import HoppingCount, SessionCount, TopTen
 from benchmarks.interval_join import IntervalJoin
-from benchmarks.into_parquet import IntoParquet
+from benchmarks.into_parquet import (
+    CalledIntoParquet,
+    DataclassesIntoParquet,
+    DictsIntoParquet,
+    StructsIntoParquet,
+    UntimedIntoParquet,
+)
 from benchmarks.into_postgres import IntoPostgres
 from benchmarks.json_lines import JsonLines
 from benchmarks.keyed_count import KeyedCount
@@ -59,7 +65,11 @@ KINDS: tuple[type[Workload], ...] = (
     ReadWriteOnKafka5,
     ReadWriteOnKafka6,
     IntoPostgres,
-    IntoParquet,
+    StructsIntoParquet,
+    UntimedIntoParquet,
+    DictsIntoParquet,
+    DataclassesIntoParquet,
+    CalledIntoParquet,
     StatelessOnSpark,
     ParquetOnSpark,
     KeyedOnSpark,

@@ -4,7 +4,8 @@ import dataclasses
 import datetime as dt
 import enum
 import uuid
-from typing import Annotated, Any, NamedTuple
+from collections import OrderedDict
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 import msgspec
 import pytest
@@ -19,7 +20,7 @@ from runtime.model.errors import SerdeError
 from runtime.systems.files import parquet as parquet_files
 from runtime.systems.files import plain_columns
 from runtime.systems.files.parquet import ParquetSink, table_of_records
-from runtime.systems.files.plain_columns import RecordColumns
+from runtime.systems.files.plain_columns import row_columns
 from samza_dsl import App
 
 
@@ -140,14 +141,14 @@ odd = st.sampled_from(
 )
 
 
-def written(path, pieces, by_columns, monkeypatch):
+def written(path, kind, pieces, by_columns, monkeypatch):
     if not by_columns:
-        monkeypatch.setattr(RecordColumns, "of", lambda kind: None)
+        monkeypatch.setattr(parquet_files, "row_columns", lambda kind: None)
     monkeypatch.setattr(parquet_files, "FEW", 2)
     monkeypatch.setattr(plain_columns, "AT_ONCE", 3)
     sink = ParquetSink(path)
-    serde = sink.serde(Json(Record))
-    encode_all = sink.together(serde) if by_columns else lambda piece: list(map(serde.encode, piece))
+    serde = sink.serde(Json(kind))
+    encode_all = (sink.together(serde) if by_columns else None) or (lambda piece: list(map(serde.encode, piece)))
     try:
         sink.recover(0)
         encoded = [encode_all(piece) for piece in pieces]  # a commit writes what was encoded before it
@@ -169,7 +170,117 @@ def written(path, pieces, by_columns, monkeypatch):
 @given(st.lists(st.lists(records | odd, min_size=1, max_size=6), min_size=1, max_size=3))
 def test_columns_hold_what_rows_hold_also_where_a_value_is_not_what_its_field_says(tmp_path_factory, pieces):
     with pytest.MonkeyPatch.context() as patched:
-        first, second = (written(tmp_path_factory.mktemp("out"), pieces, one, patched) for one in (True, False))
+        first, second = (written(tmp_path_factory.mktemp("out"), Record, pieces, one, patched) for one in (True, False))
+    assert first == second
+
+
+@dataclasses.dataclass
+class Data:
+    key: str
+    inner: Inner
+    price: float = 0.0
+    count: int | None = None
+    day: dt.date | None = None
+    at: dt.datetime | None = None
+    _hidden: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Slotted:
+    key: str
+    data: Data | None = None
+    data_again: Data
+
+
+@dataclasses.dataclass
+class Doubling:
+    number: int
+
+    def __post_init__(self):
+        self.number *= 2
+
+
+class Keys(TypedDict):
+    key: str
+    count: int | None
+
+
+class SomeKeys(Keys, total=False):
+    price: float
+
+
+def unset():
+    data = Data("k", Inner(1))
+    del data.price
+    return data
+
+
+def grown():
+    data = Data("k", Inner(1))
+    data.more = 1
+    return data
+
+
+texts = st.text(max_size=3)
+scalars = st.one_of(
+    st.none(),
+    texts,
+    st.integers(-9, 9),
+    st.floats(allow_nan=False, width=16),
+    st.booleans(),
+    st.binary(max_size=2),
+    INSTANTS,
+    TIMES,
+)
+odd_values = st.sampled_from(
+    [2**63, 2**64, -(2**63), -(2**63) - 1, "\ud800", Text("t"), Whole(1), Number.ONE]
+) | st.sampled_from(
+    [
+        Float(1.5),
+        Moment(2026, 1, 1),
+        Moment(2026, 1, 1, tzinfo=dt.UTC),
+        dt.date(2026, 1, 1),
+        dt.timedelta(1),
+        bytearray(b"a"),
+        [1],
+        {"a": 1},
+        object(),
+    ]
+)
+alike = st.fixed_dictionaries({"a": st.integers(-9, 9), "b": texts | st.none(), "c": INSTANTS, "d": st.booleans()})
+loose = st.dictionaries(st.sampled_from("abc"), scalars | odd_values, max_size=3)
+datas = st.builds(
+    Data,
+    texts,
+    inners,
+    st.floats(allow_nan=False) | st.integers(-9, 9),
+    st.none() | st.integers(),
+    st.none() | st.dates(),
+    st.none() | TIMES | INSTANTS,
+    st.integers(0, 9),
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [
+        (Any, alike | loose | st.just({}) | st.sampled_from([{1: 2}, OrderedDict(a=1), {Text("a"): 1}, {"\ud800": 1}])),
+        (dict, alike | loose),
+        (dict[str, Any], alike | loose),
+        (dict[str, float | None], st.dictionaries(st.sampled_from("abc"), st.floats() | st.integers() | st.none())),
+        (dict[str, int], st.dictionaries(st.sampled_from("ab"), st.integers() | odd_values, min_size=1)),
+        (Keys, st.fixed_dictionaries({"key": texts, "count": st.none() | st.integers()}, optional={"more": scalars})),
+        (SomeKeys, st.fixed_dictionaries({"key": texts, "count": st.none()}, optional={"price": st.floats()})),
+        (Data, datas | st.builds(unset) | st.builds(grown) | inners),
+        (Slotted, st.builds(Slotted, key=texts, data_again=datas)),
+        (Doubling, st.builds(Doubling, st.integers(0, 9))),
+    ],
+)
+@given(data=st.data())
+def test_dicts_and_dataclasses_by_columns_are_what_they_are_row_by_row(kind, rows, tmp_path_factory, data):
+    pieces = data.draw(st.lists(st.lists(rows, min_size=1, max_size=6), min_size=1, max_size=3))
+    with pytest.MonkeyPatch.context() as patched:
+        first, second = (written(tmp_path_factory.mktemp("o"), kind, pieces, one, patched) for one in (True, False))
     assert first == second
 
 
@@ -186,9 +297,9 @@ def test_a_record_that_changes_later_is_written_as_it_was(tmp_path):
     assert set(table.column("key").to_pylist()) == {"k"}
 
 
-@pytest.mark.parametrize("kind", [dict[str, int], Record | Inner, list[int], WithSparse, int])
+@pytest.mark.parametrize("kind", [Record | None, list[int], WithSparse, int, Doubling, dict[int, int]])
 def test_what_is_more_than_plain_fields_goes_row_by_row(kind):
-    assert RecordColumns.of(kind) is None
+    assert row_columns(kind) is None
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from keyword import iskeyword
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, TypeAlias, cast
 
 import msgspec
 import pyarrow as pa
@@ -98,12 +98,16 @@ def _fields_of(kind: object) -> tuple[PlainField, ...] | None:
 
 
 def _plain_field(field: inspect.Field) -> PlainField | None:
-    kinds = [*field.type.types] if isinstance(field.type, inspect.UnionType) else [field.type]
+    return _plain(field.encode_name, field.type)
+
+
+def _plain(column: str, info: inspect.Type) -> PlainField | None:
+    kinds = [*info.types] if isinstance(info, inspect.UnionType) else [info]
     plain = [one for one in kinds if not isinstance(one, inspect.NoneType)]
     if len(plain) != 1:
         return None
     name = next((name for name, known in _PLAIN.items() if known == plain[0]), None)
-    return None if name is None else PlainField(field.encode_name, name, len(kinds) > 1)
+    return None if name is None else PlainField(column, name, len(kinds) > 1)
 
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -124,37 +128,104 @@ _HELD: dict[str, tuple[tuple[pa.DataType, Any], ...]] = {
     "local": (_LOCAL,),
 }
 """By plain type, those that its column may have, each with what msgspec calls it."""
+_KINDS = {
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bool: pa.bool_(),
+    bytes: pa.binary(),
+    dt.datetime: _INSTANT[0],
+}
+"""By the type of all values of a column, what the column is of where nothing is declared."""
 AT_ONCE = 8_192
 """The records that become columns at once: what is made of them on the way stays in the processor's caches."""
 
 
 class RecordColumns(NamedTuple):
-    """The fields of a Struct, each plain or such a Struct itself, by which records become columns."""
+    """The fields of a Struct or dataclass, each plain or such a record itself, by which records become columns."""
 
     kind: type
     attributes: tuple[str, ...]
     names: tuple[str, ...]
     fields: tuple[PlainField | RecordColumns, ...]
 
-    @classmethod
-    def of(cls, kind: object) -> RecordColumns | None:
-        """Return those of a type; None where its records are more than plain fields."""
-        return _record_columns(kind)
-
-    def batches(self, records: Sequence[Any]) -> list[pa.RecordBatch]:
+    def batch(self, records: Sequence[Any]) -> pa.RecordBatch:
         """Return records as columns; raises UnlikeDeclared where one holds something else."""
-        parts = (records[start : start + AT_ONCE] for start in range(0, len(records), AT_ONCE))
-        return [pa.RecordBatch.from_arrays(self._arrays(part), names=[*self.names]) for part in parts]
+        return pa.RecordBatch.from_arrays(self._arrays(records), names=[*self.names])
 
     def _arrays(self, records: Sequence[Any]) -> list[pa.Array]:
         if [*map(type, records)].count(self.kind) < len(records):
             raise UnlikeDeclared
+        try:
+            columns = _getter(self.attributes)(records)
+        except AttributeError as error:  # a field that was never set
+            raise UnlikeDeclared from error
         return [
             pa.StructArray.from_arrays(field._arrays(column), names=[*field.names])
             if isinstance(field, RecordColumns)
             else _array(field, column)
-            for field, column in zip(self.fields, _getter(self.attributes)(records), strict=True)
+            for field, column in zip(self.fields, columns, strict=True)
         ]
+
+
+class DictColumns(NamedTuple):
+    """The fields of dicts, by which those of equal keys become columns: named ones, or any, of one type or any."""
+
+    named: Mapping[str, PlainField] | None
+    """What a TypedDict says; None where any key will do."""
+    each: PlainField | None = None
+    """The type of each value where any key will do; None where the values say it."""
+
+    def batch(self, records: Sequence[Any]) -> pa.RecordBatch:
+        """Return dicts as columns; raises UnlikeDeclared where their keys differ, or one holds something else."""
+        names = [*(records[0] if self.named is None and type(records[0]) is dict else self.named or ())]
+        if not names or {*map(type, names)} != {str} or [*map(type, records)].count(dict) < len(records):
+            raise UnlikeDeclared
+        # Dicts of as many keys that all have those of the first one have no other.
+        if {*map(len, records)} != {len(names)}:
+            raise UnlikeDeclared
+        try:
+            arrays = [self._array(name, [record[name] for record in records]) for name in names]
+            return pa.RecordBatch.from_arrays(arrays, names=names)
+        except (KeyError, UnicodeEncodeError) as error:
+            raise UnlikeDeclared from error
+
+    def _array(self, name: str, column: list[Any]) -> pa.Array:
+        field = self.each if self.named is None else self.named[name]
+        return _array_of_any(column) if field is None else _array(field, column)
+
+
+RowColumns: TypeAlias = RecordColumns | DictColumns
+
+
+@lru_cache
+def row_columns(kind: object) -> RowColumns | None:
+    """Return the columns of rows of a type; None where these are more than plain fields.
+
+    >>> row_columns(dict[str, int]), row_columns(list[int])
+    (DictColumns(named=None, each=PlainField(column='', type='int', optional=False)), None)
+    """
+    info = inspect.type_info(kind)
+    if isinstance(info, inspect.AnyType):
+        return DictColumns(None)
+    if isinstance(info, inspect.DictType):
+        if not isinstance(info.key_type, inspect.AnyType) and info.key_type != _PLAIN["str"]:
+            return None
+        each = _plain("", info.value_type)
+        return DictColumns(None, each) if each or isinstance(info.value_type, inspect.AnyType) else None
+    if isinstance(info, inspect.TypedDictType):
+        fields = {field.encode_name: _plain_field(field) for field in info.fields}
+        plain = {name: field for name, field in fields.items() if field is not None}
+        return DictColumns(plain) if plain and len(plain) == len(fields) else None
+    return _columns_of(info)
+
+
+def batches_of(
+    columns: RowColumns, rows: Sequence[Any], read: Callable[[Sequence[Any]], Sequence[Any]] | None = None
+) -> list[pa.RecordBatch]:
+    """Return rows as columns, which `read` returns of what holds them; raises UnlikeDeclared where one is not plain."""
+    parts = (rows[start : start + AT_ONCE] for start in range(0, len(rows), AT_ONCE))
+    return [columns.batch(part if read is None else read(part)) for part in parts]
 
 
 def fields_in(records: Sequence[Any], kind: object) -> dict[str, list[Any]] | None:
@@ -193,15 +264,36 @@ def _array(field: PlainField, column: list[Any]) -> pa.Array:
     raise UnlikeDeclared
 
 
+def _array_of_any(column: list[Any]) -> pa.Array:
+    """Return a column of values that say their type themselves; of a subclass none has bytes."""
+    kinds = {*map(type, column)}
+    optional = type(None) in kinds
+    kinds.discard(type(None))
+    if not kinds:
+        return pa.nulls(len(column))
+    kind = _KINDS.get(kinds.pop())
+    if kind is None or kinds:
+        raise UnlikeDeclared
+    try:
+        return _since(column, kind, _EPOCH) if kind == _INSTANT[0] else _of_declared(column, kind, optional)
+    # An int too large, text that is none, or a time without a zone: what these come to the bytes of a row say.
+    except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+        raise UnlikeDeclared from error
+
+
 def _of_declared(values: list[Any], kind: pa.DataType, optional: bool) -> pa.Array:
     """Return a column of values of its type; what takes Arrow longest is done in less."""
     if kind == pa.int64() and not optional:
         return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(array("q", values))])
     if pa.types.is_timestamp(kind) and values and getattr(values[0], "tzinfo", dt.UTC) in (dt.UTC, None):
-        epoch = _EPOCH if kind.tz else _EPOCH.replace(tzinfo=None)
-        since = pa.array([None if value is None else value - epoch for value in values], pa.duration("us"))
-        return since.view(pa.int64()).view(kind)
+        return _since(values, kind, _EPOCH if kind.tz else _EPOCH.replace(tzinfo=None))
     return pa.array(values, kind)
+
+
+def _since(values: list[Any], kind: pa.DataType, epoch: dt.datetime) -> pa.Array:
+    """Return times counted from 1970; raises TypeError for one that has a zone where the epoch has none, or none."""
+    since = pa.array([None if value is None else value - epoch for value in values], pa.duration("us"))
+    return since.view(pa.int64()).view(kind)
 
 
 @lru_cache
@@ -213,15 +305,14 @@ def _getter(names: tuple[str, ...]) -> Callable[[Sequence[Any]], tuple[list[Any]
     return cast("Callable[[Sequence[Any]], tuple[list[Any], ...]]", eval(f"lambda records: ({''.join(lists)})"))
 
 
-@lru_cache
-def _record_columns(kind: object) -> RecordColumns | None:
-    return _columns_of(inspect.type_info(kind)) if type(kind) is type(msgspec.Struct) else None
-
-
 def _columns_of(info: inspect.Type, nested: bool = False) -> RecordColumns | None:
-    if not isinstance(info, inspect.StructType) or info.array_like or info.tag is not None or not info.fields:
-        return None
-    if type(info.cls) is not type(msgspec.Struct) or (nested and info.cls.__struct_config__.omit_defaults):
+    if isinstance(info, inspect.StructType):
+        config = info.cls.__struct_config__
+        is_more = info.array_like or info.tag is not None or type(info.cls) is not type(msgspec.Struct)
+        if is_more or (nested and config.omit_defaults):
+            return None
+    # What a class makes of its values as it begins, it would make of those that bytes bring back.
+    elif not isinstance(info, inspect.DataclassType) or hasattr(info.cls, "__post_init__"):
         return None
     found: list[PlainField | RecordColumns] = []
     for field in info.fields:
@@ -230,5 +321,8 @@ def _columns_of(info: inspect.Type, nested: bool = False) -> RecordColumns | Non
             return None
         found.append(one)
     names = tuple(field.name for field in info.fields)
-    assert names == info.cls.__struct_fields__, "a record's fields are read in order"
-    return RecordColumns(info.cls, names, tuple(field.encode_name for field in info.fields), tuple(found))
+    return (
+        RecordColumns(info.cls, names, tuple(field.encode_name for field in info.fields), tuple(found))
+        if names
+        else None
+    )

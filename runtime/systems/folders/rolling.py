@@ -69,6 +69,10 @@ _VALUE = itemgetter(SinkRow._fields.index("value"))
 """Reads the value of a row in half the time that its attribute takes."""
 
 
+def _values(rows: Sequence[SinkRow]) -> list[Any]:
+    return [*map(_VALUE, rows)]
+
+
 class _RollingFiles:
     """The folder of an output. One thread at a time calls it."""
 
@@ -95,9 +99,8 @@ class _RollingFiles:
             return  # an earlier try, whose answer was lost
         assert claim.last.position == position, "a delivery goes on where the one before has ended"
         manifest, place = self._manifest(owner), self._objects()
-        values = [*map(_VALUE, rows)]
         name, files = manifest.name(claim, f".{self._kind}"), []
-        for folder, data in self._files(values, owner.value_type) if values else ():
+        for folder, data in self._files(rows, owner.value_type) if rows else ():
             files.append(f"{folder}{name}")
             place.put(files[-1], data)
         try:
@@ -118,14 +121,15 @@ class _RollingFiles:
     def _manifest(self, owner: SinkOwner) -> FolderManifest:
         return FolderManifest(self._objects(), self._where, owner)
 
-    def _files(self, values: list[Any], kind: object) -> Iterator[tuple[str, bytes]]:
+    def _files(self, rows: Sequence[SinkRow], kind: object) -> Iterator[tuple[str, bytes]]:
         """Yield the folder and the bytes of each file of some rows."""
         if self._kind == "parquet":
             from runtime.systems.files.parquet import bytes_of, parted, table_of_records
 
-            for folder, table in parted(table_of_records(values, kind, self._where), self._by):
+            for folder, table in parted(table_of_records(rows, kind, self._where, _values), self._by):
                 yield folder, bytes_of(table)
         else:
+            values = _values(rows)
             if None in values:
                 raise without_value(self._where)
             pack: Callable[[bytes], bytes] = _gzipped if self._kind.endswith("gz") else bytes
