@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from operators.core.base import Output, Spec
 from operators.core.policies import DeadLetterPolicy
@@ -20,6 +21,7 @@ from planner.model.levers import ALL, Levers
 from planner.model.plan import Plan, StagePlan
 from runtime.assembly.bindings import Bindings
 from runtime.assembly.partitions import look, repartitions_into
+from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.formats.subjects import placed
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Tagged
@@ -39,6 +41,7 @@ from runtime.stage.chain import Chain, FusedSegment, StageCode
 from runtime.stage.error_policy import Guard
 from runtime.stage.outputs import Destination, Outputs
 from runtime.stores.memory import MemoryStore
+from runtime.systems.connectors.outbox import ReadBack
 
 _log = logging.getLogger("samza_dsl")
 
@@ -62,6 +65,8 @@ class Assembly:
     shared: SharedPartitions = field(default_factory=SharedPartitions)
     """What the virtual tasks of a partition read together."""
     levers: Levers = ALL
+    ceilings: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By task and operator, the event time (ms) beyond which nothing fires."""
     discovers: bool = True
     """Whether streams that come to match a pattern are read as well."""
     only: StagePlan | None = None
@@ -203,6 +208,8 @@ class Assembly:
     def _destination(self, output: Output) -> Destination:
         name = self.bindings.name_of(output.stream)
         value, key = placed(output.value, name), placed(output.key, name, is_key=True)
+        if output.stream in self.bindings.outboxes and type_of_values(value) is not Any:
+            value = ReadBack(value)
         if (sink := self.bindings.sinks.get(output.stream)) is None:
             return Destination(output.stream, self.bindings.partitions(output.stream), value, key)
         return Destination(output.stream, sink.partitions, sink.serde(value), key, sink=sink)

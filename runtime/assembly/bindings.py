@@ -602,7 +602,9 @@ def _source(stream: str, what: object) -> Source:
 
         return ListSource(what)
     if not _has_methods(what, Source):
-        raise _not_to_bind(stream, what, "an input", f'a path such as "{stream}.jsonl", a list of values, or a source')
+        read_once = f'connectors.generator("{stream}", items) for what a generator yields'
+        instead = f'a path such as "{stream}.jsonl", a list of values, a source, or {read_once}'
+        raise _not_to_bind(stream, what, "an input", instead)
     return cast("Source", what)
 
 

@@ -112,6 +112,7 @@ class TaskBuilder:
                 self._add_table(spec.op_id or "", spec)
         task.lanes = [self._lane(stage) for stage in self.stages]
         task.meetings, task.kinds = self.meetings, self.kinds
+        task.begun = {id for id, due in self.checkpoint.due.items() if due.is_begun}
         kinds_of_task(self.checkpoint, self.kinds, kinds_before(self.assembly.checkpoints))
         feed_ahead(task.lanes, self.assembly.plan.options)
         return task
@@ -146,6 +147,8 @@ class TaskBuilder:
         if any(self.graph.is_headed(id) or self.graph.specs[id].is_given_headers for id in ids):
             columns.add("headers")
         chain = Chain(self._code(stage, functions, frozenset(columns), exits), exits, operators)
+        ceilings = self.assembly.ceilings.get(self.virtual.name, {})
+        chain.ceilings = {id: ceilings[id] for id in operators if id in ceilings}
         stores = [self.stores[id] for id in ids if id in self.stores]
         reads_on_loop = any(spec.terminal and spec.asynchronous for _, spec in specs)
         alone = self.alone if reads_on_loop else None

@@ -131,7 +131,8 @@ class Committer:
             positions = tuple(one for reader in task.readers for one in reader.positions())
             lowest = _lowest(task.name, positions)
             assert all(self.reached.get(place, at) <= at for place, at in lowest.items()), "a checkpoint goes on"
-            checkpoints[task.name] = Checkpoint(self.generation, positions, meanings=to_note(task.kinds))
+            kinds = to_note(task.kinds)
+            checkpoints[task.name] = Checkpoint(self.generation, positions, meanings=kinds, due=task.left_due())
             # Only streams between stages: what is consumed of these may go, as no one else reads them. An input is not
             # ours.
             between = {(r.origin.stream, r.origin.partition) for lane in task.lanes for r in lane.readers if r.later}

@@ -35,10 +35,21 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
         return self.ended_at == self.offset
 
 
+class LeftDue(msgspec.Struct, frozen=True, array_like=True):
+    """The time (ms) from which on an operator had to fire at a cut, and had not yet.
+
+    Where it `is_begun`, some of what is due at just that time may have fired.
+    """
+
+    at: int
+    is_begun: bool = False
+
+
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     """All positions of one task under one generation; `outputs` has the length of each bound output, to go back to.
 
-    `meanings` says for each store what its entries mean; other checkpoints keep their own words there.
+    `meanings` says for each store what its entries mean; other checkpoints keep their own words there. `due` has by
+    operator what the cut has left to fire, though event time had come so far.
     """
 
     generation: int
@@ -47,6 +58,7 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     outputs: dict[str, int] = {}
     version: int = 1
     meanings: dict[str, str] = {}
+    due: dict[str, LeftDue] = {}
 
     def position_of(self, stream: str, partition: int) -> Position | None:
         """Return the position in a partition; None where it was not read."""

@@ -63,7 +63,14 @@ class Repartitioned(Grown):
 
 
 class Unavailable(EnvironmentFault):
-    """Brokers did not do what they were asked, or not in time; what is asked anew may succeed."""
+    """Brokers, or another system, did not do what was asked, or not in time; what is asked anew may succeed.
+
+    Who is asked may have said to come again no sooner than `after_s`.
+    """
+
+    def __init__(self, told: str = "", after_s: float = 0.0) -> None:
+        super().__init__(told)
+        self.after_s = after_s
 
 
 class Unreachable(Unavailable):

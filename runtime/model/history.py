@@ -21,7 +21,8 @@ class HistorySpan:
 
     `start` and `until` have points by stream, by partition as "flights:3", or for `ALL`. With `hands_over`
     nothing fires at the end that event time has not come to; partitions that have `ended` end for good all the same.
-    Of the inputs `per_second` records are read at most.
+    Of the inputs `per_second` records are read at most. In a task an operator fires nothing that is due later than its
+    ceiling (ms).
     """
 
     start: Mapping[str, Point] = field(default_factory=dict)
@@ -29,6 +30,7 @@ class HistorySpan:
     hands_over: bool = False
     ended: Collection[str] = ()
     per_second: float | None = None
+    ceilings: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 Merge = Callable[[Any, Any, Any], object]

@@ -45,6 +45,9 @@ class Runs(Protocol):
     def is_alive(self) -> bool:
         """Whether any container lives."""
 
+    def is_run(self) -> bool:
+        """Whether others are known to run it, alone or in containers, or to have done so just now."""
+
     def generation(self) -> int:
         """Return the generation of the newest run; 0 where there was none."""
 

@@ -89,7 +89,8 @@ class StateShape(NamedTuple):
             for ahead in self._ahead(snapshot, task, entries):
                 stored = snapshot.get(self.operator, task, ahead + data)
                 if stored is not None:
-                    yield from entries.read(key, entries.numbers_at(ahead), self.value.decode(stored))
+                    numbers = entries.numbers_at(ahead) if entries.numbers else ()
+                    yield from entries.read(key, numbers, self.value.decode(stored))
 
     def listed(self, snapshot: StateSnapshot, task: int, data: bytes, name: str) -> Iterator[Any]:
         """Yield the values of a list that a key has in a task, in their order."""

@@ -12,12 +12,12 @@ from runtime.assembly.history import HISTORY
 from runtime.job.pipeline import Pipeline
 from runtime.model.clock import monotonic_ms, sleep_ms
 from runtime.ports.commits import Commit
-from runtime.ports.environment import Environment
+from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.reprocessing.backfill import Backfill, Runs, drop_backfill, run_backfill
 from runtime.run.driver import Watched
 
-LOOK_MS = 50.0
-"""The ms between two looks whether the live run has ended."""
+LOOK_MS, BROKERS_LOOK_MS = 50.0, 500.0
+"""The ms between two looks whether the live run has ended, and those where brokers are asked for it."""
 LEAST_REST_MS = 1_000.0
 """The ms for which history rests at least between two rounds, so that the live run has the machine."""
 
@@ -54,10 +54,11 @@ class Ahead:
         `look` returns the back-fill up to where the run is. `tell` is called once the rounds are short.
         """
         next_ms, before_ms, told = monotonic_ms(), inf, False
+        look_ms = BROKERS_LOOK_MS if isinstance(self._environment, LiveEnvironment) else LOOK_MS
         try:
             while not is_ours():
                 if monotonic_ms() < next_ms:
-                    asyncio.run(sleep_ms(LOOK_MS))
+                    asyncio.run(sleep_ms(look_ms))
                     continue
                 began_ms, backfill = monotonic_ms(), look()
                 if self.behind(backfill) and self.compute(backfill).stopping:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -36,6 +36,7 @@ from runtime.opening.stored_state import STAGED, lies, pieces, replace_staged, u
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment, LiveEnvironment, typed
 from runtime.ports.state import StateWrites
+from runtime.reprocessing.ceilings import LiveCut
 from runtime.reprocessing.handover import read_handover, read_state
 from runtime.reprocessing.takeover import KEEP_OFFSETS
 from runtime.run.driver import Watched
@@ -58,7 +59,8 @@ class Backfill:
 
     `until` has by stream and partition the offset that the live run has come to, and `starts` the first one that there
     is; of those that have `ended` it was told the end there. Into the streams of `scratch` the part writes what the
-    live run has written already.
+    live run has written already; what that had not fired yet is left to the run that follows, by the `ceilings` of
+    tasks and operators.
     """
 
     operators: tuple[str, ...]
@@ -68,6 +70,7 @@ class Backfill:
     until: Mapping[Place, int]
     ended: Collection[Place]
     scratch: Mapping[str, str]
+    ceilings: Mapping[str, Mapping[str, int]]
 
     @property
     def app(self) -> str:
@@ -107,7 +110,8 @@ class Backfill:
     @property
     def span(self) -> HistorySpan:
         """The history up to the cut, at whose end nothing fires that has not fired in the live run."""
-        return HistorySpan(until=self.ends, hands_over=True, ended=[f"{name}:{part}" for name, part in self.ended])
+        ended = [f"{name}:{part}" for name, part in self.ended]
+        return HistorySpan(until=self.ends, hands_over=True, ended=ended, ceilings=self.ceilings)
 
     def goes_on_from(self, done: Backfill) -> bool:
         """Whether it computes what another one of the same program has computed, and only up to a later cut."""
@@ -146,10 +150,43 @@ def backfill_of(
             _check_drained(environment, graph.app, part)
         starts, until, ended = _spans(environment, graph.app, part, bindings, is_ahead)
         plan = make_plan(part, own, bindings.partition_counts(part), wrapped=pipeline.wrapped)
+        cut = LiveCut(whole, graph, environment.checkpoints(graph.app))
+    ceilings: dict[str, dict[str, int]] = defaultdict(dict)
+    for task, id, at in _ceilings(environment, plan, part, whole, cut, is_ahead):
+        ceilings[task][id] = at
     read = {spec.stream for spec in part.inputs.values()}
     bound = {name: what for name, what in bind.items() if name in read}
     scratch = {one.name: f"{part.app}.{one.name}" for one in plan.results}
-    return Backfill(tuple(operators), Pipeline(part, own, pipeline.around), bound, starts, until, ended, scratch)
+    return Backfill(
+        tuple(operators), Pipeline(part, own, pipeline.around), bound, starts, until, ended, scratch, ceilings
+    )
+
+
+def _ceilings(
+    environment: Environment, plan: Plan, part: Graph, whole: Plan, cut: LiveCut, is_ahead: bool
+) -> Iterator[tuple[str, str, int]]:
+    """Yield the ceilings of operators in tasks of a part of an application, as they were at the live run's cut.
+
+    Raises SamzaError where nobody knows what has fired: the rest is computed only while the live run goes on.
+    """
+    places = _Places(plan, whole)
+    for stage in plan.stages:
+        mine = [id for id in stage.operators if part.specs[id].stateful]
+        for task, id in product(stage.tasks, mine):
+            ceiling = cut.ceiling(places.task(id, task), id)
+            if ceiling is None:
+                continue
+            if ceiling.is_torn and not is_ahead:
+                raise _torn_error(environment, part, id)
+            yield plan.virtual(task).name, id, ceiling.at
+
+
+def _torn_error(environment: Environment, part: Graph, id: str) -> SamzaError:
+    return SamzaError(
+        f"the program that has run was killed as {id!r} wrote results of one time, and nobody knows which of them are "
+        f"written: let that program write the rest, {typed(environment, f'drain {part.specs[id].site.file}')}, and "
+        "evolve then"
+    )
 
 
 def _check_drained(environment: Environment, app: str, part: Graph) -> None:

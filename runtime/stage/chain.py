@@ -317,6 +317,8 @@ class Chain:
         self.segments, self.foldings, self.lines = code.segments, code.foldings, code.lines
         self.first_operator, self.awaits = code.first_operator, code.awaits
         self.clocked = {id: cast(Clocked, operators[id]) for id in operators if graph.specs[id].wall_clock}
+        self.ceilings: Mapping[str, int] = {}
+        """By operator, the event time (ms) beyond which nothing fires there, as in the run that it repeats."""
         self._told = MIN_TIMESTAMP
         below = {id: graph.below(id) for id in operators} if len(operators) > 1 else {}
         self._above = {id: [one for one in below if id in below[one]] for id in operators}
@@ -427,13 +429,18 @@ class Chain:
 
     def watermark_at(self, id: str, watermark: int) -> int:
         """Return how far event time has come at an operator: no further than what those above may still fire."""
-        if not self._above.get(id):
+        if not self._above.get(id) and id not in self.ceilings:
             return watermark
         return next(reached for one, reached in self._reached(watermark) if one == id)
 
     def is_due(self, watermark: int) -> bool:
         """Whether an operator has something to fire, where event time has come so far in what the chain reads."""
         return any(self.operators[id].next_due() <= reached for id, reached in self._reached(watermark))
+
+    def left_due(self, watermark: int) -> dict[str, int]:
+        """Return the time from which on each operator has to fire that has something to fire."""
+        found = ((id, self.operators[id].next_due(), reached) for id, reached in self._reached(watermark))
+        return {id: due for id, due, reached in found if due <= reached}
 
     def awaits_a_ms(self, watermark: int) -> bool:
         """Whether an operator fires late panes when event time is just beyond where it has come, and none before."""
@@ -447,6 +454,8 @@ class Chain:
         reached: dict[str, int] = {}
         for id, above in self._above.items():
             reached[id] = min((self._below(one, reached[one], watermark) for one in above), default=watermark)
+            if self.ceilings:
+                reached[id] = min(reached[id], self.ceilings.get(id, reached[id]))
             yield id, reached[id]
 
     def _below(self, id: str, reached: int, watermark: int) -> int:

@@ -18,6 +18,7 @@ from runtime.functions.failures import Failure, Whence, attributed
 from runtime.functions.user_functions import Functions
 from runtime.functions.user_lines import TASK
 from runtime.job.key_kinds import KeyKinds
+from runtime.model.checkpoint import LeftDue
 from runtime.model.clock import Clock
 from runtime.model.garbage import resting_for
 from runtime.model.metrics import Durations
@@ -81,6 +82,8 @@ class Task:
         self.touched = False
         self.is_quiet = False
         """Whether nothing is to be done in it but what others have done first: feed it, or take it in anew."""
+        self.begun: set[str] = set()
+        """The operators that have fired some of what was due at one time, and not all of it."""
         self._uncommitted: int | None = None
         self._has_due: bool | None = None
         self._options = options
@@ -427,6 +430,13 @@ class Task:
             self._has_due = self._is_due_by_event_time()
         return self._has_due
 
+    def left_due(self) -> dict[str, LeftDue]:
+        """Return what is due by event time, by operator: a commit leaves it to the next one, or to the next run."""
+        if not self._is_due_by_event_time():
+            return {}
+        found = (one for lane in self.lanes for one in lane.chain.left_due(lane.watermark).items())
+        return {id: LeftDue(at, id in self.begun) for id, at in found}
+
     def _is_due_by_event_time(self) -> bool:
         return any(lane.chain.is_due(lane.watermark) for lane in self.lanes if lane.chain.operators)
 
@@ -509,7 +519,10 @@ class Task:
             most = lane.firing_pace.rows
             with resting_for(most):
                 fired = lane.guard.fire(id, until, most, by_clock)
-            yield id, fired, most if next_due() <= until else 0
+            is_more = next_due() <= until
+            if not by_clock:
+                (self.begun.add if is_more else self.begun.discard)(id)
+            yield id, fired, most if is_more else 0
 
     def _refuse(self, guard: Guard, reader: Reader, malformed: Sequence[Malformed]) -> None:
         for record in malformed:

@@ -17,7 +17,7 @@ from samza_dsl.application.loading import load_app
 from samza_dsl.cli.data import KafkaOption, cluster_at, options_in
 from samza_dsl.cli.errors import FAILED, Mistake, told
 from samza_dsl.cli.output import Column, print_rows, say
-from samza_dsl.cli.run import AppArgument
+from samza_dsl.cli.run import AppArgument, BindOption, bindings_of
 
 kafka = typer.Typer(
     no_args_is_help=True,
@@ -70,6 +70,7 @@ def topics(
     environment: Annotated[
         str, typer.Option("--environment", metavar="kafka://HOST:PORT[?prefix=NAME]", help="The Kafka cluster.")
     ],
+    bind: BindOption = None,
     kafka_options: KafkaOption = None,
     principal: Annotated[str, typer.Option(metavar="User:NAME", help="Who is to run the application.")] = "User:NAME",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -81,9 +82,11 @@ def topics(
     """Tell all topics, settings and rights that an application needs on a cluster, and the commands that make them.
 
     Whoever may do so types these, or this command with --apply; the application itself then needs no right to make
-    topics. Topics that are there have the partitions that they have.
+    topics. Topics that are there have the partitions that they have. What --bind binds elsewhere needs no topic of its
+    name, but where the run keeps records on their way: those topics are told in its place.
     """
-    from runtime.systems.kafka import needs as needed  # aiokafka, which takes long to import
+    from runtime.assembly.needed_topics import on_cluster  # aiokafka, which takes long to import
+    from runtime.systems.kafka import needs as needed
 
     with told(loading=True):
         app = load_app(target)
@@ -94,7 +97,9 @@ def topics(
             )
         cluster = cluster_at(environment, options_in(kafka_options))
         there = {} if offline else asyncio.run(needed.found_on(cluster))
-        needs = needed.needs_of(_planned(app, there), cluster, principal)
+        bound = bindings_of(app, bind or [], {})
+        plan, in_place = on_cluster(_planned(app, there), bound, cluster.topic("any").bootstrap)
+        needs = needed.needs_of(plan, cluster, principal, in_place)
         if apply:
             done = asyncio.run(needed.applied(needs, cluster))
             for line in done or ["nothing to do"]:

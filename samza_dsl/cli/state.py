@@ -26,8 +26,9 @@ from runtime.model.errors import Owned, SamzaError
 from runtime.opening.deletion import check_not_shared
 from runtime.opening.evolution import Decisions, Evolved, anew_of, evolved
 from runtime.opening.rewind import check_move, no_state_error
+from runtime.opening.shared_run import SharedEnvironment
 from runtime.opening.stored_state import CHANGING, STAGED, StoredOperator, finish, forget, move, stored
-from runtime.ports.environment import Environment, LiveEnvironment, SnapshotEnvironment, typed
+from runtime.ports.environment import Environment, SnapshotEnvironment, typed
 from runtime.ports.state import StateSnapshot
 from runtime.reprocessing.ahead import Ahead
 from runtime.reprocessing.backfill import Backfill, backfill_of, over_history
@@ -422,12 +423,12 @@ def _apply(place: Environment, pipeline: Pipeline, planned: tuple[Plan, Graph], 
 
 def _is_ours(place: Environment, app: str) -> bool:
     """Own an application where no run has it; what a crash has left half done is completed."""
+    # On brokers to own it fences the run that has it.
+    if isinstance(place, SharedEnvironment) and place.runs(app).is_run():
+        return False
     try:
         _own(place, app)
     except Owned:
-        # Brokers hear of a run elsewhere only by what it does: there it must have ended before.
-        if isinstance(place, LiveEnvironment):
-            raise
         return False
     return True
 

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
+from runtime.systems.kafka.broker.jars import CHOICE as BROKER
 from samza_dsl.settings.quantities import UNITS, quantity_of, units_of
 
 # Invariant: an unknown key is an error wherever it is said, so that a mistyped one never goes unheeded.
@@ -230,7 +231,7 @@ class Sources:
         _check_no_secret(key, where)
 
     def _check_variables(self) -> None:
-        names = {one.variable for one in self.known.values()} | {f"{PREFIX}CONFIG"}
+        names = {one.variable for one in self.known.values()} | {f"{PREFIX}CONFIG", BROKER}
         names |= {one.variable + FROM_FILE.upper() for one in self.known.values() if is_secret(one.name)}
         for name in self._variables:
             is_ours = name in names or name.startswith(OF_KAFKA)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from operators.core.base import Serde
@@ -26,44 +26,27 @@ from runtime.ports.connectors import (
     SourceRecord,
     TransactionalSink,
 )
+from samza_dsl.testing.deaths import DyingLines, DyingRows, PlayedDeath, apart, is_of_death
 
 Content = Callable[[], Sequence[object]]
-"""Returns the values that somebody else finds in a sink now, in any order."""
+"""Returns the values that somebody else finds in a place now, in any order."""
 MOST_AT_ONCE = 7
 MANY = 1 << 60
 
 
-class PlayedDeath(Exception):
-    """The death of a run in the middle of what it does, as a suite plays it."""
-
-
-class _DyingRows(Sequence[SinkRow]):
-    """Rows of which one can't be had, as where the process dies while it writes."""
-
-    def __init__(self, rows: Sequence[SinkRow], alive: int) -> None:
-        self._rows, self._alive = rows, alive
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, slice):
-            return _DyingRows(self._rows[place], max(self._alive - (place.start or 0), 0))
-        if place >= self._alive:
-            raise PlayedDeath
-        return self._rows[place]
-
-    def __iter__(self) -> Iterator[SinkRow]:
-        yield from self._rows[: self._alive]
-        raise PlayedDeath
-
-
-def check_source(make: Callable[[], ConnectedSource | PushedSource], *, times: int = 100, seed: int = 0) -> None:
+def check_source(
+    make: Callable[[], ConnectedSource | PushedSource],
+    content: Content | None = None,
+    *,
+    times: int = 100,
+    seed: int = 0,
+) -> None:
     """Check that a source of one's own can be read again from anywhere, also when it is opened anew.
 
     `make` opens the source, whose content must not change meanwhile. One that pushes has to go on where it was after a
-    death at any point; it is asked for what there is now. Raises AssertionError for what a run would lose, double or
-    mix up by.
+    death at any point; it is asked for what there is now. `content` returns the values that it has to give, in any
+    order: without that, a record that never comes is not missed. Functions are called in another thread than `make`,
+    as a run calls them. Raises AssertionError for what a run would lose, double or mix up by.
 
     >>> from samza_dsl.connectors import ConnectedSource, Offsets, SourceRecord
     >>> def numbers() -> ConnectedSource:
@@ -71,20 +54,32 @@ def check_source(make: Callable[[], ConnectedSource | PushedSource], *, times: i
     ...         return [SourceRecord(n, n * n) for n in range(offset, min(offset + most, 50))]
     ...
     ...     return ConnectedSource("squares", lambda: ["all"], lambda partition: Offsets(0, 50, True), read)
-    >>> check_source(numbers)
+    >>> check_source(numbers, lambda: [n * n for n in range(50)])
     """
     chance, source = random.Random(seed), make()
     if isinstance(source, PushedSource):
-        _check_pushed(make, times, chance)
-        return
+        _check_pushed(make, content, times, chance)
+    else:
+        apart(_check_read, make, source, content, times, chance)
+
+
+def _check_read(
+    make: Callable[[], object],
+    source: ConnectedSource,
+    content: Content | None,
+    times: int,
+    chance: random.Random,
+) -> None:
     names = [*source.partitions()]
     assert names and len({*names}) == len(names), f"partitions() returns names, each once, and returned {names}"
     whole = {name: _whole(source, name) for name in names}
+    _check_given([record.value for records in whole.values() for record in records], content)
     for _ in range(times):
         if chance.random() < 0.2:
             source.close()
-            source = make()
-            assert isinstance(source, ConnectedSource), "a source is of one kind"
+            again = make()
+            assert isinstance(again, ConnectedSource), "a source is of one kind"
+            source = again
             found = [*source.partitions()]
             assert found[: len(names)] == names, f"opened anew, partitions() returned {found} after {names}"
         name = chance.choice(names)
@@ -93,15 +88,26 @@ def check_source(make: Callable[[], ConnectedSource | PushedSource], *, times: i
         if end == start:
             continue
         offset, most = chance.randrange(start, end), chance.randint(1, MOST_AT_ONCE)
-        found_records = source.read(name, offset, most)
+        found_records = _read(source, name, offset, most)
         expected = [record for record in whole[name] if record.offset >= offset][: len(found_records)]
         assert 1 <= len(found_records) <= most, (
             f"read({name!r}, {offset}, {most}) returned {len(found_records)} records"
         )
-        assert [*found_records] == expected, (
+        # As text: NaN is no other value at a second look, and 1 is another one than True.
+        assert repr([*found_records]) == repr(expected), (
             f"read({name!r}, {offset}, {most}) returned {found_records}, and the partition has {expected} there"
         )
     source.close()
+
+
+def _check_given(values: Sequence[object], content: Content | None) -> None:
+    """Check what a source has given against what it has to give, where that is known."""
+    if content is None:
+        return
+    wanted, found = Counter(map(repr, content())), Counter(map(repr, values))
+    lost, more = wanted - found, found - wanted
+    assert not lost, f"the source never gives {[*lost.elements()][:5]}, which it has"
+    assert not more, f"the source gives {[*more.elements()][:5]}, which it has not, or more often than it has it"
 
 
 class _PlayedIntake(Intake):
@@ -135,12 +141,12 @@ class _PlayedIntake(Intake):
         return False
 
 
-def _check_pushed(make: Callable[[], object], times: int, chance: random.Random) -> None:
+def _check_pushed(make: Callable[[], object], content: Content | None, times: int, chance: random.Random) -> None:
     def pushed(records: list[PushedRecord], notes: dict[str, bytes], alive: int) -> bool:
         source = make()
         assert isinstance(source, PushedSource), "a source is of one kind"
         try:
-            source.push(_PlayedIntake(records, notes, alive, chance.random() < 0.5))
+            apart(source.push, _PlayedIntake(records, notes, alive, chance.random() < 0.5))
         except PlayedDeath:
             return False
         return True
@@ -148,6 +154,7 @@ def _check_pushed(make: Callable[[], object], times: int, chance: random.Random)
     whole: list[PushedRecord] = []
     notes: dict[str, bytes] = {}
     assert pushed(whole, notes, MANY), "a source returns once it has pushed what is there, where it is asked for that"
+    _check_given([record.value for record in whole], content)
     size = len(whole)
     assert pushed(whole, notes, MANY) and len(whole) == size, (
         f"run again, the source has pushed {whole[size]} once more: note how far it has come beside what is pushed"
@@ -168,6 +175,21 @@ def _range_of(source: ConnectedSource, name: str) -> tuple[int, int]:
     return start, end
 
 
+def _read(source: ConnectedSource, name: str, offset: int, most: int) -> Sequence[SourceRecord]:
+    """Return what a source reads; raises AssertionError for what is none that a run takes."""
+    records = source.read(name, offset, most)
+    assert isinstance(records, Sequence), f"read() returned a {type(records).__name__}: write a list of SourceRecords"
+    for record in records:
+        assert isinstance(record, SourceRecord), f"read() returned a {type(record).__name__}, and no SourceRecord"
+        assert record.key is None or isinstance(record.key, bytes), f"a key is bytes, and {record.key!r} came"
+        at = record.timestamp_ms
+        assert at is None or type(at) is int, f"a time is whole ms since the epoch, and {at!r} came"
+        assert all(
+            isinstance(header, str) and isinstance(value, bytes) for header, value in (record.headers or {}).items()
+        ), f"headers are bytes by name, and {record.headers!r} came"
+    return records
+
+
 def _whole(source: ConnectedSource, name: str) -> list[SourceRecord]:
     """Return all records of a partition, read one piece after the other."""
     start, end, _ = source.offsets(name)
@@ -175,12 +197,10 @@ def _whole(source: ConnectedSource, name: str) -> list[SourceRecord]:
     found: list[SourceRecord] = []
     offset = start
     while offset < end:
-        records = source.read(name, offset, MOST_AT_ONCE)
+        records = _read(source, name, offset, MOST_AT_ONCE)
         assert records, f"read({name!r}, {offset}) returned nothing, and offsets() says that there are records to {end}"
         for record in records:
-            assert isinstance(record, SourceRecord), f"read() returned a {type(record).__name__}, and no SourceRecord"
             assert offset <= record.offset < end, f"offset {record.offset} came where {offset} to {end} may come"
-            assert record.key is None or isinstance(record.key, bytes), f"a key is bytes, and {record.key!r} came"
             offset = record.offset + 1
         found += records
     return found
@@ -240,8 +260,9 @@ def check_sink(
     """Check that a sink of one's own keeps what its kind promises, through crashes at any point.
 
     `make` opens the sink, which is empty at first, `content` returns the values that are in it, and `rows` are written
-    again and again. Where a row replaces that of its key, say `by_key`. Raises AssertionError for what is lost, double,
-    or not fenced.
+    again and again. Where a row replaces that of its key, say `by_key`. The sink dies at rows, and at any line of the
+    files of its functions, which are called in other threads than `make`, as a run calls them. Raises AssertionError
+    for what is lost, double, or not fenced.
 
     >>> from samza_dsl.connectors import IdempotentSink, SinkRow
     >>> kept: dict[str, int] = {}
@@ -250,15 +271,14 @@ def check_sink(
     >>> check_sink(sink, lambda: [*kept.values()], [SinkRow(n, key=f"key {n % 5}") for n in range(20)])
     """
     assert len(rows) > 1, "give some rows, so that one of them can be lost"
-    trial = _SinkTrial(make, content, rows, random.Random(seed), by_key)
-    sink = make()
+    sink, chance = make(), random.Random(seed)
     if isinstance(sink, TransactionalSink):
-        trial.cut_back(sink, times)
+        _SinkTrial(make, content, rows, chance, by_key, (sink.write, sink.flush, sink.recover)).cut_back(sink, times)
     elif isinstance(sink, PositionedSink):
-        trial.positioned(sink, times)
+        _SinkTrial(make, content, rows, chance, by_key, (sink.write, sink.claim)).positioned(sink, times)
     else:
         assert isinstance(sink, IdempotentSink | AtLeastOnceSink), f"{sink!r} is no sink of samza_dsl.connectors"
-        trial.delivered(sink, times)
+        _SinkTrial(make, content, rows, chance, by_key, (sink.write,)).delivered(sink, times)
 
 
 class _SinkTrial:
@@ -271,87 +291,129 @@ class _SinkTrial:
         rows: Sequence[SinkRow],
         chance: random.Random,
         by_key: bool,
+        functions: Sequence[Callable[..., Any]],
     ) -> None:
         self._make, self._content, self._rows, self._chance, self._by_key = make, content, rows, chance, by_key
+        self._lines = DyingLines(functions)
         self._given: list[SinkRow] = []
         """All rows that have to be there."""
 
     def cut_back(self, sink: TransactionalSink, times: int) -> None:
         """Try a sink that is cut back to positions."""
-        sink.recover(0)
+        self._lines.call(sink.recover, 0)
         marks = [(0, 0)]
         for _ in range(times):
             rows = self._some()
             dies, closed = self._chance.random() < 0.3, self._chance.random() < 0.5
             if dies:
-                self._dies(partial(sink.write, self._dying(rows)))
+                if self._chance.random() < 0.5:
+                    self._dies(sink.write, self._dying(rows))
+                else:
+                    self._dies_at_a_line(sink.write, rows)
+                    self._dies_at_a_line(sink.flush)
+                    closed = True
             else:
-                sink.write(rows)
+                self._lines.call(sink.write, rows)
                 self._given += rows
-                position = sink.flush()
+                position = self._lines.call(sink.flush)
                 assert position >= marks[-1][0], f"flush() returned {position} after {marks[-1][0]}"
                 marks.append((position, len(self._given)))
             if dies or self._chance.random() < 0.3:
                 if closed:
-                    sink.close()
+                    self._let_go(sink)
                 sink = self._make()
                 del marks[max(1, len(marks) - self._chance.randrange(3)) :]
                 position, number = marks[-1]
                 del self._given[number:]
-                sink.recover(position)
+                self._dies_at_a_line(sink.recover, position)
+                self._let_go(sink)
+                sink = self._make()
+                self._lines.call(sink.recover, position)
             self._compare("exactly once")
-        sink.close()
+        apart(sink.close)
 
     def positioned(self, sink: PositionedSink, times: int) -> None:
         """Try a sink with positions: crashes, answers that are lost, owners of the past."""
         owner = SinkOwner("check", "rows", 0, 1, self._chance.getrandbits(60), type(self._rows[0].value))
-        position, past = sink.claim(owner), list[tuple[PositionedSink, SinkOwner]]()
+        position, past = self._lines.call(sink.claim, owner), list[tuple[PositionedSink, SinkOwner]]()
         assert position == 0, f"a sink that nobody has written to has position 0, and claim() returned {position}"
         for _ in range(times):
             rows, following = self._some(), position + self._chance.randint(1, 9)
-            end = self._chance.choice(("answered", "answered", "lost", "dies"))
-            if end == "dies":
-                self._dies(partial(sink.write, owner, self._dying(rows), position, following))
+            may_be = {position}
+            """The positions that the next owner may find."""
+            end = self._chance.choice(("answered", "answered", "lost", "dies at a row", "dies at a line"))
+            if end == "dies at a row":
+                self._dies(sink.write, owner, self._dying(rows), position, following)
+            elif end == "dies at a line":
+                self._dies_at_a_line(sink.write, owner, rows, position, following)
+                may_be = {position, following}
             else:
-                sink.write(owner, rows, position, following)
+                self._lines.call(sink.write, owner, rows, position, following)
                 self._given += rows
-                position = following
-            self._compare("exactly once")
+                position, may_be = following, {following}
+            if end != "dies at a line":
+                self._compare("exactly once")
             if end != "answered":
-                past.append((sink, owner))
-                sink, owner = self._make(), owner._replace(generation=owner.generation + 1)
-                found = sink.claim(owner)
-                assert found == position, f"claim() returned {found} where the rows are there up to {position}"
-                self._check_fenced(*past.pop(self._chance.randrange(len(past))), position)
+                if end == "dies at a line":
+                    self._let_go(sink)
+                else:
+                    past.append((sink, owner))
+                sink, owner = self._claimed_anew(owner)
+                found = self._lines.call(sink.claim, owner)
+                assert found in may_be, f"claim() returned {found} where the rows are there up to {max(may_be)}"
+                if found > position:
+                    self._given += rows
+                    position = found
+                self._compare("exactly once")
+                if past:
+                    self._check_fenced(*past.pop(self._chance.randrange(len(past))), position)
         for zombie, _ in past:
-            zombie.close()
+            apart(zombie.close)
         self._begin_anew(sink, owner, position)
+
+    def _claimed_anew(self, owner: SinkOwner) -> tuple[PositionedSink, SinkOwner]:
+        """Return the next owner with its sink; another one before may have died as it claimed."""
+        sink, owner = self._make(), owner._replace(generation=owner.generation + 1)
+        if self._chance.random() < 0.3:
+            self._dies_at_a_line(sink.claim, owner)
+            self._let_go(sink)
+            sink, owner = self._make(), owner._replace(generation=owner.generation + 1)
+        return sink, owner
+
+    @staticmethod
+    def _let_go(sink: ConnectedSink) -> None:
+        """Close a sink that has died at a line, as the system does with what a killed process had open.
+
+        It may have died between the beginning of a transaction and the lines that would roll that back.
+        """
+        with suppress(Exception):
+            apart(sink.close)
 
     def _check_fenced(self, sink: PositionedSink, owner: SinkOwner, position: int) -> None:
         """Let an owner of the past write, which must be refused."""
         for function in (lambda: sink.write(owner, self._some(), position, position + 1), lambda: sink.claim(owner)):
             try:
-                function()
+                apart(function)
             except Fenced:
                 pass
             else:
                 raise AssertionError(f"generation {owner.generation} has written after a later one: raise Fenced")
-        sink.close()
+        apart(sink.close)
         self._compare("exactly once")
 
     def _begin_anew(self, sink: PositionedSink, owner: SinkOwner, position: int) -> None:
-        sink.empty(owner)
-        sink.close()
+        apart(sink.empty, owner)
+        apart(sink.close)
         anew = owner._replace(identity=owner.identity + 1, generation=1)
         sink = self._make()
-        found = sink.claim(anew)
+        found = apart(sink.claim, anew)
         assert found == 0, f"claim() returned {found} for an application that has begun anew, and {position} before"
         self._given = []
         rows = self._some()
-        sink.write(anew, rows, 0, 1)
+        apart(sink.write, anew, rows, 0, 1)
         self._given += rows
         self._compare("exactly once")
-        sink.close()
+        apart(sink.close)
 
     def delivered(self, sink: IdempotentSink | AtLeastOnceSink, times: int) -> None:
         """Try a sink that is given rows again after a crash."""
@@ -359,31 +421,39 @@ class _SinkTrial:
         for _ in range(times):
             rows = self._some()
             if self._chance.random() < 0.3:
-                self._dies(partial(sink.write, self._dying(rows)))
-                sink.close()
+                if self._chance.random() < 0.5:
+                    self._dies(sink.write, self._dying(rows))
+                else:
+                    self._dies_at_a_line(sink.write, rows)
+                self._let_go(sink)
                 sink = self._make()
-            sink.write(rows)
+            self._lines.call(sink.write, rows)
             self._given += rows
             self._compare("the newest of each key" if self._by_key else "at least once")
-        sink.close()
+        apart(sink.close)
 
     def _some(self) -> list[SinkRow]:
         return [self._chance.choice(self._rows) for _ in range(self._chance.randint(1, MOST_AT_ONCE))]
 
     def _dying(self, rows: Sequence[SinkRow]) -> Sequence[SinkRow]:
-        return _DyingRows(rows, self._chance.randrange(len(rows)))
+        return DyingRows(rows, self._chance.randrange(len(rows)))
 
-    @staticmethod
-    def _dies(write: Callable[[], object]) -> None:
+    def _dies(self, write: Callable[..., object], *arguments: object) -> None:
         try:
-            write()
-        except PlayedDeath:
-            return
+            apart(write, *arguments)
         except Exception as error:
-            if not isinstance(error.__cause__ or error.__context__, PlayedDeath):
+            if not is_of_death(error):
                 raise
             return
         raise AssertionError("write() has not read all rows, or has not let an error of theirs through")
+
+    def _dies_at_a_line(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call a function that dies at one of its lines, or right behind the last."""
+        try:
+            self._lines.call(function, *arguments, alive=self._chance.randint(0, self._lines.lines))
+        except Exception as error:
+            if not is_of_death(error):
+                raise
 
     def _compare(self, promise: str) -> None:
         given = self._given
@@ -393,6 +463,8 @@ class _SinkTrial:
         wanted = Counter(repr(row.value) for row in given)
         found = Counter(map(repr, self._content()))
         lost, more = wanted - found, found - wanted
-        assert not lost, f"promised is {promise}, and the sink lacks {[*lost.elements()][:5]}"
+        place = self._lines.place
+        behind = f", after a death at {place}" if place else ""
+        assert not lost, f"promised is {promise}, and the sink lacks {[*lost.elements()][:5]}{behind}"
         if promise != "at least once":
-            assert not more, f"promised is {promise}, and the sink has {[*more.elements()][:5]} beside"
+            assert not more, f"promised is {promise}, and the sink has {[*more.elements()][:5]} beside{behind}"

@@ -1,6 +1,7 @@
 """The commands on streams, checkpoints and applications, on a cluster as on a data directory."""
 
 import json
+import signal
 
 import pytest
 
@@ -311,3 +312,38 @@ def test_event_time_is_set_back_after_a_record_of_a_clock_that_was_ahead(on_kafk
             on_kafka("streams", "produce", f"{topics}-orders", stdin=f"{json.dumps(part)}\n" * 2)
         on_kafka("run", "spending.py", "--until-now")
     assert '{"key":"dan","start":20000,"end":30000,"value":10}' in shown(on_kafka, f"{topics}-spent")
+
+
+@pytest.mark.parametrize("containers", [1, 2])
+def test_history_is_computed_beside_a_run_that_goes_on(
+    on_kafka, broker, topics, shop, write, folder, program, containers
+):
+    version, sell = shop
+    where = ("--environment", f"kafka://{broker.bootstrap}")
+    version("old")
+    sell("aabc")
+    write("live.py", (folder / "app.py").read_text())
+    running = program("run", "live.py", "--containers", str(containers), *where)
+    while "running" not in running.stdout.readline():
+        pass
+
+    def written(stream, count):
+        while len(found := shown(on_kafka, f"{topics}-{stream}")) < count:
+            pass
+        return found
+
+    written("old", 4)
+    version("old", "new")
+    evolving = program("evolve", "app.py", "--apply", "--yes", *where)
+    while "it joins where the run ends" not in (told := evolving.stdout.readline()):
+        assert told, evolving.communicate()
+    sell("ab")
+    written("old", 6)
+    assert running.poll() is None, "the run goes on"
+    running.send_signal(signal.SIGINT)
+    assert running.wait() == 0 and evolving.wait() == 0
+    assert not [word for word in on_kafka("streams", "list").split() if "backfilling" in word]
+    sell("ac")
+    on_kafka("run", "app.py", "--until-now")
+    assert written("new", 2) == ['["a",4]', '["c",2]']
+    assert written("old", 8) == ['["a",1]', '["a",2]', '["a",3]', '["a",4]', '["b",1]', '["b",2]', '["c",1]', '["c",2]']

@@ -168,9 +168,11 @@ def test_a_client_of_kafka_takes_times_with_units(call, shouting, write, monkeyp
     assert requests[0].environment.options == {"request_timeout_ms": 30_000, "retry_backoff_ms": 250}
 
 
-def test_a_variable_that_says_nothing_is_refused_but_for_those_of_kubernetes(call, shouting, monkeypatch):
+def test_a_variable_that_says_nothing_is_refused_but_for_those_of_others(call, shouting, monkeypatch):
     monkeypatch.setenv("SAMZA_DSL_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("SAMZA_DSL_PORT_9464_TCP_ADDR", "10.0.0.1")
+    monkeypatch.setenv("SAMZA_DSL_KAFKA", "3.9.1")  # which says what `kafka start` starts
+    assert call("kafka", "status").stderr == ""
     assert call("config", "shouting.py").exit_code == 0
     monkeypatch.setenv("SAMZA_DSL_TREADS", "3")
     result = call("plan", "shouting.py")

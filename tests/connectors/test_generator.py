@@ -110,3 +110,10 @@ def test_a_reader_of_batches_is_a_frame(tmp_path: Path) -> None:
 def test_what_is_no_function_is_told() -> None:
     with pytest.raises(SamzaError, match="write a function that returns the items from a number on"):
         connectors.generator("three", [1, 2, 3])  # type: ignore[arg-type]
+
+
+def test_a_generator_that_is_bound_as_it_is_is_told(tmp_path: Path) -> None:
+    app = App("bound")
+    app.input("numbers", value=int).send_to(app.output("copies", value=int))
+    with pytest.raises(SamzaError, match=r'connectors\.generator\("numbers", items\)'):
+        app.run(tmp_path, bind={"numbers": (n for n in range(3))})

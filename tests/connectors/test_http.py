@@ -4,11 +4,13 @@ import asyncio
 import http.client
 import json
 import logging
+import socket
 import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,6 +23,7 @@ from hypothesis import strategies as st
 
 from runtime.model.errors import Unavailable
 from runtime.systems.connectors import tries
+from runtime.systems.connectors.tries import Words, tried
 from runtime.systems.http import http_source as source_module
 from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, SamzaError, connectors
@@ -166,6 +169,27 @@ def test_a_body_that_does_not_come_is_waited_for_no_longer(monkeypatch: pytest.M
     assert asyncio.run(main()) == 408
 
 
+def test_who_goes_away_in_the_middle_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    def left(url: str) -> None:
+        parts = urlsplit(url)
+        with socket.create_connection((str(parts.hostname), int(parts.port or 0))) as connection:
+            connection.sendall(f"POST {parts.path} HTTP/1.1\r\nHost: x\r\nContent-Type: {JSON}\r\n".encode())
+            connection.sendall(b'Content-Length: 8\r\n\r\n{"id"')
+
+    async def main() -> list[Any]:
+        ready = Ready()
+        source = connectors.http_source(":0", "/orders", on_ready=ready)
+        async with copying().running(MemoryEnvironment(), bind={"orders": source}) as run:
+            url = await ready.wait()
+            await asyncio.to_thread(left, url)
+            await asyncio.to_thread(posted, url, b'{"id":1}')
+            await run.settled()
+            return run.received("copies")
+
+    assert asyncio.run(main()) == [Order(1)]
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
 def test_a_commit_that_fails_acknowledges_nothing() -> None:
     environment = DyingEnvironment()
 
@@ -199,6 +223,7 @@ class Hook(BaseHTTPRequestHandler):
     statuses: ClassVar[list[int]] = []
     """The next answers; a row that is answered by 599 is taken, and the answer lost."""
     headers_seen: ClassVar[list[dict[str, str]]] = []
+    retry_after: ClassVar[str] = ""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -210,6 +235,8 @@ class Hook(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         self.send_response(status)
+        if self.retry_after:
+            self.send_header("Retry-After", self.retry_after.encode().decode("latin-1"))
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -279,6 +306,24 @@ def test_a_webhook_ends_the_run_where_it_is_refused_and_shows_no_secret(
     assert "secret" not in told and "geheim" not in told
     assert kind.headers_seen[-1]["Authorization"] == "Bearer geheim"
     assert kind.headers_seen[-1]["X-Shop"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("said", "paused_s"), [("7", 7), ("900", 60), ("", 0), ("Wed, 21 Oct 2026 07:28:00 GMT", 0), ("-1", 0), ("²", 0)]
+)
+def test_a_webhook_comes_again_when_it_is_told_to(said: str, paused_s: float) -> None:
+    pauses: list[float] = []
+
+    def wait(pause_s: float) -> bool:
+        pauses.append(pause_s)
+        return False
+
+    with hooked(429, 503) as (url, kind):
+        kind.retry_after = said
+        sink = connectors.webhook(url)
+        tried(partial(sink.write, [SinkRow(1, id="a")]), Words("hook", "", ""), wait)
+        sink.close()
+    assert pauses == [paused_s, paused_s] and kind.rows == [("a", 1)]
 
 
 def test_a_token_in_a_file_may_change(tmp_path: Path) -> None:

@@ -287,6 +287,61 @@ def test_what_is_wrong_is_told(
         mistake(tables, tmp_path)
 
 
+OF_ALL_TYPES = {
+    "smallint": "7",
+    "numeric": "0.10",
+    "numeric(30)": "99999999999999999999",
+    "real": "0.1",
+    "double precision": "1e300",
+    "boolean": "true",
+    "bytea": "'\\x00ff'",
+    "char(3)": "'a'",
+    "date": "'infinity'",
+    "timestamptz": "'2026-01-01 12:00+05'",
+    "time": "'12:00:01.5'",
+    "interval": "'1 month 2 days'",
+    "uuid": "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'",
+    "jsonb": """'{"a": [1, null]}'""",
+    "json": "'1e2'",
+    "int[]": "'{1,NULL}'",
+    "text[][]": "'{{a},{NULL}}'",
+    "inet": "'1.2.3.4'",
+    "int4range": "'[1,5)'",
+    "bit(3)": "B'101'",
+    "money": "12.34",
+    "oid": "5",
+    "point": "'(1,2)'",
+    "MOOD": "'ok'",
+    "MOOD[]": "'{ok}'",
+    "PAIR": "row(1, 'x, y')",
+    "COUNT": "3",
+    "LARGE": "4",
+    "COUNT[]": "'{3}'",
+    "DAYS": "'{2026-01-01}'",
+}
+"""Types of Postgres, in capitals those of the database's own, each with a value."""
+
+
+@pytest.mark.ci
+def test_a_value_of_any_type_is_the_same_from_a_snapshot_and_as_a_change(server: str, tmp_path: Path) -> None:
+    with closing(Tables("postgres", server)) as tables:
+        own = {name: f"{name.lower()}_{tables.table}" for name in ("MOOD", "PAIR", "COUNT", "LARGE", "DAYS")}
+        tables.do(f"CREATE TYPE {own['MOOD']} AS ENUM ('sad', 'ok')")
+        tables.do(f"CREATE TYPE {own['PAIR']} AS (a int, b text)")
+        tables.do(f"CREATE DOMAIN {own['COUNT']} AS int CHECK (value > 0)")
+        tables.do(f"CREATE DOMAIN {own['LARGE']} AS {own['COUNT']} CHECK (value > 3)")
+        tables.do(f"CREATE DOMAIN {own['DAYS']} AS date[]")
+        for n, kind in enumerate(OF_ALL_TYPES):
+            named = kind.rstrip("[]")
+            tables.do(f"ALTER TABLE {{}} ADD COLUMN c{n} {kind.replace(named, own.get(named, named))}")
+        for id in (1, 2):
+            values = ", ".join(OF_ALL_TYPES.values()).replace("{", "{{").replace("}", "}}")
+            tables.do(f"INSERT INTO {{}} VALUES ({id}, 'new', {values})")
+            found = seen(tables, tmp_path, dict[str, Any])
+        snapshot, change = found
+        assert {**change, "id": 1} == snapshot
+
+
 @pytest.mark.ci
 def test_what_a_server_does_not_tell_is_told(server: str, tmp_path: Path) -> None:
     with closing(Tables("postgres", server)) as tables:

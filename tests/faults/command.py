@@ -15,7 +15,10 @@ from tests.scale import positive
 
 
 class Fault(NamedTuple):
-    """A fault: what it does, what it needs, and how often CI and the long tier try it; `unit` is what is counted."""
+    """A fault: what it does, what it needs, and how often CI and the long tier try it; `unit` is what is counted.
+
+    One that is tried on several kinds of places in turn lists them in `KINDS`, and can be told one of them.
+    """
 
     name: str
     does: str
@@ -65,6 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--times", type=positive, help="how often to try it; as often as CI does, if not given")
     parser.add_argument("--seed", type=int, default=0, help="what decides all that can be decided")
     parser.add_argument("--broken", action="store_true", help="switch the safeguard off: trials must fail")
+    parser.add_argument("--on", metavar="KIND", help="of a fault that is tried on several kinds of places, one")
     parser.add_argument("--ci", action="store_true", help="try all faults, as often as CI does")
     chosen = parser.parse_args(arguments)
     if chosen.ci:
@@ -73,14 +77,18 @@ def main(arguments: list[str] | None = None) -> int:
         _list()
         return 0
     fault = BY_NAME[chosen.name]
-    return _one(fault, chosen.times or fault.ci, chosen.seed, chosen.broken)
+    return _one(fault, chosen.times or fault.ci, chosen.seed, chosen.broken, chosen.on)
 
 
-def _one(fault: Fault, times: int, seed: int, broken: bool) -> int:
+def _one(fault: Fault, times: int, seed: int, broken: bool, kind: str | None) -> int:
     module = importlib.import_module(fault.module)
+    kinds = getattr(module, "KINDS", ())
+    if kind is not None and kind not in kinds:
+        print(f"{fault.name} is tried on no {kind}, but on {', '.join(kinds) or 'one kind of place'}")
+        return 1
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fault-") as work:
-        verdict: Verdict = module.campaign(Order(times, seed, Path(work), broken))
+        verdict: Verdict = module.campaign(Order(times, seed, Path(work), broken, kind))
     counts = [f"{count:,} {what}" for what, count in verdict.counts.items()]
     told = "; ".join([f"seed {seed}", *counts, f"{time.monotonic() - began:.0f} s"])
     without = f" without the safeguard '{module.SAFEGUARD}'" if broken else ""

@@ -5,8 +5,8 @@ import signal
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
@@ -24,6 +24,7 @@ from tests.faults import broken
 from tests.faults.processes import Child, child
 from tests.faults.trials import Order, Verdict, one_by_one
 
+KINDS = ("sqlite", "postgres")
 SAFEGUARD = "positions beside what was pulled"
 ROWS, IDS, WRITES = 150, 300, 400
 KILLS = 3
@@ -158,17 +159,20 @@ def trial(
 
 
 @contextmanager
-def tables() -> Iterator[Iterator[Callable[[int, Path], Source]]]:
-    """Yield what names tables, of one kind after the other."""
+def tables(kinds: Sequence[str]) -> Iterator[Iterator[Callable[[int, Path], Source]]]:
+    """Yield what names tables of these kinds, of one after the other; a server is started where it is needed."""
+    with ExitStack() as servers:
+        url = servers.enter_context(postgres.running()) if "postgres" in kinds else ""
 
-    def file(seed: int, work: Path) -> Source:
-        return Source("sqlite", str(work / "rows.db"), "rows")
+        def make(kind: str, seed: int, work: Path) -> Source:
+            return (
+                Source(kind, str(work / "rows.db"), "rows") if kind == "sqlite" else Source(kind, url, f"rows_{seed}")
+            )
 
-    with postgres.running() as url:
-        yield cycle([file, lambda seed, work: Source("postgres", url, f"rows_{seed}")])
+        yield cycle([partial(make, kind) for kind in kinds])
 
 
 def campaign(order: Order) -> Verdict:
-    """Make trials on all kinds of databases in turn."""
-    with tables() as sources:
+    """Make trials on all kinds of databases in turn, or on the one that is ordered."""
+    with tables([order.kind] if order.kind else KINDS) as sources:
         return one_by_one(order, partial(trial, sources, SAFEGUARD if order.broken else None))

@@ -13,12 +13,13 @@ MOST_TRIALS = 5
 
 @dataclass(frozen=True)
 class Order:
-    """What shall be tried: how often, from which seed, where, and whether without the safeguard against it."""
+    """What shall be tried: how often, from which seed, where, with or without the safeguard, on which kind of place."""
 
     times: int
     seed: int
     work: Path
     broken: bool = False
+    kind: str | None = None
 
 
 @dataclass

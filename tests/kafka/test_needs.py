@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import sqlite3
+from contextlib import closing
 
 import pytest
 from typer.testing import CliRunner
@@ -11,7 +13,7 @@ from runtime.systems.kafka.needs import needs_of
 from samza_dsl import App, KafkaCluster, String, produce
 from samza_dsl.cli.main import commands as command
 from tests.kafka.rights import PASSWORD
-from tests.kafka.topics import consume
+from tests.kafka.topics import consume, names
 
 PROGRAM = """
 from samza_dsl import App, Json, Options, String, count, dead_letter, tumbling
@@ -22,6 +24,27 @@ by_word = words.partition_by(lambda word: word, partitions=2, op_id="by")
 counts = by_word.scan(lambda total, word: (total or 0) + 1, op_id="count")
 counts.send_to(app.output("{name}.counts", value=Json(int), partitions=1, retention_ms=86_400_000))
 """
+BOUND = """
+from dataclasses import dataclass
+
+from samza_dsl import App, Json
+
+@dataclass
+class Word:
+    id: int
+    word: str
+
+@dataclass
+class Count:
+    word: str
+    number: int
+
+app = App("{name}")
+words = app.input("{name}.in", value=Json(Word), key=int)
+by_word = words.partition_by(lambda row: row.word, partitions=2, op_id="by")
+numbers = by_word.scan(lambda count, row: Count(row.word, count.number + 1 if count else 1), op_id="count")
+numbers.send_to(app.output("{name}.counts", value=Json(Count)))
+"""
 
 
 def called(*words):
@@ -30,16 +53,21 @@ def called(*words):
     return done.stdout
 
 
+def known(guard, path):
+    """Return a user whom nothing is allowed yet, with what clients need to be taken for it in a file."""
+    name, guard.users = f"u{guard.users}", guard.users + 1
+    how = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
+    options = {**how, "sasl_plain_username": name, "sasl_plain_password": PASSWORD}
+    path.write_text("".join(f"{key} = {value!r}\n" for key, value in options.items()))
+    return f"User:{name}"
+
+
 @pytest.mark.parametrize("containers", [1, 2])
 def test_an_application_runs_with_what_it_is_said_to_need_and_no_more(guard, topics, tmp_path, containers):
     name = f"team-{topics}"
     program = tmp_path / f"{topics}.py"
     program.write_text(PROGRAM.format(name=name))
-    user = f"User:u{guard.users}"
-    guard.users += 1
-    how = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
-    options = {**how, "sasl_plain_username": user.removeprefix("User:"), "sasl_plain_password": PASSWORD}
-    (tmp_path / "kafka.toml").write_text("".join(f"{key} = {value!r}\n" for key, value in options.items()))
+    user = known(guard, tmp_path / "kafka.toml")
     produce(f"{name}.in", ["x", "y", "x"], value=String(), key=str, environment=guard.open)
     run = ["run", program, "--environment", f"{guard.address}?prefix=team-", "--kafka-options", tmp_path / "kafka.toml"]
     run += ["--until-now", "--data", tmp_path / "data", "--containers", containers]
@@ -69,6 +97,32 @@ def test_an_application_runs_with_what_it_is_said_to_need_and_no_more(guard, top
     assert "made" not in again and "changed" not in again
 
 
+@pytest.mark.parametrize("containers", [1, 2])
+def test_so_does_one_whose_streams_are_bound_to_a_database(guard, topics, tmp_path, containers):
+    name, user = f"team-{topics}", known(guard, tmp_path / "kafka.toml")
+    program = tmp_path / f"{topics}.py"
+    program.write_text(BOUND.format(name=name))
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection, connection:
+        connection.execute("create table words (id integer primary key, word text)")
+        connection.executemany("insert into words (word) values (?)", [("x",), ("y",), ("x",)])
+    database = f"sqlite:///{tmp_path / 'shop.db'}"
+    bind = ["--bind", f"{name}.in={database}?table=words", "--bind", f"{name}.counts={database}?table=counts"]
+    where = ["--environment", f"{guard.open}?prefix=team-", "--principal", user, *bind]
+    before = json.loads(called("kafka", "topics", program, *where, "--json"))
+    roles = {one["name"]: one["role"] for one in before["topics"]}
+    assert not {f"{name}.in", f"{name}.counts"} & roles.keys()
+    assert sorted(roles.values()).count("inbox") == 2 and "outbox" in roles.values()
+    called("kafka", "topics", program, *where, "--apply")
+    after = json.loads(called("kafka", "topics", program, *where, "--json"))
+    assert {one["state"] for one in after["topics"]} == {"there"}
+    run = ["run", program, "--environment", f"{guard.address}?prefix=team-", "--kafka-options", tmp_path / "kafka.toml"]
+    called(*run, *bind, "--until-now", "--data", tmp_path / "data", "--containers", containers)
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
+        assert connection.execute("select * from counts order by 1, 2").fetchall() == [("x", 1), ("x", 2), ("y", 1)]
+    made = {one["name"] for one in json.loads(called("kafka", "topics", program, *where, "--json"))["topics"]}
+    assert {one for one in names(guard.brokers) if one.startswith(name)} <= made, "no topic is there that was not told"
+
+
 def test_it_is_told_as_commands_without_asking_anybody(tmp_path):
     program = tmp_path / "app.py"
     program.write_text(PROGRAM.format(name="words"))
@@ -80,6 +134,23 @@ def test_it_is_told_as_commands_without_asking_anybody(tmp_path):
     (output,) = [line for line in told.splitlines() if "--topic words.counts --partitions" in line]
     assert "--partitions 1" in output and "--config retention.ms=86400000" in output
     assert not [line for line in told.splitlines() if "topics.sh" in line and "--topic words.in " in line]
+
+
+def test_what_takes_a_pushed_source_in_is_told_as_well(tmp_path):
+    program = tmp_path / "app.py"
+    program.write_text(BOUND.format(name="words"))
+    where = [
+        "--environment",
+        "kafka://no.such.host:9092",
+        "--offline",
+        "--bind",
+        "words.in=listen://127.0.0.1:8080/words",
+    ]
+    told = called("kafka", "topics", program, *where)
+    assert "--create --if-not-exists --topic words.in --partitions 1" in told
+    assert "--topic words.in --operation Read --operation Write" in told
+    assert "--topic words.in.notes. --resource-pattern-type prefixed --operation Read --operation Write" in told
+    assert "--transactional-id words.in.notes. --resource-pattern-type prefixed --operation Write" in told
 
 
 def test_the_commands_are_typed_as_they_are_told():

@@ -1,17 +1,21 @@
 """What is changed or new is computed from history alone, and goes on as if the new program had run from the start."""
 
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import count, product
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
 import msgspec
-from hypothesis import given, note, settings
+import pytest
+from hypothesis import event, given, note, settings
 from hypothesis import strategies as st
 
 from planner.passes import plan
 from runtime.assembly.bindings import Bindings
+from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import LoopClock
 from runtime.model.errors import SamzaError
 from runtime.opening.evolution import computed_anew, evolved
@@ -23,9 +27,12 @@ from runtime.reprocessing.backfill import backfill_of, run_backfill
 from runtime.run.run import Run
 from runtime.run.settings import RunSettings
 from samza_dsl import App, Options, session, total, tumbling
+from samza_dsl.testing.environment import CrashPoint
 from tests.runtime.test_laws import crash_points
 from tests.scale import examples
 from tests.simulation.crash import NOW_MS, Crash, Watched, append_rows, memory, rows_of, run_once
+from tests.simulation.kafka import opened, simulated
+from tests.simulation.kafka_brokers import Cluster
 from tests.simulation.loop import rest, simulate
 from tests.strategies import Event, keys_of
 
@@ -199,11 +206,14 @@ def drawn_records(chance, partitions):
 
 
 def environment_of(records, partitions):
-    found = memory()
+    return filled(memory(), records, partitions)
+
+
+def filled(environment, records, partitions):
     for stream in ("events", "others"):
-        found.create_stream(stream, StreamConfig(partitions=partitions))
-    add(found, {place: events[:cut] for place, (events, cut) in records.items()})
-    return found
+        environment.create_stream(stream, StreamConfig(partitions=partitions))
+    add(environment, {place: events[:cut] for place, (events, cut) in records.items()})
+    return environment
 
 
 def add(environment, records):
@@ -213,12 +223,9 @@ def add(environment, records):
 
 
 def ends(environment, app):
+    """Return how many records outputs have by now."""
     streams = {out.stream for spec in app.graph().specs.values() for out in spec.outputs} & environment.streams().keys()
-    return {
-        (one, number): environment.offsets(one, number).end
-        for one in streams
-        for number in range(environment.streams()[one].partitions)
-    }
+    return {(one, number): len(rows) for one in streams for number, rows in enumerate(rows_of(environment, one))}
 
 
 def bound(records, names, whole=False):
@@ -412,3 +419,131 @@ def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0):
     how, after = (build(second, options=options), stored_there, seed), places(second, whole=True)
     below = [one for id in (*operators, *changed) for one in graph.below(id)]
     check_alike((always, live), app, below, lambda environment, cut: go_on(environment, *how, cut, after))
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=examples(40, 5_000), deadline=None)
+def test_it_is_computed_beside_a_run_on_kafka_that_goes_on(chance):
+    programs, seed, partitions = Programs(chance), chance.randint(0, 999), chance.randint(1, 2)
+    first = programs.first()
+    second, changed = programs.second(first)
+    if not second:
+        return
+    read = {place for one in first for place in (one.above, one.other)}
+    records = {
+        place: (events, cut if place[0] in read else 0)
+        for place, (events, cut) in drawn_records(chance, partitions).items()
+    }
+    note(f"{first}\n{second}\n{changed} {records}")
+    always, calls = environment_of(records, partitions), Counter()
+    run_once(build(second), always, seed, until_now=True)
+    app = build(second, calls)
+    with simulated(Cluster(seed)), TemporaryDirectory() as folder:
+        live, beside = opened(Path(folder, "live")), opened(Path(folder, "beside"))
+        filled(live, records, partitions)
+        run_once(build(first), live, seed, until_now=True)
+        generation, ahead = live.generation(APP), None
+        for number in range(chance.randint(1, 2)):
+            ahead = compute_ahead(Watched(beside), app, changed, ahead, seed)
+            assert live.generation(APP) == generation, "nobody fences the run that goes on"
+            came = later(records, read, 4 * number)
+            for environment, ops in ((always, second), (live, first)):
+                add(environment, {place: came[place][0][cut : came[place][1]] for place, (_, cut) in records.items()})
+                run_once(build(ops), environment, seed, until_now=True)
+            records, generation = came, live.generation(APP)
+        live.close()
+        operators = evolve(Watched(beside), app, changed, seed, {}, ahead)
+        assert not [name for name in beside.streams() if "backfilling" in name]
+        above = {*operators}.union(*(app.graph().above(id) for id in operators))
+        assert calls.keys() <= above, "nothing but what leads to what was changed is run again"
+        below = [one for id in (*operators, *changed) for one in app.graph().below(id)]
+        check_alike((always, beside), app, below, lambda one, cut: go_on(one, app, records, seed, cut))
+        beside.close()
+
+
+def dying_with_something_due(live, number):
+    """Return a process that dies behind so many commits that have left something due, and not before."""
+    left = count(1)
+
+    def on_commit(commit):
+        if any(one.due for one in commit.checkpoints.values()) and next(left) == number:
+            raise Crash
+
+    return Watched(live, on_commit=on_commit)
+
+
+@given(st.randoms(use_true_random=False), st.integers(1, 3))
+@settings(max_examples=examples(120, 20_000))
+def test_whatever_was_due_where_a_run_was_killed_is_written_once(chance, number):
+    """An operator that is computed again, though nothing changed, repeats nothing and loses nothing."""
+    programs, seed, partitions = Programs(chance), chance.randint(0, 999), chance.randint(1, 3)
+    # Of several that fire by the same event time, a commit may leave some.
+    ops = [*programs.first(), Op("early", "window", "events", 1), Op("later", "session", "events", 2)]
+    ops.append(Op("last", chance.choice(("scan", "window", "process")), "early", 3))
+    if any(
+        op.kind in BY_ORDER and {"table", "meet"} & {one.kind for one in programs.lineage(ops, op.above)} for op in ops
+    ):
+        return
+    again = {op.id for op in ops if op.kind in KEEPING and chance.random() < 0.6}
+    # A commit comes in the midst of what fires where it may hold little.
+    options = Options(max_uncommitted=chance.randint(1, 4), batch_records=chance.choice((1, 5, 1_000)))
+    records = drawn_records(chance, partitions)
+    note(f"{ops}\n{again} {options} {records} {number}")
+    always, live = (environment_of(records, partitions) for _ in range(2))
+    run_once(build(ops, options=options), always, seed, until_now=True)
+    with suppress(Crash):
+        run_once(build(ops, options=options), dying_with_something_due(live, number), seed, until_now=True)
+    left = [due for one in live.checkpoints(APP).values() for due in one.due.values()]
+    event(f"due: {bool(left)}, begun: {any(one.is_begun for one in left)}")
+    try:
+        evolve(Watched(live), build(ops, options=options), again, seed, {})
+    except SamzaError as error:
+        # The program that has run has to bring these to an end.
+        if "between stages" not in str(error) and not any(one.is_begun for one in left):
+            raise
+        run_once(build(ops, options=options), live, seed, until_now=True, drains=True)
+        evolve(Watched(live), build(ops, options=options), again, seed, {})
+    how = build(ops, options=options), records, seed, {}
+    wanted, found = (go_on(environment, *how) for environment in (always, live))
+    assert found == wanted
+
+
+def keyed(again, options):
+    """Return a program that counts by key in windows, whose panes a map writes that may be another one."""
+    app = App(APP, options)
+    events = app.input("events", value=Event, key=lambda e: e.key, partitioned_by_key=True, timestamp=lambda e: e.at)
+    panes = events.window(tumbling(milliseconds=50), total(lambda e: e.number), op_id="panes")
+    sums = panes.scan(lambda n, pane: n + pane.value * again, init=int, emit=lambda k, n: [k, n], op_id="sums")
+    sums.send_to(app.output("sums"))
+    return app
+
+
+@pytest.mark.parametrize("changed", ["panes", "sums"])
+def test_a_run_that_was_killed_as_it_wrote_panes_of_one_time_is_brought_to_its_end_first(changed):
+    options = Options(max_uncommitted=1)
+    keys = [f"k{number}" for number in range(40)]
+    found = []
+    for commits in range(3, 60):
+        live = memory()
+        live.create_stream("events", StreamConfig())
+        add(live, {("events", 0): [*(Event(1, key, 0) for key in keys), Event(1, "k0", 60)]})
+        with suppress(Crash):
+            run_once(keyed(1, options), Watched(live, CrashPoint("after_commit", commits)), until_now=True)
+        due = live.checkpoints(APP).get("0", Checkpoint(0)).due
+        if not due or not due["panes"].is_begun:
+            continue
+        app = keyed(1, options)
+        with pytest.raises(SamzaError, match=r"'panes' wrote results of one time.*: let that program write the rest"):
+            evolve(Watched(live), app, {changed}, 0, {})
+        run_once(keyed(1, options), live, until_now=True, drains=True)
+        assert not live.checkpoints(APP)["0"].due
+        evolve(Watched(live), app, {changed}, 0, {})
+        add(live, {("events", 0): [Event(1, key, 60) for key in keys[1:]]})
+        live.end_stream("events")
+        run_once(keyed(1, options), live)
+        (rows,) = rows_of(live, "sums")
+        assert sorted(value for _, value, _ in rows) == sorted(
+            b'["%s",%d]' % (key.encode(), n) for key in keys for n in (1, 2)
+        )
+        found.append(commits)
+    assert found, "none of the commits lay in the midst of what fired"

@@ -20,7 +20,7 @@ from runtime.model.errors import Damaged, Fenced, Unavailable
 from runtime.systems.connectors import outbox, tries
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.systems.memory.lists import ListSink
-from samza_dsl import App, Options, SamzaError
+from samza_dsl import App, Options, SamzaError, dead_letter, skip
 from samza_dsl.connectors import (
     AtLeastOnceSink,
     ConnectedSource,
@@ -182,6 +182,50 @@ def test_what_fails_comes_again_in_a_later_run(
     found, wanted = Counter(row.value.n for row in place.rows), Counter(2 * n for n in numbers)
     # What one partition was given before another one failed is written again, where the place does not know of it.
     assert found == wanted if kind is Place.positioned else found >= wanted and found.keys() == wanted.keys()
+
+
+def wrong_for(number: int, wrong: dict[int, Any]) -> Any:
+    return wrong.get(number, Doubled(2 * number))
+
+
+WRONG: list[Any] = [Doubled("x"), (1,), {"m": 1}, 7, {"n": None}]  # type: ignore[arg-type]  # they are wrong
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    numbers=st.lists(st.integers(0, 20), max_size=20, unique=True),
+    wrong=st.dictionaries(st.integers(0, 20), st.sampled_from(WRONG), max_size=4),
+    policy=st.sampled_from([skip, dead_letter("letters")]),
+)
+@settings(deadline=None, max_examples=examples(20, 200))
+def test_a_value_of_another_type_is_for_the_policy_and_holds_up_no_others(
+    kind: Callable[[Place], Any], numbers: list[int], wrong: dict[int, Any], policy: Any
+) -> None:
+    place, app = Place(), App("wrong")
+    mapped = app.input("numbers", value=int).map(lambda n: wrong_for(n, wrong))
+    mapped.send_to(app.output("doubled", value=Doubled), on_error=policy)
+    app.run(MemoryEnvironment(), bind={"numbers": numbers, "doubled": kind(place)})
+    assert [row.value for row in place.rows] == [Doubled(2 * n) for n in numbers if n not in wrong]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("value", WRONG)
+def test_a_value_of_another_type_is_told_before_it_is_committed(
+    tmp_path: Path, kind: Callable[[Place], Any], value: Any
+) -> None:
+    place = Place()
+
+    def mapping(wrong: dict[int, Any]) -> App:
+        app = App("wrong")
+        mapped = app.input("numbers", value=int).map(lambda n: wrong_for(n, wrong))
+        mapped.send_to(app.output("doubled", value=Doubled))
+        return app
+
+    bind = {"numbers": [1, 2, 3], "doubled": kind(place)}
+    with pytest.raises(SamzaError, match=r"send_to .* at .*test_connectors\.py:\d+: .* on numbers/0 at 1"):
+        mapping({2: value}).run(tmp_path, bind=bind)
+    mapping({}).run(tmp_path, bind=bind)
+    assert [row.value.n for row in place.rows] == [2, 4, 6]
 
 
 def test_a_failure_that_passes_is_waited_for(tmp_path: Path) -> None:

@@ -4,11 +4,17 @@ import math
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.core.base import Batch
+from runtime.model.clock import sleep_ms
 from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.kafka.client.clients import BEGIN_S
+from runtime.systems.kafka.client.topic import KafkaTopic
+from runtime.systems.kafka.streams import compacted_topic
+from runtime.systems.kafka.streams.compacted_topic import load, scan
 from tests.simulation.kafka import opened, simulated
 from tests.simulation.kafka_brokers import Cluster
 
@@ -75,3 +81,39 @@ def test_nothing_lay_there_when_it_was_last_heard_of(steps, seed):
         members.leave()
         for one in (environment, writer):
             one.close()
+
+
+def none_of(consumer):
+    """Have a consumer fetch nothing, as from a broker that has gone for good behind its last answer."""
+
+    async def getmany(*places, timeout_ms=0):
+        await sleep_ms(timeout_ms)
+        return {}
+
+    consumer.getmany = getmany
+    return consumer
+
+
+async def read_as_table(topic):
+    await load(topic)
+
+
+async def read_by_scan(topic):
+    async for _ in scan(topic, {0: 0}, {0: 1}):
+        raise AssertionError("nothing comes")
+
+
+@pytest.mark.parametrize("read", [read_as_table, read_by_scan])
+def test_who_waits_for_brokers_that_have_gone_ends(read, tmp_path, monkeypatch):
+    cluster = Cluster()
+    with simulated(cluster) as thread:
+        environment = opened(tmp_path)
+        environment.create_stream("words", StreamConfig())
+        environment.append([Append("words", 0, Batch([b"word"], [b"key"]))])
+        made = compacted_topic._consumer
+        monkeypatch.setattr(compacted_topic, "_consumer", lambda *how, **what: none_of(made(*how, **what)))
+        began_s = cluster.loop.time()
+        with pytest.raises(TimeoutError, match="nothing came"):
+            thread.call(read(KafkaTopic("kafka://simulated:9092/words")))
+        assert cluster.loop.time() - began_s < 2 * BEGIN_S
+        environment.close()

@@ -1,6 +1,9 @@
 """The suites for connectors notice each kind of mistake that they are there for."""
 
+import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,16 +45,24 @@ class Kept:
         if self.owner is not None and owner.identity == self.owner.identity:
             if owner.generation < self.owner.generation and self.mistake != "claims again":
                 raise Fenced("there is a later one")
+            self.owner = owner
         else:
-            self.position = 0
-        self.owner = owner
+            self.owner, self.position = owner, 0
         return self.position + (self.mistake == "another position" and self.position > 5)
 
     def write(self, owner: SinkOwner, rows: Sequence[SinkRow], position: int, following: int) -> None:
         if (owner, position) != (self.owner, self.position) and self.mistake != "zombies write":
             raise Fenced("there is another one")
-        self.values += self.taken(rows)
-        self.position = following
+        found = self.taken(rows)
+        if self.mistake == "the position first":
+            self.position = following
+            self.values = [*self.values, *found]
+        elif self.mistake == "two commits":
+            self.values = [*self.values, *found]
+            self.position = following
+        else:
+            # In one step, as a transaction has it.
+            self.values, self.position = [*self.values, *found], following
 
     def taken(self, rows: Sequence[SinkRow]) -> list[Any]:
         if self.mistake == "half of it":
@@ -110,6 +121,8 @@ def test_a_sink_that_keeps_its_promise_passes(kind: Callable[[Kept], Any], seed:
         (Kept.positioned, "loses one", "lacks"),
         (Kept.positioned, "doubles", "beside"),
         (Kept.positioned, "half of it", "beside"),
+        (Kept.positioned, "two commits", r"beside, after a death at test_conformance\.py:\d+"),
+        (Kept.positioned, "the position first", r"lacks .*, after a death at test_conformance\.py:\d+"),
         (Kept.positioned, "zombies write", "raise Fenced"),
         (Kept.positioned, "claims again", "raise Fenced"),
         (Kept.positioned, "another position", "claim"),
@@ -148,6 +161,63 @@ def reading(read: Callable[[int, int], list[int]], names: Sequence[str] = ("all"
 def test_a_mistake_of_a_source_is_noticed(read: Callable[[int, int], list[int]], said: str) -> None:
     with pytest.raises(AssertionError, match=said):
         check_source(lambda: reading(read))
+
+
+def given(**said: Any) -> ConnectedSource:
+    return ConnectedSource(
+        "numbers",
+        lambda: ["all"],
+        lambda name: Offsets(0, 30, True),
+        lambda name, offset, most: [SourceRecord(n, n, **said) for n in range(offset, min(offset + most, 30))],
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ({"key": "a"}, "a key is bytes"),
+        ({"timestamp_ms": 1.5}, "a time is whole ms"),
+        ({"timestamp_ms": True}, "a time is whole ms"),
+        ({"headers": {"a": "b"}}, "headers are bytes"),
+    ],
+)
+def test_what_no_run_takes_is_noticed(said: dict[str, Any], error: str) -> None:
+    with pytest.raises(AssertionError, match=error):
+        check_source(lambda: given(**said))
+
+
+def test_no_list_of_records_is_told() -> None:
+    source = replace(given(), read=lambda name, offset, most: iter(()))
+    with pytest.raises(AssertionError, match="write a list of SourceRecords"):
+        check_source(lambda: source)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [([*range(30)], ""), ([*range(31)], r"never gives \['30'\]"), ([*range(29)], r"gives \['29'\], which it has not")],
+)
+def test_what_a_source_has_and_never_gives_is_noticed(content: list[int], said: str) -> None:
+    with pytest.raises(AssertionError, match=said) if said else nullcontext():
+        check_source(given, lambda: content)
+
+
+def test_a_number_that_is_none_is_the_same_at_a_second_look() -> None:
+    nan = ConnectedSource(
+        "nan",
+        lambda: ["all"],
+        lambda name: Offsets(0, 9, True),
+        lambda name, offset, most: [SourceRecord(n, float("nan")) for n in range(offset, min(offset + most, 9))],
+    )
+    check_source(lambda: nan)
+
+
+def test_functions_are_called_in_another_thread_than_who_makes_them() -> None:
+    def of_a_thread() -> ConnectedSource:
+        lines = sqlite3.connect(":memory:")
+        return replace(given(), partitions=lambda: [name for (name,) in lines.execute("SELECT 'all'")])
+
+    with pytest.raises(sqlite3.ProgrammingError, match="thread"):
+        check_source(of_a_thread)
 
 
 def test_names_that_change_are_noticed() -> None:

@@ -171,7 +171,7 @@ class Inbox:
             return positions_of(self.stream)
         # By the number of the stream as well: one that was deleted and is made anew begins with nothing taken in.
         place = f"{zlib.crc32(self.name.encode()):08x}-{self._environment.stream_id(self.stream)}"
-        return f"{self.stream[:160]}.notes.{place}"
+        return f"{notes_of(self.stream)}{place}"
 
     def _pull(self, source: PulledSource) -> Callable[[Intake], None]:
         self.pulling = Pulling(source, f"{self._app}.{self._spec.stream}", self._spec.key or Tagged())
@@ -425,6 +425,11 @@ def inbox_of(app: str, stream: str, where: str) -> str:
 def positions_of(inbox: str) -> str:
     """Return the stream of the positions beside an inbox."""
     return f"{inbox}.position"
+
+
+def notes_of(stream: str) -> str:
+    """Return how the streams of the notes beside a stream begin that is pushed into."""
+    return f"{stream[:160]}.notes."
 
 
 def pulled_from(environment: Environment, inbox: str) -> tuple[str, str, str]:

@@ -10,6 +10,8 @@ from runtime.model.errors import SamzaError, Unavailable
 
 R = TypeVar("R")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+LONGEST_ASKED_S = 60.0
+"""The longest pause that a system may ask for."""
 TRIES = 8
 """How often a system that fails is called, in about twenty seconds, before the run ends with that."""
 _log = logging.getLogger("samza_dsl")
@@ -27,7 +29,8 @@ class Words(NamedTuple):
 def tried(function: Callable[[], R], words: Words, wait: Callable[[float], bool]) -> R:
     """Return what a function returns, called again where it raises `Unavailable` or OSError; else SamzaError.
 
-    `wait` takes the seconds of a pause, and returns whether the run ends meanwhile.
+    `wait` takes the seconds of a pause, and returns whether the run ends meanwhile. A pause is as long as the system
+    has asked for, where it has, up to a minute.
 
     >>> tried(lambda: 3, Words("shop", "shop failed", "shop can't be read"), lambda pause_s: False)
     3
@@ -43,7 +46,8 @@ def tried(function: Callable[[], R], words: Words, wait: Callable[[float], bool]
         except Exception as error:
             raise SamzaError(f"{words.failed}: {error!r}") from error
         _log.warning("%s failed, try %d of %d: %s", words.where, number, TRIES, failure)
-        if number == TRIES or wait(pause_s):
+        asked_s = failure.after_s if isinstance(failure, Unavailable) else 0.0
+        if number == TRIES or wait(max(pause_s, min(asked_s, LONGEST_ASKED_S))):
             break
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
     raise Unavailable(f"{words.unusable}: {failure}{words.then}") from failure

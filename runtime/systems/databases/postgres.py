@@ -18,6 +18,8 @@ from runtime.systems.databases.table_sink import table_sink
 
 STALLED = "30s"
 """How long a transaction may do nothing: a process that hangs in one keeps who takes over waiting no longer."""
+FIRST_OWN_TYPE = 16_384
+"""The types of a database's own have numbers from here on."""
 STAGED = "samza_dsl_rows"
 """The temporary table that rows are copied to before they replace those of their keys."""
 
@@ -69,6 +71,11 @@ def _loader(connection: Any, kind: int) -> Callable[[bytes], Any]:
     from psycopg.adapt import Transformer
     from psycopg.pq import Format
 
+    if kind >= FIRST_OWN_TYPE:
+        # The log names a domain, where a query names what it is made of: values are to be the same from both.
+        base = "SELECT typbasetype FROM pg_type WHERE oid = %s AND typtype = 'd'"
+        while found := connection.execute(base, (kind,)).fetchone():
+            kind = int(found[0])
     loader = Transformer(connection).get_loader(kind, Format.TEXT)
     return lambda text: loader.load(text)
 

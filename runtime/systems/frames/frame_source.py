@@ -66,14 +66,14 @@ class FrameSource(ReplaceableSource):
 
 
 def arrow_of(frame: Any, stream: str) -> pa.Table:
-    """Return the columns of a frame; raises SamzaError for one that has two of one name, or whose index has a name."""
+    """Return the columns of a frame; raises SamzaError for what it has and they would lose."""
     package = type(frame).__module__.partition(".")[0]
     if package == "polars" and hasattr(frame, "collect"):
         frame = frame.collect()
     if package == "pandas":
         table = _of_pandas(frame, stream)
     elif package == "polars":
-        table = frame.to_arrow()
+        table = _of_polars(frame, stream)
     elif isinstance(frame, pa.Table):
         table = frame
     else:
@@ -81,7 +81,24 @@ def arrow_of(frame: Any, stream: str) -> pa.Table:
         table = pa.Table.from_batches([frame]) if isinstance(frame, pa.RecordBatch) else pa.table(frame)
     if len(set(table.column_names)) < len(table.column_names):
         raise SamzaError(f"the frame for {stream!r} has two columns of one name, of {table.column_names}: rename one")
+    for field in table.schema:
+        # The types of a library's own lie as others, which mean something else: a month of pandas as a plain number.
+        if isinstance(field.type, pa.ExtensionType):
+            raise SamzaError(
+                f"the column {field.name!r} of the frame for {stream!r} is {field.type}, and would be read as the "
+                f"{field.type.storage_type} that it lies as: make it text or a number yourself, as "
+                f"frame.astype({{{field.name!r}: str}})"
+            )
     return table
+
+
+def _of_polars(frame: Any, stream: str) -> pa.Table:
+    if held := [name for name, kind in frame.schema.items() if kind.is_object()]:
+        raise SamzaError(
+            f"the column {held[0]!r} of the frame for {stream!r} holds objects of Python, of which Arrow has the "
+            "addresses alone: make it of a type of polars, or bind a list of values"
+        )
+    return frame.to_arrow()
 
 
 def _of_pandas(frame: Any, stream: str) -> pa.Table:

@@ -177,6 +177,9 @@ class _PostServer:
                 body = await request.read()
         except TimeoutError:
             raise web.HTTPRequestTimeout(text="the body has not come in time\n") from None
+        except ConnectionError:
+            # Whoever posts has gone away in the middle: nobody hears the answer.
+            raise web.HTTPBadRequest(text="the body has not come whole\n") from None
         is_lines = request.content_type == LINES
         records = self._records([line for line in body.splitlines() if line.strip()] if is_lines else [body])
         await self._appended(records, key)

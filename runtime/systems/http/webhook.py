@@ -38,8 +38,8 @@ def webhook(
     The header `Idempotency-Key` has the row's id, the same whenever it is posted again: after a crash, or where an
     answer was lost. Rows of one key are posted in order, one at a time, and those of other keys beside them, `at_once`
     at most; rows without a key are posted one by one. No answer, or one of 408, 425, 429 or 5xx, is waited for and
-    tried again; any other than 2xx ends the run with its words, and the row waits for the next run. A row without a
-    value is posted as null. Raises SamzaError for malformed arguments.
+    tried again, no sooner than a `Retry-After` of seconds says; any other than 2xx ends the run with its words, and the
+    row waits for the next run. A row without a value is posted as null. Raises SamzaError for malformed arguments.
 
     >>> from samza_dsl import connectors
     >>> connectors.webhook("https://me:secret@example.com/alerts?key=secret").name
@@ -122,17 +122,19 @@ class _Webhook:
         if (token := self._token()) is not None:
             headers["Authorization"] = f"Bearer {token}"
         try:
-            status, answer = self._asked(lane, to_json(row.value), headers)
+            status, answer, after_s = self._asked(lane, to_json(row.value), headers)
         except http.client.HTTPException as error:
             raise Unavailable(f"{self.name}: {error!r}") from error
         if 200 <= status < 300:
             return
-        told = f"{self.name} answered {status} to row {row.id or row.key!r}: {answer[:300].decode(errors='replace')}"
+        words = answer[:300].decode(errors="replace").strip()
+        told = f"{self.name} answered {status} to row {row.id or row.key!r}{': ' if words else ''}{words}"
         if status in PASSING:
-            raise Unavailable(told)
+            raise Unavailable(told, after_s)
         raise SamzaError(f"{told}. The row waits, and is posted when the application is run again")
 
-    def _asked(self, lane: int, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    def _asked(self, lane: int, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes, float]:
+        """Post a body; return the status, what was answered, and the seconds after which to come again."""
         is_kept = self._lanes[lane] is not None
         connection = self._lanes[lane] or self._connected()
         self._lanes[lane] = connection
@@ -142,7 +144,9 @@ class _Webhook:
             answer = response.read(MOST_ANSWER_BYTES)
             if response.will_close or len(answer) == MOST_ANSWER_BYTES:
                 self._drop(lane)
-            return response.status, answer
+            # A date in its place, which is rare, needs a clock that both share: the pauses of our own do for that.
+            after = response.headers.get("Retry-After", "")
+            return response.status, answer, float(after) if after.isascii() and after.isdigit() else 0.0
         except (OSError, http.client.HTTPException) as error:
             self._drop(lane)
             # A connection that was kept may have been closed meanwhile, which is no failure of who answers.

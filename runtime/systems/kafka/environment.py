@@ -80,8 +80,6 @@ from runtime.systems.kafka.streams.streams import KafkaReading, KafkaStreams
 from runtime.systems.log.environment import LogEnvironment
 
 R = TypeVar("R")
-PURGE_EVERY = 16
-"""The number of commits after which what they have consumed is removed from the topics between stages."""
 
 
 class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, QueryableEnvironment):
@@ -140,9 +138,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
     def delete_stream(self, name: str) -> None:
         if name in self._streams.all():
             self._streams.delete(name)
-            # A request that names what does not exist removes nothing of the others.
             for owner in self._owners.values():
-                owner.consumed = {place: offset for place, offset in owner.consumed.items() if place[0] != name}
+                owner.forget_consumed(name)
             self._changed()
 
     def streams(self) -> dict[str, StreamConfig]:
@@ -247,7 +244,10 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             for name in commit.gone:
                 owner.ledger.checkpoints.pop(name, None)
             self._streams.reached(ends, commit.appends)
-            consumed = self._consumed(owner, commit)
+            between = {
+                place: at for place, at in commit.consumed.items() if self._streams.config(place[0]).intermediate
+            }
+            consumed = owner.to_purge(between)
         # Behind the commit: an offset that is not committed must stay readable.
         if consumed is not None:
             with suppress(EnvironmentFault):  # which the next time makes good
@@ -738,15 +738,3 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             owner.ledger.reached[task] = {**owner.ledger.reached.get(task, {}), place: ChangelogEnd(end)}
             owner.wrote.add(task)
         self._state.write(app, state, positions)
-
-    def _consumed(self, owner: Owner, commit: Commit) -> dict[tuple[str, int], int] | None:
-        """Return, now and then, below which offsets nobody will read again; else None."""
-        for place, offset in commit.consumed.items():
-            if self._streams.config(place[0]).intermediate:
-                owner.consumed[place] = offset
-        owner.commits += 1
-        # A request of its own to the brokers each time: seldom is enough, as what stays is only consumed records.
-        if owner.commits % PURGE_EVERY:
-            return None
-        below, owner.consumed = owner.consumed, {}
-        return below

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 from aiokafka.admin import AIOKafkaAdminClient
@@ -30,8 +32,10 @@ from runtime.systems.kafka.state.changelog import Changelog
 from runtime.systems.kafka.state.ledger import TABLE, ledger_of
 from runtime.systems.kafka.streams.streams import LARGEST_BYTES
 
-OWN = "between stages", "changelog", "checkpoints", "registry"
+OWN = "between stages", "outbox", "changelog", "checkpoints", "registry"
 """The roles of topics that are the application's own."""
+BETWEEN = "between stages", "outbox"
+"""The roles of those whose records go when they are consumed."""
 LARGE = {"max.message.bytes": str(LARGEST_BYTES)}
 _RESOURCES = {"topic": 2, "group": 3, "transactional-id": 5}
 _OPERATIONS = {"Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Describe": 8, "DescribeConfigs": 10}
@@ -50,6 +54,17 @@ class NeededTopic(msgspec.Struct, frozen=True):
     partitions: int | None
     configs: dict[str, str]
     state: str | None = None
+
+
+class BoundTopic(NamedTuple):
+    """A topic of the application's own that stands in the place of a stream that is bound.
+
+    Without a `config` it is all those whose names begin so: a run itself makes them, as it learns how they end.
+    """
+
+    name: str
+    role: str
+    config: StreamConfig | None
 
 
 class NeededRight(msgspec.Struct, frozen=True):
@@ -89,10 +104,20 @@ class Needs(msgspec.Struct, frozen=True):
             yield shlex.join(["kafka-acls.sh", *where, *how, *pattern, *operations])
 
 
-def needs_of(plan: Plan, cluster: KafkaCluster, principal: str) -> Needs:
-    """Return what an application needs, by its plan; raises SamzaError where its name has not the cluster's prefix."""
+def needs_of(
+    plan: Plan,
+    cluster: KafkaCluster,
+    principal: str,
+    bound: Mapping[str, Sequence[BoundTopic]] = MappingProxyType({}),
+) -> Needs:
+    """Return what an application needs, by its plan; raises SamzaError where its name has not the cluster's prefix.
+
+    Streams that are `bound` need what is said there in their place.
+    """
     cluster.check_app(plan.app)
-    streams = [_topic_of(stream) for stream in plan.streams]
+    streams = [_topic_of(stream) for stream in plan.streams if stream.name not in bound]
+    in_place = [topic for topics in bound.values() for topic in topics]
+    streams += [_made(topic.name, topic.role, topic.config) for topic in in_place if topic.config is not None]
     changelog = Changelog("")
     tables = TABLE_CONFIGS | SEGMENTS
     own = [
@@ -109,27 +134,42 @@ def needs_of(plan: Plan, cluster: KafkaCluster, principal: str) -> Needs:
         streams.append(NeededTopic(plan.options.metrics_to, "metrics", 1, configs_of(METRICS_CONFIG)))
     own.append(NeededTopic(ledger_of(plan.app), "checkpoints", 1, configs_of(TABLE) | tables | LARGE))
     own.append(NeededTopic(cluster.registry, "registry", 1, configs_of(TABLE) | TABLE_CONFIGS))
-    return Needs(plan.app, principal, (*streams, *own), tuple(_rights(plan, cluster)))
+    return Needs(plan.app, principal, (*streams, *own), tuple(_rights(plan, cluster, bound)))
 
 
 def _topic_of(stream: StreamPlan) -> NeededTopic:
     if stream.role in ("input", "table"):
         return NeededTopic(stream.name, stream.role, stream.partitions, {})
-    between = stream.role == "intermediate"
-    kept = StreamConfig(retention_ms=stream.retention_ms, retention_bytes=stream.retention_bytes, intermediate=between)
-    configs = configs_of(kept)
-    role = {"intermediate": "between stages", "dead_letter": "dead letters"}.get(stream.role, stream.role)
-    return NeededTopic(
-        stream.name, role, stream.partitions or 1, configs | BETWEEN_CONFIGS | LARGE if between else configs
+    kept = StreamConfig(
+        partitions=stream.partitions or 1,
+        retention_ms=stream.retention_ms,
+        retention_bytes=stream.retention_bytes,
+        intermediate=stream.role == "intermediate",
     )
+    return _made(stream.name, stream.role, kept)
+
+
+def _made(name: str, role: str, config: StreamConfig) -> NeededTopic:
+    said = {"intermediate": "between stages", "dead_letter": "dead letters"}.get(role, role)
+    between = BETWEEN_CONFIGS | LARGE if config.intermediate else {}
+    return NeededTopic(name, said, config.partitions, configs_of(config) | between)
 
 
 _WRITING = ("Write", "Read", "Describe", "DescribeConfigs")
 """What a run may do with what it writes. Read as well: it looks where its outputs end, and whether they were ended."""
 
 
-def _rights(plan: Plan, cluster: KafkaCluster) -> Iterator[NeededRight]:
+def _rights(plan: Plan, cluster: KafkaCluster, bound: Mapping[str, Sequence[BoundTopic]]) -> Iterator[NeededRight]:
+    everything = ("Read", "Write", "Create", "Delete", "Describe", "DescribeConfigs")
+    for topic in (topic for topics in bound.values() for topic in topics):
+        is_beginning = topic.config is None
+        yield NeededRight("topic", topic.name, is_beginning, everything)
+        if is_beginning:
+            # Whoever takes in writes under the name of its notes.
+            yield NeededRight("transactional-id", topic.name, True, ("Write", "Describe"))
     for stream in plan.streams:
+        if stream.name in bound:
+            continue
         if stream.role in ("input", "table"):
             found = _PLAIN.match(stream.name)
             assert found is not None, "an empty beginning matches as well"
@@ -140,7 +180,6 @@ def _rights(plan: Plan, cluster: KafkaCluster) -> Iterator[NeededRight]:
             yield NeededRight("topic", stream.name, False, _WRITING)
     if plan.options.metrics_to is not None:
         yield NeededRight("topic", plan.options.metrics_to, False, _WRITING)
-    everything = ("Read", "Write", "Create", "Delete", "Describe", "DescribeConfigs")
     yield NeededRight("topic", f"{plan.app}-", True, everything)
     yield NeededRight("topic", cluster.registry, False, ("Read", "Write", "Describe", "DescribeConfigs"))
     yield NeededRight("transactional-id", plan.app, True, ("Write", "Describe"))
@@ -174,7 +213,7 @@ def _state(topic: NeededTopic, there: Mapping[str, TopicMetadata], configs: Mapp
     found = there[topic.name].partitions
     different = [f"{name}={configs[topic.name][name]}" for name in _wrong(topic, configs.get(topic.name, {}))]
     # Outputs and what lies between stages keep the partitions that they have: only ours are made with a fixed number.
-    if topic.role in OWN and topic.role != "between stages" and found != topic.partitions:
+    if topic.role in OWN and topic.role not in BETWEEN and found != topic.partitions:
         different.append(f"{found} partitions")
     return f"differs: {', '.join(different)}" if different else "there"
 
@@ -183,7 +222,7 @@ def _wrong(topic: NeededTopic, configs: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of a topic of our own that a run would have to change."""
     if topic.role not in OWN:
         return {}
-    return wrong_in(configs, BETWEEN_CONFIGS if topic.role == "between stages" else TABLE_CONFIGS)
+    return wrong_in(configs, BETWEEN_CONFIGS if topic.role in BETWEEN else TABLE_CONFIGS)
 
 
 async def applied(needs: Needs, cluster: KafkaCluster) -> list[str]:

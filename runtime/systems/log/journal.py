@@ -57,6 +57,8 @@ class Journal:
 
     def __init__(self) -> None:
         self.span = JournalSpan()
+        self.stored_span = b""
+        """What says its span in the database, once that was looked at; `b""` from each change on."""
         self.entries: dict[bytes, bytes | None] = {}
         self._sorted: list[bytes] = []
         self._lock = Lock()
@@ -64,7 +66,7 @@ class Journal:
     def update(self, items: Items, span: JournalSpan) -> None:
         """Take in what a record changes."""
         with self._lock:
-            self.span = span
+            self.span, self.stored_span = span, b""
             self.entries.update(items)
 
     def between(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
@@ -125,10 +127,14 @@ class Journals:
 
     def at(self, transaction: lmdb.Transaction[memoryview], place: bytes) -> Journal:
         """Return the journal of the store and task at `place` as a transaction sees it; raises `Damaged`."""
-        span = span_of(transaction, self._database, place)
+        stored = bytes(transaction.get(JOURNAL + place, b"", self._database.meta))
         with self._lock:
             known = self._known.get(place)
+            if known is not None and stored and known.stored_span == stored:  # most often: nothing was committed since
+                return known
+            span = span_of(transaction, self._database, place)
             if known is not None and known.span == span:
+                known.stored_span = stored
                 return known
             if not span.records:
                 self._forget(place)

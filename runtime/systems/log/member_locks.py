@@ -112,6 +112,10 @@ class LogRuns:
         """Whether any container of the newest run lives."""
         return bool(alive_in(self._log.path / "containers" / self._app, self.generation()))
 
+    def is_run(self) -> bool:
+        """Whether containers run it; a process that has it to itself is known by its lock alone."""
+        return self.is_alive()
+
     def generation(self) -> int:
         """Return the generation of the newest run; 0 where there was none."""
         return self._log.generation(self._app)

@@ -236,6 +236,25 @@ async def during(client: C, *topics: str) -> AsyncIterator[C]:
         await ended(client)
 
 
+class Patience:
+    """The wait of a loop for brokers, which ends where nothing comes for too long: a fetch itself never gives up.
+
+    It is used on Kafka's thread alone.
+    """
+
+    def __init__(self, within_s: float = BEGIN_S) -> None:
+        self._within_s, self._clock = within_s, asyncio.get_running_loop().time
+        self._since, self._seen = self._clock(), object()
+
+    def spend(self, seen: object) -> None:
+        """Begin anew where it is another thing that is `seen`; raises TimeoutError where it was the same for long."""
+        now = self._clock()
+        if seen != self._seen:
+            self._since, self._seen = now, seen
+        elif now - self._since > self._within_s:
+            raise TimeoutError(f"nothing came of the brokers for {self._within_s:.0f} s")
+
+
 class SharedClients:
     """The clients whose connections producers share: brokers answer what comes over one of them in its order.
 

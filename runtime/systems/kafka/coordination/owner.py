@@ -43,6 +43,8 @@ from runtime.systems.kafka.streams.streams import KafkaStreams
 
 MOST_TOLD = 8
 """The number of partitions that are named of those whose checkpoints are lost."""
+PURGE_EVERY = 16
+"""The number of commits after which what they have consumed is removed from the topics between stages."""
 TRANSACTION_S = 55.0
 """The s that a transaction may take: Kafka itself rolls it back after 60 s."""
 
@@ -70,8 +72,8 @@ class Owner:
         """The tasks that have committed state here."""
         self.moved: set[VirtualTask] = set()
         """Tasks whose state is here now, which is not yet said."""
-        self.consumed: dict[tuple[str, int], int] = {}
-        self.commits = 0
+        self._consumed: dict[tuple[str, int], int] = {}
+        self._commits = 0
         self.lost = ""
         """The description of what the ledger has lost, "" where it has lost nothing."""
         self.failure: SamzaError | None = None
@@ -80,6 +82,20 @@ class Owner:
     def writer(self, task: int | None = None) -> Producer | None:
         """Return the producer of a task's transactions, or of those that are of no single task."""
         return self.producer if self.writers is None or task is None else self.writers.of(task)
+
+    def to_purge(self, consumed: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int] | None:
+        """Return, now and then, below which offsets nobody will read again, as commits have consumed; else None."""
+        self._consumed.update(consumed)
+        self._commits += 1
+        # A request of its own to the brokers each time: seldom is enough, as what stays is only consumed records.
+        if self._commits % PURGE_EVERY:
+            return None
+        below, self._consumed = self._consumed, {}
+        return below
+
+    def forget_consumed(self, stream: str) -> None:
+        """Purge nothing of a stream that is gone: a request that names what does not exist removes nothing at all."""
+        self._consumed = {place: offset for place, offset in self._consumed.items() if place[0] != stream}
 
     def again(self) -> SamzaError:
         """Return what commits are told of which an earlier one has failed."""

@@ -41,6 +41,10 @@ class KafkaRuns:
         alone = [one for one in said if not msgspec.msgpack.decode(one.user_data, type=Joining).tasks]
         return len(members) > len(alone)
 
+    def is_run(self) -> bool:
+        """Whether any process lives that runs it, alone or in containers."""
+        return bool(self._streams.call(ledger_of(self._app), self._members()))
+
     def generation(self) -> int:
         """Return the generation of the newest run; 0 where there was none."""
         return self._ledger().generation

@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from operators.core.base import Batch
 from runtime.model.clock import sleep_ms
 from runtime.systems.kafka.client.admin import kafka_errors_told
-from runtime.systems.kafka.client.clients import Consumer, begun, during, ended
+from runtime.systems.kafka.client.clients import BEGIN_S, Consumer, Patience, begun, during, ended
 from runtime.systems.kafka.client.thread import KafkaThread
 from runtime.systems.kafka.client.topic import KafkaTopic
 from runtime.systems.kafka.streams.record_batches import by_batches, rows_of
@@ -95,7 +95,8 @@ async def scan(
 ) -> AsyncIterator[Scanned]:
     """Yield what is committed from `starts` up to `ends`, partitions side by side.
 
-    With "none" as `reset` it raises OffsetOutOfRangeError where some of that is removed meanwhile.
+    With "none" as `reset` it raises OffsetOutOfRangeError where some of that is removed meanwhile, and TimeoutError
+    where brokers give nothing for long.
     """
     behind = {number: end for number, end in ends.items() if starts[number] < end}
     if not behind:
@@ -105,11 +106,13 @@ async def scan(
         consumer.assign([TopicPartition(topic.name, number) for number in behind])
         for number in behind:
             consumer.seek(TopicPartition(topic.name, number), starts[number])
+        patience, positions = Patience(), dict(starts)
         while behind:
+            patience.spend({**positions})
             found = await consumer.getmany(timeout_ms=WAIT_MS)
             for number in [*behind]:
                 place = TopicPartition(topic.name, number)
-                position = await consumer.position(place)
+                positions[number] = position = await consumer.position(place)
                 if place in found:
                     yield Scanned(number, rows_of(found[place]), position)
                 # By the position, and not by records: a transaction's marker, or what was rolled back, takes offsets
@@ -135,11 +138,13 @@ class KafkaTable:
         self._newest: dict[bytes, bytes | None] = {}
 
     async def now(self) -> dict[bytes, bytes]:
-        """Return the newest values, by key, of what is committed now."""
+        """Return the newest values, by key, of what is committed now; raises TimeoutError as `scan` does."""
         async with self._reading:
             await self._wake()
             end = (await self._consumer.end_offsets([self._place]))[self._place]
+            patience = Patience()
             while (position := await self.position()) < end:
+                patience.spend(position)
                 for records in (await self._consumer.getmany(timeout_ms=WAIT_MS)).values():
                     rows = ((record.key, record.value) for record in records)
                     self._newest.update(cast("Iterator[tuple[bytes, bytes | None]]", rows))  # all have keys
@@ -153,7 +158,8 @@ class KafkaTable:
         if self._place not in self._consumer.assignment():
             assert self._position is not None
             return self._position
-        return await self._consumer.position(self._place)
+        async with asyncio.timeout(BEGIN_S):  # where a place begins is asked of brokers, again and again
+            return await self._consumer.position(self._place)
 
     async def start(self) -> int:
         """Return the first offset that there is, once it was looked what is committed."""

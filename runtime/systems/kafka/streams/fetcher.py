@@ -21,7 +21,7 @@ from runtime.ports import open_transactions as held
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.streams import Offsets, Read, ends, gone_error, grown_error
 from runtime.systems.kafka.client.admin import described, kafka_errors_told, metadata_of
-from runtime.systems.kafka.client.clients import Consumer, Fetched, begun, during, ended
+from runtime.systems.kafka.client.clients import Consumer, Fetched, Patience, begun, during, ended
 from runtime.systems.kafka.client.kafka_errors import kafka_fault
 from runtime.systems.kafka.client.metadata import READ, TopicMetadata, may
 from runtime.systems.kafka.client.record_limits import check_codecs
@@ -355,8 +355,9 @@ class KafkaFetcher:
             consumer.assign([*behind])
             for place, offset in behind.items():
                 consumer.seek(place, offset)
-            said, left = {}, {*behind}
+            said, left, patience = {}, {*behind}, Patience()
             while left:
+                patience.spend({*left})
                 for place, records in (await consumer.getmany(timeout_ms=WAIT_MS)).items():
                     said[place] = as_reads(rows_of(records), until[place], 0)[-1].control
                 left = {place for place in left if await consumer.position(place) < until[place]}

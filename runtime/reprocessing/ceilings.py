@@ -1,0 +1,61 @@
+"""The event time up to which operators of a live run have fired at its cut, so that a back-fill fires no more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from operators.core.base import MAX_TIMESTAMP
+from planner.model.graph import Graph
+from planner.model.plan import Plan
+from runtime.assembly.bindings import intermediate_of
+from runtime.assembly.partitions import repartitions_into
+from runtime.job.parameters import differences, noted_parameters, parameters_of
+from runtime.model.checkpoint import Checkpoint, Position
+from runtime.reading.watermarks import ProducerWatermarks, event_time
+
+
+class Ceiling(NamedTuple):
+    """The event time (ms) beyond which an operator of a task has fired nothing.
+
+    Where it `is_torn`, some of what was due at the ms behind that has fired, and nobody knows which.
+    """
+
+    at: int
+    is_torn: bool = False
+
+
+class LiveCut:
+    """The cut of a live run, as its plan and its checkpoints tell it."""
+
+    def __init__(self, plan: Plan, graph: Graph, checkpoints: Mapping[str, Checkpoint]) -> None:
+        self._plan, self._checkpoints = plan, checkpoints
+        self._between = {
+            stage.id: {intermediate_of(graph, spec) for spec in repartitions_into(stage, graph)}
+            for stage in plan.stages
+        }
+        noted, now = noted_parameters(checkpoints) or {}, parameters_of(graph)
+        # Where the time of an input is another one now, nobody can say how far the live run was in that.
+        self._is_comparable = not any(
+            id in noted and any(differences(noted[id].now, now[id])) for id in graph.inputs if id in now
+        )
+
+    def ceiling(self, task: int, operator: str) -> Ceiling | None:
+        """Return how far an operator has fired in a task; None where that is as far as its records have come."""
+        checkpoint = self._checkpoints.get(self._plan.virtual(task).name)
+        if checkpoint is None or not self._is_comparable:
+            return None
+        due = checkpoint.due.get(operator)
+        if due is not None:
+            return Ceiling(due.at - 1, due.is_begun)
+        # What is read of an input is read in the back-fill, too, and its time with it; another stage may have said more
+        # than was heard at the cut.
+        between = self._between[next(stage.id for stage in self._plan.stages if operator in stage.operators)]
+        reached = event_time(_heard(one) for one in checkpoint.positions if one.stream in between)
+        return Ceiling(reached) if reached < MAX_TIMESTAMP else None
+
+
+def _heard(position: Position) -> tuple[int, bool]:
+    """Return how far event time was by what was heard of the stages before, and whether all of them were idle."""
+    told = ProducerWatermarks(position.producers, position.producers, position.idle, position.watermark)
+    return told.value, told.is_idle
