@@ -33,7 +33,11 @@ class AvroWithRegistry(Workload):
     """Bytes → Structs → bytes behind the number of a schema; both sides have the answer of the registry already."""
 
     description = Description(
-        name="F1", title="Avro with a registry, read and written", messages=100_000, quick_scale=0.02, bar=1.11
+        name="F1-batch",
+        title="Avro with a registry, read and written many at a time",
+        messages=100_000,
+        quick_scale=0.02,
+        bar=1.11,
     )
 
     def prepare(self, messages: int) -> None:
@@ -73,3 +77,19 @@ class AvroWithRegistry(Workload):
 
     def outcome(self, result: Any) -> list[bytes]:
         return list(result)
+
+
+class AvroOneByOne(AvroWithRegistry):
+    """The same value by value, as where somebody waits for each; no bar is for that."""
+
+    description = Description(
+        name="F1-single",
+        title="the same, value by value",
+        messages=100_000,
+        quick_scale=0.02,
+        bar=None,
+    )
+
+    def ours(self) -> list[bytes]:
+        encode, decode = self.serde.encode, self.serde.decode
+        return [encode(decode(data)) for data in self.stored]
