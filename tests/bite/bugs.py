@@ -36,10 +36,10 @@ BUGS = (
     Bug(
         "commit before a bound file is flushed",
         "runtime/commit/commit.py",
-        """                positions[self._bindings.places[stream]] = sink.flush()
+        """            return sink.flush()
 """,
-        """                place = self._bindings.places[stream]
-                positions[place] = self._positions[place] + sum(map(len, batches))
+        """            written = sum(len(batch) for _, batch in found)
+            return self._positions.get(self._bindings.places[stream], 0) + written
 """,
     ),
     Bug(
