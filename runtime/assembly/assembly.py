@@ -212,7 +212,9 @@ class Assembly:
         if is_outbox_of(self.plan.app, output.stream, name) and type_of_values(value) is not Any:
             value = ReadBack(value)
         if (sink := self.bindings.sinks.get(output.stream)) is None:
-            return Destination(output.stream, self.bindings.partitions(output.stream), value, key)
+            partitions, outbox = self.bindings.partitions(output.stream), self.bindings.outboxes.get(output.stream)
+            appends = outbox.where if outbox is not None and not outbox.takes_deletions else ""
+            return Destination(output.stream, partitions, value, key, appends=appends)
         return Destination(output.stream, sink.partitions, sink.serde(value), key, sink=sink)
 
     def locates(self, ids: Iterable[str]) -> bool:

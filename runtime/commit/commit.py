@@ -236,11 +236,12 @@ class Committer:
                 else:
                     sink.write(batch)
             return sink.flush()
-        except MsgspecError as error:
-            bindings = self._bindings
+        except (MsgspecError, SerdeError) as error:
+            wrong = str(error) if isinstance(error, SerdeError) else f"a value is not of its type: {error}"
+            place = self._bindings.places[stream].partition("=")[2]
             raise SerdeError(
-                f"output {stream!r} at {bindings.sites[stream]}, bound to {bindings.places[stream].partition('=')[2]}: "
-                f"a value is not of its type: {error}; nothing of that commit is there. Mend the function that makes it"
+                f"output {stream!r} at {self._bindings.sites[stream]}, bound to {place}: {wrong}; nothing of that "
+                "commit is there"
             ) from error
 
     def done(self, commit: Commit, tasks: Iterable[Task]) -> list[Task]:

@@ -318,8 +318,8 @@ class PositionedSink:
     transaction that is refused with `Fenced` where the owner or the position before is another one. `empty` drops what
     the owner has written, as the application begins anew. Rows come after the commit that has made them, at most
     `batch_rows` at a time and `rows_per_second`; with `batching`, once there are many, or some have waited for long, or
-    the run ends. What raises `Unavailable` or OSError is called again after a pause; whatever else is raised ends the
-    run.
+    the run ends. Where it has no `deletes`, a record without a value is refused where it is made. What raises
+    `Unavailable` or OSError is called again after a pause; whatever else is raised ends the run.
 
     >>> from samza_dsl import connectors
     >>> connectors.sqlite("shop.db", "orders", key="id").promise
@@ -334,6 +334,7 @@ class PositionedSink:
     batch_rows: int = MOST_ROWS
     rows_per_second: float | None = None
     batching: Batching | None = None
+    deletes: bool = True
 
     promise: ClassVar[str] = "exactly once: its positions are in the transaction of the rows"
 

@@ -37,10 +37,9 @@ BUGS = (
         "commit before a bound file is flushed",
         "runtime/commit/commit.py",
         """            return sink.flush()
-        except MsgspecError as error:
 """,
-        """            return self._positions[self._bindings.places[stream]] + sum(len(batch) for _, batch in found)
-        except MsgspecError as error:
+        """            written = sum(len(batch) for _, batch in found)
+            return self._positions.get(self._bindings.places[stream], 0) + written
 """,
     ),
     Bug(

@@ -1,6 +1,7 @@
 """Connectors of a user's own in runs: sources that are polled, and each kind of sink, through failures."""
 
 import asyncio
+import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from runtime.model.errors import Damaged, Fenced, Unavailable
 from runtime.systems.connectors import outbox, tries
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.systems.memory.lists import ListSink
-from samza_dsl import App, Options, SamzaError, dead_letter, skip
+from samza_dsl import App, Options, SamzaError, connectors, dead_letter, skip
 from samza_dsl.connectors import (
     AtLeastOnceSink,
     ConnectedSource,
@@ -226,6 +227,31 @@ def test_a_value_of_another_type_is_told_before_it_is_committed(
         mapping({2: value}).run(tmp_path, bind=bind)
     mapping({}).run(tmp_path, bind=bind)
     assert [row.value.n for row in place.rows] == [2, 4, 6]
+
+
+@given(numbers=st.lists(st.integers(0, 9), max_size=12), gone=st.sets(st.integers(0, 9), max_size=4))
+@settings(deadline=None, max_examples=examples(15, 100))
+def test_a_record_without_a_value_is_for_the_policy_where_rows_are_appended(numbers: list[int], gone: set[int]) -> None:
+    place, app = Place(), App("appending")
+    mapped = app.input("numbers", value=int).map(lambda n: wrong_for(n, dict.fromkeys(gone)))
+    mapped.send_to(app.output("doubled", value=Doubled), on_error=skip)
+    app.run(MemoryEnvironment(), bind={"numbers": numbers, "doubled": replace(place.positioned(), deletes=False)})
+    assert [row.value for row in place.rows] == [Doubled(2 * n) for n in numbers if n not in gone]
+
+
+def test_a_record_without_a_value_is_told_before_it_is_committed(tmp_path: Path) -> None:
+    def copying(gone: dict[int, None]) -> App:
+        app = App("appending")
+        mapped = app.input("numbers", value=int).map(lambda n: wrong_for(n, gone))
+        mapped.send_to(app.output("doubled", value=Doubled))
+        return app
+
+    bind = {"numbers": [1, 2, 3], "doubled": connectors.sqlite(tmp_path / "place.db", "doubled")}
+    with pytest.raises(SamzaError, match=r"send_to .* at .*test_connectors\.py:\d+: .*rows are appended to sqlite:"):
+        copying({2: None}).run(tmp_path / "data", bind=bind)
+    copying({}).run(tmp_path / "data", bind=bind)
+    with closing(sqlite3.connect(tmp_path / "place.db")) as found:
+        assert found.execute("SELECT n FROM doubled").fetchall() == [(2,), (4,), (6,)]
 
 
 def test_a_container_refuses_what_its_starter_could_not_deliver(tmp_path: Path) -> None:

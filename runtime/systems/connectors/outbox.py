@@ -53,6 +53,11 @@ class Outbox:
         return self.sink.name
 
     @property
+    def takes_deletions(self) -> bool:
+        """Whether the sink takes a row without a value."""
+        return not isinstance(self.sink, PositionedSink) or self.sink.deletes
+
+    @property
     def is_noted(self) -> bool:
         """Whether our checkpoint has to say how far the sink has come, which does not know it."""
         return not self._is_known

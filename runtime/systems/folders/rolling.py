@@ -52,7 +52,7 @@ def rolling_files(
     place = url_of(where) if is_remote(where) else str(local_path(where).absolute())
     batching = Batching(rows, length_ms("rolling_files(every_ms", every_ms))
     sink = _RollingFiles(place, kind, by)
-    return PositionedSink(shown_file(place), sink.claim, sink.write, sink.empty, batching=batching)
+    return PositionedSink(shown_file(place), sink.claim, sink.write, sink.empty, batching=batching, deletes=False)
 
 
 def committed_files(where: str | Path) -> list[str]:

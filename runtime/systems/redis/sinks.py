@@ -311,7 +311,8 @@ def redis_stream(url: str, stream: str, *, max_entries: int | None = None) -> Po
 
 def _sink(server: RedisServer, place: KeyPlace, where: str) -> PositionedSink:
     sink = RedisSink(server, place, where)
-    return PositionedSink(where, sink.claim, sink.write, sink.empty, server.close, batch_rows=BATCH_ROWS)
+    how = (sink.claim, sink.write, sink.empty, server.close)
+    return PositionedSink(where, *how, batch_rows=BATCH_ROWS, deletes=not isinstance(place, Entries))
 
 
 def _literal(text: str) -> str:
