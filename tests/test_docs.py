@@ -21,7 +21,7 @@ EXAMPLE = re.compile(r"(?<= has )\[.*?\](?= where nothing disturbs the run)|(?<=
 ELSEWHERE = ("http:", "https:", "mailto:")
 PAGES = [file for file in files() if file.suffix == ".md"]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-SLOW = ("02_see_the_plan", "03_test_a_pipeline", "04_reprocess_on_spark", "05_check_the_laws", "06_split")
+SLOW = ("02_see_the_plan", "03_test_a_pipeline", "04_reprocess_on_spark", "05_check_the_laws", "06_split", "07_change")
 """They take up to a minute each, and run in CI."""
 VARIES = "varies"
 """The tag of a cell whose output is not the same from run to run."""

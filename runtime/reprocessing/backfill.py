@@ -53,6 +53,10 @@ Runs = Callable[[Pipeline, HistorySpan, Mapping[str, object]], Watched]
 """Runs a pipeline over a span of history, with bindings, to its end."""
 
 
+class Undrained(SamzaError):
+    """The program that has run has something to read or to write before another one can go on."""
+
+
 @dataclass(frozen=True)
 class Backfill:
     """Operators that are to be computed anew, the part of the application that does so, and the live run's cut.
@@ -71,6 +75,8 @@ class Backfill:
     ended: Collection[Place]
     scratch: Mapping[str, str]
     ceilings: Mapping[str, Mapping[str, int]]
+    left: Sequence[str]
+    """The operators that had something to write at the live run's cut."""
 
     @property
     def app(self) -> str:
@@ -154,12 +160,12 @@ def backfill_of(
     ceilings: dict[str, dict[str, int]] = defaultdict(dict)
     for task, id, at in _ceilings(environment, plan, part, whole, cut, is_ahead):
         ceilings[task][id] = at
+    left = [id for id in part.specs if id in cut.left]
     read = {spec.stream for spec in part.inputs.values()}
     bound = {name: what for name, what in bind.items() if name in read}
     scratch = {one.name: f"{part.app}.{one.name}" for one in plan.results}
-    return Backfill(
-        tuple(operators), Pipeline(part, own, pipeline.around), bound, starts, until, ended, scratch, ceilings
-    )
+    run = Pipeline(part, own, pipeline.around)
+    return Backfill(tuple(operators), run, bound, starts, until, ended, scratch, ceilings, left)
 
 
 def _ceilings(
@@ -181,12 +187,16 @@ def _ceilings(
             yield plan.virtual(task).name, id, ceiling.at
 
 
-def _torn_error(environment: Environment, part: Graph, id: str) -> SamzaError:
-    return SamzaError(
+def _torn_error(environment: Environment, part: Graph, id: str) -> Undrained:
+    return Undrained(
         f"the program that has run was killed as {id!r} wrote results of one time, and nobody knows which of them are "
-        f"written: let that program write the rest, {typed(environment, f'drain {part.specs[id].site.file}')}, and "
-        "evolve then"
+        f"written: let that program write the rest, {_instead(environment, part, id)}"
     )
+
+
+def _instead(environment: Environment, part: Graph, id: str) -> str:
+    drain = typed(environment, f"drain {part.specs[id].site.file}")
+    return f"{drain}, and evolve then; or evolve with --was and its file, which does both"
 
 
 def _check_drained(environment: Environment, app: str, part: Graph) -> None:
@@ -195,15 +205,15 @@ def _check_drained(environment: Environment, app: str, part: Graph) -> None:
     for id, spec in part.specs.items():
         stream = intermediate(app, id)
         if spec.repartitions and stream in existing and (count := unread(environment, app, stream)):
-            raise SamzaError(
+            raise Undrained(
                 f"{count:,} record{'s' * (count > 1)} in {stream!r}, between stages, were not read by the program that "
                 f"has run, and operators behind it are to be computed anew: let that program empty it, "
-                f"{typed(environment, f'drain {spec.site.file}')}, and evolve then"
+                f"{_instead(environment, part, id)}"
             )
 
 
-def _not_level_error(app: str, stream: str, partition: int) -> SamzaError:
-    return SamzaError(
+def _not_level_error(app: str, stream: str, partition: int) -> Undrained:
+    return Undrained(
         f"the virtual tasks of {app!r} have come to different offsets of {stream!r}, partition {partition}, and "
         "history has one end: drain the application with the program that has run, and evolve then"
     )

@@ -40,6 +40,11 @@ class LiveCut:
             id in noted and any(differences(noted[id].now, now[id])) for id in graph.inputs if id in now
         )
 
+    @property
+    def left(self) -> frozenset[str]:
+        """The operators that have something to write, though event time had come so far."""
+        return frozenset(id for one in self._checkpoints.values() for id in one.due)
+
     def ceiling(self, task: int, operator: str) -> Ceiling | None:
         """Return how far an operator has fired in a task; None where that is as far as its records have come."""
         checkpoint = self._checkpoints.get(self._plan.virtual(task).name)

@@ -14,7 +14,7 @@ from runtime.job.pipeline import Pipeline
 from runtime.model.errors import SamzaError
 from runtime.model.history import prefer_live
 from runtime.ports.environment import Environment
-from runtime.reprocessing.backfill import Backfill, drop_backfill, join_handover
+from runtime.reprocessing.backfill import Backfill, Undrained, drop_backfill, join_handover
 from runtime.reprocessing.handover import check_can_be_handed_over
 from runtime.reprocessing.merge import Merges, merge_all
 from runtime.reprocessing.recomputation import Recomputation
@@ -71,6 +71,11 @@ def backfill_on_spark(environment: Environment, pipeline: Pipeline, backfill: Ba
         raise SamzaError(
             f"the tasks of {pipeline.graph.app!r} are split into {backfill.part.options.factor} parts each, and on "
             "Spark they are whole: compute history here, without --on spark"
+        )
+    if backfill.left:
+        raise Undrained(
+            f"the program that has run was ended before {backfill.left[0]!r} had written all that was due, and on "
+            "Spark all of it would count as written: compute history here, without --on spark, or drain it first"
         )
     drop_backfill(environment, pipeline.graph.app)
     with TemporaryDirectory() as scratch:

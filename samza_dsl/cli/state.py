@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import islice
@@ -31,12 +31,16 @@ from runtime.opening.stored_state import CHANGING, STAGED, StoredOperator, finis
 from runtime.ports.environment import Environment, SnapshotEnvironment, typed
 from runtime.ports.state import StateSnapshot
 from runtime.reprocessing.ahead import Ahead
-from runtime.reprocessing.backfill import Backfill, backfill_of, over_history
+from runtime.reprocessing.backfill import Backfill, Undrained, backfill_of, over_history
+from runtime.run.driver import Watched
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
 from runtime.spark.session import Spark, check_installed
 from runtime.stored_state.entries import OPERATOR, TASK, VALUE, Row, Stored, StoredEntries, entries_of
 from runtime.stored_state.replacement import Change, check_convert, converted, imported
 from runtime.stored_state.row_files import check_suffix, read_lines, read_rows, write_lines, write_rows
 from runtime.systems.connectors.places import pulled_places
+from samza_dsl.application.app import App
 from samza_dsl.application.loading import load_function
 from samza_dsl.cli.checkpoint import AppArgument, known
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened
@@ -44,7 +48,7 @@ from samza_dsl.cli.errors import FAILED, Mistake, told
 from samza_dsl.cli.output import Column, print_rows, say
 from samza_dsl.cli.plan import plan_of, written_to
 from samza_dsl.cli.reprocess import archives_of, inputs_bound
-from samza_dsl.cli.run import MasterOption
+from samza_dsl.cli.run import MasterOption, bindings_of
 from samza_dsl.cli.settings import kafka_said, loaded
 from samza_dsl.view.readable import watermark_of
 
@@ -311,7 +315,8 @@ def evolve(
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it on a page that needs no network.")] = None,
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it as a picture.")] = None,
     was: Annotated[
-        str | None, typer.Option(metavar="APP", help="The program that has run, which is drawn beside it.")
+        str | None,
+        typer.Option(metavar="APP", help="The program that has run: is drawn, and with --apply ends what it has left."),
     ] = None,
     yes: YesOption = False,
     data: DataOption = DEFAULT,
@@ -327,13 +332,10 @@ def evolve(
     """
     with told(), opened(data, environment, kafka_options) as place:
         live = {} if not bind else inputs_bound(loaded(target), bind, kafka_said())
-        app, planned = _planned(target, place, "evolve app.py", live)
-        known(place, app)
-        if not apply and (forget_said or convert):
-            raise Mistake("--forget and --convert are about what --apply does: add it, or leave them out")
+        known(place, (planned := _planned(target, place, "evolve app.py", live)[1])[0].app)
+        if not apply:
+            _check_for_apply([*(forget_said or []), *(convert or [])], was, html or svg)
         said = _decisions(planned, forget_said, convert, again, keep)
-        if was is not None and html is None and svg is None:
-            raise Mistake("--was is drawn beside the program: add --html FILE or --svg FILE, or leave it out")
         before = None if was is None else _planned(was, place, "evolve app.py --was app-before.py", live)[1][0]
         if html is not None or svg is not None:
             _draw(planned[0], _marks(place, planned, live, said), before, html, svg)
@@ -344,10 +346,20 @@ def evolve(
         with told(loading=True):
             changes = {id: load_function(function) for id, function in map(_conversion, convert or ())}
             application = loaded(target)
-        asked = _AskedEvolution(said, changes, live, archives_of(application, sources), on is not None, master, yes)
+            former = None if was is None else _former(loaded(was), bind)
+            archives = archives_of(application, sources)
+        asked = _AskedEvolution(said, changes, live, archives, on is not None, master, yes, former)
         _apply(place, application.pipeline(), planned, asked)
         if _told_of(place, planned, live, Decisions()):
             raise typer.Exit(FAILED)
+
+
+def _check_for_apply(changed: Collection[str], was: str | None, drawn: Path | None) -> None:
+    """Raise `Mistake` for what is about `--apply` where that is not said."""
+    if changed:
+        raise Mistake("--forget and --convert are about what --apply does: add it, or leave them out")
+    if was is not None and drawn is None:
+        raise Mistake("--was is drawn, or ends what it has left: add --html FILE, --svg FILE or --apply")
 
 
 def _draw(plan: Plan, marks: dict[str, str], was: Plan | None, html: Path | None, svg: Path | None) -> None:
@@ -376,7 +388,10 @@ def _marks(
 
 
 class _AskedEvolution(NamedTuple):
-    """The request that a program's change be applied, with what the live run binds and where history lies elsewhere."""
+    """The request that a program's change be applied, with what the live run binds and where history lies elsewhere.
+
+    `former` brings what has run to its end, where that has something to read or to write before.
+    """
 
     said: Decisions
     changes: Mapping[str, Change]
@@ -385,13 +400,24 @@ class _AskedEvolution(NamedTuple):
     on_spark: bool
     master: str | None
     yes: bool
+    former: Callable[[Environment], Watched] | None
+
+
+def _former(app: App, bind: Collection[str] | None) -> Callable[[Environment], Watched]:
+    """Return what lets the program that has run empty what lies between its stages, and write what is due."""
+    bound = bindings_of(app, [*(bind or [])], kafka_said())
+    settings = RunSettings(bind=bound, until_now=True, drains=True)
+    return lambda place: run_blocking(app.pipeline(), place, settings)
 
 
 def _apply(place: Environment, pipeline: Pipeline, planned: tuple[Plan, Graph], asked: _AskedEvolution) -> None:
     """Do what a program's change asks for, after its user has said yes; what is computed is so beside a live run."""
     app, ahead = planned[0].app, Ahead(place, pipeline, partial(over_history, place))
     is_live = not _is_ours(place, app)
-    backfill, steps = _decided(place, pipeline, planned, asked, is_ahead=is_live)
+    if is_live:
+        backfill, steps = _decided(place, pipeline, planned, asked, is_ahead=True)
+    else:
+        backfill, steps = _at_rest(place, pipeline, planned, asked)
     words = [*([_history(backfill)] if backfill else []), *(step.says for step in steps)]
     if not words:
         if not is_live:
@@ -403,7 +429,7 @@ def _apply(place: Environment, pipeline: Pipeline, planned: tuple[Plan, Graph], 
     _confirm(f"{app}: {'; '.join(words)}?", asked.yes)
     if is_live:
         _follow(place, pipeline, planned, asked, ahead)
-        backfill, steps = _decided(place, pipeline, planned, asked)
+        backfill, steps = _at_rest(place, pipeline, planned, asked)
     # First: where a function of the user's fails on history, nothing is changed.
     if backfill is not None:
         if asked.on_spark:
@@ -466,6 +492,24 @@ def _decided(
         return None, steps
     backfill = backfill_of(place, pipeline, operators, {**asked.live, **asked.archives}, is_ahead=is_ahead)
     return (backfill if backfill.reads else None), steps
+
+
+def _at_rest(
+    place: Environment, pipeline: Pipeline, planned: tuple[Plan, Graph], asked: _AskedEvolution
+) -> tuple[Backfill | None, list[_Step]]:
+    """Return the same of what this process owns, where needed behind what the program that has run had still to do."""
+    try:
+        return _decided(place, pipeline, planned, asked)
+    except Undrained:
+        if asked.former is None:
+            raise
+        app = planned[0].app
+        _confirm(f"{app}: lets the program that has run read and write what is left first?", asked.yes)
+        if asked.former(place).stopping:
+            raise Mistake("it was stopped, and nothing was changed") from None
+        say(f"{app}: the program that has run has read and written what was left")
+        _own(place, app)
+        return _decided(place, pipeline, planned, asked)
 
 
 def _confirm(question: str, yes: bool) -> None:

@@ -1,11 +1,17 @@
 """A program is compared with what has run: what each change means, and what is applied is what a run then needs."""
 
+import json
 import signal
 from collections import Counter
+from contextlib import closing
+from runpy import run_path
 from textwrap import dedent
 from xml.etree import ElementTree
 
 import pytest
+
+from runtime.systems.log.environment import LogEnvironment
+from tests.simulation.crash import Crash, Watched, run_once
 
 HEAD = """
     from samza_dsl import App, count, tumbling
@@ -329,3 +335,46 @@ def test_an_input_that_nobody_has_made_yet_has_no_history(ran, call):
     assert applied.exit_code == 0, applied.stderr
     assert "computes 'euros', 'back' from history (4 offsets of 'sales')" in applied.stdout
     assert call("run", "app.py", "--until-now").exit_code == 0
+
+
+TORN = """
+    from samza_dsl import App, Options, count, tumbling
+
+    app = App("shop", Options(max_uncommitted=1))
+    sales = app.input(
+        "sales", value=dict, key=lambda r: r["shop"], partitioned_by_key=True, timestamp=lambda r: r["at"]
+    )
+    sales.window(tumbling(seconds={}), count(), op_id="sums").send_to(app.output("sums"))
+"""
+
+
+def test_what_a_killed_run_has_left_is_written_by_the_program_that_has_run(write, call, folder):
+    shops = [f"shop-{number:02d}" for number in range(40)]
+
+    def sell(*sales):
+        call("streams", "produce", "sales", stdin="".join(json.dumps({"shop": s, "at": at}) + "\n" for s, at in sales))
+
+    def die(commit):
+        if any(due.is_begun for one in commit.checkpoints.values() for due in one.due.values()):
+            raise Crash
+
+    sell(*((shop, 500) for shop in shops), ("last", 2_500))
+    write("before.py", TORN.format(2))
+    with closing(LogEnvironment(folder / ".samza-dsl")) as log, pytest.raises(Crash):
+        run_once(run_path(str(folder / "before.py"))["app"], Watched(log, on_commit=die), until_now=True)
+    assert 0 < len(lines(call, "sums")) < 40
+    write("app.py", TORN.format(3))
+    refused = call("evolve", "app.py", "--apply", "--yes").stderr.replace("\n", " ")
+    assert "was killed as 'sums' wrote results of one time" in refused
+    assert "or evolve with --was and its file" in refused
+    before = lines(call, "sums")
+    assert call("evolve", "app.py", "--apply", "--was", "before.py", stdin="n\n").exit_code == 2
+    assert lines(call, "sums") == before
+    applied = call("evolve", "app.py", "--apply", "--yes", "--was", "before.py")
+    assert "the program that has run has read and written what was left" in applied.stdout, applied.stderr
+    assert "computes 'sums' from history (41 offsets of 'sales')" in applied.stdout
+    assert len(lines(call, "sums")) == 40, "each pane of two seconds once"
+    sell(("last", 3_500))
+    assert call("run", "app.py", "--until-now").exit_code == 0
+    panes = [json.loads(line.split()[-1]) for line in lines(call, "sums")[40:]]
+    assert sorted((pane["start"], pane["key"]) for pane in panes) == [(0, name) for name in sorted([*shops, "last"])]

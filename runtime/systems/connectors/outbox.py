@@ -270,6 +270,15 @@ def outbox_of(app: str, output: str, where: str) -> str:
     return f"{app}.outbox.{output}.{zlib.crc32(where.encode()):08x}"
 
 
+def is_outbox_of(app: str, output: str, stream: str) -> bool:
+    """Whether an output is written to a stream from which another process, or this one, delivers it to a sink.
+
+    >>> is_outbox_of("shop", "orders", outbox_of("shop", "orders", "shop.db")), is_outbox_of("shop", "orders", "orders")
+    (True, False)
+    """
+    return stream.startswith(f"{app}.outbox.{output}.")
+
+
 def rows_of_batch(batch: Batch, output: Output, ids: str | None = None) -> list[SinkRow]:
     """Return stored rows as a sink takes them: values and keys as the pipeline had them, with `ids` that begin so."""
     none: Sequence[None] = [None] * len(batch)

@@ -13,7 +13,7 @@ import msgspec
 from operators.joins.changes import Change
 from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.connectors import Pulled, PulledRecord
-from runtime.systems.databases.column_source import key_of
+from runtime.systems.databases.column_source import READ_ANEW, key_of
 from runtime.systems.databases.dialect import PARAMETER, Dialect
 from runtime.systems.databases.pgoutput import PgTransaction, RowChange, TextRow, transactions
 from runtime.systems.databases.postgres_table import PgTable, check_published, read_table
@@ -149,14 +149,12 @@ class PostgresChanges:
             raise Damaged(
                 f"{self._where}: the slot {slot} {'is gone' if status is None else dropped}, and changes from "
                 f"{_lsn(at.lsn)} on are missing: the database or the data directory was restored from a copy of "
-                "another time, or another copy of the directory reads by the slot. Let the application read the table "
-                "anew: delete its streams of the inbox (samza-dsl streams), and reset it"
+                f"another time, or another copy of the directory reads by the slot: {READ_ANEW}"
             )
         if not is_told:
             raise Damaged(
                 f"{self._where} is not in the publication {table.publication} any more: it was dropped and made anew, "
-                "or was taken out, and changes since then are missing. DROP PUBLICATION, and let the application read "
-                "the table anew: delete its streams of the inbox (samza-dsl streams), and reset it"
+                f"or was taken out, and changes since then are missing. DROP PUBLICATION, and {READ_ANEW}"
             )
 
     def _chunk(self, connection: Any, at: PgPosition) -> Pulled:
@@ -246,8 +244,7 @@ class PostgresChanges:
         for one in found:
             if table.oid in one.truncated:
                 raise SamzaError(
-                    f"{self._where} was emptied by TRUNCATE, which tells of no row: use DELETE, or let the application "
-                    "read the table anew: delete its streams of the inbox (samza-dsl streams), and reset it"
+                    f"{self._where} was emptied by TRUNCATE, which tells of no row: use DELETE, or {READ_ANEW}"
                 )
             for change in one.changes:
                 if change.relation.oid == table.oid:
