@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from runtime.assembly.bindings import intermediate_of
 from runtime.assembly.partitions import repartitions_into
 from runtime.job.parameters import differences, noted_parameters, parameters_of
 from runtime.model.checkpoint import Checkpoint, Position
+from runtime.model.history import AtRest
 from runtime.reading.watermarks import ProducerWatermarks, event_time
 
 
@@ -39,6 +41,18 @@ class LiveCut:
         self._is_comparable = not any(
             id in noted and any(differences(noted[id].now, now[id])) for id in graph.inputs if id in now
         )
+
+    def rests(self) -> dict[str, AtRest]:
+        """Return how far event time was in partitions of inputs, and which were idle, by partition as "flights:3"."""
+        found: dict[str, list[Position]] = defaultdict(list)
+        for one in (one for checkpoint in self._checkpoints.values() for one in checkpoint.positions):
+            if not one.producers:
+                found[f"{one.stream}:{one.partition}"].append(one)
+        return {
+            place: AtRest(min(one.watermark for one in positions), all(one.idle for one in positions))
+            for place, positions in found.items()
+            if self._is_comparable
+        }
 
     @property
     def left(self) -> frozenset[str]:
