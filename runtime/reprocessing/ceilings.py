@@ -36,7 +36,8 @@ class LiveCut:
             stage.id: {intermediate_of(graph, spec) for spec in repartitions_into(stage, graph)}
             for stage in plan.stages
         }
-        noted, now = noted_parameters(checkpoints) or {}, parameters_of(graph)
+        self._noted = noted = noted_parameters(checkpoints) or {}
+        now = parameters_of(graph)
         # Where the time of an input is another one now, nobody can say how far the live run was in that.
         self._is_comparable = not any(
             id in noted and any(differences(noted[id].now, now[id])) for id in graph.inputs if id in now
@@ -67,6 +68,9 @@ class LiveCut:
         due = checkpoint.due.get(operator)
         if due is not None:
             return Ceiling(due.at - 1, due.is_begun)
+        # One that is new has missed nothing that it would write now.
+        if operator not in self._noted:
+            return None
         # What is read of an input is read in the back-fill, too, and its time with it; another stage may have said more
         # than was heard at the cut.
         between = self._between[next(stage.id for stage in self._plan.stages if operator in stage.operators)]
