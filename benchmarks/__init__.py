@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.async_calls import AsyncCalls, CallsByKey, TimedCalls
-from benchmarks.avro_with_registry import AvroWithRegistry
+from benchmarks.avro_with_registry import AvroOneByOne, AvroWithRegistry
 from benchmarks.embedded_log import EmbeddedLog
 from benchmarks.event_windows import HoppingCount, SessionCount, TopTen
 from benchmarks.interval_join import IntervalJoin
@@ -53,6 +53,7 @@ KINDS: tuple[type[Workload], ...] = (
     EmbeddedLog,
     JsonLines,
     AvroWithRegistry,
+    AvroOneByOne,
     ReadWrite4,
     ReadWrite5,
     ReadWrite6,

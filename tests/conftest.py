@@ -17,6 +17,9 @@ LATER = SCALES[SCALES.index(SCALE) + 1 :]
 LONG = ("tests/spark/", "tests/kafka/", "tests/simulation/", "tests/examples/", "tests/bite/", "tests/test_")
 """Where modules are that take minutes, though they have few tests."""
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.pop("PYTHONHASHSEED", None)  # it holds for this process; those that tests start have seeds of their own
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background, and in whatever is started here
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

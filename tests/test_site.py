@@ -89,6 +89,15 @@ def test_the_connectors_of_the_tutorial_work(tmp_path, monkeypatch):
     runpy.run_path("orders.py", run_name="__main__")
     with closing(sqlite3.connect("shop.db")) as database:
         assert database.execute("SELECT * FROM paid").fetchall() == [(1, 7)]
+        database.execute("CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT)")
+        database.execute("INSERT INTO items VALUES (1, 'apple'), (2, 'pear')")
+        database.commit()
+    (tmp_path / "sales.jsonl").write_text("2\n1\n2\n")
+    runpy.run_path("stock.py", run_name="__main__")
+    sold = runpy.run_path("stock.py")["app"].run(bind={"sales": "sales.jsonl"}, until_now=True).received("sold")
+    assert sold == ["pear", "apple", "pear"]
+    lookup = runpy.run_path("lookup.py")["app"]
+    assert sorted(lookup.run(bind={"sales": [1, 2, 1]}).received("names")) == ["apple", "apple", "pear"]
     (tmp_path / "incoming").mkdir()
     (tmp_path / "incoming" / "1.jsonl").write_text('{"id": 1, "cents": 5}\n')
     for _ in range(2):

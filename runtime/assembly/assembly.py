@@ -42,7 +42,7 @@ from runtime.stage.chain import Chain, FusedSegment, StageCode
 from runtime.stage.error_policy import Guard
 from runtime.stage.outputs import Destination, Outputs
 from runtime.stores.memory import MemoryStore
-from runtime.systems.connectors.outbox import ReadBack
+from runtime.systems.connectors.outbox import ReadBack, is_outbox_of
 
 _log = logging.getLogger("samza_dsl")
 
@@ -211,7 +211,8 @@ class Assembly:
     def _destination(self, output: Output) -> Destination:
         name = self.bindings.name_of(output.stream)
         value, key = placed(output.value, name), placed(output.key, name, is_key=True)
-        if output.stream in self.bindings.outboxes and type_of_values(value) is not Any:
+        # In a container, too, which knows the stream alone: who has started it delivers.
+        if is_outbox_of(self.plan.app, output.stream, name) and type_of_values(value) is not Any:
             value = ReadBack(value)
         if (sink := self.bindings.sinks.get(output.stream)) is None:
             return Destination(output.stream, self.bindings.partitions(output.stream), value, key)

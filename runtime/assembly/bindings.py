@@ -20,6 +20,7 @@ from planner.model.graph import Graph, intermediate
 from planner.model.plan import Plan, StreamPlan
 from planner.passes import streams_of
 from runtime.model.errors import SamzaError
+from runtime.model.urls import shown_file
 from runtime.ports.connectors import ConnectedSink, ConnectedSource, PulledSource, PushedSource, TransactionalSink
 from runtime.ports.environment import Environment, LiveEnvironment, typed
 from runtime.ports.sink import Limit, LimitedSink, Sink
@@ -40,7 +41,7 @@ from runtime.systems.connectors.inbox import Inbox, PulledInput, PulledTopic
 from runtime.systems.connectors.outbox import CutBackSink, Outbox
 from runtime.systems.connectors.schemes import connected_sink, connected_source
 from runtime.systems.files.csv_files import CsvFiles
-from runtime.systems.files.places.locations import needs_pyarrow
+from runtime.systems.files.places.locations import is_remote, local_path, needs_pyarrow, of_http, url_of
 from runtime.systems.files.places.tables import check_read_anywhere, check_written_anywhere, into_table, is_frame
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.systems.memory.lists import ListSink
@@ -61,6 +62,8 @@ class Bindings:
         self.sinks: dict[str, Sink] = {}
         self.places: dict[str, str] = {}
         """What names a bound output in checkpoints: its stream, and the file that it is bound to."""
+        self.sites: dict[str, str] = {}
+        """The line of the program that declares a bound output."""
         self.outboxes: dict[str, Outbox] = {}
         """By output, what delivers it to a sink behind each commit."""
         self.inboxes: dict[str, Inbox] = {}
@@ -465,6 +468,7 @@ class Bindings:
 
     def _bind_output(self, output: Output, what: object) -> None:
         stream = output.stream
+        self.sites[stream] = str(output.site)
         if is_another(what):
             self._bind_to_another(stream, what)
             return
@@ -486,7 +490,7 @@ class Bindings:
         self.sinks[stream], self.places[stream] = _sink(stream, what), stream
         into = into_table(what)
         if into is not None or isinstance(what, str | Path | CsvFiles):
-            path = Path(str(what if into is None else into))
+            path = local_path(str(what if into is None else into))
             self.places[stream] = f"{stream}={path.absolute()}"
             if path.exists() and (any(path.iterdir()) if path.is_dir() else path.stat().st_size):
                 self._occupied.add(stream)
@@ -617,7 +621,15 @@ def _sink(stream: str, what: object) -> Sink:
     if isinstance(what, str | Path | CsvFiles):
         from runtime.systems.files.files import open_sink
 
-        return open_sink(what if isinstance(what, CsvFiles) else Path(what))
+        path = what.path if isinstance(what, CsvFiles) else what
+        if is_remote(path):
+            told = shown_file(url_of(path))
+            rolling = f'"rolling:{told.rpartition("/")[0]}", for files that roll into a folder there'
+            instead = f'"webhook+{told}", to post each row' if of_http(told) else rolling
+            raise SamzaError(
+                f"bind={{{stream!r}: {told!r}}}: a file as an output lies on this machine; write instead {instead}"
+            )
+        return open_sink(what if isinstance(what, CsvFiles) else local_path(what))
     if not _has_methods(what, Sink):
         raise _not_to_bind(stream, what, "an output", f'a path such as "{stream}.jsonl", or a sink')
     return cast("Sink", what)

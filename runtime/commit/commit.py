@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
+from msgspec import MsgspecError
+
 from operators.core.base import MIN_TIMESTAMP, Batch
 from planner.model.plan import Plan
 from planner.model.virtual_tasks import WHOLE, is_task
@@ -18,7 +20,7 @@ from runtime.model.garbage import resting_for
 from runtime.model.metrics import Durations
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment, RememberingEnvironment
-from runtime.ports.sink import PartitionedSink
+from runtime.ports.sink import PartitionedSink, Sink
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append, Control, in_one
 from runtime.reading.reader import Reader
@@ -214,13 +216,8 @@ class Committer:
         for stream, sink in self._bindings.sinks.items():
             places = [(task.outputs.pending, (stream, number)) for task in tasks for number in range(sink.partitions)]
             found = [(place[1], pending[place]) for pending, place in places if place in pending]
-            for partition, batch in found:
-                if isinstance(sink, PartitionedSink):
-                    sink.write_to(partition, batch)
-                else:
-                    sink.write(batch)
             if found:
-                positions[self._bindings.places[stream]] = sink.flush()
+                positions[self._bindings.places[stream]] = self._written(stream, sink, found)
         if positions != self._positions:
             commit.checkpoints[SHARED] = Checkpoint(self.generation, outputs=positions)
         self._bindings.environment.commit(commit)
@@ -229,6 +226,22 @@ class Committer:
         # Only now: where the commit fails, these lengths count for nobody.
         self._positions = positions
         self._positions = deliver(self._bindings, self.app, self.generation, positions)
+
+    def _written(self, stream: str, sink: Sink, found: Sequence[tuple[int, Batch]]) -> int:
+        """Write to a bound output, and return its position; raises SerdeError for a value that is not of its type."""
+        try:
+            for partition, batch in found:
+                if isinstance(sink, PartitionedSink):
+                    sink.write_to(partition, batch)
+                else:
+                    sink.write(batch)
+            return sink.flush()
+        except MsgspecError as error:
+            bindings = self._bindings
+            raise SerdeError(
+                f"output {stream!r} at {bindings.sites[stream]}, bound to {bindings.places[stream].partition('=')[2]}: "
+                f"a value is not of its type: {error}; nothing of that commit is there. Mend the function that makes it"
+            ) from error
 
     def done(self, commit: Commit, tasks: Iterable[Task]) -> list[Task]:
         """After a commit: what was pending is no more, what was written is clean.

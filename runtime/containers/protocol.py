@@ -23,7 +23,7 @@ from runtime.model import errors
 from runtime.model.errors import Elsewhere, SamzaError
 from runtime.model.metrics import ContainerMetrics, RunMetrics, added
 from runtime.opening.opening import Share
-from runtime.ports.connectors import DeliveredSink, PulledSource, PushedSource
+from runtime.ports.connectors import ConnectedSource, DeliveredSink, PulledSource, PushedSource
 from runtime.queries.state_requests import StateAnswer, StateRequest
 from runtime.systems.connectors.outbox import outbox_of
 from runtime.systems.connectors.schemes import connected_sink, connected_source, is_connected
@@ -340,11 +340,12 @@ def _paths(graph: Graph, bind: Mapping[str, object]) -> dict[str, str]:
                 f'"postgres://me@host/shop?table={stream}"}}, or run containers=1'
             )
         if not isinstance(what, str | Path) or is_connected(what):
-            kind = "connector" if is_connected(what) else type(what).__name__
+            instead = f'bind={{{stream!r}: "{stream}.jsonl"}}'
+            if isinstance(what, ConnectedSource):
+                instead = f'its URL, bind={{{stream!r}: "shop://..."}}, behind a connectors.Scheme of yours'
             raise SamzaError(
                 f"bind={{{stream!r}: ...}}: every container opens what is bound, and can't open a "
-                f'{kind} of this process; write instead: bind={{{stream!r}: "{stream}.jsonl"}}, or '
-                "run containers=1"
+                f"{type(what).__name__} of this process; write instead: {instead}, or run containers=1"
             )
         found[stream] = os.path.abspath(what)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import groupby, repeat
 from typing import Any, Protocol, cast
 
 from operators.core.base import (
@@ -99,10 +99,14 @@ class FusedSegment:
         self._carried = frozenset[str]().union(*self._columns.values())
         self._gathered: set[str] = set()
         """Exits whose values stand for several rows."""
-        self._together = self._encoders(exits) if levers.together and not plan.calls and not plan.keyed else {}
+        self._keeps = plan.calls or bool(plan.keyed)
+        """Whether somebody's code may change a value that was sent, which is kept as it was then."""
+        self._together = self._encoders(exits) if levers.together else {}
         self._unencoded: Segment | None = None
         if self._together:
-            self._unencoded, _ = compile_segment(plan, self._without_encoding(functions), plain=True)
+            self._unencoded, _ = compile_segment(plan, self._encoding_later(functions, exits), plain=not self._keeps)
+            check_fused(self._unencoded, graph)
+        self._encode = {id: functions[id]["encode"] for id in functions if "encode" in functions[id]}
         self._full, filename = compile_segment(plan, functions)
         self._plain, plain_name = compile_segment(plan, functions, plain=True)  # the last: its source tracebacks show
         self.lines = {filename: plan.lines, plain_name: plan.plain_lines}
@@ -126,7 +130,9 @@ class FusedSegment:
             read["keys"] = []
         makes_keys = plan.reading and "keys" in self._carried
         is_plain = not makes_keys and all(map(is_constant, carried.values()))
-        if is_plain and self._unencoded is not None:
+        if self._unencoded is not None and self._keeps:
+            results = self._run_keeping(self._unencoded, batch.values, read)
+        elif self._unencoded is not None and is_plain:
             results = self._run_together(self._unencoded, batch.values, read)
         else:
             results = (self._plain if is_plain else self._full)(batch.values, **read)
@@ -151,9 +157,13 @@ class FusedSegment:
     def _encoders(self, exits: Mapping[str, Exit]) -> dict[str, Callable[[list[Any]], list[Any]]]:
         """Return what encodes all that goes to an exit, behind the loop: nobody's code can change it in between."""
         found: dict[str, Callable[[list[Any]], list[Any]]] = {}
-        for id in (exit.id for exit in self.plan.exits):
-            exit = exits[id]
+        for plan in self.plan.exits:
+            id, exit = plan.id, exits[plan.id]
             if not isinstance(exit, SendToExit):
+                continue
+            if self._keeps and (
+                exit.keep is None or len(plan.operators) > 1
+            ):  # of several nobody could tell which failed
                 continue
             if exit.together is not None and not self._columns[id]:
                 found[id] = exit.together
@@ -162,12 +172,43 @@ class FusedSegment:
                 found[id] = exit.encode_all
         return found
 
-    def _without_encoding(self, functions: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-        later = {id for exit in self.plan.exits if exit.id in self._together for id in exit.operators}
-        return {
-            id: {name: thing for name, thing in named.items() if name != "encode" or id not in later}
-            for id, named in functions.items()
-        }
+    def _encoding_later(
+        self, functions: Mapping[str, Mapping[str, Any]], exits: Mapping[str, Exit]
+    ) -> dict[str, dict[str, Any]]:
+        """Return the functions with what keeps a value, or nothing, in the place of what encodes it."""
+        found = {id: dict(named) for id, named in functions.items()}
+        for plan in (plan for plan in self.plan.exits if plan.id in self._together):
+            for id in plan.operators:
+                found[id].pop("encode", None)
+                if self._keeps:
+                    found[id]["encode"] = cast(SendToExit, exits[plan.id]).keep
+        return found
+
+    def _run_keeping(self, segment: Segment, values: list[Any], read: dict[str, Any]) -> tuple[Any, ...]:
+        """Run the loop, which calls functions and so runs once, and encode what it has kept; raises Failure."""
+        *made, counted = segment(values, **read)
+        for number, plan in enumerate(self.plan.exits):
+            together, (kept, rows, *columns) = self._together.get(plan.id), made[number]
+            if together is None or not kept:
+                continue
+            try:
+                encoded = _encoded(kept, together)
+            except NO_RECORDS_FAULT:
+                raise
+            except Exception as error:
+                raise self._failure(plan.operators[0], kept, rows, error) from error
+            made[number] = (encoded, rows, *columns)
+        return (*made, counted)
+
+    def _failure(self, id: str, kept: list[Any], rows: list[int] | None, error: Exception) -> Failure:
+        """Return the failure of the first value that has no bytes, where it can be told by itself."""
+        for place, value in enumerate(kept):
+            try:
+                if not _is_encoded(value):
+                    self._encode[id](value)
+            except Exception as alone:
+                return Failure(id, alone, place if rows is None else rows[place])
+        return Failure(id, error)
 
     def _run_together(self, segment: Segment, values: list[Any], read: dict[str, Any]) -> tuple[Any, ...]:
         """Run the loop, and encode what it has made; where that fails, again, so that it is known of which row."""
@@ -180,6 +221,18 @@ class FusedSegment:
             return (*made, counted)
         except Exception:
             return self._plain(values, **read)
+
+
+def _is_encoded(value: object) -> bool:
+    """Whether a value was encoded as it was sent, or is none."""
+    return value is None or type(value) is bytes
+
+
+def _encoded(kept: list[Any], together: Callable[[list[Any]], list[Any]]) -> list[Any]:
+    """Return what was kept, encoded, with what was encoded before."""
+    if {*map(type, kept)}.isdisjoint((bytes, type(None))):
+        return together(kept)
+    return [one for done, run in groupby(kept, _is_encoded) for one in (run if done else together([*run]))]
 
 
 class StageCode:

@@ -21,7 +21,7 @@ from operators.windows.window import WindowOperator
 from operators.windows.window_groups import Grouped, Groups
 from runtime.encoding.keys import KeySerde, remembering
 from runtime.encoding.lines import rows_in
-from runtime.encoding.ownership import OwnValues
+from runtime.encoding.ownership import OwnValues, keeper_of
 from runtime.encoding.serdes import BulkSerde, Json, Natural, encode_all
 from runtime.encoding.storable import check_kept
 from runtime.ports.sink import GatheringSink
@@ -45,6 +45,11 @@ class SendToExit:
             self.encode_all = partial(encode_all, to.value)
         if isinstance(to.sink, GatheringSink):
             self.together = to.sink.together(to.value)
+        self.keep: Callable[[Any], object] | None = None
+        """Keeps a value as it is sent until all are encoded, where a function that is called may change it later."""
+        # JSON takes no more one by one than copies do.
+        if (self.together or isinstance(to.value, BulkSerde)) and not isinstance(to.value, Json):
+            self.keep = keeper_of(getattr(to.value, "type", None), to.value.encode)
         self._keeps_headers = to.sink is None or "headers" in to.sink.columns
         self._is_headed = False
         self.first = FirstValues()
@@ -56,7 +61,7 @@ class SendToExit:
         if self._is_headed:
             self._take_headers_off(batch)
         rows = len(batch)
-        if self.together is not None and type(batch.values[0]) is not bytes:
+        if self.together is not None and [*map(type, batch.values)].count(bytes) < rows:
             rows = sum(map(rows_in, batch.values))
             self._outputs.combined += rows - len(batch)
         if self.first.wanted:
@@ -70,7 +75,7 @@ class SendToExit:
 
     def take_headed(self) -> None:
         """Take values that may come with headers that were made for them, one by one."""
-        self._is_headed, self.together, self.encode_all = True, None, None
+        self._is_headed, self.together, self.encode_all, self.keep = True, None, None, None
 
     def _take_headers_off(self, batch: Batch) -> None:
         """Put the headers that values come with into the place of those that were carried."""

@@ -56,11 +56,9 @@ def options_in(path: Path | None) -> dict[str, object]:
 
 def cluster_at(address: str, options: Mapping[str, object]) -> KafkaCluster:
     """Return the cluster at an address; raises `Mistake` where that, or an option of its clients, names nothing."""
-    from runtime.systems.kafka.client.tokens import check_options  # aiokafka, which takes long to import
-
     try:
         cluster = KafkaCluster(address, options)
-        check_options(options)
+        cluster.topic(cluster.registry).client()  # certificates are read, and what is odd is told before anything runs
     except SamzaError as error:
         raise Mistake(str(error)) from None
     return cluster

@@ -36,10 +36,11 @@ BUGS = (
     Bug(
         "commit before a bound file is flushed",
         "runtime/commit/commit.py",
-        """                positions[self._bindings.places[stream]] = sink.flush()
+        """            return sink.flush()
+        except MsgspecError as error:
 """,
-        """                place = self._bindings.places[stream]
-                positions[place] = self._positions[place] + sum(map(len, batches))
+        """            return self._positions[self._bindings.places[stream]] + sum(len(batch) for _, batch in found)
+        except MsgspecError as error:
 """,
     ),
     Bug(

@@ -347,3 +347,10 @@ def test_history_is_computed_beside_a_run_that_goes_on(
     on_kafka("run", "app.py", "--until-now")
     assert written("new", 2) == ['["a",4]', '["c",2]']
     assert written("old", 8) == ['["a",1]', '["a",2]', '["a",3]', '["a",4]', '["b",1]', '["b",2]', '["c",1]', '["c",2]']
+
+
+def test_a_certificate_that_is_not_there_is_a_mistake(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kafka.toml").write_text('security_protocol = "SSL"\nssl_cafile = "no-such.pem"\n')
+    result = call("streams", "list", "--environment", "kafka://host:9092", "--kafka-options", "kafka.toml")
+    assert result.exit_code == 2 and "ssl_cafile=no-such.pem: what is there can't be used for TLS" in result.stderr

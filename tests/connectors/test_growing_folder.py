@@ -5,6 +5,7 @@ import gzip
 import itertools
 import json
 import os
+import re
 import sys
 from collections import Counter
 from functools import partial
@@ -160,6 +161,18 @@ def test_a_file_that_was_changed_is_noticed(tmp_path: Path) -> None:
             copying().run(tmp_path / "data", bind={"legs": source}, until_now=True)
     with pytest.raises(Damaged, match=r"a\.jsonl was changed since it was taken in"):
         copying().run(tmp_path / "data", bind={"legs": source}, until_now=True)
+
+
+def test_a_file_that_is_renamed_behind_that_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source = connectors.growing_folder(tmp_path / "in", settled_ms=0)
+    for name in ("a.jsonl", "b.jsonl"):
+        write(f"{tmp_path}/in", name, [Leg(1, "AA")])
+        copying().run(tmp_path / "data", bind={"legs": source}, until_now=True)
+    assert "has the size and time of" not in caplog.text
+    os.rename(tmp_path / "in" / "a.jsonl", tmp_path / "in" / "c.jsonl")
+    run = copying().run(tmp_path / "data", bind={"legs": source}, until_now=True)
+    assert len(run.received("copies")) == 3
+    assert re.search(r"c\.jsonl has the size and time of .*a\.jsonl, which was taken in and is gone", caplog.text)
 
 
 def test_a_file_is_taken_in_once_it_lies_still(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,32 @@ def test_what_goes_wrong_in_a_source_ends_the_run(tmp_path: Path) -> None:
 
     with pytest.raises(SamzaError, match=r"wild: push\(\) of the source failed: ValueError\('too much'\)"):
         copying().run(tmp_path, bind={"numbers": PushedSource("wild", push)})
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"a": "text"}, {1: b"bytes"}, {"fine": b"bytes", "a": 1}],
+    ids=["text", "name", "int"],
+)
+def test_headers_that_are_no_bytes_are_refused_and_harm_no_stream(tmp_path: Path, headers: Any) -> None:
+    def push(intake: Intake) -> None:
+        intake.push([PushedRecord(b"1", headers=headers)])
+
+    with pytest.raises(SamzaError, match="Headers are bytes by names of text"):
+        copying().run(tmp_path, bind={"numbers": PushedSource("odd", push)}, until_now=True)
+    with pytest.raises(SamzaError, match="Headers are bytes by names of text"):
+        copying().run(MemoryEnvironment(), bind={"numbers": PushedSource("odd", push)}, until_now=True)
+    run = copying().run(tmp_path, bind={"numbers": counting(3)}, until_now=True)
+    assert len(run.received("copies")) == 3
+
+
+def test_a_header_without_a_value_comes_back_as_from_kafka(tmp_path: Path) -> None:
+    headers: Any = {"a": None, "b": b""}
+    source = PushedSource("null", lambda intake: intake.push([PushedRecord(b"1", headers=headers)]))
+    copying().run(tmp_path, bind={"numbers": source}, until_now=True)
+    with closing(LogEnvironment(tmp_path)) as log:
+        read = log.read("numbers", 0, 0)
+        assert read is not None and read.batch.headers == [headers]
 
 
 def test_bytes_that_are_no_value_are_for_the_policy_of_the_input(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 import datetime as dt
 import enum
+import sqlite3
 import uuid
 from contextlib import closing
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from runtime.model.errors import Unavailable
 from runtime.ports.connectors import SinkOwner
-from samza_dsl import SamzaError
+from samza_dsl import App, SamzaError, connectors
 from samza_dsl.connectors import Fenced, SinkRow
 from samza_dsl.testing import check_sink
 from tests.databases.conftest import Database
@@ -323,7 +325,42 @@ def test_a_row_that_the_table_refuses_ends_with_the_database_s_words(database: D
         with pytest.raises(SamzaError, match=r"(?i)null") as refused:
             sink.write(owner(output=table), [SinkRow(Order(1, "a")), SinkRow(Order(2))], 0, 2)
         assert not isinstance(refused.value, Unavailable), "it is not tried again"
+        assert "first row that it does not take is Order(id=2" in str(refused.value)
         assert database.rows(f"SELECT * FROM {table}") == []
+
+
+@pytest.mark.parametrize("key", ["", "id"])
+@pytest.mark.parametrize("bad", [[0], [6], [3, 4], [1, 6], [0, 1, 2, 3, 4, 5, 6]])
+def test_the_first_row_that_a_table_refuses_is_told_and_none_is_written(
+    database: Database, bad: list[int], key: str
+) -> None:
+    table = database.table()
+    database.change(f"CREATE TABLE {table} (id BIGINT PRIMARY KEY, note TEXT CHECK (note <> 'bad'))")
+    with closing(database.sink(table, *([key] if key else []))) as sink:
+        sink.claim(owner(output=table))
+        rows = [SinkRow(Order(n, "bad" if n in bad else "good")) for n in range(7)]
+        with pytest.raises(SamzaError, match=rf"(?i)check.*does not take is Order\(id={bad[0]}, note='bad'"):
+            sink.write(owner(output=table), rows, 0, 7)
+        assert database.rows(f"SELECT * FROM {table}") == []
+        sink.write(owner(output=table), [SinkRow(Order(n, "good")) for n in range(7)], 0, 7)
+        assert [id for id, _ in database.rows(f"SELECT id, note FROM {table} ORDER BY id")] == [*range(7)]
+
+
+def test_a_run_whose_row_is_refused_says_which_output_wrote_it(tmp_path: Path) -> None:
+    app = App("refused")
+    out = app.output("paid", value=Order)
+    app.input("orders", value=int).map(Order).send_to(out)
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
+        shop.execute("CREATE TABLE paid (id BIGINT CHECK (id < 3), note TEXT)")
+        bind = {"orders": [1, 2, 3, 4], "paid": connectors.sqlite(tmp_path / "shop.db", "paid")}
+        with pytest.raises(
+            SamzaError, match=r"CHECK.*Order\(id=3.*'paid' at .*test_table_sinks.py:\d+ wait for it.*mend"
+        ):
+            app.run(tmp_path / "data", bind=bind)
+        assert shop.execute("SELECT id FROM paid").fetchall() == []
+        shop.executescript("ALTER TABLE paid RENAME TO old; CREATE TABLE paid (id BIGINT, note TEXT);")
+        app.run(tmp_path / "data", bind=bind)
+        assert shop.execute("SELECT id FROM paid").fetchall() == [(1,), (2,), (3,), (4,)]
 
 
 def test_names_are_taken_as_they_are(database: Database) -> None:

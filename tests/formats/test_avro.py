@@ -219,6 +219,22 @@ class Node(msgspec.Struct):
     next: "Node | None" = None
 
 
+@pytest.mark.parametrize(
+    "value", [{"a": 1, "z": 2}, {"a": 1, "b": {"c": 1, "z": 2}}, {"a": 1, "l": [{"c": 1, "z": 2}]}]
+)
+def test_an_entry_that_a_given_schema_does_not_name_is_not_left_out(value):
+    inner = {"type": "record", "name": "Inner", "fields": [{"name": "c", "type": "int"}]}
+    fields = [
+        {"name": "a", "type": "int"},
+        {"name": "b", "type": ["null", inner], "default": None},
+        {"name": "l", "type": {"type": "array", "items": "Inner"}, "default": []},
+    ]
+    serde = Avro(schema={"type": "record", "name": "Outer", "fields": fields})
+    assert serde.decode(serde.encode({"a": 1})) == {"a": 1, "b": None, "l": []}
+    with pytest.raises(SerdeError, match="z"):
+        serde.encode(value)
+
+
 def test_data_too_deep_for_the_stack_are_refused_and_do_not_end_the_process():
     chain = None
     for _ in range(200):

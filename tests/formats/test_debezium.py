@@ -164,6 +164,32 @@ def test_what_is_no_change_of_a_row_is_an_error_of_the_record(data, told):
         Debezium(Order, key="id").decode(data)
 
 
+class Note(msgspec.Struct):
+    id: int
+    text: str | None = None
+    data: bytes | None = None
+    words: list[str] | None = None
+
+
+NO_VALUE = "__debezium_unavailable_value"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("text", NO_VALUE), ("data", b64encode(NO_VALUE.encode()).decode()), ("words", [NO_VALUE])],
+)
+@pytest.mark.parametrize("row", [Note, dict])
+@pytest.mark.parametrize("changes", [True, False])
+def test_what_stands_for_a_value_is_not_taken_for_it(field, value, row, changes):
+    envelope = {"before": None, "after": {"id": 1, field: value}, "op": "u"}
+    serde = Debezium(row, key="id", changes=changes)
+    for data in (envelope, {"schema": {"type": "struct", "fields": []}, "payload": envelope}):
+        with pytest.raises(SerdeError, match=f"does not tell '{field}'.*REPLICA IDENTITY FULL"):
+            serde.decode(msgspec.json.encode(data))
+    inside = {"before": None, "after": {"id": 1, "text": f"of {NO_VALUE}"}, "op": "u"}
+    assert serde.decode(msgspec.json.encode(inside)) is not None
+
+
 def test_what_is_no_change_is_not_written():
     for wrong in (Order(1), None, Change(1, None, None)):
         with pytest.raises(SerdeError, match="write a Change"):

@@ -247,3 +247,19 @@ def test_positions_of_compressed_files_rise(tmp_path):
 def test_what_is_no_kind_of_file_is_told(tmp_path, name):
     with pytest.raises(SamzaError, match="can't tell what"):
         open_sink(tmp_path / name)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "arrow", "avro"])
+def test_a_value_of_another_type_is_told_with_the_line_and_the_next_run_goes_on(tmp_path, suffix):
+    def copying(made):
+        app = App("odd")
+        app.input("numbers", value=int).map(made).send_to(app.output("rows", value=Order))
+        return app
+
+    bind = {"numbers": [1, 2], "rows": tmp_path / f"rows.{suffix}"}
+    with pytest.raises(SamzaError, match=r"test_files\.py:\d+.*Expected `int`, got `str`"):
+        copying(lambda number: Order("x" if number == 2 else number)).run(tmp_path / "data", bind=bind)
+    copying(Order).run(tmp_path / "data", bind=bind)
+    found = App("reading")
+    found.input("rows", value=Order).send_to(found.output("read", value=Order))
+    assert found.run(bind={"rows": bind["rows"]}, data=tmp_path / "other").received("read") == [Order(1), Order(2)]

@@ -124,7 +124,7 @@ def test_what_the_app_does_not_have_can_not_be_bound(app, tmp_path):
 @pytest.mark.parametrize("what", [5, None, {}, MemoryEnvironment, object()])
 def test_what_is_no_input_can_not_be_bound_to_one(app, what):
     told = r"bind={'numbers': .*}: an input can't be bound to that; write instead: a path such as \"numbers.jsonl\", a "
-    with pytest.raises(SamzaError, match=told + "list of values, or a source"):
+    with pytest.raises(SamzaError, match=told + "list of values, a source, or connectors.generator"):
         app.run(MemoryEnvironment(), bind={"numbers": what})
 
 

@@ -76,6 +76,9 @@ class StandIn(SimpleNamespace):
     firing, in_flight = False, 0
     __eq__, __hash__ = object.__eq__, object.__hash__
 
+    def left_due(self):
+        return {}
+
 
 class Listener(SimpleNamespace):
     """A reader of a stream between stages, as far as it is told of event time."""

@@ -228,6 +228,14 @@ def test_a_value_of_another_type_is_told_before_it_is_committed(
     assert [row.value.n for row in place.rows] == [2, 4, 6]
 
 
+def test_a_container_refuses_what_its_starter_could_not_deliver(tmp_path: Path) -> None:
+    app = App("wrong")
+    app.input("numbers", value=int).map(lambda n: wrong_for(n, {2: (1,)})).send_to(app.output("doubled", value=Doubled))
+    bind = {"numbers": [1, 2, 3], **places(app.graph(), {"doubled": Place().positioned()})}
+    with pytest.raises(SamzaError, match=r"send_to .* on numbers/0 at 1"):
+        app.run(tmp_path, bind=bind)
+
+
 def test_a_failure_that_passes_is_waited_for(tmp_path: Path) -> None:
     place = Place()
     place.failures = [OSError("down"), Unavailable("still down")]
@@ -425,6 +433,21 @@ def test_another_source_in_its_place_is_noticed(tmp_path: Path, change: Any, err
 def test_what_is_wrong_with_a_source_is_told(tmp_path: Path, said: dict[str, Any], error: str) -> None:
     with pytest.raises(SamzaError, match=error):
         doubling().run(tmp_path, bind={"numbers": Shelf({"a": [1, 2]}).source(**said)})
+
+
+@pytest.mark.parametrize(
+    ("records", "error"),
+    [
+        (iter(()), "returned a .*iterator: write a list of SourceRecords"),
+        ([(0, 1)], "returned a tuple: write SourceRecord"),
+        ([SourceRecord(0, 1, key="a")], "the key 'a': a key is bytes"),  # type: ignore[arg-type]
+        ([SourceRecord(0, 1, headers={"a": "b"})], "the headers .* their values are bytes"),  # type: ignore[dict-item]
+    ],
+)
+def test_what_is_no_record_is_told(tmp_path: Path, records: Any, error: str) -> None:
+    source = Shelf({"a": [1]}).source(read=lambda name, offset, most: records)
+    with pytest.raises(SamzaError, match=rf"shelf: read\('a', 0\) returned.*{error.removeprefix('returned ')}"):
+        doubling().run(tmp_path, bind={"numbers": source, "doubled": Place().at_least_once()})
 
 
 def test_a_value_of_another_type_is_a_malformed_record(tmp_path: Path) -> None:

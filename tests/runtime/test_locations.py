@@ -283,3 +283,30 @@ def test_of_compressed_files_that_nobody_reads_just_now_nothing_is_held(tmp_path
     assert [*map(len, read)] == [20] * 100
     assert held < 100 * 10_000
     assert source.read(7, 19).batch.values == [b"1234567"]
+
+
+@pytest.mark.parametrize(
+    ("bound", "instead"),
+    [
+        ("s3://me:secret@lake/legs.csv", '"rolling:s3://lake"'),
+        (Path("s3a://lake/days/legs.parquet"), '"rolling:s3a://lake/days"'),
+        ("memory://lake/legs.jsonl", '"rolling:memory://lake"'),
+        ("https://host/legs.jsonl?key=secret", '"webhook+https://host/legs.jsonl"'),
+    ],
+)
+def test_a_file_that_can_not_be_written_there_is_told_with_what_can(tmp_path, bound, instead):
+    with pytest.raises(SamzaError, match="a file as an output lies on this machine") as told:
+        numbers().run(tmp_path, bind={"numbers": [1], "copies": bound})
+    assert instead in str(told.value) and "secret" not in str(told.value)
+
+
+def test_a_url_of_this_machine_is_written(tmp_path):
+    for values in ([1], [1, 2]):
+        numbers().run(tmp_path / "data", bind={"numbers": values, "copies": f"file://{tmp_path}/a%20b.jsonl"})
+    assert (tmp_path / "a b.jsonl").read_text() == "1\n2\n"
+
+
+def numbers():
+    app = App("numbers")
+    app.input("numbers", value=int).send_to(app.output("copies", value=int))
+    return app

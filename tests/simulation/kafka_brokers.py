@@ -153,7 +153,7 @@ class Cluster:
         """Decides how clients begin and end."""
         self.refuses = 0.0
         """How often a client can't begin."""
-        self._news: set[asyncio.Future[None]] = set()
+        self._news: list[asyncio.Future[None]] = []  # a set would have them go on in the order of their addresses
 
     def clock_ms(self) -> int:
         """Return what the clock shows of the process that looks: each goes wrong in its own way."""
@@ -194,7 +194,7 @@ class Cluster:
     async def news(self, within_s: float) -> None:
         """Wait for a change, or for so long."""
         change = self.loop.create_future()
-        self._news.add(change)
+        self._news.append(change)
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await change

@@ -230,7 +230,10 @@ class AvroCodec:
         return found
 
     def _written(self, data: Iterable[Datum], start: bytes) -> list[bytes]:
-        write, schema, given, found = self._write, self.schema, self._given, []
+        write, schema, given, found = self._write, self.schema, self._given, list[bytes]()
+        if given:
+            # Else fastavro leaves out the entries of a dict that the schema does not name.
+            write = partial(write, strict_allow_default=True)
         datum = None
         try:
             for datum in data:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -21,7 +21,7 @@ from runtime.encoding.formats.avro_shapes import name_of
 from runtime.encoding.formats.registry import SchemaRegistry
 from runtime.encoding.formats.subjects import SubjectPlace
 from runtime.encoding.serdes import REFUSALS, Json
-from runtime.encoding.value_types import made_of_plain
+from runtime.encoding.value_types import as_plain, made_of_plain
 from runtime.model.errors import SerdeError
 
 R = TypeVar("R")
@@ -29,6 +29,9 @@ Told: TypeAlias = Any
 """What JSON holds, or what becomes of it by its schema."""
 EPOCH = dt.datetime(1970, 1, 1)
 DELETE, MADE, CHANGED = "d", ("c", "r"), "u"
+UNTOLD = "__debezium_unavailable_value"
+"""Stands for a long value that an update has left alone, and that the database has not logged."""
+UNTOLD_BYTES, UNTOLD_64 = UNTOLD.encode(), b64encode(UNTOLD.encode())
 
 
 class ChangeEnvelope(msgspec.Struct, Generic[R]):
@@ -126,6 +129,8 @@ class Debezium:
         new = None if found.op == DELETE else found.after
         if new is None and found.op != DELETE:
             raise SerdeError(f"an envelope with the op {found.op!r} has no row after it")
+        if UNTOLD_BYTES in data or UNTOLD_64 in data:
+            _check_told(new, found.before if self.changes else None)
         if not self.changes:
             return new
         row = found.before if new is None else new
@@ -159,6 +164,24 @@ class Debezium:
 
 
 _WRAPPED = msgspec.json.Decoder(_Wrapped).decode
+
+
+def _check_told(*rows: object) -> None:
+    """Raise SerdeError where a row has what stands for a value in its place: nobody is to take that for the value."""
+    for row in rows:
+        plain = msgspec.to_builtins(row, builtin_types=(bytes,), enc_hook=as_plain)
+        fields = plain.items() if isinstance(plain, dict) else ()
+        if untold := [name for name, value in fields if _is_untold(value)]:
+            raise SerdeError(
+                f"an envelope does not tell {untold[0]!r}, a long value that was left alone, as the database has not "
+                "logged it: in Postgres ALTER TABLE … REPLICA IDENTITY FULL"
+            )
+
+
+def _is_untold(value: object) -> bool:
+    if isinstance(value, list):
+        return any(map(_is_untold, value))
+    return value in (UNTOLD, UNTOLD_BYTES, UNTOLD_64.decode())
 
 
 def _is_struct(kind: type) -> bool:

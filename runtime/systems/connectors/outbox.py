@@ -14,6 +14,7 @@ from operators.core.base import Batch, Output, Serde
 from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.serdes import decoded, encode_all
 from runtime.model.clock import monotonic_ms
+from runtime.model.errors import EnvironmentFault, SamzaError
 from runtime.ports.connectors import Batching, DeliveredSink, PositionedSink, SinkOwner, SinkRow, TransactionalSink
 from runtime.ports.environment import Environment
 from runtime.ports.sink import Sink
@@ -97,13 +98,25 @@ class Outbox:
                 began_ms = monotonic_ms()
                 position = self.positions[partition]
                 assert following > position, "a delivery leads on"
-                if isinstance(self.sink, PositionedSink):
-                    self._tried(self.sink.write, owner, rows, position, following)
-                elif rows:
-                    self._tried(self.sink.write, rows)
+                self._hand_over(owner, rows, position, following)
                 self.positions[partition] = following
                 if not self._is_paced(len(rows), began_ms):
                     return
+
+    def _hand_over(self, owner: SinkOwner, rows: list[SinkRow], position: int, following: int) -> None:
+        try:
+            if isinstance(self.sink, PositionedSink):
+                self._tried(self.sink.write, owner, rows, position, following)
+            elif rows:
+                self._tried(self.sink.write, rows)
+        except EnvironmentFault:
+            raise
+        except SamzaError as error:
+            # A row that was committed is neither left out nor passed by: whoever reads the place counts on its order.
+            raise SamzaError(
+                f"{error}. Rows of the output {self.name!r} at {self._output.site} wait for it in the stream "
+                f"{self.stream!r}, in order: mend what refuses it, and run the application again"
+            ) from error
 
     def end(self) -> None:
         """Leave rows that are paced to the next run, from now on; may be called from a signal handler."""
@@ -255,6 +268,15 @@ def outbox_of(app: str, output: str, where: str) -> str:
     'shop.outbox.orders.44e81dc2'
     """
     return f"{app}.outbox.{output}.{zlib.crc32(where.encode()):08x}"
+
+
+def is_outbox_of(app: str, output: str, stream: str) -> bool:
+    """Whether an output is written to a stream from which another process, or this one, delivers it to a sink.
+
+    >>> is_outbox_of("shop", "orders", outbox_of("shop", "orders", "shop.db")), is_outbox_of("shop", "orders", "orders")
+    (True, False)
+    """
+    return stream.startswith(f"{app}.outbox.{output}.")
 
 
 def rows_of_batch(batch: Batch, output: Output, ids: str | None = None) -> list[SinkRow]:

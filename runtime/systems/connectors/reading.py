@@ -131,7 +131,10 @@ class PolledSource(LiveSource, UncountedSource, NamedPartitions):
         found_at, reading = self._ahead.pop(partition, (-1, None))
         if found_at != offset or reading is None:
             reading = self._submitted(partition, offset, max_records)
-        records = self._result("read", reading)[:max_records]
+        records = self._result("read", reading)
+        if not isinstance(records, Sequence):
+            raise self._odd_error(partition, offset, f"a {type(records).__name__}: write a list of SourceRecords")
+        records = records[:max_records]
         following = self._behind(partition, offset, records)
         if not records:
             # Not taken for a gap: a place that is behind for a moment would lose what it shows a moment later.
@@ -230,6 +233,15 @@ class PolledSource(LiveSource, UncountedSource, NamedPartitions):
         """Return the offset behind some records; raises `Damaged` where these are not in order."""
         following = offset
         for record in records:
+            if not isinstance(record, SourceRecord):
+                told = f"a {type(record).__name__}: write SourceRecord(offset, value)"
+                raise self._odd_error(partition, offset, told)
+            if record.key is not None and not isinstance(record.key, bytes):
+                raise self._odd_error(
+                    partition, offset, f"the key {record.key!r}: a key is bytes, as str.encode writes"
+                )
+            if record.headers and not all(isinstance(value, bytes) for value in record.headers.values()):
+                raise self._odd_error(partition, offset, f"the headers {record.headers!r}: their values are bytes")
             if record.offset < following:
                 raise Damaged(
                     f"{self.name}: read({self._names[partition]!r}, {offset:,}) returned offset {record.offset:,}, and "
@@ -237,6 +249,9 @@ class PolledSource(LiveSource, UncountedSource, NamedPartitions):
                 )
             following = record.offset + 1
         return following
+
+    def _odd_error(self, partition: int, offset: int, told: str) -> SamzaError:
+        return SamzaError(f"{self.name}: read({self._names[partition]!r}, {offset:,}) returned {told}")
 
     def _check(self) -> None:
         if self._failure is not None:

@@ -96,3 +96,5 @@ def column_source(dialect: Dialect, where: str, table: str, by: str, key: Sequen
 _POSITIONS = Tagged()
 CHANGES = "all rows and then their changes, each once"
 """The promise of a source that reads changes."""
+READ_ANEW = "let the application read the table anew: samza-dsl reset APP, and samza-dsl delete APP --bind INPUT=URL"
+"""The way out where changes are missing: the second command drops what was read."""

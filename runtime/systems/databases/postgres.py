@@ -48,7 +48,7 @@ def postgres_source(url: str, table: str, *, by: str = "", key: str | Sequence[s
     `value=Change[int, Order]` each row before and after; the key is the primary key. It goes by logical replication:
     the server needs wal_level=logical, the table REPLICA IDENTITY FULL, and `url` a user who may make publications and
     slots. With `by=` a column none of these is needed: rows come in its order, which misses deletions, updates that
-    leave it as it is, and rows that commit after one with a later value; their key is then what `key` names.
+    leave it as it is, and rows that commit after one of the same or a later value; their key is what `key` names then.
 
     >>> from samza_dsl import connectors
     >>> connectors.postgres_source("postgres://me:secret@db/shop", "orders").name

@@ -13,7 +13,7 @@ import msgspec
 from operators.joins.changes import Change
 from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.connectors import Pulled, PulledRecord
-from runtime.systems.databases.column_source import key_of
+from runtime.systems.databases.column_source import READ_ANEW, key_of
 from runtime.systems.databases.dialect import PARAMETER, Dialect
 from runtime.systems.databases.pgoutput import PgTransaction, RowChange, TextRow, transactions
 from runtime.systems.databases.postgres_table import PgTable, check_published, read_table
@@ -81,8 +81,7 @@ class PostgresChanges:
             if not position:
                 return Pulled((), _encode(self._begin(connection, reader)), more=True)
             at = msgspec.msgpack.decode(position, type=PgPosition)
-            self._check_slot(connection, reader, at)
-            self._check_told(connection)
+            self._check_told(connection, reader, at)
             if not at.is_complete and at.chunk is None:
                 return self._chunk(connection, at)
             return self._log(connection, reader, at, position)
@@ -134,35 +133,28 @@ class PostgresChanges:
         ).fetchone()
         return PgPosition(int(made[0]), columns=table.columns)
 
-    def _check_slot(self, connection: Any, reader: str, at: PgPosition) -> None:
-        found = connection.execute(
-            "SELECT confirmed_flush_lsn - '0/0'::pg_lsn, wal_status FROM pg_replication_slots WHERE slot_name = %s",
-            (slot_of(reader),),
-        ).fetchone()
-        if found is None or found[1] == "lost" or int(found[0]) > at.lsn:
-            state = (
-                "is gone" if found is None else "was dropped by the server" if found[1] == "lost" else "has moved on"
-            )
-            raise Damaged(
-                f"{self._where}: the slot {slot_of(reader)} {state}, and changes from {_lsn(at.lsn)} on are missing: "
-                "the database or the data directory was restored from a copy of another time, or another copy of the "
-                "directory reads by the slot. Let the application read the table anew: delete its streams of the "
-                "inbox (samza-dsl streams), and reset it"
-            )
-
-    def _check_told(self, connection: Any) -> None:
-        """Raise `Damaged` where the server does not tell the table's changes: of one that was made anew it does not."""
-        table = self._table_now(connection)
-        found = connection.execute(
+    def _check_told(self, connection: Any, reader: str, at: PgPosition) -> None:
+        """Raise `Damaged` where changes since a position are gone, or those of the table are not told any more."""
+        table, slot = self._table_now(connection), slot_of(reader)
+        # Of a table that was made anew the server tells nothing, in silence. It is asked in one round trip.
+        confirmed, status, is_told = connection.execute(
+            "SELECT confirmed_flush_lsn - '0/0'::pg_lsn, wal_status, EXISTS ("
             "SELECT 1 FROM pg_publication AS p JOIN pg_publication_rel ON prpubid = p.oid "
-            "WHERE pubname = %s AND prrelid = to_regclass(%s)",
-            (table.publication, table.quoted),
+            "WHERE pubname = %s AND prrelid = to_regclass(%s)"
+            ") FROM (VALUES (1)) AS one LEFT JOIN pg_replication_slots ON slot_name = %s",
+            (table.publication, table.quoted, slot),
         ).fetchone()
-        if found is None:
+        if confirmed is None or status == "lost" or int(confirmed) > at.lsn:
+            dropped = "was dropped by the server" if status == "lost" else "has moved on"
+            raise Damaged(
+                f"{self._where}: the slot {slot} {'is gone' if status is None else dropped}, and changes from "
+                f"{_lsn(at.lsn)} on are missing: the database or the data directory was restored from a copy of "
+                f"another time, or another copy of the directory reads by the slot: {READ_ANEW}"
+            )
+        if not is_told:
             raise Damaged(
                 f"{self._where} is not in the publication {table.publication} any more: it was dropped and made anew, "
-                "or was taken out, and changes since then are missing. DROP PUBLICATION, and let the application read "
-                "the table anew: delete its streams of the inbox (samza-dsl streams), and reset it"
+                f"or was taken out, and changes since then are missing. DROP PUBLICATION, and {READ_ANEW}"
             )
 
     def _chunk(self, connection: Any, at: PgPosition) -> Pulled:
@@ -252,8 +244,7 @@ class PostgresChanges:
         for one in found:
             if table.oid in one.truncated:
                 raise SamzaError(
-                    f"{self._where} was emptied by TRUNCATE, which tells of no row: use DELETE, or let the application "
-                    "read the table anew: delete its streams of the inbox (samza-dsl streams), and reset it"
+                    f"{self._where} was emptied by TRUNCATE, which tells of no row: use DELETE, or {READ_ANEW}"
                 )
             for change in one.changes:
                 if change.relation.oid == table.oid:

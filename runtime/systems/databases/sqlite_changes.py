@@ -12,7 +12,7 @@ import msgspec
 from operators.joins.changes import Change
 from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.connectors import Pulled, PulledRecord
-from runtime.systems.databases.column_source import key_of
+from runtime.systems.databases.column_source import READ_ANEW, key_of
 from runtime.systems.databases.dialect import Dialect, SqlConnection
 
 READERS = "samza_dsl_readers"
@@ -179,8 +179,8 @@ class SqliteChanges:
         if not found or found[0][1] > at.seq:
             raise Damaged(
                 f"{self._where} keeps no changes for this application from {at.seq:,} on: it, or the data directory, "
-                "was restored from a copy of another time, or another copy of the directory has read them. Let the "
-                "application read the table anew: delete its streams of the inbox (samza-dsl streams), and reset it"
+                "was restored from a copy of another time, or another copy of the directory has read them: "
+                f"{READ_ANEW}"
             )
         known = msgspec.msgpack.decode(found[0][0], type=TableShape)
         # They go with their table, and go along where it gets another name.
@@ -193,8 +193,7 @@ class SqliteChanges:
         if told != [(len(names.triggers),)]:
             raise Damaged(
                 f"{self._where} has lost the triggers samza_dsl_*_{names.mark}: it was dropped and made anew, or they "
-                "were, and changes since then are missing. Let the application read the table anew: delete its streams "
-                "of the inbox (samza-dsl streams), and reset it"
+                f"were, and changes since then are missing: {READ_ANEW}"
             )
         if self._shape != known:
             self._shape = known
@@ -203,7 +202,7 @@ class SqliteChanges:
             raise SamzaError(
                 f"{self._where} has the columns {', '.join(now.columns)} and the key {', '.join(now.key)}, or other "
                 f"unique indexes, and had {', '.join(known.columns)}, key {', '.join(known.key)}, as its triggers were "
-                "made: let the application read it anew, after deleting its streams of the inbox (samza-dsl streams)"
+                f"made: {READ_ANEW}"
             )
         return known
 

@@ -10,7 +10,8 @@ from itertools import repeat
 from operator import is_, itemgetter
 from typing import Any
 
-from runtime.model.errors import SamzaError, SerdeError, Unavailable
+from operators.core.wording import shown
+from runtime.model.errors import EnvironmentFault, SamzaError, SerdeError, Unavailable
 from runtime.ports.connectors import PositionedSink, SinkOwner, SinkRow
 from runtime.systems.databases.dialect import PARAMETER, POSITIONS, Dialect, SqlConnection, Target
 from runtime.systems.databases.table_columns import RowsMade, columns_for, key_maker, rows_maker
@@ -84,6 +85,21 @@ class TableSink:
 
     def write(self, owner: SinkOwner, rows: Sequence[SinkRow], position: int, following: int) -> None:
         """Take rows and the position behind them; raises `Fenced` where the table has another owner, or position."""
+        try:
+            self._write(owner, rows, position, following)
+        except EnvironmentFault:
+            raise
+        except Exception as error:
+            if isinstance(error.__cause__, Exception) and self._dialect.denies(error.__cause__):
+                raise
+            refused = self._refused(rows)
+            if refused is None:
+                raise
+            key = "" if refused.key is None else f" of the key {shown(refused.key)}"
+            said = str(error) if isinstance(error, SamzaError) else f"{self._where}: {error!r}"
+            raise SamzaError(f"{said}. The first row that it does not take is {shown(refused.value)}{key}") from error
+
+    def _write(self, owner: SinkOwner, rows: Sequence[SinkRow], position: int, following: int) -> None:
         put, gone = self._changes(rows)
         with self._transaction() as connection:
             found = self._found(connection, owner)
@@ -92,17 +108,45 @@ class TableSink:
                 if found == (*mine, following):
                     return  # the transaction of an earlier try, whose answer was lost
                 raise owner.fenced_error(self._where)
-            if gone:
-                equal = " AND ".join(f"{self._dialect.word(name)} = {PARAMETER}" for name in self._key)
-                statement = self._dialect.with_parameters(f"DELETE FROM {self._table} WHERE {equal}")
-                connection.cursor().executemany(statement, gone)
-            # Of rows that are appended nobody counts those that are put, before they are made.
-            if rows and put:
-                self._dialect.put(connection, self._dialect, self._target, put)
+            if rows:
+                self._change(connection, put, gone)
             connection.execute(
                 f"UPDATE {POSITIONS} SET position = {self._dialect.mark} WHERE {self._at}",
                 (following, *self._place(owner)),
             )
+
+    def _change(
+        self, connection: SqlConnection, put: Iterable[tuple[object, ...]], gone: list[tuple[object, ...]]
+    ) -> None:
+        if gone:
+            equal = " AND ".join(f"{self._dialect.word(name)} = {PARAMETER}" for name in self._key)
+            statement = self._dialect.with_parameters(f"DELETE FROM {self._table} WHERE {equal}")
+            connection.cursor().executemany(statement, gone)
+        # Of rows that are appended nobody counts those that are put, before they are made.
+        if put:
+            self._dialect.put(connection, self._dialect, self._target, put)
+
+    def _refused(self, rows: Sequence[SinkRow]) -> SinkRow | None:
+        """Return the first row that the table does not take; None where that shows only as a transaction ends."""
+        if not rows or self._takes(rows):
+            return None
+        taken, refused = 0, len(rows)
+        while refused - taken > 1:
+            middle = (taken + refused) // 2
+            if self._takes(rows[:middle]):
+                taken = middle
+            else:
+                refused = middle
+        return rows[taken]
+
+    def _takes(self, rows: Sequence[SinkRow]) -> bool:
+        """Whether the table takes rows, which are taken back."""
+        try:
+            with self._transaction("ROLLBACK") as connection:
+                self._change(connection, *self._changes(rows))
+        except Exception:
+            return False
+        return True
 
     def empty(self, owner: SinkOwner) -> None:
         """Drop the rows of an application that begins anew, and its positions; raises SamzaError where others write.
@@ -227,14 +271,14 @@ class TableSink:
             )
 
     @contextmanager
-    def _transaction(self) -> Iterator[SqlConnection]:
+    def _transaction(self, end: str = "COMMIT") -> Iterator[SqlConnection]:
         """Begin, and commit at the end; raises `Unavailable` for what passes, and SamzaError for what does not."""
         with self._dialect.told(self._where, self.close):
             if self._connection is None:
                 self._connection = self._dialect.connect()
             self._connection.execute(self._dialect.begin)
             yield self._connection
-            self._connection.execute("COMMIT")
+            self._connection.execute(end)
 
 
 def table_sink(dialect: Dialect, where: str, table: str, key: str | Sequence[str] = ()) -> PositionedSink:

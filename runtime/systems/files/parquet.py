@@ -236,7 +236,7 @@ class ParquetSink(Sink):
         runs = [(False, batch.values)] if pa.RecordBatch not in kinds else groupby(batch.values, _is_columns)
         for in_columns, run in runs:
             if not in_columns and self._columns is not None:
-                records = [*map(self._rows.decode, run)]
+                records = self._records(run)
                 in_columns, run = True, _batches(table_of_records(records, self._rows.type, self._path), len(records))
             if self._pending and _is_columns(self._pending[0]) != in_columns:
                 # Rows and columns become parts of their own: one part has one schema.
@@ -285,11 +285,20 @@ class ParquetSink(Sink):
     def _first_rows(self) -> tuple[pa.Table, list[PendingRow]]:
         """Return the rows of the next part, and what stays pending."""
         pending, rest = self._pending[:ROWS_PER_PART], self._pending[ROWS_PER_PART:]
-        return table_of(list(map(self._rows.decode, pending)), self._rows.type, self._path), rest
+        return table_of(self._records(pending), self._rows.type, self._path), rest
 
     def _first_columns(self) -> tuple[pa.Table, list[PendingRow]]:
         table = in_one(self._pending, self._rows.type, self._path)
         return table.slice(0, ROWS_PER_PART), table.slice(ROWS_PER_PART).to_batches()
+
+    def _records(self, rows: Iterable[bytes]) -> list[object]:
+        try:
+            return [*map(self._rows.decode, rows)]
+        except msgspec.ValidationError as error:
+            raise SerdeError(
+                f"a value for {self._path} is not of the type that the output declares: {error}; return what it "
+                "declares, or declare what is returned"
+            ) from error
 
     def _numbers(self) -> dict[int, list[Path]]:
         """Return the files of each part."""

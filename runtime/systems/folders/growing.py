@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,8 +95,8 @@ class _Folder:
 
     def _look(self, intake: Intake, noted: dict[str, FileProgress]) -> bool:
         """Take in the files that are new; return whether some are not settled yet."""
-        load, waiting = _Load(intake, noted), False
-        for found in self._found():
+        load, waiting, there = _Load(intake, noted), False, self._found()
+        for found in there:
             name = str(found.file.path)
             known = noted.get(name)
             if known is not None and _state_of(found) != known.state:
@@ -113,6 +113,8 @@ class _Folder:
             if intake.wait(0):
                 break
             if self._is_data(found):
+                if known is None and not is_remote(self.place):
+                    self._tell_renamed(found, there, noted)
                 load.add(found)
         load.push()
         return waiting
@@ -126,6 +128,18 @@ class _Folder:
         # Files of an output of ours count once its manifest names them: others are of a run that dies or is fenced.
         named = {*committed_files(self.place)}
         return [one for one in found if str(one.file.path) in named or not PART.match(one.file.path.name)]
+
+    @staticmethod
+    def _tell_renamed(found: FoundFile, there: Sequence[FoundFile], noted: Mapping[str, FileProgress]) -> None:
+        """Warn where a file seems to be one that was taken in under a name that is gone: its rows come again."""
+        same = [name for name, note in noted.items() if note.state == _state_of(found) and note.rows]
+        if gone := {*same} - {str(one.file.path) for one in there}:
+            _log.warning(
+                "%s has the size and time of %s, which was taken in and is gone: a file is known by its name, and "
+                "where this is the same one its rows come twice. Rename files before they are taken in",
+                found.file.path,
+                min(gone),
+            )
 
     def _is_data(self, found: FoundFile) -> bool:
         try:

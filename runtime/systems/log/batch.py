@@ -33,7 +33,8 @@ class _Columns(msgspec.Struct, array_like=True, gc=False):
     keys: list[bytes | None] | None = None
     timestamps: bytes | None = None
     stamps: bytes | None = None
-    headers: list[Mapping[str, bytes] | None] | None = None
+    headers: list[Mapping[str, bytes | None] | None] | None = None
+    """As Kafka has them: the value of a header may be null."""
     signs: bytes | None = None
     offsets: bytes | None = None
     """Only where compaction has left gaps."""
@@ -88,7 +89,7 @@ def compression_codes() -> dict[str | None, int]:
 
 
 def check_columns(batch: Batch) -> None:
-    """Raise `EnvironmentFault` unless all columns are equally long, and values and keys are bytes or None."""
+    """Raise `EnvironmentFault` unless all columns are equally long, and values, keys and headers are bytes or None."""
     rows = len(batch.values)
     for name in ("keys", "timestamps", "stamps", "headers", "signs"):
         column = getattr(batch, name)
@@ -99,6 +100,13 @@ def check_columns(batch: Batch) -> None:
         if wrong:
             found = ", ".join(sorted(kind.__name__ for kind in wrong))
             raise EnvironmentFault(f"The {name} of a batch must be bytes or None, but there is {found}: encode them.")
+    for headers in batch.headers or ():
+        # As others they would be written, and no run could read the stream any more.
+        for name, value in (headers or {}).items():
+            if type(name) is not str or not (value is None or type(value) is bytes):
+                raise EnvironmentFault(
+                    f"Headers are bytes by names of text, but there is {name!r}: {value!r}: encode it."
+                )
 
 
 def pack(
@@ -115,7 +123,7 @@ def pack(
         batch.keys,
         _words("q", batch.timestamps),
         _words("q", batch.stamps),
-        batch.headers,
+        batch.headers,  # type: ignore[arg-type]  # a null of Kafka's is kept as it is
         _words("b", batch.signs),
         _words("q", offsets),
     )
@@ -160,7 +168,7 @@ def unpack(key: bytes, data: memoryview | bytes, last: int) -> StoredBatch:
         [appended_ms] * rows if columns.timestamps is None else _numbers("q", columns.timestamps),
         None if columns.stamps is None else _numbers("q", columns.stamps),
         range(base, base + rows) if columns.offsets is None else _numbers("q", columns.offsets),
-        columns.headers,
+        columns.headers,  # type: ignore[arg-type]  # as above
         None if columns.signs is None else _numbers("b", columns.signs),
     )
     assert len(columns.values) == rows, "the header counts the rows"
