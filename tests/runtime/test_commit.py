@@ -70,7 +70,6 @@ class StandIn(SimpleNamespace):
     told = Task.told
     answers_to_forget = Task.answers_to_forget
     remembering = ()
-    left_due = dict
     kinds: ClassVar = {}
     name = property(lambda self: str(self.number))
     firing, in_flight = False, 0
