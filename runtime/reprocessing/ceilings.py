@@ -36,8 +36,9 @@ class LiveCut:
             stage.id: {intermediate_of(graph, spec) for spec in repartitions_into(stage, graph)}
             for stage in plan.stages
         }
-        self._noted = noted = noted_parameters(checkpoints) or {}
-        now = parameters_of(graph)
+        noted, now = noted_parameters(checkpoints) or {}, parameters_of(graph)
+        self._timed = {id: words.get("event time", "") for id, words in now.items()}
+        self._noted = {id: one.now.get("event time", "") for id, one in noted.items() if "event time" in one.now}
         # Where the time of an input is another one now, nobody can say how far the live run was in that.
         self._is_comparable = not any(
             id in noted and any(differences(noted[id].now, now[id])) for id in graph.inputs if id in now
@@ -68,8 +69,8 @@ class LiveCut:
         due = checkpoint.due.get(operator)
         if due is not None:
             return Ceiling(due.at - 1, due.is_begun)
-        # One that is new has missed nothing that it would write now.
-        if operator not in self._noted:
+        # One that is new, or goes by the time of other inputs now, has heard nothing that would tell how far it is.
+        if self._timed.get(operator, "") != self._noted.get(operator, ""):
             return None
         # What is read of an input is read in the back-fill, too, and its time with it; another stage may have said more
         # than was heard at the cut.
