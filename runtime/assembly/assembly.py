@@ -29,6 +29,7 @@ from runtime.functions.first_call import CheckedAggregations, check_kept
 from runtime.functions.user_functions import Around, Functions
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import Clock
+from runtime.model.history import AtRest
 from runtime.ports.sink import Limit
 from runtime.ports.store import TaskStore
 from runtime.reading.event_times import EventTimes, Pacing
@@ -67,6 +68,8 @@ class Assembly:
     levers: Levers = ALL
     ceilings: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By task and operator, the event time (ms) beyond which nothing fires."""
+    rests: Mapping[str, AtRest] = field(default_factory=dict)
+    """By partition as "flights:3", how a run before has come to rest where this one stops."""
     discovers: bool = True
     """Whether streams that come to match a pattern are read as well."""
     only: StagePlan | None = None
@@ -173,7 +176,7 @@ class Assembly:
             decoding,
             spec.op_id or "",
             start,
-            Turn(self.stop_at.get((stream, partition)), spec.priority),
+            Turn(self.stop_at.get((stream, partition)), self.rests.get(f"{stream}:{partition}"), spec.priority),
             self._pacing(spec, stream, partition),
             Shortcuts(
                 None if start.is_part else folding,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -15,6 +15,13 @@ Point = int | datetime
 """A place in a stream: an offset, or the first record of each partition whose event time is at least so much."""
 
 
+class AtRest(NamedTuple):
+    """The event time (ms) that a run has come to where it has read of a partition so far, and whether that is idle."""
+
+    watermark: int
+    idle: bool
+
+
 @dataclass(frozen=True)
 class HistorySpan:
     """The span of a run over history, as its user said it.
@@ -22,7 +29,7 @@ class HistorySpan:
     `start` and `until` have points by stream, by partition as "flights:3", or for `ALL`. With `hands_over`
     nothing fires at the end that event time has not come to; partitions that have `ended` end for good all the same.
     Of the inputs `per_second` records are read at most. In a task an operator fires nothing that is due later than its
-    ceiling (ms).
+    ceiling (ms). Where a partition is read to its end, by "flights:3", it `rests` there as another run has.
     """
 
     start: Mapping[str, Point] = field(default_factory=dict)
@@ -31,6 +38,7 @@ class HistorySpan:
     ended: Collection[str] = ()
     per_second: float | None = None
     ceilings: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    rests: Mapping[str, AtRest] = field(default_factory=dict)
 
 
 Merge = Callable[[Any, Any, Any], object]

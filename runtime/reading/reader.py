@@ -20,6 +20,7 @@ from runtime.functions.failures import Whence
 from runtime.model.checkpoint import Position
 from runtime.model.clock import monotonic_ms
 from runtime.model.errors import SerdeError
+from runtime.model.history import AtRest
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.streams import OUTSIDE, Control, Offsets, Read, ends, made_anew_error
 from runtime.reading.completion import Entry, InFlight, RowsInFlight
@@ -123,9 +124,13 @@ class StartPoint:
 
 @dataclass(frozen=True)
 class Turn:
-    """The turn of a partition among others: by `priority`, after all inputs where it is `later`, up to `stop_at`."""
+    """The turn of a partition among others: by `priority`, after all inputs where it is `later`, up to `stop_at`.
+
+    Where it stops it comes to `rest` as another run has there, if one is given.
+    """
 
     stop_at: int | None = None
+    rest: AtRest | None = None
     priority: int = 0
     later: bool = False
 
@@ -172,9 +177,8 @@ class Reader:
         self._shared = shortcuts.shared
         self.entry = entry
         self.next_offset = position.offset if position else origin.known().start
-        self.stop_at = turn.stop_at
-        self.priority = turn.priority
-        self.later = turn.later
+        self.stop_at, self.rest = turn.stop_at, turn.rest
+        self.priority, self.later = turn.priority, turn.later
         self.relay = shortcuts.relay
         self._decoding = decoding
         self._folding, self._columnar = shortcuts.folding, shortcuts.columnar
@@ -208,8 +212,7 @@ class Reader:
         self.appended: list[tuple[int, int]] = []
         """When what was read since the last commit was appended, and how many rows each is."""
         self._offered: Taken | None = None
-        self._ended = False
-        self._seen_version = -1
+        self._ended, self._seen_version = False, -1
         self._stream_id = position.stream_id if position else 0
         self._know(origin.stream_id())
         if self.next_offset:

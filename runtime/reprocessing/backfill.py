@@ -28,7 +28,7 @@ from runtime.job.pipeline import Pipeline
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.clock import wall_clock_ms
 from runtime.model.errors import SamzaError
-from runtime.model.history import HistorySpan
+from runtime.model.history import AtRest, HistorySpan
 from runtime.opening.former_inputs import FORMER
 from runtime.opening.opening import with_factor
 from runtime.opening.rewind import begin_anew, meanings_of
@@ -75,8 +75,10 @@ class Backfill:
     ended: Collection[Place]
     scratch: Mapping[str, str]
     ceilings: Mapping[str, Mapping[str, int]]
+    rests: Mapping[str, AtRest]
+    """By partition as "flights:3", how far event time was there at that cut."""
     left: Sequence[str]
-    """The operators that had something to write at the live run's cut."""
+    """The operators that had something to write there."""
 
     @property
     def app(self) -> str:
@@ -117,7 +119,7 @@ class Backfill:
     def span(self) -> HistorySpan:
         """The history up to the cut, at whose end nothing fires that has not fired in the live run."""
         ended = [f"{name}:{part}" for name, part in self.ended]
-        return HistorySpan(until=self.ends, hands_over=True, ended=ended, ceilings=self.ceilings)
+        return HistorySpan(until=self.ends, hands_over=True, ended=ended, ceilings=self.ceilings, rests=self.rests)
 
     def goes_on_from(self, done: Backfill) -> bool:
         """Whether it computes what another one of the same program has computed, and only up to a later cut."""
@@ -165,7 +167,7 @@ def backfill_of(
     bound = {name: what for name, what in bind.items() if name in read}
     scratch = {one.name: f"{part.app}.{one.name}" for one in plan.results}
     run = Pipeline(part, own, pipeline.around)
-    return Backfill(tuple(operators), run, bound, starts, until, ended, scratch, ceilings, left)
+    return Backfill(tuple(operators), run, bound, starts, until, ended, scratch, ceilings, cut.rests(), left)
 
 
 def _ceilings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from runtime.assembly.bindings import intermediate_of
 from runtime.assembly.partitions import repartitions_into
 from runtime.job.parameters import differences, noted_parameters, parameters_of
 from runtime.model.checkpoint import Checkpoint, Position
+from runtime.model.history import AtRest
 from runtime.reading.watermarks import ProducerWatermarks, event_time
 
 
@@ -35,10 +37,24 @@ class LiveCut:
             for stage in plan.stages
         }
         noted, now = noted_parameters(checkpoints) or {}, parameters_of(graph)
+        self._timed = {id: words.get("event time", "") for id, words in now.items()}
+        self._noted = {id: one.now.get("event time", "") for id, one in noted.items() if "event time" in one.now}
         # Where the time of an input is another one now, nobody can say how far the live run was in that.
         self._is_comparable = not any(
             id in noted and any(differences(noted[id].now, now[id])) for id in graph.inputs if id in now
         )
+
+    def rests(self) -> dict[str, AtRest]:
+        """Return how far event time was in partitions of inputs, and which were idle, by partition as "flights:3"."""
+        found: dict[str, list[Position]] = defaultdict(list)
+        for one in (one for checkpoint in self._checkpoints.values() for one in checkpoint.positions):
+            if not one.producers:
+                found[f"{one.stream}:{one.partition}"].append(one)
+        return {
+            place: AtRest(min(one.watermark for one in positions), all(one.idle for one in positions))
+            for place, positions in found.items()
+            if self._is_comparable
+        }
 
     @property
     def left(self) -> frozenset[str]:
@@ -53,6 +69,9 @@ class LiveCut:
         due = checkpoint.due.get(operator)
         if due is not None:
             return Ceiling(due.at - 1, due.is_begun)
+        # One that is new, or goes by the time of other inputs now, has heard nothing that would tell how far it is.
+        if self._timed.get(operator, "") != self._noted.get(operator, ""):
+            return None
         # What is read of an input is read in the back-fill, too, and its time with it; another stage may have said more
         # than was heard at the cut.
         between = self._between[next(stage.id for stage in self._plan.stages if operator in stage.operators)]

@@ -542,6 +542,7 @@ class Run:
             levers=storing(self._levers) if by_task else self._levers,
             discovers=not (until_now or ends),
             ceilings=span.ceilings if span is not None else {},
+            rests=span.rests if span is not None else {},
         )
         numbers = range(self.plan.tasks) if share is None else ()
         # How far partitions are is asked once, for all together: a loop asks no broker.

@@ -157,6 +157,19 @@ class Lane:
         went_on = [reader.go_on(reached) for reader in self.readers]
         return any(went_on)
 
+    def come_to_rest(self) -> bool:
+        """Be as far in event time as another run was where this one stops, and as idle; return whether it was not yet.
+
+        All that was read before has taken effect.
+        """
+        resting = [reader for reader in self.readers if reader.rest is not None and reader.exhausted]
+        for reader in resting:
+            assert reader.rest is not None, "others do not rest"
+            reader.idle = reader.rest.idle
+            reader.follow(reader.rest.watermark)
+            reader.rest = None
+        return bool(resting)
+
     def follow(self) -> None:
         """Let event time go on for inputs that are idle as it does for the others."""
         idle = [reader for reader in self.readers if reader.idle]

@@ -397,10 +397,16 @@ class Task:
         return bool(found)
 
     def go_on(self) -> bool:
-        """Let event time go on by a ms where nothing comes and late panes wait for that; return whether it did."""
+        """Let event time go on by a ms where nothing comes and late panes wait for that; return whether it did.
+
+        Where history ends it comes to rest as another run has there.
+        """
+        rested = [lane.come_to_rest() for lane in self.lanes]
+        # Later stages are to hear of it.
+        self.touched = self.touched or any(rested)
         went_on = [lane.go_on() for lane in self.lanes]
         self.told()
-        return any(went_on)
+        return any(went_on) or any(rested)
 
     def call_timers(self) -> None:
         """Call the task's own functions that are due; nothing may be in flight."""

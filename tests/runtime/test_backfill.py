@@ -1,5 +1,6 @@
 """What is changed or new is computed from history alone, and goes on as if the new program had run from the start."""
 
+import asyncio
 from collections import Counter
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -547,3 +548,55 @@ def test_a_run_that_was_killed_as_it_wrote_panes_of_one_time_is_brought_to_its_e
         )
         found.append(commits)
     assert found, "none of the commits lay in the midst of what fired"
+
+
+def paced(options=None):
+    """Return a program in whose two stages event time goes on without a partition of which nothing comes."""
+    app = App(APP, options)
+    events = app.input(
+        "events",
+        value=Event,
+        key=lambda e: e.key,
+        partitioned_by_key=True,
+        timestamp=lambda e: e.at,
+        idle_after_ms=1_000,
+    )
+    by_key = events.partition_by(lambda e: e.key, partitions=2, op_id="by-key")
+    for stage, stream in (("first", events), ("second", by_key)):
+        for kind in (tumbling, session):
+            id = f"{stage}-{kind.__name__}"
+            panes = stream.window(kind(milliseconds=50), total(lambda e: e.number), op_id=id)
+            panes.send_to(app.output(f"out-{id}"))
+    return app
+
+
+def run_for(app, environment, seconds, seed):
+    """Run a program for so long, and stop it."""
+
+    async def main():
+        run = Run(app.pipeline(), environment, RunSettings(clock=LoopClock(NOW_MS)))
+        running = asyncio.ensure_future(run.drive())
+        await rest(1_000 * seconds)
+        run.stop()
+        await running
+
+    simulate(main, seed)
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=examples(60, 10_000))
+def test_what_has_closed_while_nothing_came_of_an_input_stays_closed(chance):
+    partitions, seed, seconds = chance.randint(1, 3), chance.randint(0, 999), chance.choice((0.1, 3.0))
+    drawn = drawn_records(chance, partitions)
+    records = {place: one for place, one in drawn.items() if place[0] == "events"}
+    windows = [id for id in paced().graph().specs if id.endswith(("tumbling", "session"))]
+    again = {id for id in windows if chance.random() < 0.5}
+    note(f"{again} {seconds} {records}")
+    found = []
+    for changed in (set(), again):
+        environment = environment_of(records, partitions)
+        run_for(paced(), environment, seconds, seed)
+        if changed:
+            evolve(Watched(environment), paced(), changed, seed, {})
+        found.append(go_on(environment, paced(), records, seed, {}))
+    assert found[1] == found[0]
