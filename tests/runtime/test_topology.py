@@ -21,7 +21,6 @@ from runtime.opening.former_inputs import TABLES
 from runtime.opening.rewind import check_move
 from runtime.opening.stored_state import CHANGING, STORES, finish, forget, move, stored, streams_between
 from runtime.ports.commits import Commit
-from runtime.ports.environment import GrowingEnvironment
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.kafka.state import task_state as kafka_state
@@ -85,10 +84,9 @@ class Model:
     def __init__(self):
         self.kept = {}
         self.written = {}
-        self.between = {}
 
-    def misfits(self, operators, moves):
-        """Return the operators that a run is refused for; where it `moves`, a repartitioning may be into others."""
+    def misfits(self, operators):
+        """Return the operators that a run is refused for; what a repartitioning lays otherwise is moved."""
         found = set()
         for id, (was, _) in self.kept.items():
             now = operators.get(id)
@@ -96,20 +94,15 @@ class Model:
                 found.add(id)
             elif now.lies == was.lies or (now.lies[0], was.lies[0]) == (1, 1):
                 continue
-            elif not moves or now.lies[1] != was.lies[1]:
+            elif now.lies[1] != was.lies[1]:
                 found.add(id)
-        for id, partitions in self.between.items():
-            if not moves and id in operators and operators[id].partitions not in (None, partitions):
-                found.add(f"by-{id}")
         return found
 
     def forget(self, ids):
         for id in ids:
             self.kept.pop(id, None)
-            self.between.pop(id.removeprefix("by-"), None) if id.startswith("by-") else None
 
     def run(self, operators, events):
-        self.between = {id: one.partitions for id, one in operators.items() if one.partitions}
         for id, operator in operators.items():
             if id in self.kept:
                 self.kept[id] = (operator, self.kept[id][1])
@@ -149,7 +142,7 @@ def advised(error):
 
 def do_run(environment, model, now, rows, deaths, by_option):
     add(environment, rows)
-    misfits = model.misfits(now, isinstance(environment, GrowingEnvironment))
+    misfits = model.misfits(now)
     how = {}
     event(f"{len(misfits)} do not fit" if model.kept else "nothing is kept")
     if misfits:
