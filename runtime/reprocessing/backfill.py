@@ -249,11 +249,15 @@ def _spans(
                 raise _not_level_error(app, stream, partition)
             for one in positions:
                 _check_same_offsets(one, origin.system)
-            starts[stream, partition] = start = origin.offsets().start
+            there_now = origin.offsets()
+            starts[stream, partition] = start = there_now.start
             # What was never read is read by the live run from its start.
             until[stream, partition] = max(start, min((one.offset for one in positions), default=start))
+            # Of what is new and has nothing the live run hears the end at once.
+            is_empty = there_now.ended and there_now.end == start
+            has_ended = all(one.has_ended for one in positions) if positions else is_empty
             # What is ahead goes on behind its end: nothing closes before the live run is through.
-            if positions and not is_ahead and all(one.has_ended for one in positions):
+            if has_ended and not is_ahead:
                 ended.append((stream, partition))
     return starts, until, ended
 
