@@ -67,7 +67,8 @@ class QueriedState:
         commits that have processed what lies before and all that came of it; raises SamzaError where none come within
         `timeout_ms`, and where to wait would hold up an event loop, and PlanError for a stream that is not read.
         """
-        self._query.wait_for(at_least, timeout_ms)
+        if at_least is not None:
+            self._query.wait_for(at_least, timeout_ms)
         snapshot = self._query.held()
         try:
             return self.in_snapshot(snapshot, key, default)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from operators.async_flat_map import AsyncFlatMap
@@ -39,12 +39,12 @@ ASK_FOR = (
 class EntryShape(NamedTuple):
     """The entries that begin with the same bytes, and have so many numbers of 8 bytes between these and the key.
 
-    `read` yields what an entry says of its key, given these numbers and what is stored.
+    `read` has what an entry says of its key, given these numbers and what is stored.
     """
 
     first: bytes
     numbers: int
-    read: Callable[[object, Sequence[int], Any], Iterator[Any]]
+    read: Callable[[object, Sequence[int], Any], Iterable[Any]]
 
     @property
     def ahead(self) -> int:
@@ -116,11 +116,12 @@ class StateShape(NamedTuple):
         for at, stored in snapshot.between(self.operator, task, place, beyond(place)):
             yield at[len(place) :], self.value.decode(stored)
 
-    def _ahead(self, snapshot: StateSnapshot, task: int, entries: EntryShape) -> Iterator[bytes]:
-        """Yield all bytes that lie ahead of keys; one entry is looked at of those that share them."""
-        if not entries.numbers:
-            yield entries.first
-            return
+    def _ahead(self, snapshot: StateSnapshot, task: int, entries: EntryShape) -> Iterable[bytes]:
+        """Return all bytes that lie ahead of keys."""
+        return self._numbered(snapshot, task, entries) if entries.numbers else (entries.first,)
+
+    def _numbered(self, snapshot: StateSnapshot, task: int, entries: EntryShape) -> Iterator[bytes]:
+        """Yield the bytes ahead of keys that have numbers; one entry is looked at of those that share them."""
         place, end = entries.first, beyond(entries.first)
         while (found := next(snapshot.between(self.operator, task, place, end), None)) is not None:
             ahead = found[0][: entries.ahead]
@@ -174,12 +175,8 @@ def shapes_of(graph: Graph) -> list[StateShape]:
     return [shape_of(graph, id) for id in having if id not in windows or entries_read(windows[id])]
 
 
-def _one(form: Form | None, key: object, numbers: Sequence[int], stored: Any) -> Iterator[Any]:
-    yield loaded(form, stored)
-
-
 def _of_one(first: bytes, form: Form | None) -> tuple[EntryShape, ...]:
-    return (EntryShape(first, 0, lambda key, numbers, stored: _one(form, key, numbers, stored)),)
+    return (EntryShape(first, 0, lambda key, numbers, stored: (loaded(form, stored),)),)
 
 
 def _of_key(graph: Graph, id: str, key: Serde) -> StateShape:
