@@ -339,7 +339,7 @@ def test_the_first_row_that_a_table_refuses_is_told_and_none_is_written(
     with closing(database.sink(table, *([key] if key else []))) as sink:
         sink.claim(owner(output=table))
         rows = [SinkRow(Order(n, "bad" if n in bad else "good")) for n in range(7)]
-        with pytest.raises(SamzaError, match=rf"(?i)check.*does not take is Order\(id={bad[0]}, note='bad'"):
+        with pytest.raises(SamzaError, match=rf"(?is)check.*does not take is Order\(id={bad[0]}, note='bad'"):
             sink.write(owner(output=table), rows, 0, 7)
         assert database.rows(f"SELECT * FROM {table}") == []
         sink.write(owner(output=table), [SinkRow(Order(n, "good")) for n in range(7)], 0, 7)

@@ -97,7 +97,9 @@ class TableSink:
                 raise
             key = "" if refused.key is None else f" of the key {shown(refused.key)}"
             said = str(error) if isinstance(error, SamzaError) else f"{self._where}: {error!r}"
-            raise SamzaError(f"{said}. The first row that it does not take is {shown(refused.value)}{key}") from error
+            raise SamzaError(
+                f"{said.rstrip('.')}. The first row that it does not take is {shown(refused.value)}{key}"
+            ) from error
 
     def _write(self, owner: SinkOwner, rows: Sequence[SinkRow], position: int, following: int) -> None:
         put, gone = self._changes(rows)
