@@ -80,18 +80,12 @@ def cells(number: int) -> tuple[int, str, int, float, dt.datetime, str | None]:
 
 def columns_of_records(some: Sequence[Any]) -> list[list[Any]]:
     """Return the columns of records that have a time, as one writes it by hand."""
-    return [
-        [one.id for one in some],
-        [one.customer for one in some],
-        [one.cents for one in some],
-        [one.rate for one in some],
-        [one.at for one in some],
-        [one.note for one in some],
-    ]
+    *columns, notes = columns_of_untimed(some)
+    return [*columns, [one.at for one in some], notes]
 
 
-def columns_of_untimed(some: Sequence[Untimed]) -> list[list[Any]]:
-    """Return the columns of records without a time, as one writes it by hand."""
+def columns_of_untimed(some: Sequence[Any]) -> list[list[Any]]:
+    """Return the columns of records but for their time, as one writes it by hand."""
     return [
         [one.id for one in some],
         [one.customer for one in some],

@@ -12,7 +12,7 @@ from runtime.ports.connectors import ConnectedSink, PulledSource, PushedSource, 
 from runtime.ports.streams import StreamConfig
 from runtime.systems.connectors.inbox import inbox_of, notes_of, positions_of
 from runtime.systems.connectors.outbox import outbox_of
-from runtime.systems.connectors.schemes import connected_sink, connected_source, is_connected
+from runtime.systems.connectors.schemes import connected_at
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.systems.kafka.needs import BoundTopic
 
@@ -30,6 +30,9 @@ def on_cluster(plan: Plan, bound: Mapping[str, object], bootstrap: str) -> tuple
     >>> plan, beside = on_cluster(Plan(app="shop", streams=streams), bound, "host:9092")
     >>> [stream.name for stream in plan.streams], [(one.name, one.role) for one in beside["out"]]
     (['orders', 'out'], [('shop.outbox.out...', 'outbox')])
+    >>> _, beside = on_cluster(Plan(app="shop", streams=streams), {"in": "sqlite:///shop.db?table=orders"}, "host:9092")
+    >>> [one.name for one in beside["in"]]
+    ['shop.inbox.in...', 'shop.inbox.in....position']
     """
     names = {stream: name for stream, what in bound.items() if (name := _named(what, bootstrap)) is not None}
     streams = tuple(replace(one, name=names.get(one.name, one.name)) for one in plan.streams)
@@ -45,9 +48,7 @@ def _named(what: object, bootstrap: str) -> str | None:
 
 
 def _beside(app: str, stream: StreamPlan, what: object) -> Iterator[BoundTopic]:
-    place: object = what
-    if is_connected(what):
-        place = connected_sink(what) if stream.written_by else connected_source(what)
+    place = connected_at(what, bool(stream.written_by))
     taken_in = StreamConfig(partitions=stream.partitions or 1)
     if isinstance(place, PulledSource):
         inbox = inbox_of(app, stream.name, place.name)

@@ -26,7 +26,7 @@ from runtime.opening.opening import Share
 from runtime.ports.connectors import ConnectedSource, DeliveredSink, PulledSource, PushedSource
 from runtime.queries.state_requests import StateAnswer, StateRequest
 from runtime.systems.connectors.outbox import outbox_of
-from runtime.systems.connectors.schemes import connected_sink, connected_source, is_connected
+from runtime.systems.connectors.schemes import connected_at, is_connected
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic, topic_of
 
 # A plan with its bindings, or the metrics of thousands of tasks, are far beyond the 64 KiB that asyncio lets a line
@@ -303,17 +303,11 @@ def shared_out(graph: Graph, bind: Mapping[str, object]) -> tuple[dict[str, str 
     for what containers can't open.
     """
     written = {output.stream for spec in graph.specs.values() for output in spec.outputs}
-    opened = {stream: _opened(what, stream in written) for stream, what in bind.items()}
+    opened = {stream: connected_at(what, stream in written) for stream, what in bind.items()}
     sinks = {stream: sink for stream, sink in opened.items() if stream in written and isinstance(sink, DeliveredSink)}
     pushed = {stream for stream, source in opened.items() if isinstance(source, PushedSource)}
     bound = places(graph, {stream: what for stream, what in {**bind, **sinks}.items() if stream not in pushed})
     return bound, {**bound, **{stream: bind[stream] for stream in (*sinks, *pushed)}}
-
-
-def _opened(what: object, is_written: bool) -> object:
-    if not is_connected(what):
-        return what
-    return connected_sink(what) if is_written else connected_source(what)
 
 
 def _paths(graph: Graph, bind: Mapping[str, object]) -> dict[str, str]:

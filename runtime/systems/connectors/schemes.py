@@ -43,6 +43,17 @@ def connected_sink(url: str) -> ConnectedSink | None:
     return _connected(url, lambda scheme: scheme.sink, "writes")
 
 
+def connected_at(what: object, writes: bool) -> object:
+    """Return the sink or source behind a URL, and anything else that is bound as it is; raises SamzaError.
+
+    >>> connected_at("orders.jsonl", writes=True), connected_at("sqlite:///shop.db?table=sold", writes=True).name
+    ('orders.jsonl', 'sqlite:...shop.db#sold')
+    """
+    if not is_connected(what):
+        return what
+    return connected_sink(what) if writes else connected_source(what)
+
+
 def _connected(url: str, side: Callable[[Scheme], Callable[[str], C] | None], does: str) -> C | None:
     scheme = scheme_of(url)
     if scheme is None:
@@ -266,9 +277,7 @@ def promise_of(what: object, writes: bool) -> str:
     >>> promise_of("orders.jsonl", writes=True)
     'orders.jsonl (exactly once: cut back to the last commit after a crash)'
     """
-    connected: object = what
-    if is_connected(what):
-        connected = connected_sink(what) if writes else connected_source(what)
+    connected = connected_at(what, writes)
     if isinstance(connected, ConnectedSink | AnySource):
         return f"{connected.name} ({connected.promise})"
     promise = TransactionalSink.promise if writes else ConnectedSource.promise

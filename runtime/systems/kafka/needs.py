@@ -115,8 +115,9 @@ def needs_of(
     Streams that are `bound` need what is said there in their place.
     """
     cluster.check_app(plan.app)
-    streams = [_topic_of(stream) for stream in plan.streams if stream.name not in bound]
     in_place = [topic for topics in bound.values() for topic in topics]
+    plan = msgspec.structs.replace(plan, streams=tuple(stream for stream in plan.streams if stream.name not in bound))
+    streams = [_topic_of(stream) for stream in plan.streams]
     streams += [_made(topic.name, topic.role, topic.config) for topic in in_place if topic.config is not None]
     changelog = Changelog("")
     tables = TABLE_CONFIGS | SEGMENTS
@@ -134,7 +135,7 @@ def needs_of(
         streams.append(NeededTopic(plan.options.metrics_to, "metrics", 1, configs_of(METRICS_CONFIG)))
     own.append(NeededTopic(ledger_of(plan.app), "checkpoints", 1, configs_of(TABLE) | tables | LARGE))
     own.append(NeededTopic(cluster.registry, "registry", 1, configs_of(TABLE) | TABLE_CONFIGS))
-    return Needs(plan.app, principal, (*streams, *own), tuple(_rights(plan, cluster, bound)))
+    return Needs(plan.app, principal, (*streams, *own), tuple(_rights(plan, cluster, in_place)))
 
 
 def _topic_of(stream: StreamPlan) -> NeededTopic:
@@ -159,17 +160,15 @@ _WRITING = ("Write", "Read", "Describe", "DescribeConfigs")
 """What a run may do with what it writes. Read as well: it looks where its outputs end, and whether they were ended."""
 
 
-def _rights(plan: Plan, cluster: KafkaCluster, bound: Mapping[str, Sequence[BoundTopic]]) -> Iterator[NeededRight]:
+def _rights(plan: Plan, cluster: KafkaCluster, in_place: Sequence[BoundTopic]) -> Iterator[NeededRight]:
     everything = ("Read", "Write", "Create", "Delete", "Describe", "DescribeConfigs")
-    for topic in (topic for topics in bound.values() for topic in topics):
+    for topic in in_place:
         is_beginning = topic.config is None
         yield NeededRight("topic", topic.name, is_beginning, everything)
         if is_beginning:
             # Whoever takes in writes under the name of its notes.
             yield NeededRight("transactional-id", topic.name, True, ("Write", "Describe"))
     for stream in plan.streams:
-        if stream.name in bound:
-            continue
         if stream.role in ("input", "table"):
             found = _PLAIN.match(stream.name)
             assert found is not None, "an empty beginning matches as well"

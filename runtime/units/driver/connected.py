@@ -27,7 +27,7 @@ from runtime.run.run import open_environment
 from runtime.systems.connectors.inbox import PulledInput
 from runtime.systems.connectors.outbox import Outbox
 from runtime.systems.connectors.reading import AT_ONCE, PolledSource
-from runtime.systems.connectors.schemes import connected_sink, connected_source, is_connected
+from runtime.systems.connectors.schemes import connected_at, is_connected
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.systems.memory.lists import ListSource
 
@@ -52,11 +52,11 @@ class Connected:
         reads = {spec.stream for spec in graph.inputs.values()}
         for stream, what in bind.items():
             if stream in reads:
-                source = connected_source(what) if is_connected(what) else what
+                source = connected_at(what, writes=False)
                 if isinstance(source, AnySource):
                     self._sources[stream] = _bounded(stream, source)
             else:
-                sink = connected_sink(what) if is_connected(what) else what
+                sink = connected_at(what, writes=True)
                 if isinstance(sink, ConnectedSink):
                     self._sinks[stream] = _delivered(stream, sink, on_brokers)
 
