@@ -67,8 +67,7 @@ class QueriedState:
         commits that have processed what lies before and all that came of it; raises SamzaError where none come within
         `timeout_ms`, and where to wait would hold up an event loop, and PlanError for a stream that is not read.
         """
-        if at_least is not None:
-            self._query.wait_for(at_least, timeout_ms)
+        self._query.wait_for(at_least, timeout_ms)
         snapshot = self._query.held()
         try:
             return self.in_snapshot(snapshot, key, default)
@@ -242,6 +241,8 @@ class StateQuery:
 
     def wait_for(self, at_least: Mapping[str, int] | None, timeout_ms: Duration) -> None:
         """Wait for the commit that has processed these streams up to an offset; raises SamzaError where none comes."""
+        if not at_least:  # as most often: it is a part of each read
+            return
         for _ in self.waits(at_least, timeout_ms, here):
             from asyncio import get_running_loop
 

@@ -13,14 +13,15 @@ from typing import Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from runtime.systems.kafka.broker.jars import CHOICE as BROKER
 from samza_dsl.settings.quantities import UNITS, quantity_of, units_of
 
 # Invariant: an unknown key is an error wherever it is said, so that a mistyped one never goes unheeded.
 FILE, PYPROJECT, TOOL = "samza-dsl.toml", "pyproject.toml", "samza-dsl"
 PREFIX = "SAMZA_DSL_"
 APPS, KAFKA = "apps", "kafka"
-OF_KAFKA = f"{PREFIX}{KAFKA.upper()}_"
+BROKER = f"{PREFIX}{KAFKA.upper()}"
+"""The variable that says which broker `kafka start` starts: no setting, and known by itself, as its module is slow."""
+OF_KAFKA = f"{BROKER}_"
 """The beginning of the variables that say options of Kafka's clients."""
 SECRET = re.compile(r"(.*_)?(password|secret|token)")
 FROM_FILE = "_file"

@@ -197,7 +197,7 @@ class ParquetSink(Sink):
         def made(records: list[object]) -> list[object]:
             if columns is not None and len(records) >= FEW:
                 with suppress(UnlikeDeclared):
-                    return [*batches_of(columns, records)]
+                    return batches_of(columns, records)
             return list(map(serde.encode, records))
 
         return None if columns is None else made
