@@ -277,8 +277,8 @@ def test_a_secret_in_a_url_is_shown_nowhere(call, shouting, write, monkeypatch, 
     results = [call("plan", "shouting.py"), call("config", "shouting.py")]
     monkeypatch.setattr(run, "served", lambda app, request: logging.getLogger("x").error("can't reach %s", url))
     results.append(call("run", "shouting.py", "--until-now", *said))
-    for told in results:
-        assert "hunter" not in told.output + told.stderr
+    for shown_by in results:
+        assert "hunter" not in shown_by.output + shown_by.stderr
     if by == "file":
         assert "(hidden)" in results[1].stdout
 
