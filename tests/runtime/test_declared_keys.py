@@ -79,10 +79,10 @@ def test_one_that_a_former_version_wrote_meets_the_policy_of_who_reads_it(tmp_pa
     def written(keys, key):
         return keys.serde.encode(key)
 
+    produce("in", [1, 2, 3], data=tmp_path)
     with monkeypatch.context() as former:
         former.setattr(KeySerde, "_held", written)
         with pytest.raises(OperatorFailure, match=r"partition_by 'by' at .* on the key of declared-by/"):
-            produce("in", [1, 2, 3], data=tmp_path)
             application(int, 7, "8", [], fail).run(tmp_path, until_now=True)
     seen = []
     application(int, 7, "8", seen, skip).run(tmp_path, until_now=True)
