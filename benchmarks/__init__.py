@@ -11,6 +11,7 @@ from benchmarks.into_parquet import (
     CalledIntoParquet,
     DataclassesIntoParquet,
     DictsIntoParquet,
+    PartsIntoParquet,
     StructsIntoParquet,
     UntimedIntoParquet,
 )
@@ -71,6 +72,7 @@ KINDS: tuple[type[Workload], ...] = (
     DictsIntoParquet,
     DataclassesIntoParquet,
     CalledIntoParquet,
+    PartsIntoParquet,
     StatelessOnSpark,
     ParquetOnSpark,
     KeyedOnSpark,

@@ -60,6 +60,34 @@ class Untimed(msgspec.Struct):
     note: str | None
 
 
+class Place(msgspec.Struct):
+    """A record within a row."""
+
+    city: str
+    street: str | None
+
+
+class Parcel(msgspec.Struct):
+    """A row with a list, a record, and bytes."""
+
+    id: int
+    customer: str
+    labels: list[str]
+    place: Place
+    code: bytes
+
+
+PARCELS = pa.schema(
+    {
+        "id": pa.int64(),
+        "customer": pa.string(),
+        "labels": pa.list_(pa.string()),
+        "place": pa.struct({"city": pa.string(), "street": pa.string()}),
+        "code": pa.binary(),
+    }
+)
+
+
 @dataclass
 class PaymentData:
     """A row as a dataclass."""
@@ -104,6 +132,17 @@ def columns_of_dicts(some: Sequence[dict[str, Any]]) -> list[list[Any]]:
         [one["rate"] for one in some],
         [one["at"] for one in some],
         [one["note"] for one in some],
+    ]
+
+
+def columns_of_parcels(some: Sequence[Parcel]) -> list[list[Any]]:
+    """Return the columns of records that have parts, as one writes it by hand."""
+    return [
+        [one.id for one in some],
+        [one.customer for one in some],
+        [one.labels for one in some],
+        [{"city": one.place.city, "street": one.place.street} for one in some],
+        [one.code for one in some],
     ]
 
 
@@ -239,16 +278,46 @@ class CalledIntoParquet(StructsIntoParquet):
         quick_scale=0.004,
         bar=1.11,
     )
+    function: ClassVar[Callable[[Any], object]] = staticmethod(discounted)
 
     def baseline(self) -> Path:
         for start in range(0, len(self.values), ROWS):
-            some = [*map(discounted, self.values[start : start + ROWS])]
+            some = [*map(self.function, self.values[start : start + ROWS])]
             write_by_hand(self.folder, self.columns(some), self.schema, start)
         return self.folder
 
     def ours(self) -> Path:
         app = App("payments", Options(commit_interval_ms=600_000))
-        app.input("payments", value=Payment).map(discounted).send_to(app.output("discounted", value=self.kind))
-        bind = {"payments": ListSource(self.values), "discounted": self.folder / "discounted.parquet"}
+        app.input("rows", value=self.kind).map(self.function).send_to(app.output("written", value=self.kind))
+        bind = {"rows": ListSource(self.values), "written": self.folder / "written.parquet"}
         run_blocking(app.pipeline(), MemoryEnvironment(), RunSettings(bind=bind, levers=self.levers))
-        return self.folder / "discounted.parquet"
+        return self.folder / "written.parquet"
+
+
+def labelled(parcel: Parcel) -> Parcel:
+    """Return the parcel that is to be written; it is called, as it is more than an expression."""
+    labels = [*parcel.labels]
+    if parcel.id % 2:
+        labels.append("odd")
+    return Parcel(parcel.id, parcel.customer, labels, parcel.place, parcel.code)
+
+
+class PartsIntoParquet(CalledIntoParquet):
+    """The same of rows that have parts."""
+
+    description = Description(
+        name="B34-parts",
+        title="the same, Structs with a list, a record and bytes",
+        messages=300_000,
+        quick_scale=0.006,
+        bar=1.11,
+    )
+    kind = Parcel
+    columns = staticmethod(columns_of_parcels)
+    schema = PARCELS
+    function = staticmethod(labelled)
+
+    def made(self, messages: int) -> Iterator[object]:
+        for number in range(messages):
+            place = Place(f"city {number % 97}", None if number % 3 else f"street {number % 997}")
+            yield Parcel(number, f"customer {number % 997}", ["a", f"label {number % 7}"], place, b"%d" % number)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import lru_cache
 from itertools import chain, islice
 from operator import attrgetter
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_type_hints
 
 import msgspec
 from msgspec import inspect
@@ -93,39 +93,50 @@ class OwnValues:
                     group[key] = [*islice(parts, len(found))]
 
 
-def keeper_of(kind: object, encode: Callable[[Any], object]) -> Callable[[Any], object] | None:
+Keep = Callable[[Any], Any]
+
+
+class KeptPart(NamedTuple):
+    """A way to keep a part of a value as it is now, which raises Unkept for what is not as its type says."""
+
+    keep: Keep
+    is_same: bool
+    """Whether it only looks, and returns the part itself, which nobody can change."""
+
+
+class Unkept(Exception):
+    """A value, or its type, has parts of which nobody knows whether they can be changed."""
+
+
+def keeper_of(kind: object, encode: Keep) -> Keep | None:
     """Return what keeps a value of a type as it is now, in less time than its bytes take and are read in.
 
-    That is the value itself where nobody can change it, and else a copy. What may have other parts that can be changed,
-    than a copy has its own, is encoded at once. None for types of which nothing else can be kept.
+    That is the value itself where nobody can change it, and else a copy, down to what can't be changed. What is not as
+    its type says is encoded at once. None for types of which nothing else can be kept.
 
     >>> class Trip(msgspec.Struct):
     ...     km: float
-    >>> keep, trip = keeper_of(Trip, repr), Trip(1.0)
+    ...     stops: list[str] = []
+    >>> keep, trip = keeper_of(Trip, repr), Trip(1.0, ["Ulm"])
     >>> kept = keep(trip)
-    >>> kept == trip, kept is trip, keep("else"), keeper_of(list[int], repr)
-    (True, False, "'else'", None)
+    >>> trip.stops.append("Bonn")
+    >>> kept.stops, keep("else"), keeper_of(list[int], repr)
+    (['Ulm'], "'else'", None)
     """
     try:
         info = inspect.type_info(kind)
     except TypeError:  # a type that msgspec does not know: it is for a serde of the user's
         return None
     if isinstance(info, inspect.AnyType):
-        return _dict_keeper(encode, of_scalars=False)
-    if isinstance(info, inspect.DictType):
-        is_scalar = _is_scalar(info.value_type)
-        of_any = isinstance(info.value_type, inspect.AnyType)
-        return _dict_keeper(encode, is_scalar) if is_scalar or of_any else None
-    fields = [*getattr(info, "fields", ())]
-    if not fields or not all(_is_scalar(field.type) for field in fields):
+        return _any_dict_keeper(encode)
+    if isinstance(info, inspect.DictType) and isinstance(info.value_type, inspect.AnyType):
+        return _any_dict_keeper(encode)
+    if not isinstance(info, inspect.DictType | inspect.TypedDictType) and getattr(info, "cls", None) is not kind:
         return None
-    if isinstance(info, inspect.TypedDictType):
-        return _dict_keeper(encode, of_scalars=True)
-    if isinstance(info, inspect.StructType) and info.cls is kind:
-        return _struct_keeper(info.cls, encode)
-    if isinstance(info, inspect.DataclassType) and info.cls is kind:
-        return _dataclass_keeper(info.cls, [field.name for field in fields], encode)
-    return None
+    try:
+        return _known_part(info, (), encode).keep
+    except Unkept:
+        return None
 
 
 _UNCHANGEABLE = (
@@ -139,51 +150,160 @@ _UNCHANGEABLE = (
     inspect.TimeType,
     inspect.TimeDeltaType,
     inspect.DecimalType,
+    inspect.EnumType,
+    inspect.LiteralType,
 )
 """What msgspec calls types of whose values none can be changed, whatever it takes for one: bytes may be a bytearray."""
 
 
-def _is_scalar(info: inspect.Type) -> bool:
-    kinds = info.types if isinstance(info, inspect.UnionType) else (info,)
-    return all(isinstance(one, _UNCHANGEABLE) for one in kinds)
+def _part_of(info: inspect.Type, within: tuple[type, ...]) -> KeptPart | None:
+    """Return what keeps a part of records `within` which it lies; None where nobody can change one. Raises Unkept."""
+    among = info.types if isinstance(info, inspect.UnionType) else (info,)
+    kinds = [one.type if isinstance(one, inspect.Metadata) else one for one in among]
+    kinds = [one for one in kinds if not isinstance(one, inspect.NoneType)]
+    if all(isinstance(one, _UNCHANGEABLE) for one in kinds):
+        return None
+    if len(kinds) > 1:
+        raise Unkept
+    part = _known_part(kinds[0], within, _unkept)
+    if len(among) == 1:
+        return part
+    keep = part.keep
+    return KeptPart(lambda value: None if value is None else keep(value), part.is_same)
 
 
-def _dict_keeper(encode: Callable[[Any], object], of_scalars: bool) -> Callable[[Any], object]:
-    if of_scalars:
-        return lambda value: value.copy() if type(value) is dict else encode(value)
-    are_scalars = (SCALARS | {dt.datetime}).issuperset
+def _unkept(value: object) -> object:
+    raise Unkept
+
+
+def _known_part(info: inspect.Type, within: tuple[type, ...], other: Keep) -> KeptPart:
+    """Return what keeps a value of a type that is no union; what is not as the type says is for `other`."""
+    if isinstance(info, inspect.BytesType):
+        return KeptPart(_bytes, True)
+    if isinstance(info, inspect.ListType | inspect.VarTupleType):
+        return KeptPart(_list_keeper(_part_of(info.item_type, within)), False)
+    if isinstance(info, inspect.DictType) and _part_of(info.key_type, within) is None:
+        return KeptPart(_dict_keeper(_part_of(info.value_type, within), other), False)
+    if isinstance(info, inspect.TypedDictType):
+        parts = {field.encode_name: _part_of(field.type, within) for field in info.fields}
+        return KeptPart(
+            _named_keeper({name: part.keep for name, part in parts.items() if part is not None}, other), False
+        )
+    if isinstance(info, inspect.StructType | inspect.DataclassType) and info.cls not in within:
+        inner = (*within, info.cls)
+        found = {field.name: part for field in info.fields if (part := _part_of(field.type, inner)) is not None}
+        if isinstance(info, inspect.StructType):
+            return _struct_part(info.cls, found, other)
+        return _dataclass_part(info.cls, [field.name for field in info.fields], found, other)
+    raise Unkept
+
+
+def _bytes(value: Any) -> bytes:
+    if type(value) is not bytes:  # a bytearray, which can be changed, is taken for bytes
+        raise Unkept
+    return value
+
+
+def _list_keeper(item: KeptPart | None) -> Keep:
+    keep, is_same = (None, True) if item is None else item
+
+    def kept(value: Any) -> object:
+        kind = type(value)
+        if kind is not list and kind is not tuple:
+            raise Unkept
+        if keep is None:
+            return value[:]
+        found = [*map(keep, value)]
+        return value if is_same and kind is tuple else found
+
+    return kept
+
+
+def _dict_keeper(item: KeptPart | None, other: Keep) -> Keep:
+    if item is None:
+        return lambda value: value.copy() if type(value) is dict else other(value)
+    keep = item.keep
+
+    def kept(value: Any) -> object:
+        try:
+            return {key: keep(one) for key, one in value.items()} if type(value) is dict else other(value)
+        except Unkept:
+            return other(value)
+
+    return kept
+
+
+def _named_keeper(parts: Mapping[str, Keep], other: Keep) -> Keep:
+    if not parts:
+        return lambda value: value.copy() if type(value) is dict else other(value)
+
+    def kept(value: Any) -> object:
+        try:
+            return _with_parts(value.copy(), parts) if type(value) is dict else other(value)
+        except Unkept:
+            return other(value)
+
+    return kept
+
+
+def _with_parts(copy: dict[str, Any], parts: Mapping[str, Keep]) -> dict[str, Any]:
+    for name in parts.keys() & copy.keys():
+        copy[name] = parts[name](copy[name])
+    return copy
+
+
+def _any_dict_keeper(encode: Keep) -> Keep:
+    are_scalars = (SCALARS | {dt.datetime, bytes}).issuperset
     return lambda value: (
         value.copy() if type(value) is dict and are_scalars(map(type, value.values())) else encode(value)
     )
 
 
-def _struct_keeper(kind: type[msgspec.Struct], encode: Callable[[Any], object]) -> Callable[[Any], object]:
-    if kind.__struct_config__.frozen:
-        return lambda value: value if type(value) is kind else encode(value)
-    copy = msgspec.Struct.__copy__  # type: ignore[attr-defined]
-    return lambda value: copy(value) if type(value) is kind else encode(value)
+def _struct_part(kind: type[msgspec.Struct], parts: Mapping[str, KeptPart], other: Keep) -> KeptPart:
+    is_frozen = kind.__struct_config__.frozen
+    is_same = bool(is_frozen) and all(part.is_same for part in parts.values())
+    set_it = "change(copy, {0!r}, {1})" if is_frozen else "copy.{0} = {1}"
+    lines = ["copy = value" if is_same else "copy = copied(value)"]
+    for number, (name, part) in enumerate(parts.items()):
+        kept = f"keeps[{number}](value.{name})"
+        lines.append(kept if part.is_same else set_it.format(name, kept))
+    return KeptPart(_record_keeper(kind, lines, parts, other), is_same)
 
 
-def _dataclass_keeper(kind: type, names: list[str], encode: Callable[[Any], object]) -> Callable[[Any], object] | None:
-    parts = "".join(f"; copy.{name} = value.{name}" for name in names)
-    if any("__setattr__" in vars(base) for base in kind.__mro__[:-1]):  # as where it is frozen
-        if not kind.__dictoffset__ or any(vars(base).get("__slots__") for base in kind.__mro__):
-            return None
-        parts = "; vars(copy).update(vars(value))"
-    lines = [
+def _dataclass_part(kind: type, names: list[str], parts: Mapping[str, KeptPart], other: Keep) -> KeptPart:
+    has_own = any("__setattr__" in vars(base) for base in kind.__mro__[:-1])  # as where it is frozen
+    set_it = "set_as_object(copy, {0!r}, {1})" if has_own else "copy.{0} = {1}"
+    keeps = {name: f"keeps[{number}](value.{name})" for number, name in enumerate(parts)}
+    # Written out it takes a fifth of what the copy module does.
+    lines = ["copy = new(kind)", *(set_it.format(name, keeps.get(name, f"value.{name}")) for name in names)]
+    return KeptPart(_record_keeper(kind, lines, parts, other), False)
+
+
+def _record_keeper(kind: type, lines: Sequence[str], parts: Mapping[str, KeptPart], other: Keep) -> Keep:
+    """Return what keeps a record as lines say that make the `copy` which is kept."""
+    namespace: dict[str, Any] = {
+        "kind": kind,
+        "other": other,
+        "copied": msgspec.Struct.__copy__,  # type: ignore[attr-defined]
+        "new": object.__new__,
+        "change": msgspec.structs.force_setattr,
+        "set_as_object": object.__setattr__,
+        "Unkept": Unkept,
+        "keeps": [part.keep for part in parts.values()],
+    }
+    source = [
         "def keep(value):",
         "    if type(value) is not kind:",
-        "        return encode(value)",
+        "        return other(value)",
         "    try:",
-        f"        copy = new(kind){parts}",
+        *(f"        {line}" for line in lines),
         "        return copy",
-        "    except AttributeError:  # a field that was never set",
-        "        return encode(value)",
+        "    except (AttributeError, Unkept):  # a field that was never set, or is not as its type says",
+        "        return other(value)",
     ]
-    namespace: dict[str, Any] = {"kind": kind, "encode": encode, "new": object.__new__}
-    # The names are those of attributes. Written out it takes a fifth of what the copy module does.
-    exec("\n".join(lines), namespace)
-    found: Callable[[Any], object] = namespace["keep"]
+    # The names are those of attributes.
+    exec("\n".join(source), namespace)
+    found: Keep = namespace["keep"]
     return found
 
 
@@ -283,7 +403,7 @@ def are_unchangeable(values: list[Any], kinds: set[type] | None = None) -> bool:
     >>> are_unchangeable([(1, "a"), (2, None)]), are_unchangeable([(1, []), (2, [])])
     (True, False)
     """
-    # Part by part over the whole column, as `is_plain` is for one value: there may be many.
+    # KeptPart by part over the whole column, as `is_plain` is for one value: there may be many.
     kinds = {*map(type, values)} if kinds is None else kinds
     for kind in kinds - SCALARS:
         of_kind = _of_kind(values, kind, kinds)

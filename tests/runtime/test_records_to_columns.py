@@ -75,14 +75,6 @@ class Number(enum.IntEnum):
     ONE = 1
 
 
-class Sparse(msgspec.Struct, omit_defaults=True):
-    number: int = 0
-
-
-class WithSparse(msgspec.Struct):
-    within: Sparse
-
-
 TIMES = st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2200, 1, 1))
 INSTANTS = st.datetimes(
     dt.datetime(1900, 1, 1),
@@ -139,6 +131,64 @@ odd = st.sampled_from(
         Inner(1),
     ]
 )
+
+
+class Point(msgspec.Struct, omit_defaults=True):
+    x: float = 0.0
+    name: str = "origin"
+
+
+class Frozen(msgspec.Struct, frozen=True):
+    number: int
+    raw: bytes = b""
+
+
+@dataclasses.dataclass
+class Stop:
+    name: str
+    at: dt.datetime | None
+    points: list[Point]
+
+
+class Parts(msgspec.Struct, rename={"tags": "labels"}):
+    id: int
+    tags: list[str]
+    marks: tuple[int, ...]
+    counts: dict[str, int]
+    raw: bytes = b""
+    maybe: list[float] | None = None
+    grid: list[list[int]] = []
+    points: list[Point] = []
+    frozen: Frozen | None = None
+    stops: dict[str, Stop] = {}
+    by_number: dict[int, list[str | None]] | None = None
+    times: list[dt.datetime] = []
+    days: list[dt.date | None] = []
+
+
+class Counted(TypedDict):
+    name: str
+    numbers: list[int]
+    inner: Inner | None
+
+
+@dataclasses.dataclass
+class Deep:
+    parts: Parts | None
+    more: list[Parts]
+
+
+class Node(msgspec.Struct):
+    name: str
+    children: list["Node"] = []
+
+
+class Marked(msgspec.Struct):
+    marks: set[str]
+
+
+class Few(msgspec.Struct):
+    tags: Annotated[list[str], msgspec.Meta(max_length=2)]
 
 
 def written(path, kind, pieces, by_columns, monkeypatch):
@@ -261,9 +311,83 @@ datas = st.builds(
 )
 
 
+points = st.builds(Point, st.sampled_from([0.0, 1.5, 2]), st.sampled_from(["origin", "here"]))
+frozen = st.builds(Frozen, st.integers(-9, 9), st.binary(max_size=2))
+times = st.lists(TIMES, max_size=2) | st.lists(INSTANTS, max_size=2)
+stops = st.builds(Stop, texts, st.none() | TIMES | INSTANTS, st.lists(points, max_size=2))
+parts = st.builds(
+    Parts,
+    st.integers(0, 9),
+    st.lists(texts, max_size=2),
+    st.lists(st.integers(-9, 9), max_size=2).map(tuple),
+    st.dictionaries(texts, st.integers(-9, 9), max_size=2),
+    st.binary(max_size=2),
+    st.none() | st.lists(st.floats(allow_nan=False) | st.integers(-9, 9), max_size=2),
+    st.lists(st.lists(st.integers(-9, 9), max_size=2), max_size=2),
+    st.lists(points, max_size=2),
+    st.none() | frozen,
+    st.dictionaries(texts, stops, max_size=2),
+    st.none() | st.dictionaries(st.integers(0, 3), st.lists(st.none() | texts, max_size=2), max_size=2),
+    times,
+    st.lists(st.none() | st.dates(), max_size=2),
+)
+odd_fields = st.sampled_from(
+    [
+        ("tags", ("a",)),
+        ("tags", ["a", 1]),
+        ("tags", [Text("a")]),
+        ("tags", ["\ud800"]),
+        ("tags", {"a"}),
+        ("tags", None),
+        ("tags", "ab"),
+        ("marks", [1]),
+        ("marks", (True,)),
+        ("marks", (2**63,)),
+        ("counts", OrderedDict(a=1)),
+        ("counts", {Text("a"): 1}),
+        ("counts", {"a": 1.0}),
+        ("counts", {1: 1}),
+        ("counts", [("a", 1)]),
+        ("raw", bytearray(b"a")),
+        ("maybe", [Float(1.5)]),
+        ("maybe", [None]),
+        ("grid", [[1], (2,), []]),
+        ("grid", [[1], None]),
+        ("points", [{"x": 1.0}]),
+        ("points", [Point(Float(1.0))]),
+        ("points", (Point(),)),
+        ("frozen", {"number": 1}),
+        ("frozen", Frozen(1, bytearray(b"a"))),
+        ("frozen", Inner(1)),
+        ("stops", {"a": None}),
+        ("stops", {"a": {"name": "b", "at": None, "points": []}}),
+        ("by_number", {"1": ["a"]}),
+        ("by_number", {True: ["a"]}),
+        ("times", [dt.datetime(2026, 1, 1), dt.datetime(2026, 1, 1, tzinfo=dt.UTC)]),
+        ("days", [dt.datetime(2026, 1, 1)]),
+    ]
+)
+
+
+@st.composite
+def odd_parts(draw):
+    """Records with parts, one of which has a field of something else, or lacks it."""
+    record = draw(parts)
+    name, value = draw(odd_fields)
+    setattr(record, name, value)
+    return record
+
+
 @pytest.mark.parametrize(
     ("kind", "rows"),
     [
+        (Parts, parts | odd_parts()),
+        (Deep, st.builds(Deep, st.none() | parts, st.lists(parts, max_size=2))),
+        (dict[str, list[int]], st.fixed_dictionaries({"a": st.lists(st.integers(-9, 9)), "b": st.just([])})),
+        (
+            Counted,
+            st.fixed_dictionaries({"name": texts, "numbers": st.lists(st.integers()), "inner": st.none() | inners}),
+        ),
         (Any, alike | loose | st.just({}) | st.sampled_from([{1: 2}, OrderedDict(a=1), {Text("a"): 1}, {"\ud800": 1}])),
         (dict, alike | loose),
         (dict[str, Any], alike | loose),
@@ -297,8 +421,8 @@ def test_a_record_that_changes_later_is_written_as_it_was(tmp_path):
     assert set(table.column("key").to_pylist()) == {"k"}
 
 
-@pytest.mark.parametrize("kind", [Record | None, list[int], WithSparse, int, Doubling, dict[int, int]])
-def test_what_is_more_than_plain_fields_goes_row_by_row(kind):
+@pytest.mark.parametrize("kind", [Record | None, list[int], int, Doubling, dict[int, int], Node, Marked, Few])
+def test_what_is_more_than_fields_and_their_parts_goes_row_by_row(kind):
     assert row_columns(kind) is None
 
 

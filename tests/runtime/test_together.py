@@ -142,6 +142,61 @@ class WithTags(msgspec.Struct):
     text: list[str]
 
 
+class Held(msgspec.Struct):
+    text: list[str]
+
+
+class FrozenHeld(msgspec.Struct, frozen=True):
+    text: bytes | None
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldData:
+    text: list[str] | None
+
+
+class WithRecord(msgspec.Struct):
+    n: int
+    text: Held
+
+
+class WithFrozen(msgspec.Struct, frozen=True):
+    n: int
+    text: FrozenHeld | None
+
+
+class WithMany(msgspec.Struct, frozen=True):
+    n: int
+    text: list[Held] | None
+
+
+@dataclasses.dataclass
+class WithTuple:
+    n: int
+    text: tuple[HeldData, ...]
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class WithDict:
+    n: int
+    text: dict[str, list[str]]
+
+
+class WithTexts(TypedDict):
+    n: int
+    text: list[str] | None
+
+
+WITHIN = {
+    WithRecord: Held,
+    WithFrozen: FrozenHeld,
+    WithMany: lambda text: [Held(text)],
+    WithTuple: lambda text: (HeldData(text),),
+    WithDict: lambda text: {"a": text},
+}
+"""By the kinds whose text lies deeper, what it lies in."""
+
+
 class Keys(TypedDict):
     n: int
     text: str | None
@@ -163,8 +218,9 @@ class Changes:
             return None
         if row.text == "divide":
             raise ZeroDivisionError(str(row.n))
-        fields = {"n": row.n, "text": row.text}
-        made = dict(fields) if self.kind in (Any, dict[str, Any], Keys) else self.kind(**fields)
+        text = WITHIN.get(self.kind, lambda text: text)(row.text)
+        fields = {"n": row.n, "text": text}
+        made = dict(fields) if self.kind in (Any, dict[str, Any], Keys, WithTexts) else self.kind(**fields)
         self.sent.append(made)
         return made
 
@@ -175,7 +231,11 @@ class Changes:
             else:
                 value.n = 99
         text = value["text"] if isinstance(value, dict) else value.text
-        if isinstance(text, list | bytearray) and self.kind in (WithBytes, WithTags, Any, dict[str, Any]):
+        if self.kind in WITHIN:
+            (within,) = [text] if isinstance(text, Held | FrozenHeld) else text.values() if type(text) is dict else text
+            text = within.text if hasattr(within, "text") else within
+        is_declared = self.kind in (WithBytes, WithTags, WithTexts, Any, dict[str, Any], *WITHIN)
+        if isinstance(text, list | bytearray) and is_declared:
             text.extend(b"z" if isinstance(text, bytearray) else ["z"])
 
 
@@ -210,9 +270,12 @@ TEXTS = st.sampled_from(["a", "b", "again", None, "none", "divide", "\ud800", 1,
 TEXTS |= st.builds(list, st.just("xy")) | st.builds(bytearray, st.just(b"ab")) | st.just(b"c")
 NUMBERS = st.integers(0, 9) | st.sampled_from([2**63, -(2**70), 1.5, "1", None])
 KINDS = [Typed, Frozen, Data, FrozenData, SlottedData, WithBytes, WithTags, Keys, dict[str, Any], Any]
+KINDS += [*WITHIN, WithTexts]
 
 
-@pytest.mark.parametrize(("kind", "to"), [*((kind, "parquet") for kind in KINDS), (Typed, "avro"), (Data, "avro")])
+@pytest.mark.parametrize(
+    ("kind", "to"), [*((kind, "parquet") for kind in KINDS), (Typed, "avro"), (Data, "avro"), (WithMany, "avro")]
+)
 @settings(max_examples=examples(60, 1_000))
 @given(
     rows=st.lists(st.builds(Row, NUMBERS, TEXTS), min_size=1, max_size=8)
@@ -232,6 +295,9 @@ def test_what_functions_change_later_is_written_as_it_was_sent(kind, to, rows, o
         failure_by_itself, *found_by_itself, calls_by_itself = called_outcome(*case, together=False)
     if failure is not None and batch_records > 1:  # of several reasons either may be told first
         assert failure_by_itself is not None
+        return
+    # What failed was called for again, each time with what was called before it: what is returned again may differ.
+    if calls != calls_by_itself and any(row.text == "again" for row in rows):
         return
     assert (failure, found) == (failure_by_itself, found_by_itself)
     if failure is None and found[-1] is None and policy is fail:

@@ -9,7 +9,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
@@ -582,7 +582,7 @@ def in_one(batches: Sequence[pa.RecordBatch], kind: object, where: object) -> pa
     with suppress(pa.ArrowException):
         if all(batch.num_columns for batch in batches):
             return pa.concat_tables((pa.Table.from_batches([one]) for one in batches), promote_options="default")
-    return table_of([row for batch in batches for row in batch.to_pylist()], kind, where)
+    return table_of([row for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict")], kind, where)
 
 
 def table_of(values: Sequence[Any], kind: object, where: object) -> pa.Table:
@@ -632,20 +632,100 @@ def _column_of(values: list[Any], info: inspect.Type) -> pa.Array:
 
 
 def _plain_column(values: list[Any], info: inspect.Type) -> pa.Array:
+    if _leaves_out(info):
+        values = [*map(_whole, values)]
     return _column(msgspec.to_builtins(values, builtin_types=OF_ARROW, enc_hook=as_plain), info)
 
 
-def _column(values: list[object], info: inspect.Type) -> pa.Array:
-    column = pa.array(values, type=arrow_type(info))
-    # Arrow would take an instant for the hour that it has in UTC.
-    if (
-        pa.types.is_timestamp(column.type)
-        and len({one.tzinfo is None for one in values if isinstance(one, datetime)}) > 1
-    ):
-        raise ValueError("some have a time zone, and some have none")
-    if pa.types.is_null(column.type) and any(isinstance(kind, inspect.DateTimeType) for kind in alternatives(info)):
-        return column.cast(pa.timestamp("us", "UTC"))
-    return column.cast(pa.timestamp("us", "UTC")) if getattr(column.type, "tz", None) else column
+def _leaves_out(info: inspect.Type, within: tuple[type, ...] = ()) -> bool:
+    """Whether a type has records that are written without what is as they have it by default."""
+    for kind in alternatives(info):
+        parts: Sequence[inspect.Type] = ()
+        if isinstance(kind, inspect.CollectionType):
+            parts = [kind.item_type]
+        elif isinstance(kind, inspect.DictType):
+            parts = [kind.value_type]
+        elif isinstance(kind, inspect.StructType | inspect.DataclassType) and kind.cls not in within:
+            if isinstance(kind, inspect.StructType) and kind.cls.__struct_config__.omit_defaults:
+                return True
+            parts, within = [field.type for field in kind.fields], (*within, kind.cls)
+        if any(_leaves_out(part, within) for part in parts):
+            return True
+    return False
+
+
+def _whole(value: Any) -> Any:
+    """Return a value whose records have all of their fields: a column would have no value for what is left out."""
+    kind = type(value)
+    if kind in (list, tuple, set, frozenset):
+        return [*map(_whole, value)]
+    if isinstance(value, msgspec.Struct):
+        is_by_name = not kind.__struct_config__.array_like
+    else:
+        is_by_name = kind is dict or is_dataclass(value)
+    return {name: _whole(one) for name, one in row_of(value).items()} if is_by_name else value
+
+
+def _column(values: list[Any], info: inspect.Type) -> pa.Array:
+    kind = _type_in(values, info)
+    column = pa.array(values, type=kind)
+    if kind is None and _has_times(column.type):
+        # Arrow would take an instant for the hour that it has in UTC.
+        zones = {zone for value in values for zone in _zones(value, ())}
+        if len({path for path, _ in zones}) < len(zones):
+            raise ValueError(_MIXED)
+        return column.cast(pa.timestamp("us", "UTC")) if getattr(column.type, "tz", None) else column
+    return column
+
+
+_MIXED = "some have a time zone, and some have none"
+
+
+def _type_in(values: Sequence[Any], info: inspect.Type) -> pa.DataType | None:
+    """Return the type of a column of plain values, which say whether times have a zone; None where they must say more.
+
+    Raises ValueError where some times of a field have a zone, and some have none.
+    """
+    known = arrow_type(info)
+    kinds = [kind for kind in alternatives(info) if not isinstance(kind, inspect.NoneType)]
+    if known is not None or len(kinds) != 1:
+        return known
+    kind, some = kinds[0], [value for value in values if value is not None]
+    if isinstance(kind, inspect.DateTimeType):
+        zones = {one.tzinfo is None for one in some if isinstance(one, datetime)}
+        if len(zones) > 1:
+            raise ValueError(_MIXED)
+        return pa.timestamp("us", None if True in zones else "UTC") if _are_all(some, datetime) else None
+    if isinstance(kind, inspect.CollectionType) and _are_all(some, list):
+        item = _type_in([*chain.from_iterable(some)], kind.item_type)
+        return item and pa.list_(item)
+    if isinstance(kind, inspect.DictType) and _are_all(some, dict):
+        key, parts = arrow_type(kind.key_type), [*chain.from_iterable(map(dict.values, some))]
+        value = _type_in(parts, kind.value_type)
+        return key and value and pa.map_(key, value)
+    if isinstance(kind, inspect.StructType | inspect.DataclassType) and _are_all(some, dict):
+        return _struct_type(kind, lambda field: _type_in([one.get(field.encode_name) for one in some], field.type))
+    return None
+
+
+def _are_all(values: Sequence[object], kind: type) -> bool:
+    return all(isinstance(value, kind) for value in values)
+
+
+def _has_times(kind: pa.DataType) -> bool:
+    return pa.types.is_timestamp(kind) or any(_has_times(kind.field(each).type) for each in range(kind.num_fields))
+
+
+def _zones(value: object, path: tuple[object, ...]) -> Iterator[tuple[tuple[object, ...], bool]]:
+    """Yield where times lie in a value, and whether they have a zone there."""
+    if isinstance(value, datetime):
+        yield path, value.tzinfo is not None
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            yield from _zones(one, (*path, name))
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _zones(one, (*path, ...))
 
 
 _SCALARS: dict[type[inspect.Type], pa.DataType] = {
@@ -678,12 +758,14 @@ def arrow_type(info: inspect.Type) -> pa.DataType | None:
         key, value = arrow_type(kind.key_type), arrow_type(kind.value_type)
         return key and value and pa.map_(key, value)
     if isinstance(kind, inspect.StructType | inspect.DataclassType):
-        return _struct_type(kind)
+        return _struct_type(kind, lambda field: arrow_type(field.type))
     return _SCALARS.get(type(kind))
 
 
-def _struct_type(kind: inspect.StructType | inspect.DataclassType) -> pa.DataType | None:
-    fields = [(each.encode_name, arrow_type(each.type)) for each in kind.fields]
+def _struct_type(
+    kind: inspect.StructType | inspect.DataclassType, of_field: Callable[[inspect.Field], pa.DataType | None]
+) -> pa.DataType | None:
+    fields = [(each.encode_name, of_field(each)) for each in kind.fields]
     if not fields or getattr(kind, "tag", None) is not None or any(each is None for _, each in fields):
         return None
     return pa.struct(fields)

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import accumulate, chain, count
 from keyword import iskeyword
 from typing import Annotated, Any, NamedTuple, TypeAlias, cast
 
@@ -14,6 +15,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import inspect
 
+from runtime.encoding.formats.rows import alternatives, fields_wanted
 from runtime.encoding.record_types import fields_of, is_pydantic, is_record
 
 _PLAIN = {
@@ -37,6 +39,23 @@ class PlainField(NamedTuple):
     column: str
     type: str
     optional: bool
+
+    def array(self, column: Sequence[Any]) -> pa.Array:
+        """Return values as a column; raises UnlikeDeclared."""
+        try:
+            _pack(column)  # which takes no value of a subclass, as it takes none in a row
+        except (TypeError, OverflowError, ValueError) as error:
+            raise UnlikeDeclared from error
+        for kind, held in _HELD[self.type]:
+            declared = list[held | None] if self.optional else list[held]  # type: ignore[valid-type]
+            # What msgspec takes here, it takes of a row's bytes, and makes the same of it, in one call for the column.
+            with suppress(msgspec.ValidationError):
+                values = msgspec.convert(column, declared, builtin_types=(bytes,))
+                try:
+                    return _of_declared(values, kind, self.optional)
+                except (pa.ArrowException, OverflowError, ValueError):  # an int too large, or text that is none
+                    break
+        raise UnlikeDeclared
 
 
 def values_in(table: pa.RecordBatch | pa.Table, kind: object) -> list[Any] | None:
@@ -93,12 +112,8 @@ def _fields_of(kind: object) -> tuple[PlainField, ...] | None:
         return None
     if len(kind.__match_args__) != len(info.fields) or not info.fields:
         return None
-    fields = [_plain_field(field) for field in info.fields]
+    fields = [_plain(field.encode_name, field.type) for field in info.fields]
     return None if None in fields else tuple(field for field in fields if field is not None)
-
-
-def _plain_field(field: inspect.Field) -> PlainField | None:
-    return _plain(field.encode_name, field.type)
 
 
 def _plain(column: str, info: inspect.Type) -> PlainField | None:
@@ -142,16 +157,26 @@ AT_ONCE = 8_192
 
 
 class RecordColumns(NamedTuple):
-    """The fields of a Struct or dataclass, each plain or such a record itself, by which records become columns."""
+    """The fields of a Struct or dataclass, by which records become columns, or None as well where they are a field."""
 
     kind: type
     attributes: tuple[str, ...]
     names: tuple[str, ...]
-    fields: tuple[PlainField | RecordColumns, ...]
+    fields: tuple[FieldColumns, ...]
+    optional: bool = False
 
     def batch(self, records: Sequence[Any]) -> pa.RecordBatch:
         """Return records as columns; raises UnlikeDeclared where one holds something else."""
         return pa.RecordBatch.from_arrays(self._arrays(records), names=[*self.names])
+
+    def array(self, column: Sequence[Any]) -> pa.Array:
+        """Return the records of a field as its column; raises UnlikeDeclared."""
+        some = [record for record in column if record is not None] if self.optional else column
+        array = pa.StructArray.from_arrays(self._arrays(some), names=[*self.names])
+        if len(some) == len(column):
+            return array
+        places = count()
+        return array.take(pa.array([None if record is None else next(places) for record in column], pa.int64()))
 
     def _arrays(self, records: Sequence[Any]) -> list[pa.Array]:
         if [*map(type, records)].count(self.kind) < len(records):
@@ -160,20 +185,44 @@ class RecordColumns(NamedTuple):
             columns = _getter(self.attributes)(records)
         except AttributeError as error:  # a field that was never set
             raise UnlikeDeclared from error
-        return [
-            pa.StructArray.from_arrays(field._arrays(column), names=[*field.names])
-            if isinstance(field, RecordColumns)
-            else _array(field, column)
-            for field, column in zip(self.fields, columns, strict=True)
-        ]
+        return [field.array(column) for field, column in zip(self.fields, columns, strict=True)]
+
+
+class ListColumns(NamedTuple):
+    """A field of lists or tuples of any length, whose parts lie in a column of their own."""
+
+    parts: FieldColumns
+    optional: bool
+
+    def array(self, column: Sequence[Any]) -> pa.Array:
+        """Return lists as a column; raises UnlikeDeclared."""
+        some, offsets = _parts(column, (list, tuple), self.optional)
+        return pa.ListArray.from_arrays(offsets, self.parts.array([*chain.from_iterable(some)]))
+
+
+class MapColumns(NamedTuple):
+    """A field of dicts of any keys, which lie in a column, and their values in another one."""
+
+    keys: PlainField
+    parts: FieldColumns
+    optional: bool
+
+    def array(self, column: Sequence[Any]) -> pa.Array:
+        """Return dicts as a column; raises UnlikeDeclared."""
+        some, offsets = _parts(column, (dict,), self.optional)
+        keys, parts = chain.from_iterable(some), chain.from_iterable(map(dict.values, some))
+        return pa.MapArray.from_arrays(offsets, self.keys.array([*keys]), self.parts.array([*parts]))
+
+
+FieldColumns: TypeAlias = PlainField | RecordColumns | ListColumns | MapColumns
 
 
 class DictColumns(NamedTuple):
     """The fields of dicts, by which those of equal keys become columns: named ones, or any, of one type or any."""
 
-    named: Mapping[str, PlainField] | None
+    named: Mapping[str, FieldColumns] | None
     """What a TypedDict says; None where any key will do."""
-    each: PlainField | None = None
+    each: FieldColumns | None = None
     """The type of each value where any key will do; None where the values say it."""
 
     def batch(self, records: Sequence[Any]) -> pa.RecordBatch:
@@ -192,7 +241,7 @@ class DictColumns(NamedTuple):
 
     def _array(self, name: str, column: list[Any]) -> pa.Array:
         field = self.each if self.named is None else self.named[name]
-        return _array_of_any(column) if field is None else _array(field, column)
+        return _array_of_any(column) if field is None else field.array(column)
 
 
 RowColumns: TypeAlias = RecordColumns | DictColumns
@@ -211,12 +260,12 @@ def row_columns(kind: object) -> RowColumns | None:
     if isinstance(info, inspect.DictType):
         if not isinstance(info.key_type, inspect.AnyType) and info.key_type != _PLAIN["str"]:
             return None
-        each = _plain("", info.value_type)
+        each = _field_columns("", info.value_type, ())
         return DictColumns(None, each) if each or isinstance(info.value_type, inspect.AnyType) else None
     if isinstance(info, inspect.TypedDictType):
-        fields = {field.encode_name: _plain_field(field) for field in info.fields}
-        plain = {name: field for name, field in fields.items() if field is not None}
-        return DictColumns(plain) if plain and len(plain) == len(fields) else None
+        fields = {field.encode_name: _field_columns(field.encode_name, field.type, ()) for field in info.fields}
+        found = {name: field for name, field in fields.items() if field is not None}
+        return DictColumns(found) if found and len(found) == len(fields) else None
     return _columns_of(info)
 
 
@@ -235,7 +284,9 @@ def fields_in(records: Sequence[Any], kind: object) -> dict[str, list[Any]] | No
     if type(kind) is type(msgspec.Struct) and kind.__struct_config__.tag is None:
         attributes, names = kind.__struct_fields__, kind.__struct_encode_fields__
     elif is_record(kind) and not is_pydantic(kind) and type(kind) is not type(msgspec.Struct):
-        attributes = names = tuple(field.name for field in fields_of(kind))
+        wanted = fields_wanted(kind) or []  # whose order is that of columns, as where records are not of one kind
+        found = [field.name for field in fields_of(kind)]
+        attributes = names = tuple(name for name in dict.fromkeys((*wanted, *found)) if name in found)
     else:
         return None
     with suppress(AttributeError):  # a field that was never set
@@ -247,21 +298,18 @@ class UnlikeDeclared(Exception):
     """A value is not just what its field says: what becomes of it is for msgspec to say, row by row."""
 
 
-def _array(field: PlainField, column: list[Any]) -> pa.Array:
-    try:
-        _pack(column)  # which takes no value of a subclass, as it takes none in a row
-    except (TypeError, OverflowError, ValueError) as error:
-        raise UnlikeDeclared from error
-    for kind, held in _HELD[field.type]:
-        declared = list[held | None] if field.optional else list[held]  # type: ignore[valid-type]
-        # What msgspec takes here, it takes of a row's bytes, and makes the same of it; each column is one call in C.
-        with suppress(msgspec.ValidationError):
-            values = msgspec.convert(column, declared, builtin_types=(bytes,))
-            try:
-                return _of_declared(values, kind, field.optional)
-            except (pa.ArrowException, OverflowError, ValueError):  # an int too large, or text that is none
-                break
-    raise UnlikeDeclared
+def _parts(column: Sequence[Any], kinds: tuple[type, ...], optional: bool) -> tuple[Sequence[Any], pa.Array]:
+    """Return what is not None of a column of `kinds`, and where the parts of each begin; raises UnlikeDeclared."""
+    some = [one for one in column if one is not None] if optional else column
+    if not {*map(type, some)}.issubset(kinds):
+        raise UnlikeDeclared
+    if len(some) == len(column):
+        return some, pa.array([0, *accumulate(map(len, some))], pa.int32())
+    ends = accumulate(0 if one is None else len(one) for one in column)
+    # None at the place of a start says that there is none.
+    starts = [0, *ends]
+    marked = [None if one is None else start for one, start in zip(column, starts, strict=False)]
+    return some, pa.array([*marked, starts[-1]], pa.int32())
 
 
 def _array_of_any(column: list[Any]) -> pa.Array:
@@ -305,24 +353,45 @@ def _getter(names: tuple[str, ...]) -> Callable[[Sequence[Any]], tuple[list[Any]
     return cast("Callable[[Sequence[Any]], tuple[list[Any], ...]]", eval(f"lambda records: ({''.join(lists)})"))
 
 
-def _columns_of(info: inspect.Type, nested: bool = False) -> RecordColumns | None:
+def _columns_of(info: inspect.Type, within: tuple[type, ...] = (), optional: bool = False) -> RecordColumns | None:
+    """Return the columns of a record that lies `within` others; None where there are none for all of its fields."""
     if isinstance(info, inspect.StructType):
-        config = info.cls.__struct_config__
-        is_more = info.array_like or info.tag is not None or type(info.cls) is not type(msgspec.Struct)
-        if is_more or (nested and config.omit_defaults):
+        if info.array_like or info.tag is not None or type(info.cls) is not type(msgspec.Struct):
             return None
-    # What a class makes of its values as it begins, it would make of those that bytes bring back.
-    elif not isinstance(info, inspect.DataclassType) or hasattr(info.cls, "__post_init__"):
+    elif not isinstance(info, inspect.DataclassType):
         return None
-    found: list[PlainField | RecordColumns] = []
+    # What a class makes of its values as it begins, it would make of those that bytes bring back; and records of any
+    # depth are no column.
+    if hasattr(info.cls, "__post_init__") or info.cls in within:
+        return None
+    found: list[FieldColumns] = []
     for field in info.fields:
-        one = _plain_field(field) or _columns_of(field.type, nested=True)
+        one = _field_columns(field.encode_name, field.type, (*within, info.cls))
         if one is None:
             return None
         found.append(one)
-    names = tuple(field.name for field in info.fields)
-    return (
-        RecordColumns(info.cls, names, tuple(field.encode_name for field in info.fields), tuple(found))
-        if names
-        else None
-    )
+    attributes, names = (tuple(getattr(field, name) for field in info.fields) for name in ("name", "encode_name"))
+    return RecordColumns(info.cls, attributes, names, tuple(found), optional) if names else None
+
+
+def _field_columns(name: str, info: inspect.Type, within: tuple[type, ...]) -> FieldColumns | None:
+    """Return the columns of a field of a record that lies `within` others; None where it has none."""
+    plain = _plain(name, info)
+    if plain is not None:
+        return plain
+    kinds = [one for one in alternatives(info) if not isinstance(one, inspect.NoneType)]
+    if len(kinds) != 1 or isinstance(info, inspect.Metadata):
+        return None
+    (kind,), optional = kinds, isinstance(info, inspect.UnionType)
+    if isinstance(kind, inspect.ListType | inspect.VarTupleType) and _is_of_any_length(kind):
+        parts = _field_columns(name, kind.item_type, within)
+        return None if parts is None else ListColumns(parts, optional)
+    if isinstance(kind, inspect.DictType) and _is_of_any_length(kind):
+        keys, parts = _plain(name, kind.key_type), _field_columns(name, kind.value_type, within)
+        is_said = keys is not None and keys.type in ("str", "int") and not keys.optional
+        return MapColumns(keys, parts, optional) if keys and is_said and parts else None
+    return _columns_of(kind, within, optional)
+
+
+def _is_of_any_length(kind: inspect.ListType | inspect.VarTupleType | inspect.DictType) -> bool:
+    return kind.min_length is None and kind.max_length is None
