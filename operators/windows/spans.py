@@ -60,6 +60,11 @@ class Span:
             self.held = (aggregation.remove(self.held[0] if self.held else aggregation.init(), self.gone),)
             self.gone = NOTHING
 
+    def add(self, values: list[Any]) -> None:
+        """Take values that are not folded in yet, in a list that nobody else has."""
+        self.new = extended(self.new, values)
+        self.size += len(values)
+
     def take_in(self, other: Span) -> None:
         """Take the values that are not folded in from another one, whose lists they may go on in."""
         self.new = extended(self.new, other.new)

@@ -13,21 +13,7 @@ from operators.core.entry_keys import NUMBER_BYTES, beyond, number_at, ordered
 from operators.state.agenda import Agenda
 from operators.state.keyed_state import STATE, is_plain
 from operators.windows.custom_window import Assigning
-from operators.windows.spans import (
-    NOTHING,
-    Due,
-    Early,
-    Firing,
-    Shown,
-    Span,
-    Spans,
-    WindowFrame,
-    dropped,
-    extended,
-    put,
-    restored,
-    untell,
-)
+from operators.windows.spans import Due, Early, Firing, Shown, Span, Spans, WindowFrame, dropped, put, restored, untell
 from operators.windows.triggers import Trigger
 from operators.windows.window import NO_KEY, TIMINGS, Pane, Timing, Window, keeps_numbers, plainness
 from operators.windows.window_groups import Grouping, Groups, Mine, Slot, in_turn
@@ -230,8 +216,7 @@ class TriggeredWindowOperator(Assigning):
                 if again is not None:
                     late[0].early = again.begin()
             (span,) = late
-            span.new = extended(span.new, [*mine])  # a copy: other windows have these values, too
-            span.size += len(mine)
+            span.add([*mine])  # a copy: other windows have these values, too
             if again is not None:
                 for _ in mine:
                     span.early = again.add(span.early, stamp, self._now_ms)
@@ -409,13 +394,11 @@ class TriggeredWindowOperator(Assigning):
         """Put a value in time into a window that spans it, as `_take_in` does."""
         trigger = self._trigger
         if trigger is None:
-            into.new = extended(into.new, [value])
-            into.size += 1
+            into.add([value])
             return
         if (due := trigger.due(into.early, self._now_ms)) <= stamp:
             self._emit(panes, key, self._early(into, due - 1))
-        into.new = extended(into.new, [value])
-        into.size += 1
+        into.add([value])
         into.early = trigger.add(into.early, timestamp, self._now_ms)
         if trigger.due(into.early, self._now_ms) <= stamp:
             self._emit(panes, key, self._early(into, stamp))
@@ -502,7 +485,7 @@ class TriggeredWindowOperator(Assigning):
             elif is_one and not spans.aside and not (spans.fired and spans.fired[0].has_changed):
                 assert len(spans.fired) <= 1, "all that a key has in a shared window is one"
                 if is_over:
-                    spans.fired = NOTHING
+                    spans.fired = []
             else:
                 self._emit_all(panes, frame, fired)
                 firing = self._fire(spans, at)
@@ -631,7 +614,7 @@ class TriggeredWindowOperator(Assigning):
         """
         self._at_work = span.start, span.end
         span.fold(self.aggregation)
-        withdrawn, span.shown = span.shown, NOTHING
+        withdrawn, span.shown = span.shown, span.shown and []
         if not span.size and (self._retracts or not span.index):
             return Firing(None, stamp, withdrawn) if withdrawn else None
         pane = Shown(span.start, span.end, span.index, timing, self._shown(span, goes_on), self.earliest)
