@@ -28,7 +28,7 @@ TIMED = 16
 AsyncFunction = Callable[[Any], Awaitable[object]]
 
 
-class OwnHeaders(list[Mapping[str, bytes] | None]):
+class OwnHeaders(list[Mapping[str, bytes | None] | None]):
     """The headers of a batch that nobody shares, so that what a call says beside its result can be put there."""
 
 
@@ -39,7 +39,7 @@ class CallHeaders(NamedTuple):
     row: int
 
     @property
-    def found(self) -> Mapping[str, bytes]:
+    def found(self) -> Mapping[str, bytes | None]:
         """The headers as they are."""
         return (self.batch.headers and self.batch.headers[self.row]) or NO_HEADERS
 

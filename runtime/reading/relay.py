@@ -200,7 +200,7 @@ class Relayed:
     relay: Relay
     values: list[Any]
     keys: list[Any] | None
-    headers: list[Mapping[str, bytes] | None] | None = None
+    headers: list[Mapping[str, bytes | None] | None] | None = None
     are_bytes: bool = False
 
     def row(self, index: int) -> Batch:

@@ -375,7 +375,7 @@ class TaskExit:
     def envelopes(self, batch: Batch, stream: str, partition: int) -> list[Envelope]:
         """Return rows as the messages that a task sees."""
         none = [None] * len(batch)
-        headers: list[Mapping[str, bytes] | None] = batch.headers or [None] * len(batch)
+        headers: list[Mapping[str, bytes | None] | None] = batch.headers or [None] * len(batch)
         columns = zip(
             batch.keys or none, batch.values, batch.timestamps or none, batch.offsets or none, headers, strict=True
         )

@@ -119,11 +119,11 @@ class Telemetry:
                 self.take(run.metrics())
 
 
-def _context_in(headers: Mapping[str, bytes]) -> Context:
+def _context_in(headers: Mapping[str, bytes | None]) -> Context:
     """Return the context that a message's headers name."""
     from opentelemetry.propagate import extract
 
-    return extract({name: value.decode("latin-1") for name, value in headers.items()})
+    return extract({name: value.decode("latin-1") for name, value in headers.items() if value is not None})
 
 
 def _links_of(held: Sequence[Batch]) -> list[Link]:

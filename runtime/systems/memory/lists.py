@@ -111,7 +111,7 @@ class ListSink(Sink):
         self.values: list[Any] = []
         self.keys: list[bytes | None] = []
         self.timestamps: list[int | None] = []
-        self.headers: list[Mapping[str, bytes] | None] = []
+        self.headers: list[Mapping[str, bytes | None] | None] = []
 
     def serde(self, declared: Serde) -> Serde:
         """Return the serde that leaves values as they are."""
