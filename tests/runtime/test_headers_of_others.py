@@ -8,11 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators.core.base import Batch
-from runtime.model.errors import Damaged
+from runtime.model.errors import Damaged, TooLarge
 from runtime.ports.streams import END, Control
+from runtime.stage.outputs import check_size
+from runtime.systems.kafka.client.record_limits import KafkaLimit
 from runtime.systems.kafka.streams.records import CARRIED, CONTROL, SIGN, STAMP, TIME, as_reads, as_records
+from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, dead_letter
 from samza_dsl.data.records import records_from
+from samza_dsl.room.letters import SENT_AGAIN, Redrive, letters, send_again
 from tests.scale import examples
 from tests.simulation.crash import run_once
 from tests.simulation.kafka import opened, simulated
@@ -150,8 +154,36 @@ def test_a_letter_has_headers_without_values_as_they_were(cluster, tmp_path):
     with closing(opened(tmp_path)) as environment:
         run_once(app, environment, until_now=True)
         ((_, said),) = stored(environment, "bad")
+        (letter,) = letters(environment, app.plan(), {})
+        assert (letter.operator, letter.origin) == ("fails", "theirs/0 at 0")
+        send_again(environment, app.plan(), Redrive(stream="bad", partition=0, offset=letter.offset, to="theirs"))
+        (*_, again) = records_from(environment, "theirs", 0, 0)
+        assert again.headers == {"a": None, STAMP: None, "operator": b"mine", SENT_AGAIN: b"bad/0/0"}
     assert (said["record.a"], said[f"record.{STAMP}"], said["record.operator"]) == (None, None, b"mine")
     assert said["operator"] == b"fails"
+
+
+def test_a_log_carries_them_from_a_bound_input_to_a_bound_output(cluster, tmp_path):
+    said = [[("a", None), (STAMP, b"zzz")], [(CONTROL, b"")], [(TIME, None), ("a", b"1")], []]
+    topic(cluster, "theirs", [(b"k", one) for one in said])
+    topic(cluster, "sent", [])
+    bind = {name: f"kafka://simulated:9092/{to}" for name, to in (("theirs", "theirs"), ("out", "sent"))}
+    with closing(LogEnvironment(tmp_path / "log")) as log:
+        run_once(app("shuffled"), log, bind=bind, until_now=True)
+    with closing(opened(tmp_path / "kafka")) as environment:
+        assert stored(environment, "sent") == [(number, dict(one)) for number, one in enumerate(said)]
+
+
+@settings(max_examples=examples(100, 1_000))
+@given(found=st.lists(st.tuples(st.binary(max_size=2), headers), min_size=1, max_size=3), most=st.integers(60, 140))
+def test_a_record_is_measured_with_its_headers(found, most):
+    batch = Batch([b"1"] * len(found), [key for key, _ in found], headers=[dict(said) or None for _, said in found])
+    limit = KafkaLimit("kafka://b/t", most)
+    if max(limit.size(batch, row) for row in range(len(found))) > most:
+        with pytest.raises(TooLarge, match="kafka://b/t can't be written"):
+            check_size(limit, batch)
+    else:
+        check_size(limit, batch)
 
 
 def test_an_end_that_we_have_written_is_one_and_a_record_like_it_is_none(cluster, tmp_path):
