@@ -10,7 +10,7 @@ from itertools import repeat
 from math import inf
 from typing import Any, Protocol, cast
 
-from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Serde
+from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Serde, has_none
 from operators.windows.window_groups import Grouped
 from planner.model.errors import PlanError
 from runtime.encoding.columns import ChosenColumns, Columns, SureColumns
@@ -697,7 +697,7 @@ class Reader:
 
     def _read_times(self, batch: Batch) -> dict[int, Exception]:
         timestamp_of, unit = self._decoding.timestamp_of, self._decoding.unit
-        if timestamp_of is not None and self._decoding.tombstones and None in batch.values:
+        if timestamp_of is not None and self._decoding.tombstones and has_none(batch.values):
             rows = list(zip(batch.values, batch.timestamps or repeat(None), strict=False))
             batch.timestamps, errors = column_of(lambda rows: [self._time_of(value, at) for value, at in rows], rows)
             return errors
