@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from types import UnionType
 from typing import Any, ClassVar, NamedTuple, Union, get_args, get_origin
 
-from operators.core.base import Output, Serde, Spec, told_of
+from operators.core.base import Headers, Output, Serde, Spec, told_of
 from operators.core.entry_keys import OF_KEYS, EntryKinds
 from operators.core.wording import shown
 
@@ -159,7 +159,7 @@ class SendTo(Spec):
     """Write every message to an output stream, with the headers that `headers(value, headers)` makes, or its own."""
 
     output: Output
-    headers: Callable[..., Mapping[str, bytes | None]] | None = None
+    headers: Callable[..., Headers] | None = None
 
     kind: ClassVar[str] = "send_to"
     terminal: ClassVar[bool] = True
@@ -223,10 +223,10 @@ class Headed(NamedTuple):
     """An encoded value with the headers that were made for it, on its way to an output."""
 
     value: Any
-    headers: Mapping[str, bytes | None] | None
+    headers: Headers | None
 
 
-def headed(value: object, headers: Mapping[str, bytes | None]) -> Headed:
+def headed(value: object, headers: Headers) -> Headed:
     """Return an encoded value with its headers; raises ValueError where these are none."""
     check_headers(headers)
     return Headed(value, headers or None)
