@@ -616,7 +616,7 @@ class Reader:
         if not self._decoding.trusted:
             taken = self._read_columns(taken)
         elif self._keys is not None and taken.batch.keys is not None:
-            taken.batch.keys = self._keys.load(taken.batch.keys)
+            taken = after(taken, "key", self._read_keys)
         batch, watermark = taken.batch, self._source.value
         if batch.timestamps is not None and self._producers is None and self._decoding.stamped:
             batch.stamps = self._stamps(batch.timestamps, batch.stamps, batch.offsets)
