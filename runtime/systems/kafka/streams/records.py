@@ -9,6 +9,7 @@ from functools import partial
 import msgspec
 
 from operators.core.base import Batch, Headers
+from operators.core.wording import shown
 from runtime.model.errors import Damaged
 from runtime.ports.streams import Control, Read
 
@@ -55,9 +56,8 @@ def as_reads(rows: Batch, position: int, stream_id: int, between: str | None = N
     """
     reads: list[Read] = []
     first = 0
-    for row in range(len(rows) if rows.headers is not None else 0):
-        said = control_of(rows, row, between)
-        if said is not None:
+    for row, headers in enumerate(rows.headers or ()):
+        if headers is not None and CONTROL in headers and (said := control_of(rows, row, between)) is not None:
             assert rows.offsets is not None
             reads.append(Read(_plain(rows.slice(first, row), between), said, rows.offsets[row] + 1, stream_id))
             first = row + 1
@@ -121,11 +121,10 @@ def _plain(rows: Batch, between: str | None) -> Batch:
         if between is not None:
             for name, column in ((STAMP, "stamps"), (SIGN, "signs")):
                 if any(name in one for one in headers):
-                    numbers = (_number(rows, row, name, one, between) for row, one in enumerate(headers))
-                    setattr(batch, column, [*numbers])
+                    setattr(batch, column, _numbers(rows, name, headers, between))
         for row, one in enumerate(headers):
             if TIME in one and (between is not None or _is_early(timestamps[row], one[TIME])):
-                timestamps[row] = _number(rows, row, TIME, one, between or "") or 0
+                timestamps[row] = _numbers(rows.row(row), TIME, [one], between or "")[0] or 0
         if any(headers):
             batch.headers = [_given_back(one) if between is not None else one or None for one in headers]
     return batch
@@ -136,15 +135,15 @@ def _is_early(timestamp: int, said: bytes | None) -> bool:
     return timestamp == 0 and said is not None and len(said) == _NUMBER.size and _NUMBER.unpack(said)[0] < 0
 
 
-def _number(rows: Batch, row: int, name: str, headers: dict[str, bytes | None], where: str) -> int | None:
-    """Take a header of ours off a row; return its number, None where the row has none."""
-    if name not in headers:
-        return None
-    said = headers.pop(name)
-    if said is None or len(said) != _NUMBER.size:
-        raise _damaged_error(rows, row, name, where)
-    found: int = _NUMBER.unpack(said)[0]
-    return found
+def _numbers(rows: Batch, name: str, headers: list[dict[str, bytes | None]], where: str) -> list[int | None]:
+    """Take a header of ours off rows; return its numbers, None where a row has none."""
+    try:
+        return [_NUMBER.unpack(one.pop(name))[0] if name in one else None for one in headers]  # type: ignore[arg-type]
+    except (struct.error, TypeError):
+        for row, had in enumerate(rows.headers or ()):
+            if had is not None and name in had and len(had[name] or b"") != _NUMBER.size:
+                raise _damaged_error(rows, row, name, where) from None
+        raise
 
 
 def _damaged_error(rows: Batch, row: int, name: str, where: str) -> Damaged:
@@ -152,6 +151,6 @@ def _damaged_error(rows: Batch, row: int, name: str, where: str) -> Damaged:
     said = (rows.headers[row] or {}).get(name)
     return Damaged(
         f"{where} at {rows.offsets[row]:,}: the record lies between the stages of an application, and no stage writes "
-        f"the header {name!r} as {said!r} beside such a key and value: others have written there, or it is damaged. "
+        f"the header {name!r} as {shown(said)} beside such a key and value: others have written there, or it is damaged. "
         "Let nobody else write there, and begin anew: samza-dsl reset APP.py."
     )
