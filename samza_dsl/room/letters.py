@@ -91,7 +91,7 @@ def letters(environment: Environment, plan: Plan, sent: dict[str, str]) -> list[
 
 
 def _letter(stream: str, record: StoredRecord, inputs: Collection[str], sent: dict[str, str]) -> Letter:
-    said = {name: value.decode("utf-8", "replace") for name, value in record.headers.items()}
+    said = _said_by(record)
     value, form = _shown(record.value)
     origin = " ".join(
         words
@@ -120,6 +120,11 @@ def _letter(stream: str, record: StoredRecord, inputs: Collection[str], sent: di
     )
 
 
+def _said_by(record: StoredRecord) -> dict[str, str]:
+    """Return what the headers of a dead letter say, as text: those that have a value, as its record's need not."""
+    return {name: said.decode("utf-8", "replace") for name, said in record.headers.items() if said is not None}
+
+
 def _shown(value: bytes | None) -> tuple[str, Form]:
     if value is None:
         return "", "none"
@@ -141,10 +146,10 @@ def send_again(environment: Environment, plan: Plan, redrive: Redrive) -> str:
         raise SamzaError(f"{redrive.to!r} is no input of {plan.app} in {environment}, to which it can be sent: {known}")
     record = _record(environment, redrive)
     value = record.value if redrive.value is None else _bytes_of(redrive.value, redrive.form)
-    origin = {name: record.headers.get(name, b"").decode("utf-8", "replace") for name in ("stream", "partition")}
-    if origin["stream"] == redrive.to and origin["partition"].isdecimal():
+    said = _said_by(record)
+    if said.get("stream") == redrive.to and said.get("partition", "").isdecimal():
         # Where it was: its key is as the writer of the input wrote it, and others of it lie there.
-        partition = min(int(origin["partition"]), config.partitions - 1)
+        partition = min(int(said["partition"]), config.partitions - 1)
     else:
         partition = partition_for(record.key, record.offset, config.partitions)
     own = {name: content for name, content in record.headers.items() if name.startswith(OF_RECORD)}
