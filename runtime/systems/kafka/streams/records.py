@@ -151,6 +151,6 @@ def _damaged_error(rows: Batch, row: int, name: str, where: str) -> Damaged:
     said = (rows.headers[row] or {}).get(name)
     return Damaged(
         f"{where} at {rows.offsets[row]:,}: the record lies between the stages of an application, and no stage writes "
-        f"the header {name!r} as {shown(said)} beside such a key and value: others have written there, or it is damaged. "
+        f"the header {name!r} as {shown(said)} beside such a key and value: others wrote there, or it is damaged. "
         "Let nobody else write there, and begin anew: samza-dsl reset APP.py."
     )
