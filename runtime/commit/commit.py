@@ -13,7 +13,7 @@ from planner.model.virtual_tasks import WHOLE, is_task
 from runtime.assembly.bindings import Bindings
 from runtime.functions.failures import Failure, unkept_error
 from runtime.job.key_kinds import to_note
-from runtime.model.checkpoint import Checkpoint, Position
+from runtime.model.checkpoint import SHARED, Checkpoint, Position
 from runtime.model.clock import Clock
 from runtime.model.errors import SerdeError
 from runtime.model.garbage import resting_for
@@ -29,8 +29,6 @@ from runtime.reading.watermarks import News
 from runtime.task.lane import Lane
 from runtime.task.task import Task
 
-SHARED = "outputs"
-"""The checkpoint of what belongs to no task: the positions of bound outputs."""
 STATE = "state"
 """The checkpoint that says what the state of all tasks means."""
 Siblings = Callable[[int], Sequence[str]]

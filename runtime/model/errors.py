@@ -73,6 +73,20 @@ class Unavailable(EnvironmentFault):
         self.after_s = after_s
 
 
+class RowRefused(SamzaError):
+    """A sink refuses one of the rows that it was given, of which it has taken none: the one at `row`.
+
+    It is for the `on_error=` of the operator that writes the output.
+
+    >>> RowRefused("CHECK constraint failed: cents > 0", row=2).row
+    2
+    """
+
+    def __init__(self, told: str, row: int = 0) -> None:
+        super().__init__(told)
+        self.row = row
+
+
 class Unreachable(Unavailable):
     """A registry of schemas did not answer: no record is at fault, and none is skipped for it."""
 
