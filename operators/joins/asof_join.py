@@ -264,27 +264,26 @@ class AsofJoinOperator(OverRows):
         self._reached = max(self._reached, watermark)
         out = Batch([], keys=[], timestamps=[], stamps=[])
         assert out.keys is not None and out.timestamps is not None and out.stamps is not None
+        assert most is None or most > 0, "a firing is of at least one row"
         waiting, rights = self._waiting, self._rights
         done = joined = missed = 0
         past = rights.next_past()
-        while (due := waiting.due()) <= self._reached and (most is None or done < most):
+        for due, key, (at, stamp, value, _) in waiting.each(self._reached):
             if due > past:
                 # Only what none of the rows that are due from now on may meet: so no look-up passes many buckets.
                 done += rights.drop_past(due - 1)
                 past = rights.next_past()
-            key, (at, stamp, value, _) = waiting.take()
             met = rights.met_by(key, at)
             done += 1
             joined += 1
-            if met is MISSING:
-                missed += 1
-                if not self._left:
-                    continue
-                met = None
-            out.values.append(self.join(value, met))
-            out.keys.append(key)
-            out.timestamps.append(at)
-            out.stamps.append(stamp)
+            missed += met is MISSING
+            if met is not MISSING or self._left:
+                out.values.append(self.join(value, None if met is MISSING else met))
+                out.keys.append(key)
+                out.timestamps.append(at)
+                out.stamps.append(stamp)
+            if most is not None and done >= most:
+                break
         self.meetings.count(joined - missed, missed)
         if waiting.due() > self._reached:
             left = waiting.drop_past(self._reached, None if most is None else max(most - done, 0))
@@ -294,10 +293,9 @@ class AsofJoinOperator(OverRows):
 
     def drop_due(self) -> Batch:
         """Remove the first left row that is due, and return its value."""
-        if self._waiting.due() > self._reached:
-            return Batch([])
-        key, row = self._waiting.take()
-        return Batch([row[2]], keys=[key])
+        for _, key, row in self._waiting.each(self._reached):
+            return Batch([row[2]], keys=[key])
+        return Batch([])
 
     def next_due(self) -> int:
         """Return the watermark at which the next left row is due, or rows are past."""

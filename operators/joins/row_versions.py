@@ -63,7 +63,7 @@ class Versions:
 
     def due(self) -> int:
         """Return the watermark at which the first bucket is folded, or NEVER."""
-        return self._end() + self._retention if self._numbers else NEVER
+        return min(self.first_end() + self._retention, NEVER)
 
     def fold(self, watermark: int, asked_for: int, most: int | None = None) -> int:
         """Fold the buckets that nobody asks for any more, at a watermark and before a time, to a last version per key.
@@ -71,7 +71,7 @@ class Versions:
         Returns the number of entries that went, at most `most`.
         """
         folded, horizon = 0, min(watermark - self._retention, asked_for)
-        while self._numbers and self._end() <= horizon and (most is None or folded < most):
+        while self.first_end() <= horizon and (most is None or folded < most):
             number = self._numbers[0]
             for key, rows in self._rows.pop(number, None if most is None else most - folded):
                 # Buckets are folded in the order of time, so the last one folded has the newest of the old versions.
@@ -104,8 +104,9 @@ class Versions:
             self._rows.open(number)
             insort(self._numbers, number)
 
-    def _end(self) -> int:
-        return (self._numbers[0] + 1) * self._width
+    def first_end(self) -> int:
+        """Return the end of the first bucket, or NEVER."""
+        return (self._numbers[0] + 1) * self._width if self._numbers else NEVER
 
     def _base(self, key: Key) -> bytes:
         return b"b" + self._keys.encode(key)

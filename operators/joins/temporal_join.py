@@ -150,19 +150,25 @@ class TemporalJoinOperator(OverRows):
         self._reached = max(self._reached, watermark)
         out = Batch([], keys=[], timestamps=[], stamps=[])
         assert out.keys is not None and out.timestamps is not None and out.stamps is not None
+        assert most is None or most > 0, "a firing is of at least one row"
         done = joined = missed = 0
-        while self._waiting.due() <= self._reached and (most is None or done < most):
-            # Versions are folded only up to this message's time, which is still to ask for them.
-            key, (at, stamp, value, _) = self._waiting.take()
-            done += 1 + self._versions.fold(self._reached, at)
-            row = self._versions.as_of(key, at)
+        versions, join, first_end = self._versions, self.join, self._versions.first_end()
+        for _, key, (at, stamp, value, _) in self._waiting.each(self._reached):
+            if at >= first_end:
+                # Versions are folded only up to this message's time, which is still to ask for them.
+                done += versions.fold(self._reached, at)
+                first_end = versions.first_end()
+            row = versions.as_of(key, at)
             joined += 1
             missed += row is None
             if row is not None or self._left:
-                out.values.append(self.join(value, row))
+                out.values.append(join(value, row))
                 out.keys.append(key)
                 out.timestamps.append(at)
                 out.stamps.append(stamp)
+            if most is not None and joined + done >= most:
+                break
+        done += joined
         self.meetings.count(joined - missed, missed)
         if self._waiting.due() > self._reached:
             left = self._waiting.drop_past(self._reached, None if most is None else max(most - done, 0))
@@ -172,10 +178,9 @@ class TemporalJoinOperator(OverRows):
 
     def drop_due(self) -> Batch:
         """Remove the first message that would be joined, and return its value."""
-        if self._waiting.due() > self._reached:
-            return Batch([])
-        key, row = self._waiting.take()
-        return Batch([row[2]], keys=[key])
+        for _, key, row in self._waiting.each(self._reached):
+            return Batch([row[2]], keys=[key])
+        return Batch([])
 
     def next_due(self) -> int:
         """Return the watermark at which the next message can be joined, or rows are past."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import count
 
 from operators.core.base import MAX_TIMESTAMP, Form, Key, Keys, Store
@@ -39,13 +40,14 @@ class WaitingRows:
         """Return the watermark at which the first row is due, or NEVER."""
         return self._due.first()
 
-    def take(self) -> tuple[Key, Row]:
-        """Remove the first row, and return it with its key."""
-        _, stamp, _, key, at = self._due.pop()
-        row = self._rows.take(key, at, stamp)
-        assert row is not None, "each row that waits is kept"
-        self._stamps.remove(stamp)
-        return key, row
+    def each(self, until: int) -> Iterator[tuple[int, Key, Row]]:
+        """Yield the rows that are due by a watermark, each with when that is, and its key, and removed just before."""
+        take, remove = self._rows.take, self._stamps.remove
+        for due, stamp, _, key, at in self._due.each(until):
+            row = take(key, at, stamp)
+            assert row is not None, "each row that waits is kept"
+            remove(stamp)
+            yield due, key, row
 
     def lowest_stamp(self) -> int:
         """Return the smallest stamp of all rows, or NEVER."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import Any, Generic, TypeVar
 
@@ -114,7 +114,7 @@ class DueItems(Generic[T]):
     >>> items = DueItems(span_ms=100)
     >>> for item in [(70, 1), (30, 2), (30, 0), (5, 3)]:
     ...     items.add(item)
-    >>> items.take(29), items.pop(), items.first(), items.take(99), items.first() == NEVER
+    >>> items.take(29), next(items.each(99)), items.first(), items.take(99), items.first() == NEVER
     ([(5, 3)], (30, 0), 30, [(30, 2), (70, 1)], True)
     """
 
@@ -152,12 +152,13 @@ class DueItems(Generic[T]):
         time: int = self._first[self._taken][0]
         return time
 
-    def pop(self) -> T:
-        """Remove the first item, and return it; there must be one."""
-        if self._taken == len(self._first):
-            self._begin()
-        self._taken += 1
-        return self._first[self._taken - 1]
+    def each(self, until: int) -> Iterator[T]:
+        """Yield the items that are due by a time, in order, each removed just before; none may be added on the way."""
+        while self.first() <= until:
+            start = self._taken
+            for item in self._first[start : bisect_left(self._first, (until + 1,), lo=start)]:
+                self._taken += 1
+                yield item
 
     def take(self, until: int) -> list[T]:
         """Remove the items that are due by a time, and return them in order."""

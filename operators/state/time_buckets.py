@@ -119,10 +119,14 @@ class RowsByTime:
 
     def changing(self, number: int, key: Key) -> list[Row]:
         """Return the rows of a key in a bucket for the caller to change; the key counts as changed from now on."""
-        changed = self.buckets[number].changed
-        rows = changed.get(key)
+        bucket = self.buckets[number]
+        rows = bucket.changed.get(key)
         if rows is None:
-            rows = changed[key] = self.rows_of(number, key) or []
+            # The store is asked only where it may have more than is at hand.
+            rows = bucket.clean.get(key)
+            if rows is None:
+                rows = [] if bucket.is_whole else self.rows_of(number, key) or []
+            bucket.changed[key] = rows
             self.unwritten += 1
             self._changed[number] = None
         return rows
@@ -173,7 +177,11 @@ class RowsByTime:
 
     def waits_at(self, key: Key, at: int, stamp: int) -> int | None:
         """Return the index of a row that waits, among those of its key and bucket; None where it waits no more."""
-        rows = self.rows_of(at // self._width, key)
+        number = at // self._width
+        bucket = self.buckets.get(number)
+        # As `rows_of` does it, where the rows are at hand.
+        if bucket is None or ((rows := bucket.changed.get(key)) is None and (rows := bucket.clean.get(key)) is None):
+            rows = self.rows_of(number, key)
         if rows:
             # Mostly a key has a single row, which need not be looked for.
             for index in range(bisect_left(rows, (at,)) if len(rows) > 1 else 0, len(rows)):

@@ -39,7 +39,8 @@ from runtime.ports.source import (
 )
 from runtime.ports.streams import Append, Offsets, StreamConfig, check_name, contradicted
 from runtime.reading.fingerprint import Fingerprint
-from runtime.reading.reader import Origin, Reader
+from runtime.reading.origin import Origin
+from runtime.reading.reader import Reader
 from runtime.systems.connectors.inbox import Inbox, PulledInput, PulledTopic
 from runtime.systems.connectors.outbox import CutBackSink, Outbox, Refusals
 from runtime.systems.connectors.schemes import connected_sink, connected_source

@@ -22,7 +22,7 @@ from runtime.model.errors import SamzaError
 from runtime.model.history import ALL, HistorySpan, Point
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment
-from runtime.reading.reader import Origin
+from runtime.reading.origin import Origin
 from runtime.reading.watermarks import to_ms
 
 HISTORY = "history"

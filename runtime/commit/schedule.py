@@ -16,6 +16,7 @@ from runtime.assembly.pattern_spread import check_spread, followers
 from runtime.commit.commit import Committer
 from runtime.model.clock import Clock
 from runtime.model.errors import SamzaError
+from runtime.model.garbage import resting_for
 from runtime.model.metrics import Durations
 from runtime.ports.environment import LiveEnvironment
 from runtime.task.task import Task
@@ -204,7 +205,9 @@ class Commits:
                 self._keep_answers(cut)
                 continue
             if not self.by_task:
-                await self._commit(cut)
+                # What is made of state for a commit is gone once it is durable: the collector looks behind that.
+                with resting_for(sum(task.dirty_count for task in cut.tasks)):
+                    await self._commit(cut)
                 return True
             # Not awaited: the other tasks are fed and fired while this one is written.
             self._begin(self._commit(cut))

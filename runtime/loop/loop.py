@@ -20,6 +20,7 @@ from runtime.commit.schedule import CommitListeners, Commits
 from runtime.loop.chooser import Choice, Chooser
 from runtime.loop.tables import BroadcastTables, TableReads
 from runtime.loop.threads import Watch
+from runtime.loop.waiting import LEAST_MS, LOOK_MS, Waiting
 from runtime.model.clock import Clock, sleep_ms
 from runtime.model.errors import OperatorFailure
 from runtime.ports.environment import Ear
@@ -36,8 +37,6 @@ POLL_MS = 50.0
 """The ms after which an idle loop looks again whether another process has written something."""
 HEARING_POLL_MS = 500.0
 """The same where it hears of what others write."""
-LOOK_MS = 1_000.0
-"""The ms between looks for new streams that match inputs' patterns, and, at most, for inputs that are idle."""
 GATHER_MS = 1.0
 """The ms between looks at what calls have come to: those that return meanwhile go on together."""
 HAND_ON_MS = 10.0
@@ -118,14 +117,13 @@ class Loop:
         self.stopping = self._exchanging = False
         self._options = options
         self._gather_ms, self._hand_on_ms = (GATHER_MS, HAND_ON_MS) if mode.gathers else (0.0, 0.0)
-        self._poll_ms = mode.poll_ms
         self._clock = clock
         self._throttle = ReadThrottle(mode.per_second, clock, options.batch_records)
         self._writer = writer
         self._working: dict[asyncio.Future[bool], Task] = {}
         self._lines: dict[str, tuple[str, ...]] = {}
         self._watch = Watch(options.blocking_timeout_ms, self._lines) if options.blocking_timeout_ms else None
-        self._awake = asyncio.Event()
+        self._waiting = Waiting(clock, mode.poll_ms)
         self._hears = False
         """Whether it is woken by what others append, and need not look for it."""
         self._news: asyncio.TimerHandle | None = None
@@ -138,7 +136,6 @@ class Loop:
         self._idle: list[asyncio.Future[None]] = []
         self._growing: list[tuple[Task, Lane]] = []
         self._discover_ms = clock.elapsed_ms() + LOOK_MS
-        self._look_ms = 0.0
         self._stirred = True
         """Whether anything has happened since it was last seen whether event time may go on where nothing comes."""
         self._aligned = False
@@ -162,9 +159,9 @@ class Loop:
     def wake(self) -> None:
         """Make the loop look around again; any thread may ask for it."""
         if self._running is None or self._thread == threading.get_ident():
-            self._awake.set()
+            self._waiting.woken.set()
         else:
-            self._running.call_soon_threadsafe(self._awake.set)
+            self._running.call_soon_threadsafe(self._waiting.woken.set)
 
     def call_returned(self) -> None:
         """Be told that a call is done: it goes on now, or in a moment with others, where one has gone on just before.
@@ -180,7 +177,7 @@ class Loop:
 
     def _take_returned(self) -> None:
         self._gathering, self._has_returned = None, True
-        self._awake.set()
+        self._waiting.woken.set()
 
     def _hear_calls(self) -> None:
         """Let tasks take what calls have come to, but for those that a thread is at work in: these when it is done."""
@@ -205,21 +202,21 @@ class Loop:
                     running = asyncio.get_running_loop()
                     running.add_reader(ear.fileno(), self._heard, ear)
                     listening.callback(running.remove_reader, ear.fileno())
-                    self._poll_ms, self._hears = max(self._poll_ms, HEARING_POLL_MS), True
+                    self._waiting.poll_ms, self._hears = max(self._waiting.poll_ms, HEARING_POLL_MS), True
             yield
 
     def _heard(self, ear: Ear) -> None:
         ear.take()
         rest_ms = self._rest_ms
         if not rest_ms:
-            self._awake.set()
+            self._waiting.woken.set()
         elif self._news is None:
             # What could be committed only after a rest is taken in after it, too: all that comes until then at once.
             self._news = asyncio.get_running_loop().call_later(rest_ms / 1_000, self._look_up)
 
     def _look_up(self) -> None:
         self._news = None
-        self._awake.set()
+        self._waiting.woken.set()
 
     @property
     def _rest_ms(self) -> float:
@@ -298,12 +295,14 @@ class Loop:
         """Work for a while; return whether all is done."""
         began = self._clock.elapsed_ms()
         worked = False
+        # As of before the look: what comes after it is found to be new.
+        versions = None if self._stirred else self._waiting.versions()
         # Failures of threads and of commits first, before anything more is begun on top of them.
         self._look_after_threads()
         self.commits.check()
         if self._change and self._may_change():
             self._change_tasks()
-        if began >= self._look_ms:
+        if began >= self._waiting.looks_ms:
             self._look_for_idle()
         if self._growing and began >= self._discover_ms:
             await self._discover()
@@ -318,6 +317,7 @@ class Loop:
             return False
         if worked:
             self.finished, self._stirred = False, True
+            self._waiting.look_soon()
             # Callers' coroutines and the callbacks of calls share this event loop.
             await sleep_ms(0)
             return False
@@ -326,7 +326,8 @@ class Loop:
             return False
         if self._stirred and not self.stopping and self._go_on():
             return False
-        finished = self._finished()
+        drained = self._drained()
+        finished = self._finished(drained)
         if finished:
             # A stream may have come to match since the last look: the end of a run is not told before one more.
             if not self.stopping and await self._discover():
@@ -336,9 +337,10 @@ class Loop:
         if finished and not self.finished:
             self.on_finished()
         self.finished = finished
-        if self._drained():
+        if drained:
             self._tell_idle()
-        await self._wait(REST * (self._clock.elapsed_ms() - began))
+        rests = drained and not self.stopping and not any(task.touched for task in self.tasks)
+        await self._wait(REST * (self._clock.elapsed_ms() - began), versions=versions if rests else None)
         return False
 
     def _step(self) -> bool:
@@ -503,9 +505,7 @@ class Loop:
                 self._stirred = True
                 if task.drained and task not in self._tables.beginning:
                     self._work(task, task.fire)
-        # Often enough that an input is taken for idle no more than a quarter later than it said.
-        parts_ms = [after / 4 for reader in self._sources(self.tasks) if (after := reader.idle_after_ms) is not None]
-        self._look_ms = self._clock.elapsed_ms() + min([LOOK_MS, *parts_ms])
+        self._waiting.looked([*self._sources(self.tasks)])
 
     def _go_on(self) -> bool:
         """Fire the late panes of tasks for which nothing comes any more; return whether there are any."""
@@ -540,6 +540,8 @@ class Loop:
         for task, lane, reader in found:
             lane.readers = [*lane.readers, reader]
             self._read_from(Choice(task, lane, reader))
+        if found:
+            self._know_readers()
         return bool(found)
 
     def _look_after_threads(self) -> None:
@@ -621,9 +623,16 @@ class Loop:
                     if reader.relay is not None:
                         self._relayed.append((reader.relay, Choice(task, lane, reader)))
                         self._hand_on_to(lane, reader, reader.relay, task)
-        self._aligned = any(reader.max_drift_ms is not None for reader in self._sources(self.tasks))
+        self._know_readers()
         # Later stages first: they make room for what the earlier ones write.
         self._relayed.sort(key=lambda one: -one[1].lane.depth)
+
+    def _know_readers(self) -> None:
+        """Note what is the same for all readers until others come."""
+        sources = [*self._sources(self.tasks)]
+        self._aligned = any(reader.max_drift_ms is not None for reader in sources)
+        self._waiting.know(sources, [*self._tables.shared, *(reader for task in self.tasks for reader in task.readers)])
+        self._stirred = True
 
     def _read_from(self, choice: Choice) -> None:
         """Ask a reader for what it has, and fire behind its end also where a look alone has found that."""
@@ -635,7 +644,7 @@ class Loop:
         # A checkpoint is to have that it ended, whatever fires by it.
         task.touched = True
         self._told[task] = None
-        self._awake.set()
+        self._waiting.woken.set()
 
     def _hand_on_to(self, lane: Lane, reader: Reader, relay: Relay, task: Task) -> None:
         """Hand on to a reader from the next commit: what was written before lies in the log, and is read first."""
@@ -669,13 +678,13 @@ class Loop:
     def _drained(self) -> bool:
         return self._tables.are_read and all(task.drained and not task.awaits for task in self.tasks)
 
-    def _finished(self) -> bool:
+    def _finished(self, drained: bool) -> bool:
         """Whether nothing is left to do: asked to stop, or all inputs read, and everything committed."""
         if self._exchanging or any(task.touched for task in self.tasks):
             return False
         if self.stopping:
             return all(task.at_cut for task in self.tasks)  # what has still to fire fires first in the next run
-        if not self._drained() or self._told:
+        if not drained or self._told:
             return False
         if self._awaits_streams():
             return False
@@ -692,26 +701,23 @@ class Loop:
                 waiting.set_result(None)
         self._idle.clear()
 
-    async def _wait(self, rest_ms: float, most_ms: float = inf) -> None:
+    async def _wait(self, rest_ms: float, most_ms: float = inf, versions: list[int] | None = None) -> None:
         """Block until a call returns, a timer is due, or something may have been written."""
         wait_ms = min(
-            max(self._poll_ms, rest_ms),
-            max(self._look_ms - self._clock.elapsed_ms(), 1.0),
+            self._waiting.in_ms(self._waiting.looks_ms),
+            self._waiting.in_ms(self._discover_ms) if self._growing else inf,
             self._throttle.wait_ms,
             most_ms,
             self._waits_for_calls_ms or inf,
         )
         for task in self.tasks:
             if not task.busy and task not in self._tables.beginning and task.next_alarm < NEVER:
-                wait_ms = min(wait_ms, max(task.next_alarm - self._clock.now_ms(), 1.0))
+                wait_ms = min(wait_ms, max(task.next_alarm - self._clock.now_ms(), LEAST_MS))
             for timer in task.timers:
-                due_in_ms = timer.due_ms - self._clock.elapsed_ms()
-                if due_in_ms > 0 or task.drained:  # else it waits for calls, and whichever returns wakes the loop
-                    wait_ms = min(wait_ms, max(due_in_ms, 1.0))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait_ms / 1_000):  # wait_for loses a cancellation that comes as it wakes
-                await self._awake.wait()
-        self._awake.clear()
+                if task.drained or timer.due_ms > self._clock.elapsed_ms():
+                    wait_ms = min(wait_ms, self._waiting.in_ms(timer.due_ms))
+                # else it waits for calls, and whichever returns wakes the loop
+        await self._waiting.wait(wait_ms, rest_ms, versions)
 
     async def _abandon(self) -> None:
         """Cancel every call that is still under way, and wait until all have heeded it."""

@@ -24,14 +24,15 @@ class TableReads:
         self.beginning: list[Task] = []
         """The tasks that take in nothing but tables yet."""
         self._broadcast = broadcast
-        self._shared = [reader for readers, _, _ in broadcast.values() for reader in readers]
+        self.shared = [reader for readers, _, _ in broadcast.values() for reader in readers]
+        """The readers of the tables that all tasks share."""
         self._batch_records = batch_records
         self._missing: dict[Reader, int] = {}
         """The offsets up to which tasks wait for tables."""
         self._turn = 0
         self._are_some = False
         """Whether any task has had tables of its own."""
-        self._await(self._shared)
+        self._await(self.shared)
 
     def take_in(self, task: Task) -> None:
         """Let a task begin, once its tables are read."""
@@ -48,13 +49,13 @@ class TableReads:
     @property
     def are_read(self) -> bool:
         """Whether all was read that tasks wait for, and nothing is on its way of what all share."""
-        return not (self._missing or self.beginning or any(reader.awaits for reader in self._shared))
+        return not (self._missing or self.beginning or any(reader.awaits for reader in self.shared))
 
     def come_first(self, task: Task) -> bool:
         """Whether a task has something to read on of tables before anything else."""
-        if not (self._shared or task.tables) or not task.drained:
+        if not (self.shared or task.tables) or not task.drained:
             return False
-        return any(reader.ready() or reader.awaits for reader in [*self._shared, *task.table_readers])
+        return any(reader.ready() or reader.awaits for reader in [*self.shared, *task.table_readers])
 
     def feed_shared(self) -> bool:
         """Take in updates of a table that all tasks share; return whether there were any."""
@@ -92,7 +93,7 @@ class TableReads:
         begun = [
             task
             for task in self.beginning
-            if missing.isdisjoint([*self._shared, *task.table_readers]) and may_begin(task)
+            if missing.isdisjoint([*self.shared, *task.table_readers]) and may_begin(task)
         ]
         self.beginning = [task for task in self.beginning if task not in begun]
         return begun

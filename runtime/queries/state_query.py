@@ -94,9 +94,11 @@ class QueriedState:
     def _found(self, snapshot: StateSnapshot, task: int, key: object, data: bytes) -> Any:
         """Return what a task has of a key, or that there is nothing."""
         found = self.shape.found(snapshot, task, key, data)
+        if not found:
+            return _NOTHING
         if self.shape.windows:
-            return sorted(found, key=lambda pane: (pane.start, pane.end, pane.index)) or _NOTHING
-        return next(found, _NOTHING)
+            return sorted(found, key=lambda pane: (pane.start, pane.end, pane.index))
+        return found[0]
 
     def range(
         self,

@@ -81,16 +81,18 @@ class StateShape(NamedTuple):
 
     def likely(self, key: object, data: bytes, tasks: int) -> int:
         """Return the task that has a key where nothing but the partitioner has decided it."""
-        return self.by.partition(key, data, tasks)
+        return self.by.partition(key, data, tasks) if tasks > 1 else 0
 
-    def found(self, snapshot: StateSnapshot, task: int, key: object, data: bytes) -> Iterator[Any]:
-        """Yield what a task has of a key: nothing, its state, or one pane after the other."""
+    def found(self, snapshot: StateSnapshot, task: int, key: object, data: bytes) -> list[Any]:
+        """Return what a task has of a key: nothing, its state, or each of its panes."""
+        found: list[Any] = []
         for entries in self.entries:
             for ahead in self._ahead(snapshot, task, entries):
                 stored = snapshot.get(self.operator, task, ahead + data)
                 if stored is not None:
                     numbers = entries.numbers_at(ahead) if entries.numbers else ()
-                    yield from entries.read(key, numbers, self.value.decode(stored))
+                    found += entries.read(key, numbers, self.value.decode(stored))
+        return found
 
     def listed(self, snapshot: StateSnapshot, task: int, data: bytes, name: str) -> Iterator[Any]:
         """Yield the values of a list that a key has in a task, in their order."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
+from math import inf
 from typing import Any, Protocol, cast
 
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Serde
@@ -21,50 +22,17 @@ from runtime.model.checkpoint import Position
 from runtime.model.clock import monotonic_ms
 from runtime.model.errors import SerdeError
 from runtime.model.history import AtRest
-from runtime.ports.live_streams import OpenTransaction
-from runtime.ports.streams import OUTSIDE, Control, Offsets, Read, ends, made_anew_error
+from runtime.ports.streams import OUTSIDE, Control, Read, ends, made_anew_error
 from runtime.reading.completion import Entry, InFlight, RowsInFlight
 from runtime.reading.event_times import UNPACED, Pacing
-from runtime.reading.fingerprint import Fingerprint
 from runtime.reading.folding import Folded, FoldingSegment, PreparedRows, SharedGroups
 from runtime.reading.key_places import SAMPLE
+from runtime.reading.origin import Origin
 from runtime.reading.relay import Relay
 from runtime.reading.shared_reads import SharedReads
 from runtime.reading.sieve import WHOLE, KeyShare, Sieve
 from runtime.reading.taken import Taken, after, column_of
 from runtime.reading.watermarks import RECORDS, News, ProducerWatermarks, SourceWatermark, to_ms
-
-
-@dataclass(frozen=True)
-class Origin:
-    """A partition of a stream to read, in the environment or in a bound source."""
-
-    system: str
-    stream: str
-    partition: int
-    read: Callable[[int], Read | None]
-    """Returns the rows from an offset on; waits for them where that takes time."""
-    offsets: Callable[[], Offsets]
-    known: Callable[[], Offsets]
-    """Returns the offsets of the last look, which takes no time: `Assembly.look` looks before a reader is made.
-
-    Its end is MAX_TIMESTAMP where that is not known.
-    """
-    version: Callable[[], int]
-    fetched: Callable[[int], Read | None] | None = None
-    """Returns the rows that were fetched already, where it may take time until those `known` to be there come."""
-    unheard_ms: Callable[[int], float] = lambda offset: 0.0
-    """Returns for how many ms nobody has said whether something lies at or beyond an offset; 0 if each read looks."""
-    stream_id: Callable[[], int] = lambda: 0
-    """Returns the number that tells the stream from others that have had its name, 0 where that is not known."""
-    fingerprint: Fingerprint | None = None
-    """Tells what the partition holds, where another file or list may be in its place next time."""
-    expected: Callable[[], int] | None = None
-    """Returns about where its end is, where that is not known."""
-    number: int = 0
-    """The number of the reader, where several tasks share the partition and read it each at its own pace."""
-    held: Callable[[], OpenTransaction | None] = lambda: None
-    """Returns what an open transaction keeps from being read, where there are transactions."""
 
 
 class Columnar(Protocol):
@@ -327,13 +295,13 @@ class Reader:
         if self._quiet_since is None:
             self._quiet_since = elapsed_ms
         # A source that was not asked for a while may well have something: that time does not count as quiet.
-        quiet_ms = elapsed_ms - self._quiet_since - self.origin.unheard_ms(self.next_offset)
-        if quiet_ms < after_ms:
+        idle_since_ms = self._quiet_since + after_ms + self.origin.unheard_ms(self.next_offset)
+        if elapsed_ms < idle_since_ms:
             return False
         if not self.idle:
             self.idle = True
             return True
-        passed_ms = int(quiet_ms) - after_ms
+        passed_ms = int(elapsed_ms - idle_since_ms)
         if not self._pacing.close_on_idle or passed_ms < 1 or self.watermark == MIN_TIMESTAMP:
             return False
         # Event time goes on by just the time that has passed, whenever somebody looks: so the pace of the
@@ -341,6 +309,14 @@ class Reader:
         self._quiet_since += passed_ms
         self.follow(self.watermark + passed_ms)
         return True
+
+    @property
+    def idle_at_ms(self) -> float:
+        """The ms elapsed when it will be idle if nothing comes; 0 if nobody knows yet, infinite if it never will be."""
+        after_ms = self.idle_after_ms
+        if after_ms is None or self.exhausted or (self.idle and not self._pacing.close_on_idle):
+            return inf
+        return 0.0 if self.idle or self._quiet_since is None else self._quiet_since + after_ms
 
     def was_quiet(self, elapsed_ms: float, since_record_ms: float, since_look_ms: float) -> None:
         """Take over for how long nothing has come, and nobody has looked: it stays idle where it was already."""

@@ -242,9 +242,9 @@ BUGS = (
     ),
     Bug(
         "swallow a cancellation",
-        "runtime/loop/loop.py",
-        "        with suppress(TimeoutError):\n",
-        "        with suppress(TimeoutError, asyncio.CancelledError):\n",
+        "runtime/loop/waiting.py",
+        "            with suppress(TimeoutError):\n",
+        "            with suppress(TimeoutError, asyncio.CancelledError):\n",
         Simulated("cancellations", 1_000),
     ),
     Bug(

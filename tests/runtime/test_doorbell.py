@@ -11,7 +11,7 @@ import pytest
 
 from operators.core.base import Batch
 from runtime.commit import schedule
-from runtime.loop import loop as loops
+from runtime.loop import waiting
 from runtime.ports.commits import Commit
 from runtime.ports.environment import AudibleEnvironment
 from runtime.ports.streams import Append, StreamConfig
@@ -174,7 +174,7 @@ def test_what_a_ring_tells_of_can_be_read(tmp_path, monkeypatch):
 
 @FOR_LINUX
 def test_an_idle_run_that_never_looks_hears_of_what_another_process_appends(tmp_path, monkeypatch):
-    monkeypatch.setattr(loops, "LOOK_MS", HOUR_MS)
+    monkeypatch.setattr(waiting, "LOOK_MS", HOUR_MS)
 
     async def play():
         heard = asyncio.Queue()
@@ -193,7 +193,7 @@ def test_an_idle_run_that_never_looks_hears_of_what_another_process_appends(tmp_
 
 @FOR_LINUX
 def test_every_run_of_a_directory_hears(tmp_path, monkeypatch):
-    monkeypatch.setattr(loops, "LOOK_MS", HOUR_MS)
+    monkeypatch.setattr(waiting, "LOOK_MS", HOUR_MS)
 
     async def play():
         first, last = asyncio.Queue(), asyncio.Queue()

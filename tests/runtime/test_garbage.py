@@ -5,9 +5,10 @@ import gc
 
 import pytest
 
+from runtime.commit.commit import Committer
 from runtime.model.errors import OperatorFailure
 from runtime.model.garbage import MADE, MANY, collector_patient
-from runtime.systems.memory.lists import ListSink
+from runtime.systems.memory.lists import ListSink, ListSource
 from samza_dsl import App
 from tests.simulation.crash import memory
 from tests.spark.shuffling import run_here
@@ -99,3 +100,41 @@ def test_cycles_that_calls_leave_are_collected_while_it_runs(tmp_path):
 
     calling(tying, MANY).run(data=tmp_path, bind={"numbers": [*range(2 * MADE)], "out": ListSink()})
     assert MANY <= Knot.most < MADE
+
+
+def remembering(keys):
+    """A run whose one commit has so many entries of state."""
+    app = App("remembering")
+    numbers = app.input("numbers", key=str, value=int)
+    numbers.scan(lambda seen, number: number, op_id="seen").send_to(app.output("out"))
+    return app, {"numbers": ListSource([*range(keys)], keys=[b"%d" % key for key in range(keys)]), "out": ListSink()}
+
+
+@pytest.mark.parametrize("keys", [MANY // 2, 2 * MANY])
+def test_the_collector_looks_behind_a_commit_of_many_entries_and_not_at_it(keys, tmp_path, monkeypatch):
+    looks, write = [], Committer.write
+
+    def writing(committer, commit, tasks):
+        if commit.state:
+            looks.append(gc.isenabled())
+        write(committer, commit, tasks)
+        if commit.state:
+            looks.append(gc.isenabled())
+
+    monkeypatch.setattr(Committer, "write", writing)
+    app, bind = remembering(keys)
+    app.run(data=tmp_path, bind=bind)
+    assert looks == [keys < MANY] * len(looks) != []
+    assert gc.isenabled()
+
+
+def test_a_commit_that_fails_leaves_the_collector_on(tmp_path, monkeypatch):
+    def failing(committer, commit, tasks):
+        assert not gc.isenabled()
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Committer, "write", failing)
+    app, bind = remembering(2 * MANY)
+    with pytest.raises(OSError, match="no space left"):
+        app.run(data=tmp_path, bind=bind)
+    assert gc.isenabled()

@@ -10,7 +10,8 @@ from runtime.encoding.serdes import Json, Tagged
 from runtime.model.checkpoint import Position
 from runtime.ports.streams import Control, Offsets, Read
 from runtime.reading.event_times import Pacing
-from runtime.reading.reader import Decoding, Origin, Reader, Shortcuts, StartPoint, Turn
+from runtime.reading.origin import Origin
+from runtime.reading.reader import Decoding, Reader, Shortcuts, StartPoint, Turn
 from runtime.reading.shared_reads import SharedReads
 from runtime.reading.sieve import KeyShare
 from tests.scale import examples

@@ -33,7 +33,7 @@ from runtime.systems.log.recovery import (
 if TYPE_CHECKING:
     import lmdb
 
-    from runtime.systems.log.state_reader import LogStateReader
+    from runtime.systems.log.state_reader import LogStateReader, SeenStores
 
 MAP_SIZES_BYTES = tuple(1 << bits for bits in (40, 38, 36, 34, 32, 30, 28, 26))
 """Far beyond need, so that the disk is the limit; a smaller one where the system refuses so much address space."""
@@ -94,6 +94,8 @@ class Database:
         self.store_ids: dict[tuple[str, str], int] = {}
         """The ids of stores by application and name, as committed; an id is never taken away."""
         self.journals = Journals(self)
+        self.seen: SeenStores | None = None
+        """What the newest transaction that somebody reads in has of stores, as far as they were looked up."""
         self.doorbell = Doorbell(path / _DOORBELL)
         self._write_lock = threading.Lock()
         self._writes = 0

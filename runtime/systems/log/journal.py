@@ -127,18 +127,23 @@ class Journals:
 
     def at(self, transaction: lmdb.Transaction[memoryview], place: bytes) -> Journal:
         """Return the journal of the store and task at `place` as a transaction sees it; raises `Damaged`."""
+        return self.spanned(transaction, place)[0]
+
+    def spanned(self, transaction: lmdb.Transaction[memoryview], place: bytes) -> tuple[Journal, JournalSpan]:
+        """Return what `at` does and its span then: with another the journal has more than the transaction sees."""
         stored = bytes(transaction.get(JOURNAL + place, b"", self._database.meta))
         with self._lock:
             known = self._known.get(place)
             if known is not None and stored and known.stored_span == stored:  # most often: nothing was committed since
-                return known
+                return known, known.span
             span = span_of(transaction, self._database, place)
             if known is not None and known.span == span:
                 known.stored_span = stored
-                return known
+                return known, known.span
             if not span.records:
                 self._forget(place)
-                return Journal()
+                known = Journal()
+                return known, known.span
             # This transaction began before the newest commit: it gets a journal of its own, and what is known stays
             # for the others.
             is_past = known is not None and known.span.first == span.first and known.span.last > span.last
@@ -149,7 +154,7 @@ class Journals:
                 known.update(items, span)
             if not is_past:
                 self._keep(place, known)
-            return known
+            return known, known.span
 
     def write(self, transaction: lmdb.Transaction[memoryview], place: bytes, items: Items, data: bytes) -> Journaled:
         """Change entries of a store and task, `data` encoded; `adopt` what is returned when that is committed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from runtime.model.errors import Damaged
 from runtime.ports.state import StateReader, StateSnapshot
@@ -94,8 +94,32 @@ class LogStateReader(StateReader):
         return self._transaction
 
     def _read_journal(self, transaction: lmdb.Transaction[memoryview]) -> None:
-        self._journal = self._database.journals.at(transaction, self._prefix)
-        self._span = self._journal.span
+        self._journal, self._span = self._database.journals.spanned(transaction, self._prefix)
+
+
+class SeenJournal(NamedTuple):
+    """The journal of a store and task at a place, as it was with this span."""
+
+    place: bytes
+    journal: Journal
+    span: JournalSpan
+
+
+class SeenStores:
+    """The places and journals of stores as of one transaction, looked up once for all snapshots that see the same."""
+
+    __slots__ = ("journals", "places", "transaction_id")
+
+    def __init__(self, transaction_id: int) -> None:
+        self.transaction_id = transaction_id
+        self.journals: dict[tuple[str, str, int], SeenJournal] = {}
+        """By application, store and task."""
+        self.places: dict[tuple[str, str], dict[int, bytes]] = {}
+        """By application and store, and then by task."""
+
+
+_UNCHANGED: Final = b"unchanged"
+"""Stands for what a journal has of a key that it does not have, told by identity."""
 
 
 class LogSnapshot(StateSnapshot):
@@ -117,30 +141,32 @@ class LogSnapshot(StateSnapshot):
             database.release()
             raise
         self._is_closed = False
-        self._places: dict[str, dict[int, bytes]] = {}
-        self._journals: dict[bytes, tuple[Journal, JournalSpan]] = {}
+        # Most often nothing was committed since the last snapshot, which may have been for one key.
+        seen, number = database.seen, self._transaction.id()
+        if seen is None or seen.transaction_id != number:
+            seen = database.seen = SeenStores(number)
+        self._seen = seen
 
     def tasks(self, store: str) -> dict[int, bytes]:
         """Return the tasks in which a store ever had entries, with the places of these."""
-        found = self._places.get(store)
+        found = self._seen.places.get((self._app, store))
         if found is None:
             number = self._store_id(self._transaction, self._app, store)
             places = [] if number is None else places_of(self._transaction, self._database, number)
-            found = self._places[store] = {PLACE.unpack(place)[1]: place for place in places}
+            found = {PLACE.unpack(place)[1]: place for place in places}
+            self._seen.places[self._app, store] = found
         return found
 
     def get(self, store: str, task: int, key: bytes) -> bytes | None:
-        number = self._store_id(self._transaction, self._app, store)
-        if number is None:
+        found = self._journal(store, task)
+        if found is None:
             return None
-        place = PLACE.pack(number, task)
-        journal = self._journal(place)
-        is_there = key in journal.entries
-        value = journal.entries.get(key)
+        place, journal, span = found
+        value = journal.entries.get(key, _UNCHANGED)
         # Whoever commits in this process takes its changes into the same journal: then it is read anew, as it was.
-        if journal is not self._journal(place):
+        if journal.span is not span:
             return self.get(store, task, key)
-        if is_there:
+        if value is not _UNCHANGED:
             return value
         at = place_of_key(place, key)
         try:
@@ -150,14 +176,15 @@ class LogSnapshot(StateSnapshot):
             raise damaged_entry(self._database, self._app, store, task, key, error) from error
 
     def between(self, store: str, task: int, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        place = self.tasks(store).get(task)
-        if place is None:
+        if task not in self.tasks(store):
             return
-        while True:
-            journal = self._journal(place)
+        while (found := self._journal(store, task)) is not None:
+            place, journal, span = found
             changed = [*journal.between(start, end)]
-            if journal is self._journal(place):
+            if journal.span is span:
                 break
+        else:
+            return
         stored = entries_between(self._transaction.cursor(self._database.state), place, start, end)
         try:
             yield from overlaid(iter(changed), stored)
@@ -170,12 +197,17 @@ class LogSnapshot(StateSnapshot):
             self._transaction.abort()
             self._database.release()
 
-    def _journal(self, place: bytes) -> Journal:
-        known = self._journals.get(place)
-        if known is None or known[0].span is not known[1]:
-            journal = self._database.journals.at(self._transaction, place)
-            known = self._journals[place] = journal, journal.span
-        return known[0]
+    def _journal(self, store: str, task: int) -> SeenJournal | None:
+        """Return the journal of a store and task as this transaction sees it; None where there is no such store."""
+        found = self._seen.journals.get((self._app, store, task))
+        if found is None or found.journal.span is not found.span:
+            number = self._store_id(self._transaction, self._app, store)
+            if number is None:
+                return None
+            place = PLACE.pack(number, task)
+            journal, span = self._database.journals.spanned(self._transaction, place)
+            found = self._seen.journals[self._app, store, task] = SeenJournal(place, journal, span)
+        return found
 
 
 def damaged_entry(database: Database, app: str, store: str, task: int, key: bytes, error: ValueError) -> Damaged:
