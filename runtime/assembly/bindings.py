@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard, cast
 
+import msgspec
+
 from operators.core.base import Output, Site, Spec
 from operators.core.policies import fail, final
 from operators.io import Input
@@ -22,6 +24,7 @@ from planner.model.plan import Plan, StreamPlan
 from planner.passes import streams_of
 from runtime.model.checkpoint import SHARED, Checkpoint
 from runtime.model.errors import SamzaError
+from runtime.model.metrics import RunMetrics
 from runtime.model.urls import shown_file
 from runtime.ports.commits import Commit
 from runtime.ports.connectors import ConnectedSink, ConnectedSource, PulledSource, PushedSource, TransactionalSink
@@ -163,6 +166,11 @@ class Bindings:
         """
         for outbox in self.outboxes.values():
             outbox.deliver(whole)
+
+    def counted(self, found: RunMetrics) -> RunMetrics:
+        """Return the numbers of a run with those of rows that sinks have refused."""
+        refused = [one for outbox in self.outboxes.values() for one in outbox.counts()]
+        return msgspec.structs.replace(found, operators=(*found.operators, *refused)) if refused else found
 
     @property
     def gathered_ms(self) -> float:

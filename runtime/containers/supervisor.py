@@ -248,7 +248,8 @@ class Containers:
         if self._final is not None:
             return self._final
         self._is_watched = True
-        found = with_changes(self._numbers.now(self._containers, self._alone), self._recovered, self._job)
+        numbers = self._numbers.now(self._containers, self._alone)
+        found = self._bindings.counted(with_changes(numbers, self._recovered, self._job))
         # On a cluster each container has told of the stores that it has.
         if not stores or self._cluster is not None:
             return found

@@ -138,6 +138,15 @@ def test_a_table_that_is_not_as_it_was_is_no_fault_of_a_row(database: Database) 
     assert letters_in(environment) == []
 
 
+@pytest.mark.parametrize(("policy", "kind"), [(skip, "skipped"), (dead_letter("refused"), "dead_lettered")])
+def test_rows_that_are_passed_over_are_counted(policy: Any, kind: str, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "a.db")) as shop:
+        shop.execute("CREATE TABLE rows (id BIGINT, note TEXT CHECK (note <> 'bad'), other BIGINT)")
+    rows = [Row(n, "bad" if n % 3 else "good") for n in range(9)]
+    run = run_over(filled(rows), policy, connectors.sqlite(tmp_path / "a.db", "rows"))
+    assert sum(getattr(one, kind) for one in run.metrics().operators if one.operator == "send_to-table") == 6
+
+
 class Dying:
     """A sink and a keeper of letters that fail as often as they are told, before or behind what they do."""
 

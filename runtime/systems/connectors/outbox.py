@@ -16,6 +16,7 @@ from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.serdes import decoded, encode_all
 from runtime.model.clock import monotonic_ms
 from runtime.model.errors import EnvironmentFault, RowRefused, SamzaError
+from runtime.model.metrics import OperatorMetrics
 from runtime.ports.connectors import Batching, DeliveredSink, PositionedSink, SinkOwner, SinkRow, TransactionalSink
 from runtime.ports.environment import Environment
 from runtime.ports.sink import Sink
@@ -206,6 +207,13 @@ class Outbox:
 
     def _name_of(self, partition: int) -> str:
         return f"{self._owners[partition].identity:x}-{partition}"
+
+    def counts(self) -> Iterator[OperatorMetrics]:
+        """Yield the rows that were passed over, as a count of the operator that has written them."""
+        if self._refusals is not None and self.refused:
+            operator, is_kept = self._refusals.operator, isinstance(self._refusals.policy, DeadLetterPolicy)
+            dead_lettered, skipped = (self.refused, 0) if is_kept else (0, self.refused)
+            yield OperatorMetrics(operator=operator, task=0, dead_lettered=dead_lettered, skipped=skipped)
 
     def end(self) -> None:
         """Leave rows that are paced to the next run, from now on; may be called from a signal handler."""
