@@ -152,8 +152,8 @@ def letters(data: Path) -> list[int]:
 def wrong_in(place: Place, refused: Sequence[list[int]]) -> list[str]:
     """Return what is wrong with the rows at the end: each number there once, and the newest of each account.
 
-    What is `refused` are the dead letters of each data directory. A letter lies where it was written: whoever has gone on
-    with a copy of a directory has those alone that come behind the copy.
+    What is `refused` are the dead letters of each data directory. A letter lies where it was written: whoever has gone
+    on with a copy of a directory has those alone that come behind the copy.
     """
     found = Counter(number for _, _, number in place.rows("bookings"))
     if place.kind != "redis":
