@@ -363,14 +363,22 @@ class Committer:
 
 
 def deliver(
-    bindings: Bindings, app: str, generation: int, positions: dict[str, int], *, takes_out: bool = False
+    bindings: Bindings,
+    app: str,
+    generation: int,
+    positions: dict[str, int],
+    *,
+    takes_out: bool = False,
+    whole: bool = False,
 ) -> dict[str, int]:
     """Hand sinks what is committed now, and note it where a sink does not know by itself how far it has come.
+
+    Where it is `whole`, rows that wait for others on their way go as well.
 
     Behind the commit, so that no sink shows what is not committed; a crash in between is made good at the next opening.
     Where nobody else's commit `takes_out` what was delivered, this does. Returns the positions that are noted.
     """
-    bindings.deliver()
+    bindings.deliver(whole)
     found = {**positions, **bindings.delivered()}
     if found == positions or not (takes_out or any(outbox.is_noted for outbox in bindings.outboxes.values())):
         return positions
