@@ -180,7 +180,7 @@ class Outbox:
     def _held_up(self, error: SamzaError) -> SamzaError:
         # A row that was committed is not left out: whoever reads the place counts on its order.
         pass_it = ""
-        if isinstance(error, RowRefused):
+        if isinstance(error, RowRefused) and self._refusals is not None:
             pass_it = ", or let such rows pass (on_error=dead_letter('name') or skip, where the output is written)"
         return SamzaError(
             f"{error}. Rows of the output {self.name!r} at {self._output.site} wait for it in the stream "
