@@ -30,7 +30,7 @@ def tried(function: Callable[[], R], words: Words, wait: Callable[[float], bool]
     """Return what a function returns, called again where it raises `Unavailable` or OSError; else SamzaError.
 
     What goes on, though it fails again and again, is called for as long as it does. `wait` takes the seconds of a
-    pause, and returns whether the run ends meanwhile. A pause is as long as the system has asked for, where it has, to a
+    pause, and returns whether the run ends meanwhile. A pause is as long as the system has asked for, to a
     minute.
 
     >>> tried(lambda: 3, Words("shop", "shop failed", "shop can't be read"), lambda pause_s: False)
