@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.model.errors import Fenced, Unavailable
+from runtime.model.errors import Fenced, RowRefused, Unavailable
 from runtime.ports.connectors import (
     AtLeastOnceSink,
     Batching,
@@ -49,6 +49,7 @@ __all__ = [
     "PulledSource",
     "PushedRecord",
     "PushedSource",
+    "RowRefused",
     "Scheme",
     "SinkOwner",
     "SinkRow",

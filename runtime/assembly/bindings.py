@@ -13,13 +13,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard, cast
 
+import msgspec
+
 from operators.core.base import Output, Site, Spec
+from operators.core.policies import fail, final
 from operators.io import Input
 from planner.model.errors import refuse
 from planner.model.graph import Graph, intermediate
 from planner.model.plan import Plan, StreamPlan
 from planner.passes import streams_of
+from runtime.model.checkpoint import SHARED, Checkpoint
 from runtime.model.errors import SamzaError
+from runtime.model.metrics import RunMetrics
+from runtime.ports.commits import Commit
 from runtime.ports.connectors import ConnectedSink, ConnectedSource, PulledSource, PushedSource, TransactionalSink
 from runtime.ports.environment import Environment, LiveEnvironment, typed
 from runtime.ports.sink import Limit, LimitedSink, Sink
@@ -33,12 +39,12 @@ from runtime.ports.source import (
     TransactionalSource,
     UncountedSource,
 )
-from runtime.ports.streams import Offsets, StreamConfig, check_name, contradicted
+from runtime.ports.streams import Append, Offsets, StreamConfig, check_name, contradicted
 from runtime.reading.fingerprint import Fingerprint
 from runtime.reading.origin import Origin
 from runtime.reading.reader import Reader
 from runtime.systems.connectors.inbox import Inbox, PulledInput, PulledTopic
-from runtime.systems.connectors.outbox import CutBackSink, Outbox
+from runtime.systems.connectors.outbox import CutBackSink, Outbox, Refusals
 from runtime.systems.connectors.schemes import connected_sink, connected_source
 from runtime.systems.files.csv_files import CsvFiles
 from runtime.systems.files.places.locations import local_path, needs_pyarrow
@@ -82,6 +88,10 @@ class Bindings:
         letters = {name for name, role in roles if role == "dead_letter"}
         read = {spec.stream for spec in graph.inputs.values()}
         written = {output.stream: output for spec in graph.specs.values() for output in spec.outputs}
+        self._writers = {
+            name: {id: spec for id, spec in graph.specs.items() if name in {one.stream for one in spec.outputs}}
+            for name in written
+        }
         if not isinstance(bind, Mapping):
             raise SamzaError(f'bind={bind!r} names no streams; write instead: bind={{"flights": "flights.jsonl"}}')
         try:
@@ -128,16 +138,17 @@ class Bindings:
             if (place := place_of_sink(outbox)) not in found:
                 outbox.forget()
             identity = found.setdefault(place, secrets.randbits(62))
-            outbox.open(generation, identity, _recorded(outbox, positions))
+            outbox.open(generation, identity, _recorded(outbox, positions), _passed(outbox, positions))
         return found | self.delivered()
 
     def delivered(self) -> dict[str, int]:
         """Return how far sinks have what was committed, as checkpoints note it."""
-        return {
-            f"{place_of_sink(outbox)}#{partition}": position
-            for outbox in self.outboxes.values()
-            for partition, position in outbox.positions.items()
-        }
+        found: dict[str, int] = {}
+        for outbox in self.outboxes.values():
+            place = place_of_sink(outbox)
+            found |= {f"{place}#{partition}": position for partition, position in outbox.positions.items()}
+            found |= {f"{place}!{name}": offset for name, offset in outbox.passed.items()}
+        return found
 
     def taken_out(self) -> dict[tuple[str, int], int]:
         """Return the offsets below which nobody needs what waited for sinks, by stream and partition."""
@@ -154,6 +165,11 @@ class Bindings:
         """
         for outbox in self.outboxes.values():
             outbox.deliver(whole)
+
+    def counted(self, found: RunMetrics) -> RunMetrics:
+        """Return the numbers of a run with those of rows that sinks have refused."""
+        refused = [one for outbox in self.outboxes.values() for one in outbox.counts()]
+        return msgspec.structs.replace(found, operators=(*found.operators, *refused)) if refused else found
 
     @property
     def gathered_ms(self) -> float:
@@ -500,10 +516,23 @@ class Bindings:
             self.sinks[output.stream] = CutBackSink(sink, output)
             self.places[output.stream] = f"{output.stream}={sink.name}"
             return
-        outbox = Outbox(self.environment, self._app, output, sink)
+        outbox = Outbox(self.environment, self._app, output, sink, self._refusals(output.stream))
         self.outboxes[output.stream] = outbox
         self._others[output.stream] = outbox.stream
         check_name("stream", outbox.stream)
+
+    def _refusals(self, stream: str) -> Refusals | None:
+        """Return what becomes of rows that a sink refuses; None where those who write the output don't agree."""
+        policies = {id: final(spec.on_error or fail) for id, spec in self._writers[stream].items()}
+        first, policy = next(iter(policies.items()))
+        return Refusals(first, policy, self._keep_letters) if {*policies.values()} == {policy} else None
+
+    def _keep_letters(self, generation: int, letters: list[Append]) -> None:
+        """Commit dead letters of rows that a sink refuses, with how far sinks have come and which rows these are."""
+        letters = [one._replace(stream=self.place_of(one.stream)) for one in letters]
+        stored = self.environment.checkpoints(self._app).get(SHARED, Checkpoint(0)).outputs
+        noted = {SHARED: Checkpoint(generation, outputs={**stored, **self.delivered()})}
+        self.environment.commit(Commit(self._app, generation, letters, [], noted))
 
     def _bind_to_another(self, stream: str, what: str) -> None:
         self._others[stream] = what.removeprefix(ANOTHER)
@@ -543,6 +572,12 @@ def _recorded(outbox: Outbox, positions: Mapping[str, int]) -> dict[int, int]:
     """Return the positions of a sink in a checkpoint, by partition."""
     start = f"{place_of_sink(outbox)}#"
     return {int(name.removeprefix(start)): at for name, at in positions.items() if name.startswith(start)}
+
+
+def _passed(outbox: Outbox, positions: Mapping[str, int]) -> dict[str, int]:
+    """Return the rows of a sink in a checkpoint that are dead letters."""
+    start = f"{place_of_sink(outbox)}!"
+    return {name.removeprefix(start): at for name, at in positions.items() if name.startswith(start)}
 
 
 def is_another(what: object) -> TypeGuard[str]:

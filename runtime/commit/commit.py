@@ -13,7 +13,7 @@ from planner.model.virtual_tasks import WHOLE, is_task
 from runtime.assembly.bindings import Bindings
 from runtime.functions.failures import Failure, unkept_error
 from runtime.job.key_kinds import to_note
-from runtime.model.checkpoint import Checkpoint, Position
+from runtime.model.checkpoint import SHARED, Checkpoint, Position
 from runtime.model.clock import Clock
 from runtime.model.errors import SerdeError
 from runtime.model.garbage import resting_for
@@ -29,8 +29,6 @@ from runtime.reading.watermarks import News
 from runtime.task.lane import Lane
 from runtime.task.task import Task
 
-SHARED = "outputs"
-"""The checkpoint of what belongs to no task: the positions of bound outputs."""
 STATE = "state"
 """The checkpoint that says what the state of all tasks means."""
 Siblings = Callable[[int], Sequence[str]]
@@ -365,14 +363,22 @@ class Committer:
 
 
 def deliver(
-    bindings: Bindings, app: str, generation: int, positions: dict[str, int], *, takes_out: bool = False
+    bindings: Bindings,
+    app: str,
+    generation: int,
+    positions: dict[str, int],
+    *,
+    takes_out: bool = False,
+    whole: bool = False,
 ) -> dict[str, int]:
     """Hand sinks what is committed now, and note it where a sink does not know by itself how far it has come.
+
+    Where it is `whole`, rows that wait for others on their way go as well.
 
     Behind the commit, so that no sink shows what is not committed; a crash in between is made good at the next opening.
     Where nobody else's commit `takes_out` what was delivered, this does. Returns the positions that are noted.
     """
-    bindings.deliver()
+    bindings.deliver(whole)
     found = {**positions, **bindings.delivered()}
     if found == positions or not (takes_out or any(outbox.is_noted for outbox in bindings.outboxes.values())):
         return positions

@@ -248,7 +248,8 @@ class Containers:
         if self._final is not None:
             return self._final
         self._is_watched = True
-        found = with_changes(self._numbers.now(self._containers, self._alone), self._recovered, self._job)
+        numbers = self._numbers.now(self._containers, self._alone)
+        found = self._bindings.counted(with_changes(numbers, self._recovered, self._job))
         # On a cluster each container has told of the stores that it has.
         if not stores or self._cluster is not None:
             return found
@@ -354,8 +355,8 @@ class Containers:
             for task in (*keeping, *watched, heeding, following):
                 task.cancel()
             await asyncio.wait([*keeping, *watched, heeding, following])
-        # What the last commits have written.
-        await asyncio.to_thread(self._deliver_now)
+        # What the last commits have written, and what has waited for more.
+        await asyncio.to_thread(self._deliver_now, whole=True)
 
     async def _deliver(self) -> None:
         """Hand sinks what containers have committed."""
@@ -373,11 +374,11 @@ class Containers:
         if self._bindings.inboxes and self._takes_in:
             await self._bindings.take_in(self._start.share.generation)
 
-    def _deliver_now(self) -> None:
+    def _deliver_now(self, whole: bool = False) -> None:
         if self._bindings.outboxes:
             share = self._start.share
             how = self._bindings, self._graph.app, share.generation, self._recovered.positions
-            self._recovered = self._recovered._replace(positions=deliver(*how, takes_out=True))
+            self._recovered = self._recovered._replace(positions=deliver(*how, takes_out=True, whole=whole))
 
     async def _heed_scale(self, keeping: list[asyncio.Task[None]]) -> None:
         """Let containers come and go as is asked for; where tasks are to be others, all end, and others begin."""

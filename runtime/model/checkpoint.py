@@ -45,6 +45,10 @@ class LeftDue(msgspec.Struct, frozen=True, array_like=True):
     is_begun: bool = False
 
 
+SHARED = "outputs"
+"""The checkpoint of what belongs to no task: the positions of bound outputs."""
+
+
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     """All positions of one task under one generation; `outputs` has the length of each bound output, to go back to.
 

@@ -65,12 +65,27 @@ class Repartitioned(Grown):
 class Unavailable(EnvironmentFault):
     """Brokers, or another system, did not do what was asked, or not in time; what is asked anew may succeed.
 
-    Who is asked may have said to come again no sooner than `after_s`.
+    Who is asked may have said to come again no sooner than `after_s`, or have done a part: what is left `goes_on`.
     """
 
-    def __init__(self, told: str = "", after_s: float = 0.0) -> None:
+    def __init__(self, told: str = "", after_s: float = 0.0, *, goes_on: bool = False) -> None:
         super().__init__(told)
         self.after_s = after_s
+        self.goes_on = goes_on
+
+
+class RowRefused(SamzaError):
+    """A sink refuses one of the rows that it was given, of which it has taken none: the one at `row`.
+
+    It is for the `on_error=` of the operator that writes the output.
+
+    >>> RowRefused("CHECK constraint failed: cents > 0", row=2).row
+    2
+    """
+
+    def __init__(self, told: str, row: int = 0) -> None:
+        super().__init__(told)
+        self.row = row
 
 
 class Unreachable(Unavailable):

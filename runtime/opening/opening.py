@@ -16,12 +16,12 @@ from planner.model.plan import Options, Plan
 from planner.passes import plan as make_plan
 from runtime.assembly.bindings import Bindings
 from runtime.assembly.history import History
-from runtime.commit.commit import SHARED, STATE
+from runtime.commit.commit import STATE
 from runtime.job.job_model import JOB, configuration
 from runtime.job.key_kinds import KEYS, kinds_noted
 from runtime.job.parameters import PARAMETERS, changed_now, changes_of, to_note
 from runtime.job.pipeline import Pipeline
-from runtime.model.checkpoint import Checkpoint
+from runtime.model.checkpoint import SHARED, Checkpoint
 from runtime.model.clock import monotonic_ms
 from runtime.model.metrics import ChangeMetrics, JobMetrics, RunMetrics
 from runtime.model.state_choice import Forget, State

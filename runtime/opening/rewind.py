@@ -17,10 +17,10 @@ from planner.model.graph import Graph
 from planner.model.plan import Plan
 from planner.model.virtual_tasks import is_task
 from runtime.assembly.bindings import Bindings
-from runtime.commit.commit import SHARED, STATE
+from runtime.commit.commit import STATE
 from runtime.job.job_model import layout_of, reads_of
 from runtime.job.parameters import key_words, without_modules
-from runtime.model.checkpoint import Checkpoint, Position
+from runtime.model.checkpoint import SHARED, Checkpoint, Position
 from runtime.model.errors import SamzaError
 from runtime.model.state_choice import Forget, State
 from runtime.opening.former_layout import ANOTHER, OF_BROKERS, former_sizes, why_it_stays

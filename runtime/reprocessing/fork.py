@@ -16,9 +16,9 @@ from operators.core.base import MAX_TIMESTAMP, Batch
 from planner.model.graph import intermediate
 from planner.model.virtual_tasks import VirtualTask, is_task
 from runtime.assembly.history import HISTORY
-from runtime.commit.commit import DELETED, SHARED, STATE
+from runtime.commit.commit import DELETED, STATE
 from runtime.job.job_model import JOB, StageOfJob
-from runtime.model.checkpoint import Checkpoint, Position
+from runtime.model.checkpoint import SHARED, Checkpoint, Position
 from runtime.model.errors import Damaged, SamzaError
 from runtime.opening.rewind import UNFINISHED, begin_anew
 from runtime.opening.stored_state import CHANGING, operator_of, pieces, streams_between

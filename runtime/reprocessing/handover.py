@@ -13,8 +13,7 @@ import msgspec
 from planner.model.graph import Graph, intermediate
 from planner.model.plan import Plan
 from planner.model.virtual_tasks import is_task
-from runtime.commit.commit import SHARED
-from runtime.model.checkpoint import Checkpoint
+from runtime.model.checkpoint import SHARED, Checkpoint
 from runtime.model.errors import Damaged, SamzaError, system_errors_told
 from runtime.opening.rewind import meanings_of
 from runtime.ports.environment import Environment

@@ -15,8 +15,8 @@ from planner.model.graph import Graph
 from planner.model.plan import Options, Plan
 from planner.passes import plan as make_plan
 from runtime.assembly.bindings import Bindings
-from runtime.commit.commit import SHARED, STATE
-from runtime.model.checkpoint import Checkpoint, Position
+from runtime.commit.commit import STATE
+from runtime.model.checkpoint import SHARED, Checkpoint, Position
 from runtime.model.errors import SamzaError
 from runtime.opening.rewind import UNFINISHED, begin_anew, meanings_of
 from runtime.ports.commits import Commit

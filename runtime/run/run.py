@@ -189,7 +189,7 @@ class Run:
         self._check()
         stats = self._environment.state_stats(self._graph.app) if stores else {}
         found = measure(stats, self._graph, self._loop, self._clock.elapsed_ms() - self._started, self._clock)
-        found = with_changes(found, self._recovered, self._job)
+        found = self._bindings.counted(with_changes(found, self._recovered, self._job))
         if self._scaler is not None and self._scaler.former:
             found = msgspec.structs.replace(found, operators=(*self._scaler.former, *found.operators))
         replaced, follower = msgspec.structs.replace, self._follower

@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from planner.model.plan import Plan
-from runtime.commit.commit import SHARED
-from runtime.model.checkpoint import Position
+from runtime.model.checkpoint import SHARED, Position
 from runtime.opening.deletion import check_not_shared
 from runtime.opening.former_layout import check_set_back
 from runtime.opening.rewind import begin_anew, intermediate_streams

@@ -15,10 +15,9 @@ from operators.io import SendTo
 from planner.model import graph as graphs
 from planner.model.graph import Graph
 from planner.model.levers import Levers
-from runtime.commit.commit import SHARED
 from runtime.functions.user_functions import Functions
 from runtime.job.pipeline import Pipeline
-from runtime.model.checkpoint import Checkpoint
+from runtime.model.checkpoint import SHARED, Checkpoint
 from runtime.model.errors import Grown
 from runtime.model.metrics import RunMetrics
 from runtime.ports.store import TaskStore

@@ -294,6 +294,15 @@ def test_each_row_is_posted_under_one_id_and_each_key_in_order(
         assert taken == [order.cents for order in wanted if order.id % 3 == key]
 
 
+def test_a_webhook_that_fails_often_is_tried_for_as_long_as_it_takes_some_rows() -> None:
+    with hooked(*[204, 503, 503] * 30) as (url, kind):
+        sink = connectors.webhook(url)
+        rows = [SinkRow(n, key=1, id=f"{n}") for n in range(30)]
+        tried(partial(sink.write, rows), Words("hook", "", ""), lambda pause_s: False)
+        sink.close()
+    assert [id for id, _ in kind.rows] == [row.id for row in rows]
+
+
 def test_a_webhook_ends_the_run_where_it_is_refused_and_shows_no_secret(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

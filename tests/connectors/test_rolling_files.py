@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import itertools
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, SamzaError, connectors
 from samza_dsl.connectors import SinkOwner, SinkRow
 from samza_dsl.testing import check_sink
+from tests.connectors.programs import run_program, write_program
 from tests.real_time import until
 from tests.scale import examples
 
@@ -247,3 +249,32 @@ def test_fields_that_are_no_folders_are_told(tmp_path: Path) -> None:
     sink = connectors.rolling_files(tmp_path / "out", partition_by="carriers")
     with pytest.raises(SamzaError, match="carriers is no declared text"):
         copying().run(tmp_path / "data", bind={"legs": [Leg(1)], "copies": sink})
+
+
+PROGRAM = """
+    import msgspec
+
+    from samza_dsl import App, connectors
+
+    class Row(msgspec.Struct):
+        id: int
+
+    app = App("rolling")
+    rows = app.input("rows", value=Row).partition_by(lambda row: row.id, op_id="by", partitions=2)
+    rows.send_to(app.output("out", value=Row))
+
+    if __name__ == "__main__":
+        bind = {"rows": "rows.jsonl", "out": connectors.rolling_files("out", "jsonl")}
+        app.run("data", containers=2, bind=bind)
+"""
+
+
+def test_containers_leave_no_row_behind_as_they_end(tmp_path: Path) -> None:
+    write_program(tmp_path, "rolling", PROGRAM)
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id":{n}}}\n' for n in range(20)))
+    done = run_program(tmp_path, "rolling")
+    assert done.returncode == 0, done.stderr
+    lines = [
+        line for file in connectors.committed_files(tmp_path / "out") for line in Path(file).read_text().splitlines()
+    ]
+    assert sorted(json.loads(line)["id"] for line in lines) == [*range(20)]

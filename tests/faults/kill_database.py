@@ -22,7 +22,7 @@ from operators.core.base import Batch
 from runtime.model.errors import Fenced
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.log.environment import LogEnvironment
-from samza_dsl import App, Options, SamzaError, connectors
+from samza_dsl import App, Options, SamzaError, connectors, dead_letter
 from tests.databases import postgres, redis_server
 from tests.faults import broken
 from tests.faults.processes import Child, child
@@ -32,6 +32,8 @@ KINDS = ("sqlite", "postgres", "duckdb", "redis")
 SERVERS = {"postgres": postgres, "redis": redis_server}
 SAFEGUARD = "positions in the transaction of the rows"
 NUMBERS, ACCOUNTS = 1_500, 7
+REFUSED = 101
+"""A table has no number that this divides: those are dead letters."""
 WAIT_S = 1.5
 """How long who takes over is waited for, until the one that was stopped goes on: it may hold a lock."""
 PATIENCE_S = 120.0
@@ -46,6 +48,13 @@ class Booking(msgspec.Struct):
     account: int
     count: int
     number: int
+
+
+CONNECT: dict[str, Callable[[str], Any]] = {
+    "sqlite": sqlite3.connect,
+    "duckdb": duckdb.connect,
+    "postgres": psycopg.connect,
+}
 
 
 class Place(NamedTuple):
@@ -66,6 +75,14 @@ class Place(NamedTuple):
         by_key = make(self.where, f"newest_{self.suffix}", key="account")
         return {"bookings": make(self.where, f"bookings_{self.suffix}"), "newest": by_key}
 
+    def make(self) -> None:
+        """Make the table of rows that are appended, which refuses some."""
+        if self.kind != "redis":
+            with closing(CONNECT[self.kind](self.where)) as connection:
+                columns = f"account BIGINT, count BIGINT, number BIGINT CHECK (number % {REFUSED} <> 0)"
+                connection.execute(f"CREATE TABLE bookings_{self.suffix} ({columns})")
+                connection.commit()
+
     def rows(self, table: str) -> list[tuple[int, ...]]:
         if self.kind == "redis":
             with closing(redis.Redis.from_url(self.where)) as client:
@@ -73,12 +90,7 @@ class Place(NamedTuple):
                 added = [fields for _, fields in client.xrange(f"{table}_{self.suffix}")] if is_stream else []
                 found = added or [client.hgetall(key) for key in client.scan_iter(f"{table}_{self.suffix}:*")]
             return [tuple(int(row[name.encode()]) for name in Booking.__struct_fields__) for row in found]
-        connect: dict[str, Callable[[str], Any]] = {
-            "sqlite": sqlite3.connect,
-            "duckdb": duckdb.connect,
-            "postgres": psycopg.connect,
-        }
-        with closing(connect[self.kind](self.where)) as connection:
+        with closing(CONNECT[self.kind](self.where)) as connection:
             return connection.execute(f"SELECT account, count, number FROM {table}_{self.suffix}").fetchall()
 
 
@@ -91,7 +103,7 @@ def bookings() -> App:
 
     numbers = app.input("numbers", value=int)
     booked_ = numbers.partition_by(lambda n: n % ACCOUNTS, partitions=2, op_id="by").process(booked, op_id="book")
-    booked_.send_to(app.output("bookings", value=Booking))
+    booked_.send_to(app.output("bookings", value=Booking), on_error=dead_letter("refused"))
     booked_.send_to(app.output("newest", value=Booking, partitions=2))
     return app
 
@@ -126,9 +138,32 @@ def ended(data: Path, place: Place, without: str | None) -> str:
         return str(process.result())
 
 
-def wrong_in(place: Place) -> list[str]:
-    """Return what is wrong with the rows at the end: each number there once, and the newest of each account."""
+def letters(data: Path) -> list[int]:
+    """Return the numbers that are dead letters in a data directory, in order."""
+    with closing(LogEnvironment(data, sync=False)) as log:
+        read = log.read("refused", 0, 0, NUMBERS) if "refused" in log.streams() else None
+        found: list[int] = []
+        while read is not None:
+            found += [msgspec.json.decode(value, type=Booking).number for value in read.batch.values if value]
+            read = log.read("refused", 0, read.next_offset, NUMBERS)
+    return sorted(found)
+
+
+def wrong_in(place: Place, refused: Sequence[list[int]]) -> list[str]:
+    """Return what is wrong with the rows at the end: each number there once, and the newest of each account.
+
+    What is `refused` are the dead letters of each data directory. A letter lies where it was written: whoever has gone
+    on with a copy of a directory has those alone that come behind the copy.
+    """
     found = Counter(number for _, _, number in place.rows("bookings"))
+    if place.kind != "redis":
+        expected = [*range(0, NUMBERS, REFUSED)]
+        if any(found[number] for number in expected):
+            return ["a table has rows that it refuses"]
+        together = sorted({number for found in refused for number in found})
+        if together != expected or any(len({*found}) < len(found) for found in refused):
+            return [f"the dead letters are {refused}, and not {expected}"]
+        found |= Counter(expected)
     lost = [number for number in range(NUMBERS) if not found[number]]
     doubled = [number for number, times in found.items() if times > 1]
     wrong = [f"{len(lost)} rows are lost, as {lost[0]}"] if lost else []
@@ -158,6 +193,7 @@ def trial(
     fill(data)
     if place.kind not in typical_s:
         typical_s[place.kind] = undisturbed_s(data, place._replace(suffix=f"{place.suffix}_undisturbed"))
+    place.make()
     counts: Counter[str] = Counter()
     former: list[Path] = []
     for _ in range(2):
@@ -177,7 +213,7 @@ def trial(
     assert "ended" in {end for _, end in ends}, f"no copy of the data directory goes on: {ends}"
     if not counts:
         raise Missed("a run was over before it was killed")
-    wrong = wrong_in(place)
+    wrong = wrong_in(place, [letters(one) for one in dict.fromkeys([data, *former])])
     assert not wrong, f"{place.kind}, {dict(counts)}: {'; '.join(wrong)}"
     return dict(counts)
 
@@ -186,8 +222,9 @@ def undisturbed_s(data: Path, place: Place) -> float:
     """Return how long a run takes that nobody kills."""
     copy, began = data.with_name("undisturbed"), time.monotonic()
     shutil.copytree(data, copy)
+    place.make()
     with child(run, copy, place) as process:
-        assert process.result() == "ended" and not wrong_in(place)
+        assert process.result() == "ended" and not wrong_in(place, [letters(copy)])
     return time.monotonic() - began
 
 

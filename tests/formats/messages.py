@@ -60,6 +60,8 @@ def _orders():
     order.oneof_decl.add(name="_note")
     field(order, "note", F.TYPE_STRING, 20, oneof_index=1, proto3_optional=True)
     field(order, "parent", F.TYPE_MESSAGE, 21, type_name=".tests.Order")
+    field(order, "share", F.TYPE_FLOAT, 22)
+    field(order, "shares", F.TYPE_FLOAT, 23).label = F.LABEL_REPEATED
     return file
 
 

@@ -205,3 +205,39 @@ def test_what_would_be_written_as_another_value_is_refused():
 def filled():
     held = {"flag": True, "small": 1, "number": 1, "natural": 1, "real": 1.0, "text": "", "raw": b"", "colour": "RED"}
     return held | {"lines": [], "numbers": [], "counts": {}}
+
+
+class Shares(msgspec.Struct):
+    share: float = 0.0
+    shares: list[float] = []
+    took: dt.timedelta | None = None
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (Shares(1e300), "a float of 32 bits"),
+        (Shares(-3.5e38), "a float of 32 bits"),
+        (Shares(shares=[0.5, 1e39]), "a float of 32 bits"),
+        (Shares(took=dt.timedelta(days=3_652_501)), "10,000 years"),
+        (Shares(took=-dt.timedelta(days=3_652_501)), "10,000 years"),
+    ],
+)
+def test_a_number_beyond_its_field_is_refused_and_not_made_another(value, told):
+    with pytest.raises(SerdeError, match=told):
+        Protobuf(OrderMessage, Shares).encode(value)
+
+
+@given(
+    st.builds(
+        Shares,
+        st.floats(width=32),
+        st.lists(st.floats(width=32)),
+        st.none() | st.timedeltas(-dt.timedelta(3_652_500), dt.timedelta(3_652_500)),
+    )
+)
+def test_what_fits_its_field_comes_back(value):
+    serde = Protobuf(OrderMessage, Shares)
+    assert is_same(value, serde.decode(serde.encode(value)))
+    if value.took is not None:
+        assert OrderMessage.FromString(serde.encode(value)).took.ToTimedelta() == value.took

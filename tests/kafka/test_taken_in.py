@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from runtime.model.errors import Fenced, SamzaError
@@ -113,7 +114,7 @@ PROGRAM = """
 
     import msgspec
 
-    from samza_dsl import App, Options, connectors
+    from samza_dsl import App, Options, connectors, dead_letter
     from samza_dsl.connectors import PushedRecord, PushedSource
     from runtime.systems.kafka.client.topic import KafkaCluster
     from tests.connectors.programs import dying_once_each
@@ -135,7 +136,8 @@ PROGRAM = """
     old = app.input(f"{NAME}-table", value=Row, key=int).partition_by(lambda row: row.id, op_id="old", partitions=2)
     by = rows.partition_by(lambda row: row.id, op_id="by", partitions=2)
     done = by.merge(old).process(dying_once_each(50), op_id="dying")
-    done.send_to(app.output(f"{NAME}-copies", value=Row, partitions=2))
+    copies = app.output(f"{NAME}-copies", value=Row, partitions=2)
+    done.send_to(copies, on_error=dead_letter(f"{NAME}-refused"))
 
     if __name__ == "__main__":
         bind = {
@@ -150,6 +152,8 @@ PROGRAM = """
 
 def test_containers_read_what_their_starter_takes_in_and_it_delivers(broker: Any, topics: str, tmp_path: Path) -> None:
     write_program(tmp_path, "moving", PROGRAM)
+    with closing(sqlite3.connect(tmp_path / "copies.db")) as copies:
+        copies.execute("CREATE TABLE copies (id BIGINT CHECK (id % 40 <> 7))")
     with closing(sqlite3.connect(tmp_path / "rows.db", isolation_level=None)) as writer:
         writer.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY)")
         for most in (50, 100):
@@ -159,7 +163,12 @@ def test_containers_read_what_their_starter_takes_in_and_it_delivers(broker: Any
             assert done.returncode == 0, done.stderr
     with closing(sqlite3.connect(tmp_path / "copies.db")) as found:
         wanted = [*range(100), *range(1_000, 1_100)]
-        assert [id for (id,) in found.execute("SELECT id FROM copies ORDER BY id")] == wanted
+        ids = [id for (id,) in found.execute("SELECT id FROM copies ORDER BY id")]
+        assert ids == [id for id in wanted if id % 40 != 7]
+    letters = [one for records in consume(broker, f"{topics}-refused").values() for one in records]
+    refused = [id for id in wanted if id % 40 == 7]
+    assert sorted(msgspec.json.decode(one.value)["id"] for one in letters) == refused
+    assert all("CHECK constraint" in dict(one.headers)["error"].decode() for one in letters)
     assert [*tmp_path.glob("died-*")]
 
 

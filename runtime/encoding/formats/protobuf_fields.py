@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -11,6 +12,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message_factory import GetMessageClass
 from msgspec import inspect
 
+from operators.core.wording import shown
 from runtime.encoding.formats.avro_shapes import NotHeld, members_of, name_of, told
 from runtime.encoding.formats.plain_values import PlainValues
 from runtime.encoding.record_types import hints_of, is_pydantic
@@ -21,6 +23,10 @@ Message: TypeAlias = Any
 Change = Callable[[Message], Message]
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 MICROSECOND = dt.timedelta(microseconds=1)
+LONGEST = dt.timedelta(seconds=315_576_000_000)
+"""The longest Duration that clients of other languages take."""
+LARGEST_SINGLE = (2 - 2**-24) * 2.0**127
+"""From here on a float of 32 bits is an infinity, as it is rounded."""
 WRAPPERS = {
     f"google.protobuf.{name}Value"
     for name in ("Bool", "Int32", "Int64", "UInt32", "UInt64", "Float", "Double", "String", "Bytes")
@@ -71,7 +77,9 @@ class MessageFields:
         try:
             return self._shape.written(self._plain.taken_one(value))
         except (TypeError, ValueError, OverflowError) as error:
-            raise SerdeError(f"{value!r} has no place in a {self._message.DESCRIPTOR.full_name}: {error}") from error
+            raise SerdeError(
+                f"{shown(value)} has no place in a {self._message.DESCRIPTOR.full_name}: {error}"
+            ) from error
 
     def value(self, message: Message) -> Message:
         """Return the value of a message; raises SerdeError for what does not fit."""
@@ -135,7 +143,7 @@ class MessageFields:
             return (_spelled, None) if is_text else (bytes, None)
         if not isinstance(kind, _HELD[of.cpp_type]):
             raise NotHeld(where, f"is a {told(kind)}, and the field is another type", "the type of the field")
-        return None, None
+        return partial(_single, where) if of.cpp_type == FieldDescriptor.CPPTYPE_FLOAT else None, None
 
     def _within(self, message: Descriptor, kind: inspect.Type, where: str) -> tuple[Change | None, Change | None]:
         name = message.full_name
@@ -146,7 +154,7 @@ class MessageFields:
         if name == "google.protobuf.Duration":
             if not isinstance(kind, inspect.TimeDeltaType):
                 raise NotHeld(where, f"is a {told(kind)}, and the field is a Duration", "a timedelta")
-            return partial(_duration, GetMessageClass(message)), _timedelta
+            return partial(_duration, GetMessageClass(message), where), _timedelta
         if name in WRAPPERS:
             write, read = self._one(message.fields_by_name["value"], kind, where)
             return partial(_wrapped, GetMessageClass(message), write), partial(_unwrapped, read)
@@ -265,7 +273,16 @@ def _datetime(message: Message) -> dt.datetime:
         raise SerdeError(f"a Timestamp of {message.seconds} seconds is none of the years 1 to 9999") from error
 
 
-def _duration(made: type[Message], value: dt.timedelta) -> Message:
+def _single(where: str, value: float) -> float:
+    # Beyond it the message would hold an infinity.
+    if not -LARGEST_SINGLE < value < LARGEST_SINGLE and math.isfinite(value):
+        raise SerdeError(f"{where} is {value}, more than a float of 32 bits holds: make the field a double")
+    return value
+
+
+def _duration(made: type[Message], where: str, value: dt.timedelta) -> Message:
+    if abs(value) > LONGEST:
+        raise SerdeError(f"{where} is {value}, and a Duration is at most 10,000 years: make the field an int64")
     micros = abs(value) // MICROSECOND
     sign = -1 if value < dt.timedelta() else 1
     return made(seconds=sign * (micros // 1_000_000), nanos=sign * (micros % 1_000_000) * 1000)

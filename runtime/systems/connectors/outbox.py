@@ -5,23 +5,40 @@ from __future__ import annotations
 import logging
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 from operators.core.base import Batch, Output, Serde, has_none
+from operators.core.policies import DeadLetterPolicy, Fail, Skip
 from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.serdes import decoded, encode_all
 from runtime.model.clock import monotonic_ms
-from runtime.model.errors import EnvironmentFault, SamzaError
+from runtime.model.errors import EnvironmentFault, RowRefused, SamzaError
+from runtime.model.metrics import OperatorMetrics
 from runtime.ports.connectors import Batching, DeliveredSink, PositionedSink, SinkOwner, SinkRow, TransactionalSink
 from runtime.ports.environment import Environment
 from runtime.ports.sink import Sink
+from runtime.ports.streams import NO_SIZES, Append
 from runtime.systems.connectors.tries import Words, tried
 
 R = TypeVar("R")
+FEWEST = 64
+"""The rows that are handed over at first behind one that was refused: others may be near."""
 _log = logging.getLogger("samza_dsl")
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """The policy for rows of an output that its sink refuses: that of the operator that writes it.
+
+    `keep` makes dead letters durable for a generation, in one transaction with how far sinks have come.
+    """
+
+    operator: str
+    policy: Fail | Skip | DeadLetterPolicy
+    keep: Callable[[int, list[Append]], None]
 
 
 class Outbox:
@@ -29,16 +46,29 @@ class Outbox:
 
     Invariants: only what is committed is delivered, and the next commit removes it; the position of a partition never
     goes back while this is open. A sink with positions says where it goes on, so that no row comes twice; for others
-    our checkpoint says it, which is behind by what was delivered last. `open` and `deliver` are called by one thread
-    at a time.
+    our checkpoint says it, which is behind by what was delivered last. A row that the sink refuses is passed over once
+    its dead letter is committed, with the offset of the row, so that it has one, wherever a run dies. `open` and
+    `deliver` are called by one thread at a time.
     """
 
-    def __init__(self, environment: Environment, app: str, output: Output, sink: DeliveredSink) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        app: str,
+        output: Output,
+        sink: DeliveredSink,
+        refusals: Refusals | None = None,
+    ) -> None:
         self.stream = outbox_of(app, output.stream, sink.name)
         self.name = output.stream
         self.sink = sink
         self.positions: dict[int, int] = {}
         """By partition, the offset behind what the sink has."""
+        self.passed: dict[str, int] = {}
+        """The offset of the last row of a partition that became a dead letter, by identity and partition."""
+        self.refused = 0
+        """The rows that were passed over in this run."""
+        self._refusals = refusals
         self._environment = environment
         self._app = app
         self._output = output
@@ -62,13 +92,18 @@ class Outbox:
         """Whether our checkpoint has to say how far the sink has come, which does not know it."""
         return not self._is_known
 
-    def open(self, generation: int, identity: int, recorded: dict[int, int]) -> None:
+    def open(
+        self, generation: int, identity: int, recorded: dict[int, int], passed: Mapping[str, int] = NO_SIZES
+    ) -> None:
         """Claim the sink for a generation, and deliver what an earlier run has left.
 
-        `recorded` has the positions of our checkpoint. Raises `Fenced` where a later generation has the sink, and
-        `Damaged` where the sink has rows that are not known here, or lacks rows that are here no more.
+        `recorded` has the positions of our checkpoint, and `passed` the rows that it has as dead letters. Raises
+        `Fenced` where a later generation has the sink, and `Damaged` where the sink has rows that are not known here,
+        or lacks rows that are here no more.
         """
         kind = type_of_values(self._output.value)
+        # Of another identity the same offsets are other rows.
+        self.passed = {name: at for name, at in passed.items() if name.startswith(f"{identity:x}-")}
         for partition in range(self._environment.streams()[self.stream].partitions):
             start, end, _ = self._environment.offsets(self.stream, partition)
             owner = SinkOwner(self._app, self.name, partition, generation, identity, kind, end)
@@ -98,30 +133,87 @@ class Outbox:
         Where it takes them in batches, some may go on waiting, but for a delivery that is `whole`. Where it is paced,
         and the run is to end, the rest waits for the next run.
         """
-        for partition, owner in self._owners.items():
-            for rows, following in self._rows(partition, self._least(partition, whole)):
+        for partition in self._owners:
+            for rows, offsets in self._rows(partition, self._least(partition, whole)):
                 began_ms = monotonic_ms()
-                position = self.positions[partition]
-                assert following > position, "a delivery leads on"
-                self._hand_over(owner, rows, position, following)
-                self.positions[partition] = following
+                assert offsets[-1] > self.positions[partition], "a delivery leads on"
+                self._hand_over(partition, rows, offsets)
                 if not self._is_paced(len(rows), began_ms):
                     return
 
-    def _hand_over(self, owner: SinkOwner, rows: list[SinkRow], position: int, following: int) -> None:
-        try:
-            if isinstance(self.sink, PositionedSink):
-                self._tried(self.sink.write, owner, rows, position, following)
-            elif rows:
-                self._tried(self.sink.write, rows)
-        except EnvironmentFault:
-            raise
-        except SamzaError as error:
-            # A row that was committed is neither left out nor passed by: whoever reads the place counts on its order.
-            raise SamzaError(
-                f"{error}. Rows of the output {self.name!r} at {self._output.site} wait for it in the stream "
-                f"{self.stream!r}, in order: mend what refuses it, and run the application again"
-            ) from error
+    def _hand_over(self, partition: int, rows: list[SinkRow], offsets: list[int]) -> None:
+        """Give the sink rows at offsets, which end with the one behind them; raises where it refuses one for good."""
+        passed = self.passed.get(self._name_of(partition))
+        if passed is not None and passed in offsets[:-1]:
+            # Its dead letter was committed, and then the run has died.
+            at = offsets.index(passed)
+            rows, offsets = rows[:at] + rows[at + 1 :], offsets[:at] + offsets[at + 1 :]
+        start, most = 0, max(len(rows), 1)
+        while not start or start < len(rows):
+            part = rows[start : start + most]
+            try:
+                self._give(partition, part, offsets[start + len(part)])
+            except EnvironmentFault:
+                raise
+            except RowRefused as refused:
+                if self._refusals is None or isinstance(self._refusals.policy, Fail) or refused.row >= len(part):
+                    raise self._held_up(refused) from refused
+                if refused.row:
+                    most = refused.row  # those in front of it, and then it by itself
+                    continue
+                self._pass_over(self._refusals, partition, rows[start], offsets[start], refused)
+                self._give(partition, [], offsets[start + 1])
+                start, most = start + 1, FEWEST
+            except SamzaError as error:
+                raise self._held_up(error) from error
+            else:
+                start, most = start + len(part) if part else 1, 2 * most
+
+    def _give(self, partition: int, rows: list[SinkRow], following: int) -> None:
+        if isinstance(self.sink, PositionedSink):
+            owner, position = self._owners[partition], self.positions[partition]
+            self._tried(self.sink.write, owner, rows, position, following)
+        elif rows:
+            self._tried(self.sink.write, rows)
+        self.positions[partition] = following
+
+    def _held_up(self, error: SamzaError) -> SamzaError:
+        # A row that was committed is not left out: whoever reads the place counts on its order.
+        pass_it = ""
+        if isinstance(error, RowRefused) and self._refusals is not None:
+            pass_it = ", or let such rows pass (on_error=dead_letter('name') or skip, where the output is written)"
+        return SamzaError(
+            f"{error}. Rows of the output {self.name!r} at {self._output.site} wait for it in the stream "
+            f"{self.stream!r}, in order: mend what refuses it{pass_it}, and run the application again"
+        )
+
+    def _pass_over(self, refusals: Refusals, partition: int, row: SinkRow, offset: int, refused: RowRefused) -> None:
+        """Make a dead letter of a row, or none, as the policy says; the sink is given the position behind it then."""
+        told = f"{refused}; it is of the output {self.name!r} at {self._output.site}"
+        where = {"stream": self.stream.encode(), "partition": b"%d" % partition, "offset": b"%d" % offset}
+        operator, policy = refusals.operator, refusals.policy
+        if isinstance(policy, DeadLetterPolicy):
+            value = None if row.value is None else self._output.value.encode(row.value)
+            key = None if row.key is None or self._output.key is None else self._output.key.encode(row.key)
+            headers = {**where, "operator": operator.encode(), "error": told.encode()}
+            times = None if row.timestamp_ms is None else [row.timestamp_ms]
+            self.passed[self._name_of(partition)] = offset
+            letter = Append(policy.stream, 0, Batch([value], [key], times, headers=[headers]))
+            refusals.keep(self._owners[partition].generation, [letter])
+        self.refused += 1
+        if self.refused & (self.refused - 1) == 0:
+            whither = f"a dead letter in {policy.stream!r}" if isinstance(policy, DeadLetterPolicy) else "skipped"
+            _log.warning("%s. It is %s, as on_error= of %r says: %d so far", told, whither, operator, self.refused)
+
+    def _name_of(self, partition: int) -> str:
+        return f"{self._owners[partition].identity:x}-{partition}"
+
+    def counts(self) -> Iterator[OperatorMetrics]:
+        """Yield the rows that were passed over, as a count of the operator that has written them."""
+        if self._refusals is not None and self.refused:
+            operator, is_kept = self._refusals.operator, isinstance(self._refusals.policy, DeadLetterPolicy)
+            dead_lettered, skipped = (self.refused, 0) if is_kept else (0, self.refused)
+            yield OperatorMetrics(operator=operator, task=0, dead_lettered=dead_lettered, skipped=skipped)
 
     def end(self) -> None:
         """Leave rows that are paced to the next run, from now on; may be called from a signal handler."""
@@ -154,11 +246,12 @@ class Outbox:
     def _end(self, partition: int) -> int:
         return self._environment.offsets(self.stream, partition).end
 
-    def _rows(self, partition: int, least: int) -> Iterator[tuple[list[SinkRow], int]]:
-        """Yield rows of a partition from its position on, at least so many, and the offset behind them."""
+    def _rows(self, partition: int, least: int) -> Iterator[tuple[list[SinkRow], list[int]]]:
+        """Yield rows of a partition from its position on, at least so many, with their offsets and that behind them."""
         if self._end(partition) - self.positions[partition] < least:
             return
         rows: list[SinkRow] = []
+        offsets: list[int] = []
         offset, most = self.positions[partition], self.sink.batch_rows if self.batching is None else self.batching.rows
         # On brokers a read returns what is known to be there: they are asked first.
         end = self._environment.offsets(self.stream, partition).end
@@ -167,14 +260,16 @@ class Outbox:
             if read is None:
                 break
             rows += rows_of_batch(read.batch, self._output, None if self._is_known else self._id_of(partition))
+            assert read.batch.offsets is not None, "what was read has offsets"
+            offsets += read.batch.offsets
             offset = read.next_offset
             if len(rows) >= most:
                 self._since_ms.pop(partition, None)
-                yield rows, offset
-                rows = []
+                yield rows, [*offsets, offset]
+                rows, offsets = [], []
         if offset > self.positions[partition] and len(rows) >= least:
             self._since_ms.pop(partition, None)
-            yield rows, offset
+            yield rows, [*offsets, offset]
 
     @property
     def _is_known(self) -> bool:

@@ -29,14 +29,16 @@ class Words(NamedTuple):
 def tried(function: Callable[[], R], words: Words, wait: Callable[[float], bool]) -> R:
     """Return what a function returns, called again where it raises `Unavailable` or OSError; else SamzaError.
 
-    `wait` takes the seconds of a pause, and returns whether the run ends meanwhile. A pause is as long as the system
-    has asked for, where it has, up to a minute.
+    What goes on, though it fails again and again, is called for as long as it does. `wait` takes the seconds of a
+    pause, and returns whether the run ends meanwhile. A pause is as long as the system has asked for, to a
+    minute.
 
     >>> tried(lambda: 3, Words("shop", "shop failed", "shop can't be read"), lambda pause_s: False)
     3
     """
-    pause_s = FIRST_PAUSE_S
-    for number in range(1, TRIES + 1):
+    pause_s, number = FIRST_PAUSE_S, 0
+    while True:
+        number += 1
         try:
             return function()
         except (Unavailable, OSError) as error:
@@ -45,6 +47,8 @@ def tried(function: Callable[[], R], words: Words, wait: Callable[[float], bool]
             raise
         except Exception as error:
             raise SamzaError(f"{words.failed}: {error!r}") from error
+        if isinstance(failure, Unavailable) and failure.goes_on:
+            pause_s, number = FIRST_PAUSE_S, 1
         _log.warning("%s failed, try %d of %d: %s", words.where, number, TRIES, failure)
         asked_s = failure.after_s if isinstance(failure, Unavailable) else 0.0
         if number == TRIES or wait(max(pause_s, min(asked_s, LONGEST_ASKED_S))):

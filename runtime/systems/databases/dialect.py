@@ -48,7 +48,7 @@ def _untyped(connection: Any, table: str) -> Mapping[str, str]:
 
 
 def _never(error: Exception) -> bool:
-    """Return that it is not so: there are no rights."""
+    """Return that it is not so: no error says that."""
     return False
 
 
@@ -60,7 +60,8 @@ class Dialect:
     driver takes. `typed` returns the types of a table's columns by name, as far as they are known, and `changes` has
     those that would keep other values than they are given, without a word. `put` inserts many rows at once, or replaces
     those of their keys. `errors` are the driver's, and those for which `passes` says so go away by themselves;
-    `denies` says which ones tell that a right is missing.
+    `denies` says which ones tell that a right is missing, and `refuses` which ones that a row can't be kept, as by a
+    constraint. `ask` has constraints that wait for the end of a transaction looked at.
     """
 
     name: str
@@ -73,6 +74,8 @@ class Dialect:
     typed: Callable[[Any, str], Mapping[str, str]] = _untyped
     changes: Mapping[ColumnKind, re.Pattern[str]] = field(default_factory=dict)
     denies: Callable[[Exception], bool] = _never
+    refuses: Callable[[Exception], bool] = _never
+    ask: str = ""
     begin: str = "BEGIN"
     mark: str = "?"
     lock: str = ""

@@ -63,6 +63,7 @@ def dialect_at(path: str | Path) -> tuple[Dialect, str]:
     def connect() -> SqlConnection:
         return _DuckDbConnection(library.connect(str(path)))
 
+    of_rows = (library.IntegrityError, library.DataError, pa.ArrowException, OverflowError, UnicodeEncodeError)
     dialect = Dialect(
         name="duckdb",
         connect=connect,
@@ -72,6 +73,7 @@ def dialect_at(path: str | Path) -> tuple[Dialect, str]:
         put=put,
         typed=_typed,
         changes=_CHANGES,
+        refuses=lambda error: isinstance(error, of_rows),
         adapt={"decimal": str, "uuid": str},
     )
     return dialect, f"duckdb:{Path(path).absolute()}"

@@ -99,6 +99,12 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
             connection.adapters.register_loader(name, loader)
         return connection  # type: ignore[no-any-return]  # psycopg's, whose statements are literals to type checkers
 
+    def refuses(error: Exception) -> bool:
+        # Data and constraints by their classes, and what a trigger raises; what the driver can't send has no state.
+        if isinstance(error, psycopg.DataError | UnicodeEncodeError | OverflowError):
+            return True
+        return isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(("22", "23", "44", "P0001"))
+
     def passes(error: Exception) -> bool:
         # Two runs that make a table at once, or claim a place for the first time: the second try finds it there.
         meets = isinstance(error, psycopg.errors.UniqueViolation) and (error.diag.constraint_name or "").startswith(
@@ -113,6 +119,8 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
         errors=(psycopg.Error, UnicodeEncodeError, OverflowError),
         passes=passes,
         denies=lambda error: isinstance(error, psycopg.errors.InsufficientPrivilege),
+        refuses=refuses,
+        ask="SET CONSTRAINTS ALL IMMEDIATE",
         put=_copy,
         typed=_typed,
         changes=_CHANGES,

@@ -79,9 +79,14 @@ def dialect_at(path: str | Path) -> tuple[Dialect, str]:
         adapt=_ADAPT,
         typed=_typed,
         changes=_CHANGES,
+        refuses=lambda error: isinstance(error, _OF_ROWS),
         begin="BEGIN IMMEDIATE",
     )
     return dialect, f"sqlite:{Path(path).absolute()}"
+
+
+_OF_ROWS = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, UnicodeEncodeError)
+"""What says that a row can't be kept: a constraint, a trigger, or what is too large."""
 
 
 def _typed(connection: Any, table: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from operator import is_, itemgetter
 from typing import Any
 
 from operators.core.wording import shown
-from runtime.model.errors import EnvironmentFault, SamzaError, SerdeError, Unavailable
+from runtime.model.errors import EnvironmentFault, RowRefused, SamzaError, SerdeError, Unavailable
 from runtime.ports.connectors import PositionedSink, SinkOwner, SinkRow
 from runtime.systems.databases.dialect import PARAMETER, POSITIONS, Dialect, SqlConnection, Target
 from runtime.systems.databases.table_columns import RowsMade, columns_for, key_maker, rows_maker
@@ -92,14 +92,17 @@ class TableSink:
         except Exception as error:
             if isinstance(error.__cause__, Exception) and self._dialect.denies(error.__cause__):
                 raise
-            refused = self._refused(rows)
-            if refused is None:
+            at = self._refused(rows)
+            if at is None:
                 raise
+            refused = rows[at]
+            # The words of that row: of what is wrong with others behind it they may tell first.
+            wrong = self._wrong_with(rows[: at + 1]) or error
             key = "" if refused.key is None else f" of the key {shown(refused.key)}"
-            said = str(error) if isinstance(error, SamzaError) else f"{self._where}: {error!r}"
-            raise SamzaError(
-                f"{said.rstrip('.')}. The first row that it does not take is {shown(refused.value)}{key}"
-            ) from error
+            said = str(wrong) if isinstance(wrong, SamzaError) else f"{self._where}: {wrong!r}"
+            told = f"{said.rstrip('.')}. The first row that it does not take is {shown(refused.value)}{key}"
+            # A table that is gone, or not as it was, takes none of the rows: that is the fault of none of them.
+            raise (RowRefused(told, at) if self._is_of_a_row(wrong) else SamzaError(told)) from wrong
 
     def _write(self, owner: SinkOwner, rows: Sequence[SinkRow], position: int, following: int) -> None:
         put, gone = self._changes(rows)
@@ -128,27 +131,36 @@ class TableSink:
         if put:
             self._dialect.put(connection, self._dialect, self._target, put)
 
-    def _refused(self, rows: Sequence[SinkRow]) -> SinkRow | None:
-        """Return the first row that the table does not take; None where that shows only as a transaction ends."""
-        if not rows or self._takes(rows):
+    def _is_of_a_row(self, error: Exception) -> bool:
+        return isinstance(error, SerdeError) or (
+            isinstance(error.__cause__, Exception) and self._dialect.refuses(error.__cause__)
+        )
+
+    def _refused(self, rows: Sequence[SinkRow]) -> int | None:
+        """Return the place of the first row that the table does not take; None where it takes all, to take back."""
+        if not rows or self._wrong_with(rows) is None:
             return None
         taken, refused = 0, len(rows)
         while refused - taken > 1:
             middle = (taken + refused) // 2
-            if self._takes(rows[:middle]):
+            if self._wrong_with(rows[:middle]) is None:
                 taken = middle
             else:
                 refused = middle
-        return rows[taken]
+        return taken
 
-    def _takes(self, rows: Sequence[SinkRow]) -> bool:
-        """Whether the table takes rows, which are taken back."""
+    def _wrong_with(self, rows: Sequence[SinkRow]) -> Exception | None:
+        """Return why the table takes no such rows, which are taken back; raises `Unavailable` where it has not said."""
         try:
             with self._transaction("ROLLBACK") as connection:
                 self._change(connection, *self._changes(rows))
-        except Exception:
-            return False
-        return True
+                if self._dialect.ask:
+                    connection.execute(self._dialect.ask)
+        except EnvironmentFault:
+            raise
+        except Exception as error:
+            return error
+        return None
 
     def empty(self, owner: SinkOwner) -> None:
         """Drop the rows of an application that begins anew, and its positions; raises SamzaError where others write.

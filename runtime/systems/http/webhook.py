@@ -92,10 +92,14 @@ class _Webhook:
                 lanes.setdefault(self._lane_of(row), []).append(place)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(len(self._lanes), "samza-dsl-webhook")
+        answered = len(self._answered)
         running = [self._pool.submit(self._post_all, lane, rows, places) for lane, places in lanes.items()]
         failures = [failure for one in running if (failure := one.exception()) is not None]
         # What will not pass is told first.
         for failure in sorted(failures, key=lambda one: isinstance(one, OSError | Unavailable)):
+            if len(self._answered) > answered and isinstance(failure, OSError | Unavailable):
+                after_s = failure.after_s if isinstance(failure, Unavailable) else 0.0
+                raise Unavailable(str(failure), after_s, goes_on=True) from failure
             raise failure
         self._trying, self._answered = [], set()
 

@@ -12,8 +12,7 @@ from uuid import uuid4
 import msgspec
 
 from operators.core.base import Serde
-from runtime.commit.commit import SHARED
-from runtime.model.checkpoint import Checkpoint
+from runtime.model.checkpoint import SHARED, Checkpoint
 from runtime.model.errors import Damaged, SamzaError, system_errors_told
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment
