@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from itertools import islice
-from operator import itemgetter
+from itertools import islice, repeat
+from operator import is_, itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -50,6 +50,15 @@ Key = int | str | bytes
 
 NO_HEADERS: Mapping[str, bytes] = MappingProxyType({})
 """The headers of a message that has none."""
+
+
+def has_none(column: Iterable[object]) -> bool:
+    """Whether a column of the user's values or keys has a None; asked by identity, as their == may do anything.
+
+    >>> has_none([0, "", None]), has_none([])
+    (True, False)
+    """
+    return any(map(is_, column, repeat(None)))
 
 
 @dataclass(slots=True)

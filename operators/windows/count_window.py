@@ -8,7 +8,18 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from operators.aggregations.aggregation import Aggregation
-from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, MOST_HELD, NEVER, Batch, Copies, Key, Keys, Store
+from operators.core.base import (
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    MOST_HELD,
+    NEVER,
+    Batch,
+    Copies,
+    Key,
+    Keys,
+    Store,
+    has_none,
+)
 from operators.core.entry_keys import beyond
 from operators.state.key_cache import KeyStates
 from operators.state.keyed_state import STATE
@@ -77,7 +88,7 @@ class CountedOperator(KeyStates):
 
     def process(self, batch: Batch) -> Batch | None:
         """Add the values to the open windows of their keys; those that are complete fire."""
-        if batch.keys is None or None in batch.keys:
+        if batch.keys is None or has_none(batch.keys):
             raise ValueError(NO_KEY)
         by_key: dict[Key, list[int]] = defaultdict(list)
         for row, key in enumerate(batch.keys):

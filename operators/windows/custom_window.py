@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from operators.core.base import EARLIEST_MS, LATEST_MS, MOST_HELD, Batch, Copies, Key, Keys, Store
+from operators.core.base import EARLIEST_MS, LATEST_MS, MOST_HELD, Batch, Copies, Key, Keys, Store, has_none
 from operators.core.wording import shown
 from operators.windows.session import Session, SessionOperator
 from operators.windows.window import NO_KEY, Window, WindowOperator
@@ -84,7 +84,7 @@ class AssignedOperator(Assigning, WindowOperator):
         self.by_row = isinstance(spec.windows, ByRow)
 
     def process(self, batch: Batch) -> Batch | None:
-        if batch.keys is None or None in batch.keys:
+        if batch.keys is None or has_none(batch.keys):
             raise ValueError(NO_KEY)
         assert batch.timestamps is not None and batch.stamps is not None
         groups, late = Groups(self.windows, self._lateness_ms, waits_ms=self._waits_ms), []
@@ -117,7 +117,7 @@ class MergingOperator(Assigning, SessionOperator):
 
     def process(self, batch: Batch) -> Batch | None:
         """Put the values into windows; those that are late are left in `late`."""
-        if batch.keys is None or None in batch.keys:
+        if batch.keys is None or has_none(batch.keys):
             raise ValueError(NO_KEY)
         assert batch.timestamps is not None and batch.stamps is not None
         reached: list[Session] = []

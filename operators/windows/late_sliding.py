@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from operators.aggregations.aggregation import Aggregation
-from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, MOST_HELD, Batch, Key, Keys, Store
+from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, MOST_HELD, Batch, Key, Keys, Store, has_none
 from operators.state.agenda import Agenda
 from operators.state.time_buckets import OverRows, Row, RowsByTime
 from operators.windows.window import NO_KEY, Pane, Timing, Window
@@ -56,7 +56,7 @@ class LateSlidingOperator(OverRows):
 
     def process(self, batch: Batch) -> Batch | None:
         """Keep the values until they count; those that are too late are left in `late`."""
-        if batch.keys is None or None in batch.keys:
+        if batch.keys is None or has_none(batch.keys):
             raise ValueError(NO_KEY)
         assert batch.timestamps is not None and batch.stamps is not None
         late: list[int] = []

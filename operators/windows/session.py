@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from operators.aggregations.aggregation import Aggregation
-from operators.core.base import MAX_TIMESTAMP, MOST_HELD, NEVER, Batch, Key, Keys, Store
+from operators.core.base import MAX_TIMESTAMP, MOST_HELD, NEVER, Batch, Key, Keys, Store, has_none
 from operators.core.entry_keys import beyond
 from operators.state.keyed_state import STATE, is_plain
 from operators.windows.window import NO_KEY, Pane, Window
@@ -83,7 +83,7 @@ class SessionOperator:
     def process(self, batch: Batch) -> Batch | None:
         """Put the values into sessions; those that are late are left in `late`."""
         keys, timestamps, stamps = batch.keys, batch.timestamps, batch.stamps
-        if keys is None or None in keys:
+        if keys is None or has_none(keys):
             raise ValueError(NO_KEY)
         assert timestamps is not None and stamps is not None
         gap_ms, waits_ms, last, late = self.gap_ms, self._waits_ms, self._last.get, 0

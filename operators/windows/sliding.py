@@ -8,7 +8,18 @@ from operator import itemgetter
 from typing import Any
 
 from operators.aggregations.aggregation import Aggregation
-from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, MOST_HELD, NEVER, Batch, Copies, Key, Keys, Store
+from operators.core.base import (
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    MOST_HELD,
+    NEVER,
+    Batch,
+    Copies,
+    Key,
+    Keys,
+    Store,
+    has_none,
+)
 from operators.core.entry_keys import NUMBER_BYTES, number_at, ordered
 from operators.state.key_cache import KeyStates
 from operators.windows.window import NO_KEY, Pane, Window
@@ -72,7 +83,7 @@ class SlidingOperator(KeyStates):
 
     def process(self, batch: Batch) -> Batch | None:
         """Keep the values until event time has passed them; those that are late are left in `late`."""
-        if batch.keys is None or None in batch.keys:
+        if batch.keys is None or has_none(batch.keys):
             raise ValueError(NO_KEY)
         assert batch.timestamps is not None and batch.stamps is not None
         rows: dict[tuple[int, Key], list[Any]] = defaultdict(list)

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 from operators.aggregations.aggregation import Aggregation
-from operators.core.base import MIN_TIMESTAMP, MOST_HELD, NEVER, Batch, Copies, Key, Keys, Store
+from operators.core.base import MIN_TIMESTAMP, MOST_HELD, NEVER, Batch, Copies, Key, Keys, Store, has_none
 from operators.core.entry_keys import NUMBER_BYTES, beyond, number_at, ordered
 from operators.state.agenda import Agenda
 from operators.state.keyed_state import STATE, is_plain
@@ -100,7 +100,7 @@ class TriggeredWindowOperator(Assigning):
 
     def process(self, batch: Batch) -> Batch | None:
         """Put the values into their windows, and return early panes; what is too late is left in `late`."""
-        if batch.keys is None or None in batch.keys:
+        if batch.keys is None or has_none(batch.keys):
             raise ValueError(NO_KEY)
         # Who comes now has not fired: the order of those that are left is looked up anew.
         self._order.clear()

@@ -29,6 +29,7 @@ from operators.core.base import (
     Spec,
     Store,
     callable_unopened,
+    has_none,
     shape_of,
 )
 from operators.core.entry_keys import SHIFT, EntryKinds, beyond
@@ -320,7 +321,7 @@ class WindowOperator:
 
     def process(self, batch: Batch) -> Batch | None:
         """Fold the values in; those that are too late for all of their windows are left in `late`."""
-        if batch.keys is None or None in batch.keys:
+        if batch.keys is None or has_none(batch.keys):
             raise ValueError(NO_KEY)
         groups = Groups(self.windows, self._lateness_ms, self.aggregation.counts, self._waits_ms)
         late = groups.gather(batch)

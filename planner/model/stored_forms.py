@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from enum import Flag
 from typing import Any
 
 import msgspec
@@ -54,13 +55,13 @@ def stored_form(serde: Serde) -> StoredForm:
     """Return the form that a serde writes and reads."""
     kind = type(serde)
     found = None
-    with suppress(Exception):  # no type, or one that msgspec does not know, as a model of pydantic
+    with suppress(Exception):  # no type, or one that msgspec does not know
         found = type_form(vars(serde)["type"])
     return StoredForm(encoding=f"{kind.__module__}.{kind.__qualname__}", type=found)
 
 
 def type_form(kind: object) -> TypeForm:
-    """Return the form of a type; raises TypeError for one that msgspec does not read by itself.
+    """Return the form of a type; what its program alone reads, as a model of pydantic, has the kind "CustomType".
 
     >>> [one.msgspec_type for one in type_form(dict[str, int]).parts]
     ['StrType', 'IntType']
@@ -76,8 +77,6 @@ _BOUNDS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "p
 
 def _told(info: Any, around: tuple[Any, ...]) -> TypeForm:
     called = type(info).__name__
-    if called == "CustomType":
-        raise TypeError(f"{info.cls} is read by its program alone")
     if any(info is one for one in around):
         return TypeForm(msgspec_type=called, name=_name_of(info.cls), is_within=True)
     around = (*around, info)
@@ -87,7 +86,9 @@ def _told(info: Any, around: tuple[Any, ...]) -> TypeForm:
         parts += found if isinstance(found, tuple) else [found]
     values = getattr(info, "values", ())
     if called == "EnumType":
-        values = tuple(one.value for one in info.cls)
+        # Of flags any sum is a value.
+        values = () if issubclass(info.cls, Flag) else tuple(one.value for one in info.cls)
+        called = "IntType" if issubclass(info.cls, Flag) else called
     fields = getattr(info, "fields", ())
     bounds = {name: getattr(info, name) for name in _BOUNDS if getattr(info, name, None) is not None}
     return TypeForm(

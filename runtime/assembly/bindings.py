@@ -20,7 +20,6 @@ from planner.model.graph import Graph, intermediate
 from planner.model.plan import Plan, StreamPlan
 from planner.passes import streams_of
 from runtime.model.errors import SamzaError
-from runtime.model.urls import shown_file
 from runtime.ports.connectors import ConnectedSink, ConnectedSource, PulledSource, PushedSource, TransactionalSink
 from runtime.ports.environment import Environment, LiveEnvironment, typed
 from runtime.ports.sink import Limit, LimitedSink, Sink
@@ -42,7 +41,7 @@ from runtime.systems.connectors.inbox import Inbox, PulledInput, PulledTopic
 from runtime.systems.connectors.outbox import CutBackSink, Outbox
 from runtime.systems.connectors.schemes import connected_sink, connected_source
 from runtime.systems.files.csv_files import CsvFiles
-from runtime.systems.files.places.locations import is_remote, local_path, needs_pyarrow, of_http, url_of
+from runtime.systems.files.places.locations import local_path, needs_pyarrow
 from runtime.systems.files.places.tables import check_read_anywhere, check_written_anywhere, into_table, is_frame
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.systems.memory.lists import ListSink
@@ -620,16 +619,9 @@ def _sink(stream: str, what: object) -> Sink:
 
         return open_folder(into)
     if isinstance(what, str | Path | CsvFiles):
-        from runtime.systems.files.files import open_sink
+        from runtime.systems.files.files import check_on_this_machine, open_sink
 
-        path = what.path if isinstance(what, CsvFiles) else what
-        if is_remote(path):
-            told = shown_file(url_of(path))
-            rolling = f'"rolling:{told.rpartition("/")[0]}", for files that roll into a folder there'
-            instead = f'"webhook+{told}", to post each row' if of_http(told) else rolling
-            raise SamzaError(
-                f"bind={{{stream!r}: {told!r}}}: a file as an output lies on this machine; write instead {instead}"
-            )
+        check_on_this_machine(what)
         return open_sink(what if isinstance(what, CsvFiles) else local_path(what))
     if not _has_methods(what, Sink):
         raise _not_to_bind(stream, what, "an output", f'a path such as "{stream}.jsonl", or a sink')

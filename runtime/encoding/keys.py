@@ -7,8 +7,10 @@ from operator import countOf
 from typing import Any, TypeGuard, TypeVar, cast
 
 from operators.core.base import Key, Serde
+from operators.core.wording import shown
 from runtime.encoding.nested_tuples import SCALARS
 from runtime.encoding.serdes import Json, MessagePack, String, Tagged, encode_all
+from runtime.model.errors import SerdeError
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -40,7 +42,7 @@ class KeySerde:
         self._decode = remembering(serde.decode)
 
     def hold(self, keys: list[Any]) -> list[Key | None]:
-        """Return a column of keys as it is held; raises what the serde does for a key that it can't encode."""
+        """Return a column of keys as it is held; raises for a key that the serde can't encode, or not read again."""
         if self.are_plain(keys):
             return keys
         return [None if key is None else self._held(key) for key in keys]
@@ -127,8 +129,9 @@ class KeySerde:
             return plain
         try:
             held: Key = self._load(data)
-        except Exception:
-            return data  # which nobody can read, or needs to
+        except Exception as error:
+            # Written on, it would end each run behind, whatever the policy says here.
+            raise SerdeError(f"{shown(key)} can be written as a key and not be read again: {error}") from error
         return held
 
     def _loaded(self, data: bytes) -> Key:

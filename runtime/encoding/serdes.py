@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import msgspec
 
-from operators.core.base import Copies, Serde
+from operators.core.base import Copies, Serde, has_none
 from operators.core.protocols import CheckedProtocol
 from operators.core.wording import named
 from runtime.encoding.classes import class_of, find, is_current, name_of
@@ -632,7 +632,7 @@ def encode_all(serde: Serde, values: list[Any]) -> list[bytes | None]:
             return list(map(str.encode, values))
         except TypeError:
             pass
-    if None in values:
+    if has_none(values):
         encode = serde.encode
         return [None if value is None else encode(value) for value in values]
     return [*encoded(serde, values)]
@@ -689,7 +689,7 @@ def to_json_lines(values: list[object]) -> bytes:
 
 def _all_json(values: list[object]) -> list[bytes | None]:
     """Return what `to_json` does of each of a column; None stays None."""
-    if None in values:
+    if has_none(values):
         return [None if value is None else to_json(value) for value in values]
     found = list(map(_to_json, values))
     # One search through all bytes costs less than one call for each value.

@@ -8,6 +8,7 @@ _URL = re.compile(r"((?:[a-z]+:)?([a-z][a-z0-9+.-]*)://)(.*)", re.IGNORECASE | r
 _HOST = re.compile(r"([^/?@:\[]*|\[[^\]]*\])(:\d+)?(?=[/?]|$)")
 _OPTIONS = re.compile(r"\?[\w.-]+=.*", re.DOTALL)
 _WEB = re.compile(r"(webhook\+)?(http|ws)s?|listen", re.IGNORECASE)
+_SECRET = re.compile(r".*(password|secret|token)", re.IGNORECASE)
 _CONTAINERS = {"abfs", "abfss", "wasb", "wasbs"}
 """Schemes in which a container stands in front of the host, in the place of who connects."""
 
@@ -34,6 +35,29 @@ def shown_file(url: str) -> str:
     """
     is_of_web, found = _without_user(url)
     return found.partition("?")[0] if is_of_web else found
+
+
+def secrets_in(text: str) -> list[str]:
+    """Return the secrets of a URL, or of `name=URL`: the password of who connects, and what options keep as one.
+
+    >>> secrets_in("orders=postgres://me:a/b@db/shop?sslpassword=c&table=orders"), secrets_in("https://host/a.csv?sig=d")
+    (['a/b', 'c'], ['sig=d'])
+    >>> secrets_in("kafka://db:9092"), secrets_in("growing:s3://lake/?/a@b.csv")
+    ([], [])
+    """
+    found = _URL.search(text)
+    if found is None:
+        return []
+    secrets = []
+    is_of_web, shown = _without_user(found.group())
+    if len(shown) < len(found.group()):
+        who = found.group(3).removesuffix(shown[len(found.group(1)) :]).removesuffix("@")
+        secrets.append(who.partition(":")[2] or who)
+    _, _, options = shown.partition("?")
+    if is_of_web:
+        return [*secrets, *filter(None, [options])]
+    said = (one.partition("=") for one in options.split("&"))
+    return [*secrets, *(value for name, _, value in said if value and _SECRET.fullmatch(name))]
 
 
 def _without_user(url: str) -> tuple[bool, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from operators.core.base import LATEST_MS, Batch, Key
+from operators.core.base import LATEST_MS, Batch, Key, has_none
 from operators.partition_by import PartitionBy
 from operators.windows.partials import Folds
 from operators.windows.window import Window
@@ -167,7 +167,7 @@ class FoldingSegment:
 
 def _held(batch: Batch, keys: KeySerde | None) -> list[Key | None]:
     """Return the keys that records carry as they are held; raises ValueError where one has none."""
-    if keys is None or batch.keys is None or None in batch.keys:
+    if keys is None or batch.keys is None or has_none(batch.keys):
         raise ValueError("a record has no key")
     return keys.load(batch.keys)
 

@@ -10,7 +10,7 @@ from itertools import repeat
 from math import inf
 from typing import Any, Protocol, cast
 
-from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Serde
+from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Serde, has_none
 from operators.windows.window_groups import Grouped
 from planner.model.errors import PlanError
 from runtime.encoding.columns import ChosenColumns, Columns, SureColumns
@@ -616,7 +616,7 @@ class Reader:
         if not self._decoding.trusted:
             taken = self._read_columns(taken)
         elif self._keys is not None and taken.batch.keys is not None:
-            taken.batch.keys = self._keys.load(taken.batch.keys)
+            taken = after(taken, "key", self._read_keys)
         batch, watermark = taken.batch, self._source.value
         if batch.timestamps is not None and self._producers is None and self._decoding.stamped:
             batch.stamps = self._stamps(batch.timestamps, batch.stamps, batch.offsets)
@@ -697,7 +697,7 @@ class Reader:
 
     def _read_times(self, batch: Batch) -> dict[int, Exception]:
         timestamp_of, unit = self._decoding.timestamp_of, self._decoding.unit
-        if timestamp_of is not None and self._decoding.tombstones and None in batch.values:
+        if timestamp_of is not None and self._decoding.tombstones and has_none(batch.values):
             rows = list(zip(batch.values, batch.timestamps or repeat(None), strict=False))
             batch.timestamps, errors = column_of(lambda rows: [self._time_of(value, at) for value, at in rows], rows)
             return errors

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from operators.aggregations.aggregation import Aggregation
-from operators.core.base import Batch
+from operators.core.base import Batch, has_none
 from operators.windows.count_window import CountedOperator
 from operators.windows.partials import Fold, Folds, Partials, folds_of, parts_of
 from operators.windows.window import NO_KEY, Window, WindowOperator
@@ -46,7 +46,7 @@ class CombiningExit:
         window = self._window
         batch.keys = self._keys.hold(batch.keys)
         with _at(window):
-            if None in batch.keys:
+            if has_none(batch.keys):
                 raise ValueError(NO_KEY)
             if batch.timestamps is None and not window.takes_all:
                 raise ValueError(NO_TIME)

@@ -77,21 +77,23 @@ class Page(NamedTuple):
 
     A page that `acts` is asked for by POST, with a body, and by no page of another server. One whose path ends with "/"
     answers for all that is below. One with what is `of_users` is shown to others than this machine only where there is
-    a token.
+    a token. One that is `by_name` is read by other machines, which know this one by any name.
     """
 
     answer: Callable[[Request], Awaitable[Answer]]
     is_secret: bool = True
     acts: bool = False
     of_users: bool = False
+    by_name: bool = False
 
 
 class PageServer:
     """Serves pages at an address, from `start` to `close`, whoever asks for what.
 
     It has one thread, with an event loop of its own: pages are answered there. Invariants: no request, however it is
-    written, ends the thread or is waited for longer than `PATIENCE_S`; a page is shown only to who names the server by
-    an address, or by the host that it was given, and comes from no other page.
+    written, ends the thread or is waited for longer than `PATIENCE_S`; a page is shown to nobody who comes from another
+    page, and to who names the server by another name than it was given only with the token, if it is no secret, or if
+    it is for other machines.
     """
 
     def __init__(self, host: str, port: int, pages: Mapping[str, Page], token: str | None = None) -> None:
@@ -206,14 +208,17 @@ class PageServer:
             headers[name.lower()] = value.strip()
         method, (path, _, query) = words[0], words[1].partition("?")
         has_token = self._has_token(headers.get("authorization", ""))
-        refused = self._refused(headers, has_token)
-        if refused:
-            return Answer(403, refused)
+        if _is_from_elsewhere(headers):
+            return Answer(403, "another page may not ask\n")
         above = f"{path[: path.find('/', 1)]}/"
         at = path if path in self._pages else above
         page = self._pages.get(at)
         if page is None:
             return Answer(404, f"there are {', '.join(sorted(self._pages))}\n")
+        if not has_token and self._is_misnamed(page, _host_of(headers.get("host", ""))):
+            return Answer(
+                403, "ask by an address, by the host that was given, or with the token: another name may be a trap\n"
+            )
         if page.of_users and self._token is None and not is_local(self._host):
             return Answer(
                 403, "this is for who has a token, and there is none: give token_file= (--metrics-token-file)\n"
@@ -246,19 +251,21 @@ class PageServer:
         # Compared in the same time whatever it is: nobody can guess it one character after the other.
         return self._token is not None and hmac.compare_digest(found, self._token.encode())
 
-    def _refused(self, headers: Mapping[str, str], has_token: bool) -> str:
-        """Return the reason for which a page of a browser may not ask, empty where nothing says that one does."""
-        host = _host_of(headers.get("host", ""))
-        origin = headers.get("origin")
-        # With its port: what another program serves on this machine is another page.
-        if origin is not None and origin.partition("://")[2] != headers.get("host"):
-            return "another page may not ask\n"
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return "another page may not ask\n"
-        # A name that somebody else has let lead here (DNS rebinding) would make his page one of this host.
-        if not (has_token or host in ("localhost", self._host) or is_address(host)):
-            return "ask by an address, by the host that was given, or with the token: another name may be a trap\n"
-        return ""
+    def _is_misnamed(self, page: Page, host: str) -> bool:
+        """Whether somebody else may have let a name lead here, so that his page would be one of this host."""
+        if host in ("localhost", self._host) or is_address(host) or not (page.is_secret or page.acts):
+            return False
+        # Only what this machine alone can ask needs such a trap: else whoever has no token is asked for it.
+        return is_local(self._host) or not (page.by_name or (page.is_secret and self._token is not None))
+
+
+def _is_from_elsewhere(headers: Mapping[str, str]) -> bool:
+    """Whether a browser says that a page of another server asks."""
+    origin = headers.get("origin")
+    # With its port: what another program serves on this machine is another page.
+    if origin is not None and origin.partition("://")[2] != headers.get("host"):
+        return True
+    return headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
 
 
 PROOF = "X-Samza-Dsl"

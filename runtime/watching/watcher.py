@@ -45,7 +45,7 @@ class Watcher:
     def pages(self) -> dict[str, Page]:
         """The pages by their paths; health is for anybody who may ask at all."""
         return {
-            "/metrics": Page(self._metrics),
+            "/metrics": Page(self._metrics, by_name=True),
             "/livez": Page(self._livez, is_secret=False),
             "/readyz": Page(self._readyz, is_secret=False),
         }

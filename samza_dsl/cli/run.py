@@ -18,8 +18,8 @@ from runtime.model.state_choice import Forget
 from runtime.model.urls import shown_url
 from runtime.spark.session import Spark
 from runtime.systems.connectors.schemes import connected_sink, connected_source, is_connected
-from runtime.systems.files.files import open_sink, open_source
-from runtime.systems.files.places.locations import is_remote
+from runtime.systems.files.files import check_on_this_machine, open_sink, open_source
+from runtime.systems.files.places.locations import is_remote, local_path
 from runtime.systems.files.places.tables import check_written_anywhere, into_table, only_on_spark
 from runtime.systems.host.addresses import address_of
 from runtime.systems.kafka.client.topic import topic_of
@@ -335,9 +335,12 @@ def bindings_of(
                 # Opened once to be looked at: a mistyped path is told before anything begins, and with the word that
                 # was typed.
                 open_source(path).close()
-            elif not writes_directories:
-                open_sink(Path(path)).close()
+                bound[name] = path
+                continue
+            check_on_this_machine(path)
+            bound[name] = local_path(path)
+            if not writes_directories:
+                open_sink(local_path(path)).close()
         except SamzaError as error:
             raise Mistake(f"--bind {name}={shown_url(path)}: {error}") from error
-        bound[name] = path if name in read else Path(path)
     return bound

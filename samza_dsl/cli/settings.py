@@ -17,6 +17,7 @@ from typer.models import OptionInfo
 from operators.core.base import NOWHERE
 from planner.model.errors import PlanError
 from planner.model.plan import Options
+from runtime.model.urls import secrets_in
 from samza_dsl.application.app import App
 from samza_dsl.application.loading import load_app
 from samza_dsl.cli.errors import SAID_ELSEWHERE, WHERE_TYPED, told
@@ -91,8 +92,8 @@ class Settled:
         for name, value in flags.items():
             said = self._stated(name, value)
             self.values[name], found[name] = said, said.value
-            if is_secret(name) and said.value is not None:
-                logs.hide(str(said.value))
+            for secret in _secrets_of(name, said.value):
+                logs.hide(secret)
         if found.get("environment") is None and "kafka_options" not in given:
             found.pop("kafka_options", None)
         return found
@@ -101,8 +102,8 @@ class Settled:
         """Return what is said of the options of Kafka's clients beside a file of them."""
         found = self._sources.kafka(self._name)
         for name, said in found.items():
-            if is_secret(name):
-                logs.hide(str(said.value))
+            for secret in _secrets_of(name, said.value):
+                logs.hide(secret)
         return found
 
     def elsewhere(self) -> dict[str, str]:
@@ -319,9 +320,21 @@ def _is_elsewhere(where: str) -> bool:
     return where not in ("default", "code") and not where.startswith("--")
 
 
+def _secrets_of(name: str, value: object) -> list[str]:
+    """Return what no line may have of a setting's value: all of a secret, and what URLs have of one."""
+    if value is None:
+        return []
+    if is_secret(name):
+        return [str(value)]
+    texts = value if isinstance(value, list) else [value]
+    return [secret for text in texts if isinstance(text, str) for secret in secrets_in(text)]
+
+
 def _shown(name: str, value: object) -> str:
     if value is None:
         return "-"
-    if is_secret(name):
-        return HIDDEN
-    return " ".join(map(str, value)) if isinstance(value, list) else said_of(name, value)
+    shown = " ".join(map(str, value)) if isinstance(value, list) else said_of(name, value)
+    # However short: beside what is known of it, it is found in the right place alone.
+    for secret in _secrets_of(name, value):
+        shown = HIDDEN if shown == secret else shown.replace(f":{secret}@", f":{HIDDEN}@").replace(secret, HIDDEN)
+    return shown

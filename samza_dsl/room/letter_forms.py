@@ -65,7 +65,7 @@ _KINDS: dict[str, Any] = {
 def serde_of_form(form: StoredForm) -> Serde | None:
     """Return a serde that reads what the program's own reads; None where only the program has one.
 
-    Where a type is not told, as of a model of pydantic, bytes are checked, as JSON, and values are not.
+    What its program alone reads, as a model of pydantic within, may be any JSON.
     """
     make = _SERDES.get(form.encoding)
     return None if make is None else make(Any if form.type is None else type_of(form.type))

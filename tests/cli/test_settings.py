@@ -252,6 +252,37 @@ def test_a_secret_that_someone_logs_is_hidden(call, write, monkeypatch):
         assert "it is ***" in told.stderr and "secret" not in told.stderr
 
 
+@pytest.mark.parametrize("by", ["file", "variable", "flag"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgres://ann:hunter22@db/x?table=shouts",
+        "postgress://ann:hunter22@db/x",
+        "https://ann:hunter22@host/x.jsonl",
+        "https://host/x.jsonl?sig=hunter22",
+        "rolling:s3://ann:hunter22@lake/x?kind=csv",
+        "redis://:hunter22@host/0?key=id",
+        "sqlite:///x.db?password=hunter22",
+        "postgres://ann:hunter/22@db/x",
+    ],
+)
+def test_a_secret_in_a_url_is_shown_nowhere(call, shouting, write, monkeypatch, url, by):
+    said = ()
+    if by == "file":
+        write("samza-dsl.toml", f'bind = {{ shouts = "{url}" }}\n')
+    elif by == "variable":
+        monkeypatch.setenv("SAMZA_DSL_BIND", f"shouts={url}")
+    else:
+        said = ("--bind", f"shouts={url}")
+    results = [call("plan", "shouting.py"), call("config", "shouting.py")]
+    monkeypatch.setattr(run, "served", lambda app, request: logging.getLogger("x").error("can't reach %s", url))
+    results.append(call("run", "shouting.py", "--until-now", *said))
+    for shown_by in results:
+        assert "hunter" not in shown_by.output + shown_by.stderr
+    if by == "file":
+        assert "(hidden)" in results[1].stdout
+
+
 def test_every_line_of_the_log_says_where_it_comes_from(call, write):
     write(
         "logging_app.py",

@@ -33,6 +33,7 @@ PAGES = {
     "/act": Page(acting_page, is_secret=False, acts=True),
     "/open": Page(open_page, is_secret=False),
     "/secret": Page(secret_page),
+    "/metrics": Page(secret_page, by_name=True),
     "/broken": Page(broken_page),
 }
 
@@ -82,7 +83,7 @@ def test_pages_are_shown_and_others_are_named(serve):
     assert asked(server) == (200, "open\n")
     assert asked(server, "/open?x=1") == (200, "open\n")
     assert asked(server, method="HEAD") == (200, "")
-    assert asked(server, "/none") == (404, "there are /act, /broken, /open, /secret\n")
+    assert asked(server, "/none") == (404, "there are /act, /broken, /metrics, /open, /secret\n")
     assert asked(server, method="POST")[0] == 405
 
 
@@ -96,11 +97,27 @@ def test_an_address_may_be_asked_for(serve, host):
     assert asked(serve(), Host=host)[0] == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:80", "localhost.evil.example", "", None])
+NAMES = ["evil.example", "127.0.0.1.evil.example:80", "localhost.evil.example", "", None]
+
+
+@pytest.mark.parametrize("host", NAMES)
 def test_a_name_that_was_let_lead_here_is_refused_but_with_the_token(serve, host):
     server = serve(TOKEN)
-    assert asked(server, Host=host)[0] == 403
-    assert asked(server, Host=host, Authorization=f"Bearer {TOKEN}")[0] == 200
+    assert asked(server, "/secret", Host=host)[0] == 403
+    assert asked(server, "/secret", Host=host, Authorization=f"Bearer {TOKEN}")[0] == 200
+    assert [asked(one, "/metrics", Host=host)[0] for one in (server, serve())] == [403, 403]
+    assert asked(server, "/open", Host=host)[0] == 200  # as a probe asks
+
+
+@pytest.mark.parametrize("host", ["delays-0.delays:9464", "vm", *NAMES])
+def test_other_machines_ask_by_any_name(serve, host):
+    """A target of Prometheus, and a browser that asks its user for the token."""
+    secret, free = serve(TOKEN, "0.0.0.0"), serve(host="0.0.0.0")
+    assert [asked(secret, path, Host=host)[0] for path in ("/open", "/metrics", "/secret")] == [200, 401, 401]
+    assert [asked(free, path, Host=host)[0] for path in ("/open", "/metrics", "/secret")] == [200, 200, 403]
+    assert posted(secret, b"abc", Host=host)[0] == posted(free, b"abc", Host=host)[0] == 403
+    assert asked(secret, "/secret", Host=host, Authorization=f"Bearer {TOKEN}")[0] == 200
+    assert asked(secret, "/metrics", Host=host, Origin="http://other.example")[0] == 403
 
 
 @pytest.mark.parametrize(

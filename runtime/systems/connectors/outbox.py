@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from operators.core.base import Batch, Output, Serde
+from operators.core.base import Batch, Output, Serde, has_none
 from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.serdes import decoded, encode_all
 from runtime.model.clock import monotonic_ms
@@ -296,6 +296,6 @@ def rows_of_batch(batch: Batch, output: Output, ids: str | None = None) -> list[
 
 
 def _all_decoded(serde: Serde, column: Sequence[Any]) -> Sequence[Any]:
-    if None in column:
+    if has_none(column):
         return [None if value is None else serde.decode(value) for value in column]
     return decoded(serde, column)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from operators.core.base import Batch, Serde
+from operators.core.base import Batch, Serde, has_none
 from planner.model.errors import PlanError
 from runtime.encoding.formats.avro import Avro
 from runtime.encoding.formats.avro_container import (
@@ -235,7 +235,7 @@ class AvroSink(Sink):
 
     def write(self, batch: Batch) -> None:
         """Take records, in order; raises SerdeError for a tombstone."""
-        if None in batch.values:
+        if has_none(batch.values):
             raise SerdeError(
                 f"Avro has no way to write a tombstone (a value of None) to {self._file.path}: filter it out, or bind "
                 "the output to JSON lines"

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import inspect
 
-from operators.core.base import Batch, Serde
+from operators.core.base import Batch, Serde, has_none
 from runtime.encoding.finite import check_finite, may_be_infinite
 from runtime.encoding.formats.rows import RowSerde, alternatives, column_types, row_of, rows_of, type_of_rows
 from runtime.encoding.value_types import as_plain, made_of_plain
@@ -160,7 +160,7 @@ class CsvSink(Sink):
 
     def write(self, batch: Batch) -> None:
         """Take rows, in order; raises SerdeError for a tombstone, and for a field that the header has not."""
-        if None in batch.values:
+        if has_none(batch.values):
             raise SerdeError(
                 f"CSV has no way to write a tombstone (a value of None) to {self._file.path}: filter it out, or bind "
                 "the output to JSON lines"

@@ -6,13 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from runtime.model.errors import SamzaError
+from runtime.model.urls import shown_file
 from runtime.ports.sink import Sink
 from runtime.ports.source import Source
 from runtime.systems.files.archive import ArchiveSource, is_archive
 from runtime.systems.files.csv_files import CsvFiles, CsvSink, CsvSource
 from runtime.systems.files.jsonl import JsonlSink, JsonlSource
 from runtime.systems.files.places.contents import UNPACKING
-from runtime.systems.files.places.locations import DataFile, RemoteFile, files_of, is_remote, local_path, needs_pyarrow
+from runtime.systems.files.places.locations import (
+    DataFile,
+    RemoteFile,
+    files_of,
+    is_remote,
+    local_path,
+    needs_pyarrow,
+    of_http,
+    url_of,
+)
 from runtime.systems.files.places.tables import IntoTable, check_read_anywhere
 
 KIND_OF_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
@@ -122,6 +132,16 @@ def open_files(files: Sequence[DataFile]) -> Source:
     return SOURCES[kind_read(files[0].path)](files)
 
 
+def check_on_this_machine(what: str | Path | CsvFiles) -> None:
+    """Raise SamzaError for an output in a file that lies elsewhere."""
+    path = what.path if isinstance(what, CsvFiles) else what
+    if is_remote(path):
+        told = shown_file(url_of(path))
+        rolling = f'"rolling:{told.rpartition("/")[0]}", for files that roll into a folder there'
+        instead = f'"webhook+{told}", to post each row' if of_http(told) else rolling
+        raise SamzaError(f"a file as an output lies on this machine, and {told} does not; write instead {instead}")
+
+
 def open_sink(what: Path | CsvFiles, lasting: bool = True) -> Sink:
     """Return the output at a path: of Parquet and Arrow a directory of parts, else a file, or one in a directory.
 
@@ -175,4 +195,4 @@ def check_kind_on_spark(path: Path | RemoteFile) -> None:
 
 
 def _unknown(path: object) -> SamzaError:
-    return SamzaError(f"can't tell what {path} holds by its suffix; known are {SUPPORTED}")
+    return SamzaError(f"can't tell what {shown_file(str(path))} holds by its suffix; known are {SUPPORTED}")

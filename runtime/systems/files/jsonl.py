@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from operators.core.base import Batch, Serde
+from operators.core.base import Batch, Serde, has_none
 from runtime.encoding.lines import NULL, Lines, ObjectLines, rows_in
 from runtime.encoding.serdes import Json, MessagePack, String, Tagged, to_json_lines
 from runtime.model.errors import SerdeError
@@ -75,7 +75,7 @@ class JsonlSink(Sink):
         values: list[bytes] = batch.values
         if not values:
             return
-        if None in values:
+        if has_none(values):
             values = [NULL if value is None else value for value in values]
         lines = b"\n".join([*values, b""])
         # One count in C over all of them, and not a look at each value.

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import inspect
 
-from operators.core.base import Batch, Serde
+from operators.core.base import Batch, Serde, has_none
 from runtime.encoding.columns import Columns
 from runtime.encoding.formats.rows import (
     VALUE,
@@ -225,7 +225,7 @@ class ParquetSink(Sink):
 
     def write(self, batch: Batch) -> None:
         """Take rows, in order, some of which may lie in columns already; raises SerdeError for a tombstone."""
-        if None in batch.values:
+        if has_none(batch.values):
             raise SerdeError(
                 f"{self.name.capitalize()} has no way to write a tombstone (a value of None) to {self._path}: filter "
                 "it out, or bind the output to JSON lines"
@@ -587,7 +587,7 @@ def in_one(batches: Sequence[pa.RecordBatch], kind: object, where: object) -> pa
 
 def table_of(values: Sequence[Any], kind: object, where: object) -> pa.Table:
     """Return values as rows of a table; raises SerdeError where those of one field don't fit one column."""
-    if None in values:
+    if has_none(values):
         raise without_value(where)
     if not has_columns(kind):
         kind, values = row_type(kind), [{VALUE: value} for value in values]

@@ -8,6 +8,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from operators.core.base import has_none
 from operators.core.durations import Duration
 from runtime.encoding.formats.rows import without_value
 from runtime.encoding.serdes import to_json_lines
@@ -130,7 +131,7 @@ class _RollingFiles:
                 yield folder, bytes_of(table)
         else:
             values = _values(rows)
-            if None in values:
+            if has_none(values):
                 raise without_value(self._where)
             pack: Callable[[bytes], bytes] = _gzipped if self._kind.endswith("gz") else bytes
             yield "", pack(to_json_lines(values))
