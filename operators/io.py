@@ -8,12 +8,10 @@ from fnmatch import fnmatchcase
 from types import UnionType
 from typing import Any, ClassVar, NamedTuple, Union, get_args, get_origin
 
-from operators.core.base import Output, Serde, Spec, told_of
+from operators.core.base import Headers, Output, Serde, Spec, told_of
 from operators.core.entry_keys import OF_KEYS, EntryKinds
 from operators.core.wording import shown
 
-OURS = "samza-"
-"""The beginning of the names of headers that are the library's own."""
 IDLE_AFTER_MS = 30_000
 """The ms without a record after which a partition holds event time back no more."""
 
@@ -161,7 +159,7 @@ class SendTo(Spec):
     """Write every message to an output stream, with the headers that `headers(value, headers)` makes, or its own."""
 
     output: Output
-    headers: Callable[..., Mapping[str, bytes]] | None = None
+    headers: Callable[..., Headers] | None = None
 
     kind: ClassVar[str] = "send_to"
     terminal: ClassVar[bool] = True
@@ -225,23 +223,21 @@ class Headed(NamedTuple):
     """An encoded value with the headers that were made for it, on its way to an output."""
 
     value: Any
-    headers: Mapping[str, bytes] | None
+    headers: Headers | None
 
 
-def headed(value: object, headers: Mapping[str, bytes]) -> Headed:
+def headed(value: object, headers: Headers) -> Headed:
     """Return an encoded value with its headers; raises ValueError where these are none."""
     check_headers(headers)
     return Headed(value, headers or None)
 
 
 def check_headers(headers: object) -> None:
-    """Raise ValueError for anything but a mapping from names to bytes.
+    """Raise ValueError for anything but a mapping from names to bytes, or to None as Kafka's headers may have it.
 
     >>> check_headers({"trace": b"1"})
     """
     if not isinstance(headers, Mapping) or not all(
-        type(name) is str and type(value) is bytes for name, value in headers.items()
+        type(name) is str and (value is None or type(value) is bytes) for name, value in headers.items()
     ):
         raise ValueError(f"{shown(headers)} are no headers; write instead: names and bytes, as {{'trace': b'1'}}")
-    if taken := [name for name in headers if name.startswith(OURS)]:
-        raise ValueError(f"the header {taken[0]!r} has a name that is kept for the library: take one without {OURS}")

@@ -195,7 +195,7 @@ class ProcessContext(Generic[K, S]):
 
     key: K
     timestamp: int
-    headers: Mapping[str, bytes]
+    headers: Mapping[str, bytes | None]
     if TYPE_CHECKING:
 
         @property
@@ -555,7 +555,7 @@ class TimerFailed(Exception):
         self.at_ms = at_ms
 
 
-def _carry(headers: Mapping[str, bytes] | None, before: int, out: Batch) -> None:
+def _carry(headers: Mapping[str, bytes | None] | None, before: int, out: Batch) -> None:
     """Let the headers of a message go on with what was emitted for it, behind so many rows."""
     if headers or out.headers is not None:
         of_others = out.headers or []

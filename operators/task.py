@@ -62,7 +62,7 @@ class Envelope:
     stream: str
     partition: int
     offset: int
-    headers: Mapping[str, bytes] = field(default_factory=dict)
+    headers: Mapping[str, bytes | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -154,7 +154,7 @@ class UserTask(Spec):
 class Effects:
     """The effects of one call of a task's function, which apply as a whole when the call is complete, or never."""
 
-    sends: list[tuple[Output, object, object, int | None, Mapping[str, bytes]]] = field(default_factory=list)
+    sends: list[tuple[Output, object, object, int | None, Mapping[str, bytes | None]]] = field(default_factory=list)
     writes: dict[bytes, tuple[object, object]] = field(default_factory=dict)
     commit: bool = False
     shutdown: bool = False
@@ -250,7 +250,7 @@ class TaskContext:
         value: object,
         key: object = None,
         timestamp: int | None = None,
-        headers: Mapping[str, bytes] = NO_HEADERS,
+        headers: Mapping[str, bytes | None] = NO_HEADERS,
     ) -> None:
         """Write a message to an output of the task; without `timestamp` (ms) it takes its message's.
 

@@ -48,7 +48,9 @@ Key = int | str | bytes
 """A key as batches hold it: an int or a str as itself, any other key as its bytes."""
 
 
-NO_HEADERS: Mapping[str, bytes] = MappingProxyType({})
+Headers = Mapping[str, bytes | None]
+"""The headers of a message, by name; Kafka's may have no value."""
+NO_HEADERS: Headers = MappingProxyType({})
 """The headers of a message that has none."""
 
 
@@ -77,7 +79,7 @@ class Batch:
     timestamps: list[int] | None = None
     stamps: list[int] | None = None
     offsets: Sequence[int] | None = None
-    headers: list[Mapping[str, bytes] | None] | None = None
+    headers: list[Headers | None] | None = None
     signs: list[int] | None = None
     owners: Sequence[int] | None = None
     origins: list[Mapping[str, bytes] | None] | None = None

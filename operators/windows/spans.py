@@ -5,12 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import MIN_TIMESTAMP, NEVER, Batch, Key
 from operators.windows.triggers import Trigger
 from operators.windows.window import Timing
+
+NOTHING = cast("list[Any]", ())
+"""The empty list that no window has to itself; to change it in place is an error, as it is a tuple."""
+
+
+def extended(some: list[Any], more: list[Any]) -> list[Any]:
+    """Return the values with more behind them, in either list.
+
+    >>> extended(NOTHING, [1]), extended([1], NOTHING), extended([1], [2])
+    ([1], [1], [1, 2])
+    """
+    if not some or not more:
+        return some or more
+    some += more
+    return some
 
 
 @dataclass(slots=True)
@@ -20,16 +35,17 @@ class Span:
     `held` has the accumulator of its values, and is empty where there is none; `new` are values that are not in it yet,
     `gone` those that are withdrawn and are in it still, and `size` is the number of all values. `shown` are its panes
     that are to be withdrawn, each with its bounds, number, timing and accumulator. `stamp` is the largest of its late
-    values, `index` the number of its next pane, `early` the state of the trigger of its next one.
+    values, `index` the number of its next pane, `early` the state of the trigger of its next one. Most windows have
+    nothing `new`, `gone` or `shown`, and no list for it: there are as many windows as keys, and more.
     """
 
     start: int
     end: int
     held: tuple[Any, ...] = ()
-    new: list[Any] = field(default_factory=list)
-    gone: list[Any] = field(default_factory=list)
+    new: list[Any] = NOTHING
+    gone: list[Any] = NOTHING
     size: int = 0
-    shown: list[Any] = field(default_factory=list)
+    shown: list[Any] = NOTHING
     stamp: int = MIN_TIMESTAMP
     index: int = 0
     early: Any = None
@@ -38,11 +54,22 @@ class Span:
         """Fold the new values in, and take those out that are withdrawn."""
         if self.new:
             self.held = (aggregation.add(self.held[0] if self.held else aggregation.init(), self.new),)
-            self.new = []
+            self.new = NOTHING
         if self.gone:
             assert aggregation.remove is not None
             self.held = (aggregation.remove(self.held[0] if self.held else aggregation.init(), self.gone),)
-            self.gone = []
+            self.gone = NOTHING
+
+    def add(self, values: list[Any]) -> None:
+        """Take values that are not folded in yet, in a list that nobody else has."""
+        self.new = extended(self.new, values)
+        self.size += len(values)
+
+    def take_in(self, other: Span) -> None:
+        """Take the values that are not folded in from another one, whose lists they may go on in."""
+        self.new = extended(self.new, other.new)
+        self.gone = extended(self.gone, other.gone)
+        self.size += other.size
 
     @property
     def has_changed(self) -> bool:
@@ -64,7 +91,7 @@ class Spans:
 
     open: list[Span] = field(default_factory=list)
     aside: dict[int, list[Span]] = field(default_factory=dict)
-    fired: list[Span] = field(default_factory=list)
+    fired: list[Span] = NOTHING
 
     def again_due(self, span: Span, again: Trigger | None, lateness_ms: int) -> int:
         """Return the watermark at which late values make a pane: after their stamp and all windows that they overlap.
@@ -119,7 +146,7 @@ class Spans:
             if span.has_changed and span.overlaps(bounds):
                 left_out = [*span.new, *span.gone]
                 span.size -= len(span.new) - len(span.gone)
-                span.new, span.gone = [], []
+                span.new = span.gone = NOTHING
                 return span.start, span.end, left_out
         window = self.open.pop(0)
         return window.start, window.end, [*window.held]
@@ -202,7 +229,7 @@ class WindowFrame:
 def restored(stored: Sequence[Any]) -> Spans:
     """Return the windows of a stored form."""
     open, aside, fired = stored if len(stored) > 1 else (*stored, [], [])
-    return Spans(_spans(open), {stamp: _spans(spans) for stamp, *spans in aside}, _spans(fired))
+    return Spans(_spans(open), {stamp: _spans(spans) for stamp, *spans in aside}, _spans(fired) or NOTHING)
 
 
 def put(spans: list[Span], span: Span, aggregation: Aggregation[Any, Any], trigger: Trigger | None) -> Span:
@@ -223,9 +250,7 @@ def put(spans: list[Span], span: Span, aggregation: Aggregation[Any, Any], trigg
     into = found[0]
     # Mostly late values come to the one window that they are in.
     if last == first + 1 and (into.start, into.end) == (span.start, span.end) and not (span.held or span.shown):
-        into.new += span.new
-        into.gone += span.gone
-        into.size += span.size
+        into.take_in(span)
         into.stamp, into.index = max(into.stamp, span.stamp), max(into.index, span.index)
         if trigger is not None:
             into.early = trigger.merge(into.early, span.early)
@@ -257,7 +282,7 @@ def _merged(helds: Iterator[tuple[Any, ...]], merge: Callable[[Any, Any], Any]) 
 def _fields(span: Span) -> tuple[Any, ...]:
     """Return a span in its stored form, in tuples, which are encoded at once: its numbers, and the rest if any."""
     numbers = (span.start, span.end, span.size, span.stamp, span.index)
-    rest = (span.new, span.gone, span.shown) if span.has_changed or span.shown else ()
+    rest = ([*span.new], [*span.gone], [*span.shown]) if span.has_changed or span.shown else ()
     return (numbers, span.held, span.early, *rest)
 
 
@@ -269,7 +294,7 @@ def _span(
     numbers: Sequence[int], held: tuple[Any, ...], early: Any, new: Any = (), gone: Any = (), shown: Any = ()
 ) -> Span:
     start, end, size, stamp, index = numbers
-    return Span(start, end, held, [*new], [*gone], size, [*shown], stamp, index, early)
+    return Span(start, end, held, [*new] or NOTHING, [*gone] or NOTHING, size, [*shown] or NOTHING, stamp, index, early)
 
 
 def untell(spans: Spans, firing: Firing) -> None:
@@ -280,7 +305,7 @@ def untell(spans: Spans, firing: Firing) -> None:
     for span in (*spans.open, *spans.fired):
         if span.index == pane.number + 1 and span.start <= pane.start and pane.end <= span.end:
             span.index = pane.number
-            span.shown = [one for one in span.shown if one[2] != pane.number] + firing.withdrawn
+            span.shown = [one for one in span.shown if one[2] != pane.number] + [*firing.withdrawn]
 
 
 def dropped(key: Key, firing: Firing) -> Batch:

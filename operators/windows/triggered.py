@@ -216,8 +216,7 @@ class TriggeredWindowOperator(Assigning):
                 if again is not None:
                     late[0].early = again.begin()
             (span,) = late
-            span.new += mine
-            span.size += len(mine)
+            span.add([*mine])  # a copy: other windows have these values, too
             if again is not None:
                 for _ in mine:
                     span.early = again.add(span.early, stamp, self._now_ms)
@@ -395,13 +394,11 @@ class TriggeredWindowOperator(Assigning):
         """Put a value in time into a window that spans it, as `_take_in` does."""
         trigger = self._trigger
         if trigger is None:
-            into.new.append(value)
-            into.size += 1
+            into.add([value])
             return
         if (due := trigger.due(into.early, self._now_ms)) <= stamp:
             self._emit(panes, key, self._early(into, due - 1))
-        into.new.append(value)
-        into.size += 1
+        into.add([value])
         into.early = trigger.add(into.early, timestamp, self._now_ms)
         if trigger.due(into.early, self._now_ms) <= stamp:
             self._emit(panes, key, self._early(into, stamp))
@@ -420,9 +417,7 @@ class TriggeredWindowOperator(Assigning):
                     self._emit(panes, key, self._early(other, due - 1))
         if len(touched) == 1 and touched[0].start <= start and end <= touched[0].end:
             (into,) = touched
-            into.new += span.new
-            into.gone += span.gone
-            into.size += span.size
+            into.take_in(span)
             if trigger is not None:
                 into.early = trigger.add(into.early, timestamp, self._now_ms)
             span = into
@@ -490,7 +485,7 @@ class TriggeredWindowOperator(Assigning):
             elif is_one and not spans.aside and not (spans.fired and spans.fired[0].has_changed):
                 assert len(spans.fired) <= 1, "all that a key has in a shared window is one"
                 if is_over:
-                    spans.fired.clear()
+                    spans.fired = []
             else:
                 self._emit_all(panes, frame, fired)
                 firing = self._fire(spans, at)
@@ -543,13 +538,16 @@ class TriggeredWindowOperator(Assigning):
             for stamp in sorted(stamp for stamp in spans.aside if stamp < due):
                 for span in spans.aside.pop(stamp):
                     self._at_work = span.start, span.end
+                    spans.fired = spans.fired or []
                     put(spans.fired, span, self.aggregation, self._again)
         for span in spans.fired:
             if span.has_changed and (at := spans.again_due(span, self._again, self._lateness_ms)) <= due:
                 if self._again is not None:
                     span.early = self._again.after(span.early)
                 return self._firing(span, "late", at - 1, goes_on=True)
-        spans.fired = [span for span in spans.fired if span.has_changed or span.end + self._lateness_ms > due]
+        if spans.fired:
+            kept_until = due - self._lateness_ms
+            spans.fired = [span for span in spans.fired if span.has_changed or span.end > kept_until]
         return None
 
     def _is_plainly_late(self, spans: Spans) -> bool:
@@ -607,7 +605,7 @@ class TriggeredWindowOperator(Assigning):
             if spans.fired:
                 put(spans.fired, span, self.aggregation, self._again)
             else:
-                spans.fired.append(span)
+                spans.fired = [span]
 
     def _firing(self, span: Span, timing: Timing, stamp: int, goes_on: bool) -> Firing | None:
         """Take a pane from a window, which keeps the values that its further panes have as well.
@@ -616,7 +614,7 @@ class TriggeredWindowOperator(Assigning):
         """
         self._at_work = span.start, span.end
         span.fold(self.aggregation)
-        withdrawn, span.shown = span.shown, []
+        withdrawn, span.shown = span.shown, span.shown and []
         if not span.size and (self._retracts or not span.index):
             return Firing(None, stamp, withdrawn) if withdrawn else None
         pane = Shown(span.start, span.end, span.index, timing, self._shown(span, goes_on), self.earliest)

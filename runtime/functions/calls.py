@@ -12,7 +12,7 @@ from math import inf
 from operator import length_hint
 from typing import Any, ClassVar, NamedTuple
 
-from operators.core.base import NO_HEADERS, Batch
+from operators.core.base import NO_HEADERS, Batch, Headers
 from operators.core.policies import Policy, Retry
 from operators.core.wording import shown, words_of
 from runtime.functions.answers import Answers, Question
@@ -28,7 +28,7 @@ TIMED = 16
 AsyncFunction = Callable[[Any], Awaitable[object]]
 
 
-class OwnHeaders(list[Mapping[str, bytes] | None]):
+class OwnHeaders(list[Headers | None]):
     """The headers of a batch that nobody shares, so that what a call says beside its result can be put there."""
 
 
@@ -39,7 +39,7 @@ class CallHeaders(NamedTuple):
     row: int
 
     @property
-    def found(self) -> Mapping[str, bytes]:
+    def found(self) -> Headers:
         """The headers as they are."""
         return (self.batch.headers and self.batch.headers[self.row]) or NO_HEADERS
 

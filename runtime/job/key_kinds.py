@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from functools import cache
+from typing import Any, get_args, get_origin
 
 import msgspec
 from msgspec.structs import replace
 
 from operators.core.base import Key, Serde, Spec
-from operators.joins.match_counts import kind_of
 from planner.model.virtual_tasks import is_task
 from runtime.encoding.keys import KeySerde, remembering
+from runtime.encoding.record_types import fields_of, hints_of, is_record
 from runtime.job.job_model import JOB
 from runtime.model.checkpoint import Checkpoint
 from runtime.ports.environment import Environment, typed
@@ -20,6 +22,7 @@ from runtime.ports.environment import Environment, typed
 KEYS = "keys"
 """The word under which the job notes the kinds of keys of former runs, and the checkpoints of tasks the newer ones."""
 _Kinds = dict[str, set[str]]
+_FIELDS = re.compile("<[^<>]*>")
 
 _log = logging.getLogger("samza_dsl")
 
@@ -46,13 +49,15 @@ class KeyKinds:
                 kind: object = tuple(map(type, id)) if type(id) is tuple else type(id)
                 if kind not in self._seen:
                     self._seen.add(kind)
-                    self.note(kind_of(id))
+                    self.note(kept_kind(id))
 
     def note(self, kind: str) -> None:
         """Note a kind, and warn where former runs have had other kinds, and not this one."""
         if not kind or kind in self.before or kind in self.new:
             return
         self.new.add(kind)
+        if {one for one in self.before if _without_fields(one) == _without_fields(kind)} == {_without_fields(kind)}:
+            return  # noted by a version that told no fields
         # A first run has nothing that could not be found again.
         if self.before and "None" not in kind:
             spec, app, before = self._spec, self._app, " and ".join(sorted(self.before))
@@ -98,19 +103,63 @@ class KeptKeys(KeySerde):
                     self._kinds.note(kind)
             elif key is not None:
                 self._seen.add(type(key))
-                self._kinds.note(kind_of(key))
+                self._kinds.note(kept_kind(key))
 
     def _kind_of_bytes(self, data: bytes) -> str:
         try:
-            return kind_of(self.serde.decode(data))
+            return kept_kind(self.serde.decode(data))
         except Exception:
             # Of a class that is not loaded, or bytes of somebody else's: a warning is not worth a failure.
             return ""
 
 
+def kept_kind(key: object) -> str:
+    """Return the type of a key under which state lies, and of its parts; of records with their fields.
+
+    The bytes of a record have its fields: with others, or in another order, it is another key.
+
+    >>> from typing import NamedTuple
+    >>> class Seat(NamedTuple): row: int; place: str
+    >>> kept_kind(7), kept_kind((Seat(1, "a"), 7))
+    ('int', '(Seat<row, place>, int)')
+    """
+    if type(key) is tuple or type(key) is list:
+        parts = ", ".join(map(kept_kind, key))
+        return f"({parts})" if type(key) is tuple else f"[{parts}]"
+    kind: type = type(key)
+    return _kind_of_class(kind)
+
+
+@cache
+def _kind_of_class(kind: type) -> str:
+    told = kind.__name__
+    if not is_record(kind):
+        return told
+    hints, fields = hints_of(kind), []
+    for one in fields_of(kind):
+        inside = [_kind_of_class(part) for part in _records_in(hints.get(one.name)) if part is not kind]
+        fields.append(": ".join([one.name, *inside]))
+    return f"{told}<{', '.join(fields)}>"
+
+
+def _records_in(hint: object) -> list[type]:
+    """Return the classes of records that a type names."""
+    if isinstance(hint, type) and get_origin(hint) is None:
+        return [hint] if is_record(hint) else []
+    return [found for part in get_args(hint) for found in _records_in(part)]
+
+
+def _without_fields(kind: str) -> str:
+    """Return a kind as it is told without the fields of records."""
+    while (found := _FIELDS.sub("", kind)) != kind:
+        kind = found
+    return kind
+
+
 def tells_kinds(serde: Serde) -> bool:
-    """Whether keys of several kinds may come with a serde, which are never equal then."""
-    return getattr(serde, "type", None) is Any
+    """Whether keys of several kinds may come with a serde, which are never equal then, or of a class that changes."""
+    kind = getattr(serde, "type", None)
+    return kind is Any or bool(_records_in(kind))
 
 
 def kinds_before(checkpoints: Mapping[str, Checkpoint]) -> _Kinds:

@@ -31,7 +31,7 @@ class SourceRecord(NamedTuple):
     value: Any
     key: bytes | None = None
     timestamp_ms: int | None = None
-    headers: Mapping[str, bytes] | None = None
+    headers: Mapping[str, bytes | None] | None = None
 
 
 class PushedRecord(NamedTuple):
@@ -46,7 +46,7 @@ class PushedRecord(NamedTuple):
     value: Any
     key: bytes | None = None
     timestamp_ms: int | None = None
-    headers: Mapping[str, bytes] | None = None
+    headers: Mapping[str, bytes | None] | None = None
 
 
 class Intake(Protocol):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, repeat
 from threading import Lock
 from typing import Any
 
-from operators.core.base import Batch, Key, Slice
+from operators.core.base import Batch, Headers, Key, Slice
 from operators.partition_by import bucket_of
 from operators.windows.window_groups import Grouped
 from runtime.encoding.keys import KeySerde, remembering
@@ -200,7 +200,7 @@ class Relayed:
     relay: Relay
     values: list[Any]
     keys: list[Any] | None
-    headers: list[Mapping[str, bytes] | None] | None = None
+    headers: list[Headers | None] | None = None
     are_bytes: bool = False
 
     def row(self, index: int) -> Batch:

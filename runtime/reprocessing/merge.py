@@ -201,7 +201,7 @@ class _Merger:
             yield read.batch, offset
 
     def _marked(self, rows: Batch) -> Iterator[tuple[tuple[bytes, bytes | None], bytes | None, bytes]]:
-        marks = [(one or {}).get(HEADER, b"") for one in rows.headers or [None] * len(rows)]
+        marks = [(one or {}).get(HEADER) or b"" for one in rows.headers or [None] * len(rows)]
         return zip(self._identities(rows), rows.values, marks, strict=True)
 
     def _identities(self, rows: Batch) -> Iterator[tuple[bytes, bytes | None]]:

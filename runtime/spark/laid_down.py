@@ -28,7 +28,7 @@ from runtime.systems.files.places.tables import only_on_spark
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.units.carried_error import told
 from runtime.units.laid_rows import REPORT, LaidRows, Laying, lay_down
-from runtime.units.publication.staged_topics import place_of
+from runtime.units.publication.staged_topics import INPUTS, place_of
 from runtime.units.splits import Splits
 from runtime.units.staging import is_left, locked_directory
 
@@ -52,10 +52,10 @@ def laid_down(
     session = on.opened()
     # A directory of its own: runs of one application may go on at the same time.
     within = place_of(Path(data), graph.app).absolute() if isinstance(data, str | Path) else _temporary()
-    place = within / f"inputs-{uuid4().hex}"
+    place = within / INPUTS / uuid4().hex
     with system_errors_told(place, "made"):
-        within.mkdir(parents=True, exist_ok=True)
-        for left in filter(is_left, within.glob("inputs-*")):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        for left in filter(is_left, place.parent.iterdir()):
             shutil.rmtree(left, ignore_errors=True)
         descriptor = locked_directory(place)
     try:
@@ -71,6 +71,7 @@ def laid_down(
             os.close(descriptor)
         with suppress(OSError):  # others have left something beside it
             place.parent.rmdir()
+            within.rmdir()
 
 
 def _temporary() -> Path:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from operators.core.base import EVENT_COLUMNS, NO_HEADERS, Batch, Key, Operator, Output
+from operators.core.base import EVENT_COLUMNS, NO_HEADERS, Batch, Headers, Key, Operator, Output
 from operators.core.untimed import Untimed
 from operators.io import Headed
 from operators.joins.match_counts import Meetings
@@ -375,7 +375,7 @@ class TaskExit:
     def envelopes(self, batch: Batch, stream: str, partition: int) -> list[Envelope]:
         """Return rows as the messages that a task sees."""
         none = [None] * len(batch)
-        headers: list[Mapping[str, bytes] | None] = batch.headers or [None] * len(batch)
+        headers: list[Headers | None] = batch.headers or [None] * len(batch)
         columns = zip(
             batch.keys or none, batch.values, batch.timestamps or none, batch.offsets or none, headers, strict=True
         )

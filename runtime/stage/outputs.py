@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from operators.core.base import Batch, Key, Serde
+from operators.core.base import Batch, Headers, Key, Serde
 from operators.core.wording import shown
 from operators.partition_by import Partitioner, hash_, murmur2
 from operators.windows.window_groups import Grouped
@@ -204,7 +204,7 @@ class Outputs:
                 self.relays[place].give(part)
         self.handed.clear()
 
-    def dead_letter(self, stream: str, row: Batch, headers: Mapping[str, bytes]) -> None:
+    def dead_letter(self, stream: str, row: Batch, headers: Headers) -> None:
         """Append a record as it was stored; what never was, as that of a list, as JSON or as it is shown.
 
         The headers that it had are beside those which tell of it, under names of their own.
@@ -290,7 +290,7 @@ def check_size(limit: Limit, batch: Batch) -> None:
         longest += max(map(len, filter(None, batch.keys)), default=0)
     if batch.headers is not None:
         said = (one.items() for one in batch.headers if one)
-        longest += max((sum(len(name) * 4 + len(value) for name, value in one) for one in said), default=0)
+        longest += max((sum(len(name) * 4 + len(value or b"") for name, value in one) for one in said), default=0)
     if longest + UNSEEN_BYTES <= limit.bytes:
         return
     for row, value in enumerate(batch.values):
@@ -335,7 +335,7 @@ def late_exit(
         if to is None or not len(late):
             return
         said = {"operator": id.encode(), "error": LATE}
-        headers: list[Mapping[str, bytes] | None] = []
+        headers: list[Headers | None] = []
         for row in range(len(late)):
             is_withdrawn = late.signs is not None and late.signs[row] == -1
             headers.append({**_whence(late, row), **said, **({"withdrawn": b"yes"} if is_withdrawn else {})})

@@ -64,7 +64,7 @@ class OutputRows(msgspec.Struct, frozen=True, tag=True):
     values: list[bytes | None]
     keys: list[bytes | None] | None = None
     timestamps: list[int] | None = None
-    headers: list[dict[str, bytes] | None] | None = None
+    headers: list[dict[str, bytes | None] | None] | None = None
 
     def batch(self) -> Batch:
         """Return the rows."""
@@ -129,7 +129,7 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
     timestamps: list[int] | None
     stamps: list[int | None] | None
     signs: list[int | None] | None
-    headers: list[dict[str, bytes] | None] | None = None
+    headers: list[dict[str, bytes | None] | None] | None = None
 
     def batch(self) -> Batch:
         """Return them as columns."""

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 import hmac
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -43,6 +44,7 @@ STATUS = {
 }
 CHALLENGES = ('WWW-Authenticate: Basic realm="samza-dsl"', "WWW-Authenticate: Bearer")
 _END = b"\r\n\r\n"
+_log = logging.getLogger("samza_dsl")
 
 
 class Answer(NamedTuple):
@@ -176,6 +178,9 @@ class PageServer:
             answer = Answer(408, "the request has not come in time\n")
         # A page that fails tells so: the thread goes on for the other pages.
         except Exception as error:
+            # Without its query, which may hold secrets.
+            address = head.split(b"?")[0].split(b"\r\n")[0].decode("latin-1")
+            _log.error("%r can't be answered", address, exc_info=error)
             answer = Answer(500, f"{type(error).__name__}: see the log\n")
         body = answer.text.encode("utf-8", "backslashreplace")
         lines = [

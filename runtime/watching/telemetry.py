@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from operators.core.base import Batch
+from operators.core.base import Batch, Headers
 from runtime.functions.calls import AsyncFunction, CallHeaders, Calls
 from runtime.model.clock import sleep_ms, wall_clock_ms
 from runtime.model.errors import SamzaError
@@ -119,11 +119,11 @@ class Telemetry:
                 self.take(run.metrics())
 
 
-def _context_in(headers: Mapping[str, bytes]) -> Context:
+def _context_in(headers: Headers) -> Context:
     """Return the context that a message's headers name."""
     from opentelemetry.propagate import extract
 
-    return extract({name: value.decode("latin-1") for name, value in headers.items()})
+    return extract({name: value.decode("latin-1") for name, value in headers.items() if value is not None})
 
 
 def _links_of(held: Sequence[Batch]) -> list[Link]:

@@ -19,7 +19,7 @@ class StoredRecord(NamedTuple):
     timestamp: int | None
     key: bytes | None
     value: bytes | None
-    headers: Mapping[str, bytes]
+    headers: Mapping[str, bytes | None]
 
 
 def records_from(environment: Environment, stream: str, partition: int, offset: int) -> Iterator[StoredRecord]:

@@ -152,7 +152,7 @@ class MessageStream(Generic[K, V]):
     @overload
     def map(
         self,
-        function: Callable[[V, Mapping[str, bytes]], R],
+        function: Callable[[V, Mapping[str, bytes | None]], R],
         *,
         headers: Literal[True],
         on_error: Policy = fail,
@@ -1194,7 +1194,7 @@ class MessageStream(Generic[K, V]):
         self,
         output: OutputStream[V],
         *,
-        headers: Callable[[V, Mapping[str, bytes]], Mapping[str, bytes]] | None = None,
+        headers: Callable[[V, Mapping[str, bytes | None]], Mapping[str, bytes | None]] | None = None,
         on_error: Policy = fail,
         op_id: str | None = None,
     ) -> None:

@@ -94,7 +94,7 @@ def letters(environment: Environment, plan: Plan, sent: dict[str, str]) -> list[
 
 
 def _letter(stream: str, record: StoredRecord, plan: Plan, sent: dict[str, str]) -> Letter:
-    said = {name: value.decode("utf-8", "replace") for name, value in record.headers.items()}
+    said = _said_by(record)
     inputs = inputs_of(plan)
     # Behind a repartition, or an operator that emits, a record is no longer one of an input.
     to = said["stream"] if said.get("stream") in inputs else ""
@@ -128,6 +128,11 @@ def _letter(stream: str, record: StoredRecord, plan: Plan, sent: dict[str, str])
     )
 
 
+def _said_by(record: StoredRecord) -> dict[str, str]:
+    """Return what the headers of a dead letter say, as text: those that have a value, as its record's need not."""
+    return {name: said.decode("utf-8", "replace") for name, said in record.headers.items() if said is not None}
+
+
 def _shown(value: bytes | None) -> tuple[str, Form]:
     if value is None:
         return "", "none"
@@ -150,10 +155,10 @@ def send_again(environment: Environment, plan: Plan, redrive: Redrive) -> str:
     record = _record(environment, redrive)
     _check(plan, record, redrive, sent := _rewritten(plan, record, redrive.to, redrive))
     record, value = sent, sent.value
-    origin = {name: record.headers.get(name, b"").decode("utf-8", "replace") for name in ("stream", "partition")}
-    if origin["stream"] == redrive.to and origin["partition"].isdecimal():
+    said = _said_by(record)
+    if said.get("stream") == redrive.to and said.get("partition", "").isdecimal():
         # Where it was: its key is as the writer of the input wrote it, and others of it lie there.
-        partition = min(int(origin["partition"]), config.partitions - 1)
+        partition = min(int(said["partition"]), config.partitions - 1)
     else:
         partition = partition_for(record.key, record.offset, config.partitions)
     own = {name: content for name, content in record.headers.items() if name.startswith(OF_RECORD)}
@@ -173,7 +178,7 @@ def _forms(plan: Plan, stream: str) -> tuple[ReadForm, ...]:
 
 def _is_of_input(record: StoredRecord, to: str) -> bool:
     """Whether a letter has the bytes that its record had in an input; late ones have the operator's."""
-    return record.headers.get("stream", b"").decode("utf-8", "replace") == to and record.headers.get("error") != LATE
+    return _said_by(record).get("stream") == to and record.headers.get("error") != LATE
 
 
 def _check(plan: Plan, letter: StoredRecord, redrive: Redrive, sent: StoredRecord) -> None:

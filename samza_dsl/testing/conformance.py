@@ -185,8 +185,9 @@ def _read(source: ConnectedSource, name: str, offset: int, most: int) -> Sequenc
         at = record.timestamp_ms
         assert at is None or type(at) is int, f"a time is whole ms since the epoch, and {at!r} came"
         assert all(
-            isinstance(header, str) and isinstance(value, bytes) for header, value in (record.headers or {}).items()
-        ), f"headers are bytes by name, and {record.headers!r} came"
+            isinstance(header, str) and isinstance(value, bytes | None)
+            for header, value in (record.headers or {}).items()
+        ), f"headers are bytes or None by name, and {record.headers!r} came"
     return records
 
 

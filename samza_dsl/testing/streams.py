@@ -35,7 +35,7 @@ class Record:
     timestamp: int | None = None
     partition: int | None = field(default=None, compare=False)
     offset: int | None = field(default=None, compare=False)
-    headers: Mapping[str, bytes] = field(default_factory=dict, hash=False)
+    headers: Mapping[str, bytes | None] = field(default_factory=dict, hash=False)
 
     def __repr__(self) -> str:
         headers = f", headers={self.headers}" if self.headers else ""
@@ -278,7 +278,7 @@ class Streams:
                 raise ValueError(f"timestamp={one.timestamp!r} is no time in whole ms since the epoch")
         encode_key = (spec.key or Tagged()).encode
         encode = spec.value.encode
-        headers: list[Mapping[str, bytes] | None] = [dict(one.headers) or None for one in records]
+        headers: list[Mapping[str, bytes | None] | None] = [dict(one.headers) or None for one in records]
         return Batch(
             [None if one.value is None and spec.reads_none else encode(one.value) for one in records],
             [None if one.key is None else encode_key(one.key) for one in records],
@@ -367,7 +367,7 @@ def _record(given: object, spec: Input) -> Record:
 
 
 def _letter(row: Stored) -> DeadLetter:
-    told = {name: data.decode(errors="replace") for name, data in row.headers.items()}
+    told = {name: (data or b"").decode(errors="replace") for name, data in row.headers.items()}
     partition, offset = told.get("partition"), told.get("offset")
     return DeadLetter(
         row.value,

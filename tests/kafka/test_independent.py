@@ -137,3 +137,30 @@ def test_topics_that_other_partitioners_have_written_are_told_where_keys_have_to
         app.run(tmp_path / f"meet-{number}", environment=cluster, until_now=True)
         (found,) = read(broker, f"{app.name}-out", 200).values()
         assert sorted(msgspec.json.decode(message.value()) for message in found) == [[n, n] for n in range(200)]
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_headers_of_any_name_with_and_without_values_go_on_as_they_were_written(broker, topics, tmp_path, is_read):
+    """Some are named as the library's own are, and mean nothing to it."""
+    ours = ("samza-stamp", "samza-sign", "samza-time", "samza-control", "samza-carried-samza-stamp")
+    said = [[(name, value)] for name in ours for value in (None, b"", b"zzz", b"\xff" * 8)]
+    said += [[("a", None)], [("", b"")], [("\N{SNOWMAN}", b"1"), ("a", None)], []]
+    name = f"{topics}-{is_read}"
+    create(broker, f"{name}-in", 1)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number, headers in enumerate(said):
+        producer.produce(f"{name}-in", b"%d" % number, headers=headers)
+    assert producer.flush(60) == 0
+
+    app = App(name)
+    numbers = app.input(f"{name}-in", value=int, headers=is_read)
+    added = {"headers": lambda number, headers: {**headers, "schema": None}} if is_read else {}
+    numbers.send_to(app.output(f"{name}-out", value=int, partitions=1), **added)
+    shuffled = numbers.partition_by(lambda number: number % 2, partitions=1, op_id="by")
+    shuffled.send_to(app.output(f"{name}-shuffled", value=int, partitions=1), op_id="shuffled")
+    app.run(tmp_path / "run", environment=KafkaCluster(f"kafka://{broker.bootstrap}"), until_now=True)
+
+    for output, more in ((f"{name}-out", {"schema": None}), (f"{name}-shuffled", {})):
+        (messages,) = read(broker, output, len(said)).values()
+        found = {int(message.value()): dict(message.headers() or []) for message in messages}
+        assert found == {number: {**dict(one), **more} if is_read else {} for number, one in enumerate(said)}

@@ -132,12 +132,13 @@ def test_what_is_sent_again_has_the_headers_that_it_had(tmp_path):
     read.map(lambda n: 1 // n, op_id="third", on_error=dead_letter("bad")).send_to(app.output("out", value=int))
     with closing(LogEnvironment(tmp_path)) as log:
         log.create_stream("orders", StreamConfig())
-        log.append([Append("orders", 0, Batch([b"0"], headers=[{"who": b"b", "error": b"mine"}]))])
+        log.append([Append("orders", 0, Batch([b"0"], headers=[{"who": b"b", "error": b"mine", "null": None}]))])
     app.run(tmp_path, until_now=True)
     with closing(LogEnvironment(tmp_path)) as log:
         send_again(log, app.plan(), Redrive(stream="bad", partition=0, offset=0, to="orders", value="1"))
         (*_, sent) = records_from(log, "orders", 0, 0)
-    assert sent.value == b"1" and sent.headers == {"who": b"b", "error": b"mine", "redriven-from": b"bad/0/0"}
+    had = {"who": b"b", "error": b"mine", "null": None}
+    assert sent.value == b"1" and sent.headers == {**had, "redriven-from": b"bad/0/0"}
 
 
 class Seen(msgspec.Struct, rename="camel"):

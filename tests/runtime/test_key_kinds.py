@@ -1,10 +1,12 @@
 """Keys of a kind that no run before has had: state under the others is not found, which is said, and only then."""
 
 import re
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import defstruct
 
 from operators.core.base import Batch
 from runtime.encoding.keys import KeySerde
@@ -12,7 +14,7 @@ from runtime.encoding.serdes import Tagged
 from runtime.job.key_kinds import KeptKeys, KeyKinds
 from runtime.opening.stored_state import forget, move
 from runtime.ports.streams import Append, StreamConfig
-from samza_dsl import App, count, counted, session, sliding, tumbling
+from samza_dsl import App, count, counted, produce, session, sliding, tumbling
 from samza_dsl.view.progress import Progress
 from tests.runtime.test_parameters import on_kafka, on_log, on_memory
 from tests.simulation.crash import memory, run_once
@@ -240,3 +242,55 @@ def test_a_key_that_is_looked_for_is_encoded_as_ever():
     assert [kept.encode(key) for key in keys if key is not None] == [
         plain.encode(key) for key in keys if key is not None
     ]
+
+
+def defined_again(*fields):
+    """Define the class of keys of this module as a deployment does, and return it."""
+    made = defstruct("Spot", fields, frozen=True, module=__name__)
+    sys.modules[__name__].Spot = made
+    return made
+
+
+CHANGING = {
+    "scan": lambda n: n.scan(lambda total, one: (total or 0) + one, op_id="it"),
+    "window": lambda n: n.window(AGAIN, count(), op_id="it").map(lambda pane: pane.value),
+    "session": lambda n: n.window(session(milliseconds=1_000), count(), op_id="it").map(lambda pane: pane.value),
+    "deduplicate": lambda n: n.deduplicate(lambda one: sys.modules[__name__].Spot(1), within_ms=1_000, op_id="it"),
+}
+ROW, SEAT = ("row", int), ("seat", int, 0)
+
+
+@pytest.mark.parametrize("declared", [False, True])
+@pytest.mark.parametrize("step", CHANGING)
+@pytest.mark.parametrize(
+    ("then", "now", "is_told"),
+    [([ROW], [ROW, SEAT], True), ([("row", int, 0), SEAT], [SEAT, ("row", int, 0)], True), ([ROW], [ROW], False)],
+    ids=["a field more", "in another order", "as it was"],
+)
+def test_a_class_of_keys_that_has_changed_is_told(tmp_path, caplog, step, declared, then, now, is_told):
+    for number, fields in enumerate((then, then, now)):
+        made = defined_again(*fields)
+        how = {"key_type": made} if declared else {}
+        app = App("keyed")
+        numbers = app.input("numbers", value=int, timestamp=lambda n: n)
+        keyed = numbers.partition_by(lambda n, made=made: made(1), partitions=1, op_id="by", **how)
+        CHANGING[step](keyed).map(str).send_to(app.output("out", value=str))
+        assert "its keys were" not in caplog.text
+        produce("numbers", [number], data=tmp_path)
+        app.run(tmp_path, until_now=True)
+    assert ("its keys were Spot<" in caplog.text) == is_told
+
+
+def test_kinds_that_a_former_version_noted_have_no_fields_and_are_no_others():
+    spec = scanned(whole).graph().specs["it"]
+    for kind, before, warns in (
+        ("Spot<row>", {"Spot"}, False),
+        ("(Spot<row>, int)", {"(Spot, int)"}, False),
+        ("Spot<row>", {"Spot", "Spot<seat>"}, True),
+        ("Spot<row: Place<x, y>>", {"Spot"}, False),
+        ("Spot<row>", {"int"}, True),
+    ):
+        kinds = KeyKinds(spec, "keyed", memory(), set())
+        kinds.before = frozenset(before)
+        kinds.note(kind)
+        assert bool(kinds.warning) == warns and kinds.new == {kind}

@@ -40,7 +40,11 @@ MORE_SOURCES = ("folder", "table")
 """Other sources: folders named by a value, of compressed files and named by a pattern, and a table of Spark."""
 MORE_OUTPUTS = ("columns", "table")
 PLACES = {"local": (), "kafka": ("ci",), "spark": ("ci",)}
-IN_CI = (("spark", "run", "folder", "table"), ("spark", "reprocess", "table", "columns"))
+IN_CI = (
+    ("spark", "run", "folder", "table"),
+    ("spark", "reprocess", "table", "columns"),
+    ("spark", "run", "table", "topic"),
+)
 """Of the combinations with another source or output, those that CI has where they are slow: each of them once."""
 
 

@@ -242,7 +242,7 @@ def test_tables_of_spark_are_looked_up_and_joined(session, frame, tmp_path):
 
 
 def test_what_a_driver_has_left_that_died_goes(session, frame, tmp_path):
-    left = tmp_path / "data" / "spark" / "flights" / "inputs-of-one-that-died"
+    left = tmp_path / "data" / "spark" / "flights" / "inputs" / "of-one-that-died"
     left.mkdir(parents=True)
     (left / "0.parquet").touch()
     (left / LOCK).touch()

@@ -87,9 +87,11 @@ def test_pages_are_shown_and_others_are_named(serve):
     assert asked(server, method="POST")[0] == 405
 
 
-def test_a_page_that_fails_says_nothing_of_its_reason(serve):
-    status, text = asked(serve(), "/broken")
+def test_a_page_that_fails_says_its_reason_in_the_log_alone(serve, caplog):
+    status, text = asked(serve(), "/broken?who=hidden")
     assert (status, "reason" in text) == (500, False)
+    assert "'GET /broken' can't be answered" in caplog.text and "reason" in caplog.text
+    assert "hidden" not in caplog.text
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:9464", "[::1]:80", "10.1.2.3:9464", "LOCALHOST"])

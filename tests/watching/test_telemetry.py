@@ -117,7 +117,7 @@ def test_the_context_of_a_message_goes_through_its_calls(tmp_path, by_key):
         with OWN.start_as_current_span("produce") as span:
             carrier = {}
             inject(carrier)
-            parents[n] = {"traceparent": carrier["traceparent"].encode(), "own": b"%d" % n}
+            parents[n] = {"traceparent": carrier["traceparent"].encode(), "own": b"%d" % n, "none": None}
         assert span.get_span_context().is_valid
     with closing(LogEnvironment(tmp_path)) as log:
         log.create_stream("numbers", StreamConfig())
@@ -133,7 +133,7 @@ def test_the_context_of_a_message_goes_through_its_calls(tmp_path, by_key):
     by_id = {format(one.context.span_id, "016x"): one for one in spans}
     assert len(written) == 16 and {n for n, _ in written} == {*parents}
     for n, headers in written:
-        assert headers["own"] == b"%d" % n
+        assert headers["own"] == b"%d" % n and headers["none"] is None
         trace_id, second = headers["traceparent"].decode().split("-")[1:3]
         chain = [by_id[second]]
         while chain[-1].parent is not None:

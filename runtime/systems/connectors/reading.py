@@ -240,8 +240,9 @@ class PolledSource(LiveSource, UncountedSource, NamedPartitions):
                 raise self._odd_error(
                     partition, offset, f"the key {record.key!r}: a key is bytes, as str.encode writes"
                 )
-            if record.headers and not all(isinstance(value, bytes) for value in record.headers.values()):
-                raise self._odd_error(partition, offset, f"the headers {record.headers!r}: their values are bytes")
+            if record.headers and not all(isinstance(value, bytes | None) for value in record.headers.values()):
+                told = f"the headers {record.headers!r}: their values are bytes or None"
+                raise self._odd_error(partition, offset, told)
             if record.offset < following:
                 raise Damaged(
                     f"{self.name}: read({self._names[partition]!r}, {offset:,}) returned offset {record.offset:,}, and "

@@ -34,7 +34,6 @@ class _Columns(msgspec.Struct, array_like=True, gc=False):
     timestamps: bytes | None = None
     stamps: bytes | None = None
     headers: list[Mapping[str, bytes | None] | None] | None = None
-    """As Kafka has them: the value of a header may be null."""
     signs: bytes | None = None
     offsets: bytes | None = None
     """Only where compaction has left gaps."""
@@ -123,7 +122,7 @@ def pack(
         batch.keys,
         _words("q", batch.timestamps),
         _words("q", batch.stamps),
-        batch.headers,  # type: ignore[arg-type]  # a null of Kafka's is kept as it is
+        batch.headers,
         _words("b", batch.signs),
         _words("q", offsets),
     )
@@ -168,7 +167,7 @@ def unpack(key: bytes, data: memoryview | bytes, last: int) -> StoredBatch:
         [appended_ms] * rows if columns.timestamps is None else _numbers("q", columns.timestamps),
         None if columns.stamps is None else _numbers("q", columns.stamps),
         range(base, base + rows) if columns.offsets is None else _numbers("q", columns.offsets),
-        columns.headers,  # type: ignore[arg-type]  # as above
+        columns.headers,
         None if columns.signs is None else _numbers("b", columns.signs),
     )
     assert len(columns.values) == rows, "the header counts the rows"

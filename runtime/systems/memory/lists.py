@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
-from operators.core.base import Batch, Serde
+from operators.core.base import Batch, Headers, Serde
 from runtime.model.errors import Damaged
 from runtime.ports.sink import Sink
 from runtime.ports.source import ReplaceableSource
@@ -111,7 +111,7 @@ class ListSink(Sink):
         self.values: list[Any] = []
         self.keys: list[bytes | None] = []
         self.timestamps: list[int | None] = []
-        self.headers: list[Mapping[str, bytes] | None] = []
+        self.headers: list[Headers | None] = []
 
     def serde(self, declared: Serde) -> Serde:
         """Return the serde that leaves values as they are."""

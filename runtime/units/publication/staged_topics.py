@@ -40,6 +40,10 @@ class Unpublished(msgspec.Struct, frozen=True):
     metrics: RunMetrics
 
 
+INPUTS = "inputs"
+"""The directory of inputs that were laid down, beside those that wait: no stream's has this name."""
+
+
 class StagedTopics:
     """Topics as outputs of one application in a directory that all workers see, under `data`.
 
@@ -67,7 +71,7 @@ class StagedTopics:
             self.unpublished = self._read()
             if self.unpublished is None:
                 self._check_empty()
-                remove_others(self._directory, [LOCK])
+                remove_others(self._directory, [LOCK, INPUTS])
                 for stream in topics:
                     self.staging(stream).mkdir()
         except BaseException:
@@ -122,7 +126,7 @@ class StagedTopics:
         if self._lock is not None:
             # Else the files are what the next one publishes.
             if not (self._directory / UNPUBLISHED).exists():
-                remove_others(self._directory, [LOCK])
+                remove_others(self._directory, [LOCK, INPUTS])
             os.close(self._lock)
             self._lock = None
             if self._is_temporary:
@@ -152,7 +156,7 @@ class StagedTopics:
 
 
 def place_of(data: Path, app: str) -> Path:
-    """Return where an application's rows for topics wait."""
+    """Return where an application's rows for topics wait, and its inputs lie that only Spark opens."""
     return data / "spark" / app
 
 

@@ -380,8 +380,9 @@ async function showLetters(evenOpen = false) {
   if (!evenOpen && byId("letters").contains(document.activeElement)) return;
   let found;
   try { found = await ask("letters", { run: known.run }); } catch (error) {
-    if (!(error instanceof Refused)) throw error;
-    byId("letters-panel").hidden = true;
+    // Letters that can't be read are told of, and keep nothing else of the page from being shown.
+    byId("letters-panel").hidden = error instanceof Refused;
+    byId("letters-note").textContent = error instanceof Refused ? "" : `They can't be read: ${error.message}`;
     return;
   }
   byId("letters-panel").hidden = !found.streams.length;

@@ -39,7 +39,7 @@ class Building(Protocol):
     """A batch that a producer builds, to which nothing is appended any more once that returns None."""
 
     def append(
-        self, *, key: bytes | None, value: bytes | None, timestamp: int | None, headers: list[tuple[str, bytes]]
+        self, *, key: bytes | None, value: bytes | None, timestamp: int | None, headers: list[tuple[str, bytes | None]]
     ) -> object:
         """Add a record."""
 
@@ -83,7 +83,7 @@ class Fetched(Protocol):
     key: bytes | None
     value: bytes | None
     timestamp: int
-    headers: Sequence[tuple[str, bytes]]
+    headers: Sequence[tuple[str, bytes | None]]
 
 
 class Consumer(Client, Protocol):

@@ -93,8 +93,10 @@ class KafkaFetcher:
     for the old one is dropped as it comes.
     """
 
-    def __init__(self, topic: KafkaTopic) -> None:
+    def __init__(self, topic: KafkaTopic, is_between: bool = False) -> None:
         self._topic = topic
+        self.is_between = is_between
+        """Whether the topic lies between stages, so that all that is in it was written by them."""
         self._lock = threading.Condition()
         self._fetched: dict[int, _FetchedRows] = {}
         self._heard_ms = self._checked_ms = self._polled_ms = monotonic_ms()
@@ -359,7 +361,7 @@ class KafkaFetcher:
             while left:
                 patience.spend({*left})
                 for place, records in (await consumer.getmany(timeout_ms=WAIT_MS)).items():
-                    said[place] = as_reads(rows_of(records), until[place], 0)[-1].control
+                    said[place] = self._reads(place.partition, records, until[place])[-1].control
                 left = {place for place in left if await consumer.position(place) < until[place]}
             return {place for place, control in said.items() if ends(control)}
 
@@ -475,7 +477,7 @@ class KafkaFetcher:
             return False
         now_ms = wall_clock_ms()
         # A broker tells the time that a producer gave, which may be an event's, and not when it was appended.
-        reads = [one._replace(appended_ms=now_ms) for one in as_reads(rows_of(records), position, self._metadata.id)]
+        reads = [one._replace(appended_ms=now_ms) for one in self._reads(number, records, position)]
         with self._lock:
             if self._fetched.get(number) is not fetched:
                 return False
@@ -487,6 +489,10 @@ class KafkaFetcher:
             self._reach(number, position if has_ended else max(end or 0, position), has_ended)
             self._lock.notify_all()
         return True
+
+    def _reads(self, number: int, records: Sequence[Fetched], position: int) -> list[Read]:
+        between = f"{self._topic.address}/{number}" if self.is_between else None
+        return as_reads(rows_of(records), position, self._metadata.id, between)
 
     def _hear(self, fetched: _FetchedRows, place: TopicPartition, position: int, since_ms: float) -> None:
         """Note whether a broker has said, since the last look, that nothing lies beyond a position."""

@@ -69,7 +69,7 @@ from runtime.systems.kafka.streams.compacted_topic import (
 )
 from runtime.systems.kafka.streams.fetcher import KafkaFetcher
 from runtime.systems.kafka.streams.publication import PUBLISHED
-from runtime.systems.kafka.streams.records import as_records, is_said
+from runtime.systems.kafka.streams.records import as_records, control_of
 from runtime.systems.kafka.streams.sink import BATCH_BYTES, send_all
 from runtime.systems.log.batch import check_columns
 
@@ -158,6 +158,8 @@ class KafkaStreams:
             if known is not None and not (known.own if own else known.config.intermediate):
                 config = msgspec.structs.replace(known.config, compacted=own, intermediate=not own)
                 self._known[name] = _Known(config, own)
+                for fetcher in self._readers_of(name):
+                    fetcher.is_between = not own
                 self.call(name, self._register(name, msgspec.msgpack.encode(self._known[name])))
 
     def amend(self, names: Sequence[str], wanted: Mapping[str, str]) -> dict[str, dict[str, str]]:
@@ -244,8 +246,8 @@ class KafkaStreams:
         """Return what reads a stream, which has such a partition, for one of its readers here."""
         fetcher = self._fetchers.get((name, reader))
         if fetcher is None:
-            self.config(name)
-            fetcher = self._fetchers[name, reader] = KafkaFetcher(self.topic(name))
+            between = self.config(name).intermediate
+            fetcher = self._fetchers[name, reader] = KafkaFetcher(self.topic(name), between)
             fetcher.listen(self._tell)
             for (stream, number), end in self._written.items():
                 if stream == name:  # which brokers need not have marked as committed yet when they were asked
@@ -387,7 +389,7 @@ class KafkaStreams:
         rows = size_bytes = 0
         async for scanned in scan(topic, *await range_of(topic, partitions)):
             found = scanned.rows
-            said = [row for row, headers in enumerate(found.headers or ()) if is_said(headers)]
+            said = [row for row in range(len(found)) if control_of(found, row) is not None]
             kept = found.without(said)
             rows += len(kept)
             size_bytes += sum(len(data) for column in (kept.keys or (), kept.values) for data in column if data)
