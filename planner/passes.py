@@ -29,6 +29,7 @@ from planner.model.graph import Graph, intermediate, parents_first, reached
 from planner.model.identities import NAME
 from planner.model.levers import ALL, Levers
 from planner.model.plan import OperatorPlan, Options, Plan, Role, SegmentPlan, StagePlan, StorePlan, StreamPlan
+from planner.model.stored_forms import ReadForm, stored_form
 
 
 def plan(
@@ -100,8 +101,15 @@ def list_streams(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pla
             if role in ("intermediate", "output", "dead_letter"):
                 written[name].append(id)
     reading = defaultdict(list)
+    forms: defaultdict[str, list[ReadForm]] = defaultdict(list)
     for id, source in graph.inputs.items():
         reading[source.stream].append(id)
+        form = ReadForm(
+            value=stored_form(source.value),
+            key=stored_form(source.key) if source.key is not None else None,
+            takes_none=source.reads_none,
+        )
+        forms[source.stream] += [form] * (form not in forms[source.stream])
     broadcast = {table.stream for table in graph.tables.values() if table.broadcast}
     outputs = {output.stream: output for spec in graph.specs.values() for output in spec.outputs}
     streams = tuple(
@@ -114,6 +122,7 @@ def list_streams(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pla
             retention_ms=outputs[name].retention_ms if name in outputs else None,
             retention_bytes=outputs[name].retention_bytes if name in outputs else None,
             compression=outputs[name].compression if name in outputs else None,
+            forms=tuple(forms[name]),
         )
         for name, role in roles.items()
     )

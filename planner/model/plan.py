@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from operators.core.durations import Duration
 from operators.io import TableInput
+from planner.model.stored_forms import ReadForm
 from planner.model.virtual_tasks import VirtualTask
 
 if TYPE_CHECKING:
@@ -239,6 +240,8 @@ class StreamPlan(msgspec.Struct, frozen=True, kw_only=True):
     retention_bytes: int | None = None
     compression: str | None = None
     bound: str = ""
+    forms: tuple[ReadForm, ...] = ()
+    """The records that each input or table of it reads."""
 
 
 class StorePlan(msgspec.Struct, frozen=True, kw_only=True):

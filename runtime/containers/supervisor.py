@@ -66,8 +66,8 @@ from runtime.opening.rewind import check_rewind
 from runtime.opening.shared_run import SharedRun, called, check_same, shared_from_here
 from runtime.ports.environment import QueryableEnvironment
 from runtime.queries.state_query import QueriedState, StateQuery
-from runtime.queries.state_requests import NoAnswer, StateAnswer, StateRequest
-from runtime.queries.state_routes import StateRoutes
+from runtime.queries.state_requests import StateAnswer, StateRequest
+from runtime.queries.state_routes import Asked, StateRoutes
 from runtime.run.driver import Watch, check_no_loop, run_whatever_begins
 from runtime.run.measurement import left_alone
 from runtime.run.rebalance import tasks_told
@@ -279,15 +279,15 @@ class Containers:
         def held() -> dict[int, tuple[int, ...]]:
             return {slot: one.tasks for slot, one in sorted(self._containers.items()) if one.joined}
 
-        routes = StateRoutes(self._graph, self.plan.tasks, held, lambda slot: self._containers[slot].state_answer)
-        answer = await routes.answer(request)
-        left = {*range(self.plan.tasks)} - {task for tasks in held().values() for task in tasks}
-        if answer.status != 404 or not left or not request.operator:
-            return answer
-        model = await asyncio.to_thread(self._environment.job_model, self._graph.app)
-        where = [f"{name} on {host}" for name, host in zip(model.containers, model.hosts, strict=False)]
-        told = ", ".join(where) or "nowhere now"
-        return NoAnswer(421, f"it is not in the tasks of this machine; {len(left)} others are in: {told}").answer
+        async def others() -> dict[int, str]:
+            model = await asyncio.to_thread(self._environment.job_model, self._graph.app)
+            hosts = dict(zip(model.containers, model.hosts, strict=False))
+            return {task: f"{name} on {hosts[name]}" for task, name in enumerate(model.tasks) if name in hosts}
+
+        def asked(slot: int) -> Asked:
+            return self._containers[slot].state_answer
+
+        return await StateRoutes(self._graph, self.plan.tasks, held, asked, others).answer(request)
 
     def stop(self) -> None:
         """Ask all containers to complete what is in flight, commit and end; may be called from a signal handler."""

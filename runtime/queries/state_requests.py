@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from decimal import Decimal
 from typing import Any, NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
+from uuid import UUID
 
 import msgspec
 
@@ -107,7 +110,7 @@ class StateDesk:
                 return await self._next_page(state, said)
             async with self._covered(said):
                 if "key" in said:
-                    return self._one(state, said)
+                    return await self._one(state, said)
                 return await self._first_page(state, said)
         except NoAnswer as refused:
             return refused.answer
@@ -144,17 +147,41 @@ class StateDesk:
             await sleep_ms(LOOK_MS)
         yield
 
-    def _one(self, state: QueriedState, said: Mapping[str, bytes]) -> StateAnswer:
+    async def _one(self, state: QueriedState, said: Mapping[str, bytes]) -> StateAnswer:
         shape = state.shape
         if extra := said.keys() & {"from", "to", "limit"}:
             raise NoAnswer(400, f"{min(extra)}= is about a range; write instead: key= alone")
         if said.keys() & {"list", "map"}:
             return self._collected(state, said)
         key, found = self._looked_up(shape, said, lambda snapshot, key: state.in_snapshot(snapshot, key, MISSING))
+        if found is MISSING and _declared(shape.key) is Any and said["key"][:1] in (b"{", b"["):
+            # A record, or one inside: what its class is, the keys alone tell.
+            key, found = await asyncio.to_thread(self._shown_as, state, said["key"])
         if found is not MISSING:
             return StateAnswer(200, f'{{"operator":{_text(shape.operator)},{_entry(shape, key, found)}}}\n')
         told = _key(shape.key, keys_of(shape.key, said["key"])[0])
         return StateAnswer(404, f'{{"operator":{_text(shape.operator)},"key":{told},"error":"it has no state"}}\n')
+
+    def _shown_as(self, state: QueriedState, said: bytes) -> tuple[Any, Any]:
+        """Return the key that a listing shows so, and its state; MISSING for none. So many may be looked at."""
+        try:
+            wanted = msgspec.json.decode(said)
+        except (msgspec.MsgspecError, UnicodeError):
+            return None, MISSING
+        snapshot = self._query.held()
+        try:
+            for looked_at, entry in enumerate(state.scanned(snapshot, None, None), 1):
+                if entry is not None and msgspec.json.decode(_key(state.shape.key, entry[0])) == wanted:
+                    # Of windows a key has several panes, which one look finds.
+                    return entry[0], state.in_snapshot(snapshot, entry[0], MISSING)
+                if looked_at >= LOOKED_AT:
+                    raise NoAnswer(
+                        400,
+                        f"it is not among {LOOKED_AT:,} keys, and no more are looked at: declare key_type=, to ask so",
+                    )
+        finally:
+            snapshot.close()
+        return None, MISSING
 
     def _looked_up(
         self, shape: StateShape, said: Mapping[str, bytes], look: Callable[[StateSnapshot, Any], Any]
@@ -259,10 +286,10 @@ def keys_of(serde: Serde, said: bytes) -> list[Any]:
     """Return the keys that were meant, the likeliest first; raises `NoAnswer` for what is no key.
 
     Text and bytes are said as they are, other keys as JSON. Where no type is declared, text that is no JSON may be said
-    as it is, and what looks like a number may be either.
+    as it is, and what looks like a number may be either; dates, UUIDs, decimals and bytes are said as they are shown.
 
-    >>> keys_of(String(), b"7"), keys_of(Tagged(), b"7"), keys_of(Tagged(), b"[1,2]"), keys_of(Tagged(tuple), b"[1,2]")
-    (['7'], [7, '7'], [(1, 2), '[1,2]'], [(1, 2)])
+    >>> keys_of(String(), b"7"), keys_of(Tagged(), b"7")[:2], keys_of(Tagged(), b'"7"'), keys_of(Tagged(tuple), b"[1]")
+    (['7'], [7, '7'], ['7', '"7"'], [(1,)])
     """
     kind = _declared(serde)
     try:
@@ -278,9 +305,25 @@ def keys_of(serde: Serde, said: bytes) -> list[Any]:
     except Exception as error:  # a user's own class may raise anything
         raise NoAnswer(400, f"{said!r} is no key: {error}; write instead: JSON of {_type_of(serde)}") from None
     try:
-        return [_hashable(Json().decode(said)), text]
+        value = _hashable(Json().decode(said))
     except Exception:
-        return [text]
+        return [text, *_shown_so(text)]
+    if type(value) is str:  # in quotes: text, where what is in them alone would be a number
+        return [value, text]
+    with suppress(TypeError):  # of lists with records in them there are no sets
+        return [value, text, *([frozenset(value)] if type(value) is tuple else _shown_so(text))]
+    return [value, text]
+
+
+def _shown_so(text: str) -> list[Any]:
+    """Return the keys of types without a JSON of their own that are shown as a text is."""
+    found: list[Any] = []
+    for kind in (dt.date, dt.datetime, dt.time, dt.timedelta, UUID, Decimal):
+        with suppress(msgspec.ValidationError):
+            found.append(msgspec.convert(text, kind))
+    if text in ("inf", "-inf", "nan"):
+        found.append(float(text))
+    return [*found, unquote_to_bytes(text)]
 
 
 def _hashable(value: Any) -> Any:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 
 import msgspec
 
 from planner.model.graph import Graph
+from runtime.encoding.serdes import to_json
 from runtime.queries.state_requests import NoAnswer, StateAnswer, StateRequest, keys_of, parameters_of
 from runtime.queries.state_shape import shapes_of
 
@@ -20,17 +22,54 @@ class StateRoutes:
     A range goes through one container after the other: each page's token begins with the slot of its container.
 
     `held` tells the tasks of each container that has begun, by its slot, as they are now: they move while one waits for
-    a commit.
+    a commit. `others` tells where the tasks are that no container of this machine has, by their numbers.
     """
 
     def __init__(
-        self, graph: Graph, tasks: int, held: Callable[[], Mapping[int, Collection[int]]], asked: Callable[[int], Asked]
+        self,
+        graph: Graph,
+        tasks: int,
+        held: Callable[[], Mapping[int, Collection[int]]],
+        asked: Callable[[int], Asked],
+        others: Callable[[], Awaitable[Mapping[int, str]]] | None = None,
     ) -> None:
         self._shapes = {shape.operator: shape for shape in shapes_of(graph)}
-        self._tasks, self._held, self._asked = tasks, held, asked
+        self._tasks, self._held, self._asked, self._others = tasks, held, asked, others
 
     async def answer(self, request: StateRequest) -> StateAnswer:
-        """Return the answer of the first container that has one, or why none has."""
+        """Return the answer of the first container that has one, or why none has, and what other machines may have."""
+        answer = await self._here(request)
+        left = {*range(self._tasks)} - self._own()
+        if self._others is None or not left or request.operator not in self._shapes:
+            return answer
+        if answer.status == 404:
+            return await self._misdirected(request, answer)
+        if answer.is_page:
+            told = await self._others()
+            elsewhere = [{"task": task, "in": told.get(task, "")} for task in sorted(left)]
+            share = f',"tasks":{to_json(sorted(self._own())).decode()},"elsewhere":{to_json(elsewhere).decode()}'
+            return msgspec.structs.replace(answer, text=answer.text + share)
+        return answer
+
+    def _own(self) -> set[int]:
+        return {task for tasks in self._held().values() for task in tasks}
+
+    async def _misdirected(self, request: StateRequest, none: StateAnswer) -> StateAnswer:
+        """Return where a key would be that has no state here: the one machine that would have it says that it has none.
+
+        Who follows comes to an end so. Of a text that may be several keys, the likeliest alone has a place.
+        """
+        assert self._others is not None
+        key = parameters_of(request.said)["key"]
+        task = next(iter(self._tasks_of(request.operator, key)), None)
+        if task is None or task in self._own():
+            return none
+        where = (await self._others()).get(task, "")
+        if not where:
+            return NoAnswer(503, f"its task, {task}, is in no container now: ask again in a while").answer
+        return NoAnswer(421, f"its task, {task}, is not on this machine: it is in {where}").answer
+
+    async def _here(self, request: StateRequest) -> StateAnswer:
         try:
             said = parameters_of(request.said)
             if not self._held():
@@ -67,15 +106,19 @@ class StateRoutes:
 
     def _ranked(self, operator: str, said: bytes, held: Mapping[int, frozenset[int]]) -> list[int]:
         """Return the slots, that of the task which a key's hash names ahead of all."""
-        shape = self._shapes.get(operator)
-        likely: set[int] = set()
-        if shape is not None:
-            for key in keys_of(shape.key, said):
-                try:
-                    likely.add(shape.likely(key, shape.key.encode(key), self._tasks))
-                except Exception:  # what the user's own partitioner or serde takes for no key, its container tells
-                    continue
+        likely = {*self._tasks_of(operator, said)}
         return sorted(held, key=lambda slot: likely.isdisjoint(held[slot]))
+
+    def _tasks_of(self, operator: str, said: bytes) -> list[int]:
+        """Return the tasks that the partitioner gives the keys which were meant, the likeliest first."""
+        shape = self._shapes.get(operator)
+        found: list[int] = []
+        if shape is None:
+            return found
+        for key in keys_of(shape.key, said):
+            with suppress(Exception):  # what the user's own partitioner or serde takes for no key, its container tells
+                found.append(shape.likely(key, shape.key.encode(key), self._tasks))
+        return found
 
     async def _page(self, request: StateRequest, token: str) -> StateAnswer:
         slot, _, rest = token.partition(".")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
@@ -91,13 +92,14 @@ def passed(graph: Graph, task: Task) -> list[OperatorMetrics]:
 
 def _operators(graph: Graph, task: Task, lane: Lane) -> list[OperatorMetrics]:
     derive = _Derived(graph, lane)
+    received, emitted = _taken_back(graph, lane)
     contexts, guard = task.functions.contexts, lane.guard
     return [
         OperatorMetrics(
             operator=id,
             task=task.number,
-            received=derive.received(id),
-            emitted=derive.emitted(id),
+            received=derive.received(id) + received[id],
+            emitted=derive.emitted(id) + emitted[id],
             skipped=guard.skipped[id],
             dead_lettered=guard.dead_lettered[id],
             retried=guard.retried[id]
@@ -128,6 +130,37 @@ def _sides(graph: Graph, id: str) -> list[str]:
 
 def _met(task: Task, id: str, received: int) -> dict[str, int]:
     return task.meetings[id].counters(received) if id in task.meetings else {}
+
+
+def _taken_back(graph: Graph, lane: Lane) -> tuple[Counter[str], Counter[str]]:
+    """Return what operators have received and emitted of records that failed, of which the counts were taken back.
+
+    What is above a call that was awaited had been counted before.
+    """
+    received: Counter[str] = Counter()
+    emitted: Counter[str] = Counter()
+    inside = set(lane.chain.stage.operators)
+    for (failed, stream), number in lane.guard.taken_back.items():
+        left, met = [failed], {failed}
+        while left:
+            id = left.pop()
+            if id != failed:
+                emitted[id] += number
+                if graph.specs[id].asynchronous:
+                    continue
+            received[id] += number
+            parents = [one for one in graph.streams_into(id) if one in inside]
+            # A record came by one of several ways.
+            above = [one for one in parents if len(parents) == 1 or _leads_from(graph, one, stream)]
+            left += {*above} - met
+            met |= {*above}
+    return received, emitted
+
+
+def _leads_from(graph: Graph, id: str, stream: str) -> bool:
+    if (source := graph.inputs.get(id)) is not None:
+        return source.matches(stream)
+    return graph.specs[id].repartitions or any(_leads_from(graph, one, stream) for one in graph.streams_into(id))
 
 
 class _Derived:

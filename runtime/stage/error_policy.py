@@ -81,6 +81,8 @@ class Guard:
         self.skipped: Counter[str] = Counter()
         self.dead_lettered: Counter[str] = Counter()
         self.retried: Counter[str] = Counter()
+        self.taken_back: Counter[tuple[str, str]] = Counter()
+        """The records whose counts were taken back, too, by the operator that failed and the stream of each."""
         self._stores = stores
         self._outputs = outputs
         self._clock = clock
@@ -271,6 +273,9 @@ class Guard:
             raise failure.error  # a mistake in the program, not in a record
         spec = self.graph.specs[failure.operator]
         policy = final(spec.on_error) if spec.on_error is not None else None
+        if not spec.source and not spec.asynchronous and where.partition is not None:
+            # What fails as it is read was never counted, and what calls were made for was, before them.
+            self.taken_back[failure.operator, where.source] += 1
         if isinstance(policy, Skip):
             self.skipped[failure.operator] += 1
         elif isinstance(policy, DeadLetterPolicy):

@@ -25,6 +25,8 @@ UNSEEN_BYTES = 1_024
 
 OF_RECORD = "record."
 """The beginning of the names of the headers of a dead letter that the record had itself."""
+LATE = b"late"
+"""The error of a late message, whose value is the operator's."""
 LOOKED_AT = 1_000
 """Values of which it is counted how many are None: a `map` that returns nothing is seen by the first ones."""
 FIRST, NOTHING = "first values", "None among these"
@@ -332,7 +334,7 @@ def late_exit(
         count(len(late))
         if to is None or not len(late):
             return
-        said = {"operator": id.encode(), "error": b"late"}
+        said = {"operator": id.encode(), "error": LATE}
         headers: list[Headers | None] = []
         for row in range(len(late)):
             is_withdrawn = late.signs is not None and late.signs[row] == -1

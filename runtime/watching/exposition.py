@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP
-from runtime.model.metrics import BOUNDS_MS, HistogramMetrics, OperatorMetrics, RunMetrics, Timed, added
+from runtime.model.metrics import BOUNDS_MS, HistogramMetrics, OperatorMetrics, RunMetrics, Timed, added, unread
 
 Labels = tuple[tuple[str, str], ...]
 """The names and values that tell a series from others of its name; every one has the application's besides."""
@@ -100,7 +100,8 @@ SIZE = _gauge("samza.state.size", "By", "The size of an operator's committed sta
 RESTORED = _counter("samza.state.restored", "{record}", "Records of changelogs from which state was brought back.")
 
 COMMITS = _counter("samza.commits", "{commit}", "Commits.")
-COMMIT_AGE = _gauge("samza.commit.age", "s", "Time since the last commit.")
+COMMIT_AGE = _gauge("samza.commit.age", "s", "Time since the last commit; before the first, since the run began.")
+CONTAINER_LAG = _gauge("samza.container.lag", "{record}", "Records that the tasks of a container have not read yet.")
 REBALANCES = _counter("samza.rebalances", "{rebalance}", "Times at which tasks came or went.")
 SETTLED = _gauge("samza.container.settled", "1", "Whether a container has all tasks that it shall have.")
 SILENCE = _gauge("samza.container.silence", "s", "Time since a container said something.")
@@ -133,7 +134,8 @@ DURATIONS: Mapping[Timed, tuple[Instrument, str]] = {
 INSTRUMENTS = (
     *(UPTIME, WARNINGS, DEATHS, RESTARTS, TAKE_OVERS, *BY_OPERATOR, COUNTED, OPERATOR_DELAY, JOB_TASKS),
     *(MODEL_TIME, CHECKPOINTS_TIME, IN_FLIGHT, BUSY, READ_TIME, HASH_TIME, OWN_TIME, ASSIGNED),
-    *(LAG, OFFSET, INPUT_DELAY, HELD, IDLE, OWNED, JUMPS, ENTRIES, SIZE, RESTORED, COMMITS, COMMIT_AGE, REBALANCES),
+    *(LAG, OFFSET, INPUT_DELAY, HELD, IDLE, OWNED, JUMPS, ENTRIES, SIZE, RESTORED, COMMITS, COMMIT_AGE),
+    *(CONTAINER_LAG, REBALANCES),
     *(SETTLED, SILENCE, STAGE_TASKS, *(instrument for instrument, _ in DURATIONS.values())),
 )
 """All instruments, in the order in which they are told."""
@@ -237,8 +239,11 @@ def _containers(metrics: RunMetrics) -> Iterator[Series]:
     for one in metrics.containers:
         of = (("container", one.container),)
         yield Series(COMMITS, of, one.commits)
-        if one.since_commit_ms is not None:
-            yield Series(COMMIT_AGE, of, one.since_commit_ms / 1_000)
+        # One that hangs from its start has committed nothing, and must not be silent.
+        since_ms = metrics.elapsed_ms if one.since_commit_ms is None else one.since_commit_ms
+        yield Series(COMMIT_AGE, of, since_ms / 1_000)
+        own = unread(each for each in metrics.inputs if each.task in one.tasks)
+        yield Series(CONTAINER_LAG, of, sum(own.values()))
         yield Series(REBALANCES, of, one.rebalances)
         yield Series(RESTORED, of, one.restored)
         yield Series(SETTLED, of, one.settled)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
 
 from operators.core.base import Batch
 from planner.model.plan import Plan
+from planner.model.stored_forms import ReadForm, StoredForm
+from runtime.encoding.serdes import LAST_TAG, Natural
 from runtime.model.errors import SamzaError
 from runtime.ports.environment import Environment
 from runtime.ports.streams import Append
-from runtime.stage.outputs import OF_RECORD
+from runtime.stage.outputs import LATE, OF_RECORD
 from samza_dsl.data.json_lines import partition_for
 from samza_dsl.data.records import StoredRecord, last_records, rows_of
+from samza_dsl.room.letter_forms import check_readable, plain_value, written_for
 from samza_dsl.view.readable import text_of, time_of
 
 Form = Literal["text", "hex", "none"]
@@ -86,13 +89,19 @@ def letters(environment: Environment, plan: Plan, sent: dict[str, str]) -> list[
         if stream.role == "dead_letter" and stream.name in known:
             partitions = range(known[stream.name].partitions)
             records = last_records(environment, stream.name, partitions, MOST_LETTERS)
-            found += (_letter(stream.name, one, inputs_of(plan), sent) for one in records)
+            found += (_letter(stream.name, one, plan, sent) for one in records)
     return sorted(found, key=lambda one: one.at, reverse=True)
 
 
-def _letter(stream: str, record: StoredRecord, inputs: Collection[str], sent: dict[str, str]) -> Letter:
+def _letter(stream: str, record: StoredRecord, plan: Plan, sent: dict[str, str]) -> Letter:
     said = _said_by(record)
-    value, form = _shown(record.value)
+    inputs = inputs_of(plan)
+    # Behind a repartition, or an operator that emits, a record is no longer one of an input.
+    to = said["stream"] if said.get("stream") in inputs else ""
+    try:
+        value, form = _shown(_rewritten(plan, record, to or next(iter(inputs), "")).value)
+    except SamzaError:  # it can't be sent as it is: the page shows what there is
+        value, form = _shown(record.value)
     origin = " ".join(
         words
         for words in (
@@ -114,8 +123,7 @@ def _letter(stream: str, record: StoredRecord, inputs: Collection[str], sent: di
         operator=said.get("operator", ""),
         error=said.get("error", ""),
         origin=origin,
-        # Behind a repartition, or an operator that emits, a record is no longer one of an input.
-        to=said["stream"] if said.get("stream") in inputs else "",
+        to=to,
         sent=sent.get(place_of(stream, record.partition, record.offset), ""),
     )
 
@@ -145,7 +153,8 @@ def send_again(environment: Environment, plan: Plan, redrive: Redrive) -> str:
         known = ", ".join(name for name in inputs_of(plan) if name in environment.streams()) or "none"
         raise SamzaError(f"{redrive.to!r} is no input of {plan.app} in {environment}, to which it can be sent: {known}")
     record = _record(environment, redrive)
-    value = record.value if redrive.value is None else _bytes_of(redrive.value, redrive.form)
+    _check(plan, record, redrive, sent := _rewritten(plan, record, redrive.to, redrive))
+    record, value = sent, sent.value
     said = _said_by(record)
     if said.get("stream") == redrive.to and said.get("partition", "").isdecimal():
         # Where it was: its key is as the writer of the input wrote it, and others of it lie there.
@@ -161,6 +170,56 @@ def send_again(environment: Environment, plan: Plan, redrive: Redrive) -> str:
     )
     mended = "sent again as it was" if redrive.value is None else "mended and sent again"
     return f"{redrive.stream}/{redrive.partition} at {redrive.offset} was {mended}, to {redrive.to}/{partition}"
+
+
+def _forms(plan: Plan, stream: str) -> tuple[ReadForm, ...]:
+    return next((one.forms for one in plan.streams if one.name == stream), ())
+
+
+def _is_of_input(record: StoredRecord, to: str) -> bool:
+    """Whether a letter has the bytes that its record had in an input; late ones have the operator's."""
+    return _said_by(record).get("stream") == to and record.headers.get("error") != LATE
+
+
+def _check(plan: Plan, letter: StoredRecord, redrive: Redrive, sent: StoredRecord) -> None:
+    """Raise SamzaError for a record that an input would not read: each run would end with it."""
+    key_was_there = _is_of_input(letter, redrive.to)
+    value_was_there = key_was_there and redrive.value is None
+    forms = _forms(plan, redrive.to)
+    if not forms and not value_was_there:
+        raise SamzaError(
+            f"the plan that was noted does not say how {redrive.to!r} is read, so that this can't be checked: run "
+            f"{plan.app} once more, which notes it"
+        )
+    for form in forms:
+        if sent.value is not None:
+            check_readable(form.value, sent.value, "value", redrive.to, was_there=value_was_there)
+        elif not form.takes_none:
+            raise SamzaError(f"{redrive.to!r} can't read a record without a value, and nothing was sent")
+        if form.key is not None and sent.key is not None:
+            check_readable(form.key, sent.key, "key", redrive.to, was_there=key_was_there)
+
+
+def _rewritten(plan: Plan, record: StoredRecord, to: str, redrive: Redrive | None = None) -> StoredRecord:
+    """Return a letter with the value and key that an input reads; raises SamzaError where an operator's can't be."""
+    value, key = record.value, record.key
+    forms = _forms(plan, to)
+    if not _is_of_input(record, to) and forms:
+        if key is not None:
+            key = _key_for(forms[0].key, key)
+        if value is not None and (redrive is None or redrive.value is None):
+            value = written_for(forms[0].value, value)
+    if redrive is not None and redrive.value is not None:
+        value = _bytes_of(redrive.value, redrive.form)
+    return record._replace(value=value, key=key)
+
+
+def _key_for(form: StoredForm | None, key: bytes) -> bytes:
+    with suppress(SamzaError):
+        if form is not None:
+            return written_for(form, key)
+    # Behind a repartition it may be of another type: it is written as produce() does, and read or refused.
+    return Natural().encode(plain_value(key)) if key[:1] <= LAST_TAG else key
 
 
 def _record(environment: Environment, redrive: Redrive) -> StoredRecord:

@@ -7,14 +7,16 @@ import threading
 import urllib.error
 import urllib.request
 from contextlib import closing
+from decimal import Decimal
 
+import msgspec
 import pytest
 
 from operators.core.base import Batch
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.log.environment import LogEnvironment
 from runtime.watching.server import PageServer
-from samza_dsl import App, dead_letter, list_streams, produce
+from samza_dsl import App, count, dead_letter, list_streams, produce, tumbling
 from samza_dsl.data.records import records_from
 from samza_dsl.room.letters import Redrive, send_again
 from samza_dsl.room.pages import ASSETS, ControlRoom
@@ -139,9 +141,58 @@ def test_what_is_sent_again_has_the_headers_that_it_had(tmp_path):
     assert sent.value == b"1" and sent.headers == {**had, "redriven-from": b"bad/0/0"}
 
 
+class Seen(msgspec.Struct, rename="camel"):
+    at: int
+    first_n: Decimal = Decimal(0)
+
+
+def late_letters(value, key, between):
+    app = App("thirds")
+    read = app.input("orders", value=value, key=key, timestamp=lambda seen: seen["at"] if value is dict else seen.at)
+    read = read.partition_by(lambda _: 7, partitions=1, op_id="by") if between else read
+    read.window(tumbling(seconds=1), count(), late=dead_letter("bad"), op_id="w").send_to(
+        app.output("wins", value=dict)
+    )
+    return app
+
+
+@pytest.mark.parametrize(
+    ("value", "key", "between"),
+    [(dict, str, False), (Seen, str, False), (dict, int, False), (dict, str, True), (Seen, int, True)],
+)
+def test_a_late_letter_is_sent_again_in_the_form_of_the_input(tmp_path, value, key, between):
+    name = "first_n" if value is dict else "firstN"
+    lines = [f'{{"at":{at},"{name}":3}}'.encode() for at in (100_000, 200_000, 100)]
+    with closing(LogEnvironment(tmp_path)) as log:
+        log.create_stream("orders", StreamConfig())
+        log.append([Append("orders", 0, Batch(lines, [b"7"] * 3))])
+    app = late_letters(value, key, between)
+    with recorded(tmp_path, app.name, "here") as recorder:
+        app.run(tmp_path, watch=recorder.watch, until_now=True)
+    with Site(tmp_path, allow_actions=True) as site:
+        (letter,) = site.told("/api/letters?run=0/thirds")["letters"]
+        shown = json.loads(letter["value"])
+        assert shown["at"] == 100 and int(shown[name]) == 3
+        place = {name: letter[name] for name in ("stream", "partition", "offset")} | {"to": "orders"}
+        for typo, wrong in (('{"at": 1', "truncated"), ('{"at": "soon"}' if value is Seen else "[]", "Expected")):
+            status, told = site.act("redrive", **place, value=typo)
+            assert status == 409 and wrong in told["error"]
+        assert {one.name: one.records for one in list_streams(tmp_path)}["orders"] == 3
+        status, told = site.act("redrive", **place)
+        assert status == 200, told
+    with closing(LogEnvironment(tmp_path)) as log:
+        *_, sent = records_from(log, "orders", 0, 0)
+    assert sent.key == b"7" and json.loads(sent.value) == shown
+    app.run(tmp_path, until_now=True)
+
+
 @pytest.mark.parametrize(
     ("changed", "wrong"),
     [
+        ({"value": '{"n": 1'}, "truncated"),
+        ({"value": "[1]"}, "Expected `object`"),
+        ({"value": "ff", "form": "hex"}, "can't read this value"),
+        ({"value": "", "form": "none"}, "without a value"),
         ({"to": "out"}, "'out' is no input of thirds"),
         ({"to": ""}, "to which it can be sent: orders"),
         ({"stream": "orders"}, "has no dead letters"),

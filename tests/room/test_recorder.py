@@ -53,7 +53,7 @@ def test_a_run_that_has_ended_leaves_its_numbers_and_what_has_happened(tmp_path)
     run = noted(tmp_path)
     told = run.look()
     assert applications(tmp_path) == ["thirds"] and told["state"] == "has ended"
-    assert {one["id"]: one["received"] for one in told["look"]["operators"]}["third"] == 2
+    assert {one["id"]: one["received"] for one in told["look"]["operators"]}["third"] == 3, "the one that failed, too"
     # What the log tells at the end is one of the things that have happened.
     assert happened(run) == ["began", "ended", "warning"]
     assert told["rest_ms"] == 0.0, "nothing comes behind the end"

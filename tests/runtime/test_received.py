@@ -1,52 +1,68 @@
-"""What an output has received, read back: values, missing ones, bound ones, and those that are something else."""
+"""What failed was received, too: by the operator that failed, and by all above it."""
+
+import logging
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from operators.core.base import Batch
-from runtime.model.errors import SamzaError, SerdeError
-from runtime.ports.streams import Append, StreamConfig
-from runtime.systems.memory.environment import MemoryEnvironment
-from runtime.systems.memory.lists import ListSink
-from samza_dsl import App
+from samza_dsl import App, dead_letter, skip
+from tests.scale import examples
 
 
-@pytest.fixture
-def app():
-    app = App("writing")
-    app.input("numbers", value=int).send_to(app.output("out", value=int))
-    return app
+def invert(n):
+    return 1 // n
 
 
-def environment_with(*values):
-    environment = MemoryEnvironment()
-    environment.create_stream("out", StreamConfig())
-    environment.append([Append("out", 0, Batch(list(values)))])
-    return environment
+async def same(n):
+    return [n]
 
 
-def test_a_record_without_a_value_is_none(app):
-    assert app.run(environment_with(None), bind={"numbers": [1]}).received("out") == [None, 1]
+async def call(n):
+    return [invert(n)]
 
 
-def test_an_output_in_a_list(app):
-    assert app.run(MemoryEnvironment(), bind={"numbers": [1, 2], "out": ListSink()}).received("out") == [1, 2]
+WAYS = {
+    "one": lambda s, on: s.map(invert, op_id="m", on_error=on),
+    "fused": lambda s, on: s.filter(lambda n: True).map(lambda n: n).map(invert, op_id="m", on_error=on),
+    "fanned": lambda s, on: s.flat_map(lambda n: [n]).map(invert, op_id="m", on_error=on).map(lambda n: n),
+    "split": lambda s, on: s.partition_by(lambda n: n, partitions=2).map(invert, op_id="m", on_error=on),
+    "kept": lambda s, on: s.partition_by(lambda n: 1, partitions=1).scan(
+        lambda total, n: total + 1 // n, init=int, op_id="m", on_error=on
+    ),
+    "called": lambda s, on: s.map(lambda n: n).async_flat_map(call, op_id="m", on_error=on),
+    "behind a call": lambda s, on: s.async_flat_map(same).map(lambda n: n).map(invert, op_id="m", on_error=on),
+    "ahead of a call": lambda s, on: s.map(invert, op_id="m", on_error=on).async_flat_map(same),
+}
 
 
-def test_an_output_in_a_file(app, tmp_path):
-    run = app.run(MemoryEnvironment(), bind={"numbers": [1], "out": tmp_path / "out.jsonl"})
-    with pytest.raises(SamzaError, match=r"received\('out'\): the output is bound to /.*out.jsonl; read it there"):
-        run.received("out")
+@pytest.mark.parametrize("way", WAYS)
+@given(numbers=st.lists(st.integers(0, 2), min_size=1, max_size=8), policy=st.sampled_from([skip, dead_letter("bad")]))
+@settings(max_examples=examples(3, 30), deadline=None)
+def test_an_operator_has_received_what_failed_there(tmp_path_factory, way, numbers, policy):
+    app = App("inverses")
+    WAYS[way](app.input("numbers", value=int), policy).send_to(app.output("out", value=int))
+    run = app.run(tmp_path_factory.mktemp("data"), bind={"numbers": numbers}, until_now=True)
+    found, bad = run.metrics(), numbers.count(0)
+    for id in ("numbers", "m"):
+        assert found.received(id) == len(numbers)
+    mine = [one for one in found.operators if one.operator == "m"]
+    assert sum(one.emitted for one in mine) == len(numbers) - bad
+    assert sum(one.skipped + one.dead_lettered for one in mine) == bad
+    assert found.received("send_to-out") == len(numbers) - bad
 
 
-def test_a_record_of_another_type(app):
-    run = app.run(environment_with(b"1", b'"two"'), bind={"numbers": [3]})
-    with pytest.raises(
-        SerdeError, match=r"out/0 at 1 is not what .*int.* reads: .*; it was written with another value="
-    ):
-        run.received("out")
+def test_a_record_of_one_of_two_inputs_was_not_received_of_the_other(tmp_path):
+    app = App("inverses")
+    merged = app.input("a", value=int).merge(app.input("b", value=int))
+    merged.map(invert, op_id="m", on_error=skip).send_to(app.output("out", value=int))
+    found = app.run(tmp_path, bind={"a": [0, 0, 1], "b": [0, 2, 2, 2]}, until_now=True).metrics()
+    assert [found.received(id) for id in ("a", "b", "m")] == [3, 4, 7]
 
 
-def test_a_stream_that_is_none(app):
-    run = app.run(MemoryEnvironment(), bind={"numbers": [1]})
-    with pytest.raises(SamzaError, match="there is no stream 'others' in the environment: it has out"):
-        run.received("others")
+def test_a_run_of_which_all_records_fail_is_not_said_to_have_read_nothing(tmp_path, caplog):
+    app = App("inverses")
+    app.input("numbers", value=int).map(invert, on_error=skip).send_to(app.output("out", value=int))
+    with caplog.at_level(logging.INFO, "samza_dsl"):
+        app.run(tmp_path, bind={"numbers": [0, 0]}, until_now=True)
+    assert "2 skipped" in caplog.text and "nothing was read" not in caplog.text

@@ -141,6 +141,21 @@ def test_of_a_stream_that_is_read_twice_the_reader_that_is_behind_counts():
     assert value(parsed(RunMetrics(inputs=tuple(both)))[1], "samza_input_lag", stream="s", partition="0") == 7
 
 
+def test_a_container_tells_its_own_lag_and_how_long_it_has_not_committed_from_the_start_on():
+    inputs = tuple(
+        InputMetrics(stream="s", partition=n, task=n, offset=0, end=lag, lag=lag, watermark=0)
+        for n, lag in enumerate((7, 2, 0))
+    )
+    busy = ContainerMetrics(container="0", tasks=(0, 1))
+    idle = ContainerMetrics(container="1", tasks=(2,), commits=1, since_commit_ms=900_000.0)
+    _, found = parsed(RunMetrics(inputs=inputs, containers=(busy, idle), elapsed_ms=400_000.0))
+    told = [
+        [value(found, name, container=container) for name in ("samza_commit_age_seconds", "samza_container_lag")]
+        for container in ("0", "1")
+    ]
+    assert told == [[400.0, 9.0], [900.0, 0.0]], "the one hangs from its start, and the other has nothing to do"
+
+
 def test_an_operator_that_counts_without_end_does_not_make_series_without_end():
     counters = {f"c{number}": 1 for number in range(10 * MOST_COUNTERS)}
     _, found = parsed(RunMetrics(operators=(OperatorMetrics(operator="op", task=0, counters=counters),)))

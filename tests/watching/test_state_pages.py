@@ -1,12 +1,17 @@
 """State is asked for over HTTP: typed keys, ranges in pages of one commit, waits for commits, and refusals."""
 
 import asyncio
+import dataclasses
+import datetime as dt
 import json
+import math
 import socket
 import threading
 import urllib.error
 import urllib.request
+import uuid
 from contextlib import closing, contextmanager
+from decimal import Decimal
 from urllib.parse import quote
 
 import pytest
@@ -356,3 +361,46 @@ def test_a_run_shows_its_state_at_the_port_of_its_metrics(tmp_path):
         [2, 1],
     ]
     assert dict(run.state("count").range()) == {"a": 1, "b": 2}, "and after its end"
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    a: int
+    b: str
+
+
+SHOWN = [
+    *(1, 2.5, True, "t", 8, "7", "N", (1, "a"), b"\xff\x00", b"AB", dt.date(2026, 1, 2), dt.time(1, 2)),
+    *(dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC), dt.datetime(2026, 1, 2), dt.timedelta(days=1), Decimal("1.50")),
+    *(Place(1, "z"), uuid.UUID(int=5), "a b&c=d/é☃%", "", -0.5, 10**30, math.inf, frozenset([1]), ("7", Place(2, "y"))),
+]
+
+
+def test_a_key_of_no_declared_type_is_found_by_what_a_listing_shows(tmp_path):
+    app = App("shown")
+    keyed = app.input("numbers", value=int).partition_by(lambda n: SHOWN[n], partitions=2, op_id="keyed")
+    keyed.scan(lambda _, n: n, init=int, op_id="last").sink(lambda n: None)
+    app.run(tmp_path, bind={"numbers": [*range(len(SHOWN))]}, until_now=True)
+    desk = StateDesk(app.graph(), lambda: closing(LogEnvironment(tmp_path)))
+
+    def ask(said):
+        return asyncio.run(desk.answer(StateRequest("last", said)))
+
+    entries = json.loads(ask("limit=100").json)["entries"]
+    assert len(entries) == len(SHOWN)
+    for entry in entries:
+        key = entry["key"] if isinstance(entry["key"], str) else json.dumps(entry["key"])
+        assert json.loads(ask(f"key={quote(key, safe='')}").json) == {"operator": "last", **entry}
+    assert ask('key={"a":9,"b":"z"}').status == 404
+    desk.close()
+
+
+def test_text_beside_a_number_is_said_in_quotes(tmp_path):
+    app = App("shown")
+    keyed = app.input("numbers", value=int).partition_by(lambda n: [7, "7"][n], partitions=2, op_id="keyed")
+    keyed.scan(lambda _, n: n, init=int, op_id="last").sink(lambda n: None)
+    app.run(tmp_path, bind={"numbers": [0, 1]}, until_now=True)
+    desk = StateDesk(app.graph(), lambda: closing(LogEnvironment(tmp_path)))
+    for said, value in (("7", 0), ("%227%22", 1)):
+        assert json.loads(asyncio.run(desk.answer(StateRequest("last", f"key={said}"))).json)["value"] == value
+    desk.close()

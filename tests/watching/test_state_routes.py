@@ -133,3 +133,54 @@ def test_a_page_of_a_container_that_is_gone_and_one_that_nobody_made_are_told():
         ).status == 503
 
     asyncio.run(ask())
+
+
+@given(
+    slots=st.lists(st.integers(0, 2), min_size=TASKS, max_size=TASKS),
+    keys=st.lists(st.integers(0, 40), min_size=1, max_size=20),
+)
+@settings(max_examples=examples(10, 100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_who_follows_from_machine_to_machine_comes_to_an_end_and_ranges_say_whose_they_are(
+    tmp_path_factory, slots, keys
+):
+    app, folder = counting(), tmp_path_factory.mktemp("state")
+    app.run(folder, bind={"keys": keys}, until_now=True)
+    held = {slot: [task for task in range(TASKS) if slots[task] == slot] for slot in range(3)}
+    desks = {
+        slot: StateDesk(app.graph(), lambda own=own: closing(Container(folder, own))) for slot, own in held.items()
+    }
+
+    async def others():
+        return {task: f"c.0 on {slot}" for task, slot in enumerate(slots)}
+
+    def machine(own):
+        return StateRoutes(
+            app.graph(), TASKS, lambda: {0: held[own]} if held[own] else {}, lambda _: desks[own].answer, others
+        )
+
+    async def ask_all():
+        machines = [machine(own) for own in {*slots}]
+        for key in {*keys, 99}:
+            for first in machines:
+                answer = await first.answer(StateRequest("count", f"key={key}"))
+                if answer.status == 421:
+                    on = int(json.loads(answer.json)["error"].rpartition(" ")[2])
+                    answer = await machine(on).answer(StateRequest("count", f"key={key}"))
+                assert answer.status == (200 if key in keys else 404)
+            assert (await first.answer(StateRequest("nobody", f"key={key}"))).status == 404
+        entries = []
+        for own in {*slots}:
+            found = json.loads((await machine(own).answer(StateRequest("count", "limit=100"))).json)
+            entries += found["entries"]
+            if len(held[own]) < TASKS:
+                assert found["tasks"] == held[own]
+                assert {one["task"]: one["in"] for one in found["elsewhere"]} == {
+                    task: f"c.0 on {slot}" for task, slot in enumerate(slots) if slot != own
+                }
+            else:
+                assert "elsewhere" not in found
+        assert sorted((one["key"], one["value"]) for one in entries) == sorted((k, keys.count(k)) for k in {*keys})
+        for desk in desks.values():
+            desk.close()
+
+    asyncio.run(ask_all())
