@@ -18,7 +18,7 @@ from runtime.model.clock import monotonic_ms
 from runtime.model.errors import EnvironmentFault, RowRefused, SamzaError
 from runtime.model.metrics import OperatorMetrics
 from runtime.ports.connectors import Batching, DeliveredSink, PositionedSink, SinkOwner, SinkRow, TransactionalSink
-from runtime.ports.environment import Environment
+from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.ports.sink import Sink
 from runtime.ports.streams import NO_SIZES, Append
 from runtime.systems.connectors.tries import Words, tried
@@ -131,8 +131,13 @@ class Outbox:
         """Hand the sink what is committed and that it has not; raises `Unavailable` where it fails for long.
 
         Where it takes them in batches, some may go on waiting, but for a delivery that is `whole`. Where it is paced,
-        and the run is to end, the rest waits for the next run.
+        and the run is to end, the rest waits for the next run. Raises `HeldBack` where it is `whole`, and somebody's
+        open transaction keeps rows from being read.
         """
+        if whole and isinstance(self._environment, LiveEnvironment) and not self._is_to_end.is_set():
+            # Brokers answer a commit before all of it can be read, and what was killed may have left a transaction
+            # open: an end as it can be read now would leave rows behind without a word.
+            self._environment.settled(self.stream)
         for partition in self._owners:
             for rows, offsets in self._rows(partition, self._least(partition, whole)):
                 began_ms = monotonic_ms()
