@@ -206,6 +206,10 @@ class Committer:
             if all((name, *where) in known for name in siblings)
         }
 
+    def deliver_rest(self) -> None:
+        """Hand sinks all that is committed, as the run ends: also what waits for more rows, or was not readable yet."""
+        self._positions = deliver(self._bindings, self.app, self.generation, self._positions, whole=True)
+
     def write(self, commit: Commit, tasks: Iterable[Task]) -> None:
         """Make it durable: bound outputs first, which a restart takes back to the positions that the commit holds."""
         # Bound outputs are written and durable before the commit, which records how long they are. A crash in between

@@ -8,6 +8,8 @@ from contextlib import suppress
 from hashlib import blake2b
 from socket import socket
 
+from msgspec.structs import replace
+
 from planner.model.graph import Graph
 from planner.model.plan import Plan
 from runtime.assembly.history import beside
@@ -41,8 +43,9 @@ Tell = Callable[[BaseException], Failed]
 
 
 def digest_of(plan: Plan) -> str:
-    """Return the digest of a plan, which only equal plans share."""
-    return blake2b(plan.to_json().encode(), digest_size=16).hexdigest()
+    """Return the digest of a plan, which only equal plans share; forms name modules, which go by how one is loaded."""
+    streams = tuple(replace(one, forms=()) for one in plan.streams)
+    return blake2b(replace(plan, streams=streams).to_json().encode(), digest_size=16).hexdigest()
 
 
 async def serve(

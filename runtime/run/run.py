@@ -421,9 +421,8 @@ class Run:
                 await self._loop.run()
             for one in filter(asyncio.Task.done, beside):
                 one.result()
-            if self._bindings.gathered_ms < math.inf:
-                deliver = partial(self._bindings.deliver, whole=True)
-                await asyncio.get_running_loop().run_in_executor(self._writer, deliver)
+            if self._bindings.outboxes:
+                await asyncio.get_running_loop().run_in_executor(self._writer, self._loop.committer.deliver_rest)
             if self.is_moving and not self.stopping:
                 await self._move()
         finally:
