@@ -79,13 +79,13 @@ class MatchCounting(Protocol, metaclass=CheckedProtocol):
     meetings: Meetings
 
 
-def kind_of(key: object) -> str:
-    """Return the type of a key, and of its parts.
+def kind_of(key: object, told: Callable[[type], str] = lambda kind: kind.__name__) -> str:
+    """Return the type of a key as it is `told`, and of its parts.
 
     >>> kind_of(7), kind_of(("AA", 7)), kind_of(["AA"])
     ('int', '(str, int)', '[str]')
     """
     if type(key) is tuple or type(key) is list:
-        parts = ", ".join(map(kind_of, key))
+        parts = ", ".join(kind_of(part, told) for part in key)
         return f"({parts})" if type(key) is tuple else f"[{parts}]"
-    return type(key).__name__
+    return told(type(key))

@@ -168,8 +168,17 @@ class Bindings:
 
     def counted(self, found: RunMetrics) -> RunMetrics:
         """Return the numbers of a run with those of rows that sinks have refused."""
-        refused = [one for outbox in self.outboxes.values() for one in outbox.counts()]
-        return msgspec.structs.replace(found, operators=(*found.operators, *refused)) if refused else found
+        operators = [*found.operators]
+        for refused in [one for outbox in self.outboxes.values() for one in outbox.counts()]:
+            # To numbers that are there: by themselves they would be of a task that knows no event time.
+            at = next((at for at, one in enumerate(operators) if one.operator == refused.operator), None)
+            if at is None:
+                operators.append(refused)
+            else:
+                dead_lettered = operators[at].dead_lettered + refused.dead_lettered
+                skipped = operators[at].skipped + refused.skipped
+                operators[at] = msgspec.structs.replace(operators[at], dead_lettered=dead_lettered, skipped=skipped)
+        return msgspec.structs.replace(found, operators=tuple(operators))
 
     @property
     def gathered_ms(self) -> float:

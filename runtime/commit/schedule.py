@@ -16,7 +16,7 @@ from runtime.assembly.pattern_spread import check_spread, followers
 from runtime.commit.commit import Committer
 from runtime.model.clock import Clock
 from runtime.model.errors import SamzaError
-from runtime.model.garbage import resting_for
+from runtime.model.garbage import resting_a_moment
 from runtime.model.metrics import Durations
 from runtime.ports.environment import LiveEnvironment
 from runtime.task.task import Task
@@ -206,7 +206,7 @@ class Commits:
                 continue
             if not self.by_task:
                 # What is made of state for a commit is gone once it is durable: the collector looks behind that.
-                with resting_for(sum(task.dirty_count for task in cut.tasks)):
+                with resting_a_moment(sum(task.dirty_count for task in cut.tasks)):
                     await self._commit(cut)
                 return True
             # Not awaited: the other tasks are fed and fired while this one is written.

@@ -319,6 +319,8 @@ class Containers:
             while (self._wanted != Scale() or self._leadership.is_vacant) and not self.stopping:
                 await asyncio.to_thread(self._take_up)
                 await self._drive_crew()
+            # At the end alone: other containers would go on with what waits.
+            await asyncio.to_thread(self._deliver_now, whole=True)
             if not self.stopping:
                 await asyncio.to_thread(self._leadership.tell_end)
         except BaseException:
@@ -355,8 +357,7 @@ class Containers:
             for task in (*keeping, *watched, heeding, following):
                 task.cancel()
             await asyncio.wait([*keeping, *watched, heeding, following])
-        # What the last commits have written, and what has waited for more.
-        await asyncio.to_thread(self._deliver_now, whole=True)
+        await asyncio.to_thread(self._deliver_now)  # what the last commits have written
 
     async def _deliver(self) -> None:
         """Hand sinks what containers have committed."""

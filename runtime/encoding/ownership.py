@@ -403,7 +403,7 @@ def are_unchangeable(values: list[Any], kinds: set[type] | None = None) -> bool:
     >>> are_unchangeable([(1, "a"), (2, None)]), are_unchangeable([(1, []), (2, [])])
     (True, False)
     """
-    # KeptPart by part over the whole column, as `is_plain` is for one value: there may be many.
+    # Part by part over the whole column, as `is_plain` is for one value: there may be many.
     kinds = {*map(type, values)} if kinds is None else kinds
     for kind in kinds - SCALARS:
         of_kind = _of_kind(values, kind, kinds)

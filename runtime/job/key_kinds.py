@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from operators.core.base import Key, Serde, Spec
+from operators.joins.match_counts import kind_of
 from planner.model.virtual_tasks import is_task
 from runtime.encoding.keys import KeySerde, remembering
 from runtime.encoding.record_types import fields_of, hints_of, is_record
@@ -82,6 +83,8 @@ class KeptKeys(KeySerde):
         self._seen: set[type] = set()
         self._kinds_seen: set[str] = set()
         self._kind_of = remembering(self._kind_of_bytes)
+        kind: object = getattr(serde, "type", None)
+        self._is_of_one_class = isinstance(kind, type) and is_record(kind)
 
     def encode(self, key: Key) -> bytes:
         # Not by super().encode(key), which would take as long again.
@@ -101,6 +104,8 @@ class KeptKeys(KeySerde):
                 if (kind := self._kind_of(key)) not in self._kinds_seen:
                     self._kinds_seen.add(kind)
                     self._kinds.note(kind)
+                if self._is_of_one_class:
+                    self._seen.add(bytes)  # all others are of that class, too
             elif key is not None:
                 self._seen.add(type(key))
                 self._kinds.note(kept_kind(key))
@@ -123,23 +128,22 @@ def kept_kind(key: object) -> str:
     >>> kept_kind(7), kept_kind((Seat(1, "a"), 7))
     ('int', '(Seat<row, place>, int)')
     """
-    if type(key) is tuple or type(key) is list:
-        parts = ", ".join(map(kept_kind, key))
-        return f"({parts})" if type(key) is tuple else f"[{parts}]"
-    kind: type = type(key)
-    return _kind_of_class(kind)
+    return kind_of(key, _with_fields)
 
 
 @cache
-def _kind_of_class(kind: type) -> str:
-    told = kind.__name__
-    if not is_record(kind):
-        return told
-    hints, fields = hints_of(kind), []
+def _with_fields(kind: type) -> str:
+    return _told(kind, ())
+
+
+def _told(kind: type, within: tuple[type, ...]) -> str:
+    if not is_record(kind) or kind in within:
+        return kind.__name__
+    hints, within, fields = hints_of(kind), (*within, kind), []
     for one in fields_of(kind):
-        inside = [_kind_of_class(part) for part in _records_in(hints.get(one.name)) if part is not kind]
+        inside = [_told(part, within) for part in _records_in(hints.get(one.name))]
         fields.append(": ".join([one.name, *inside]))
-    return f"{told}<{', '.join(fields)}>"
+    return f"{kind.__name__}<{', '.join(fields)}>"
 
 
 def _records_in(hint: object) -> list[type]:

@@ -11,6 +11,9 @@ MANY = 1_000
 MADE = 50_000
 """The objects more than gone behind which it looks in a run: most of those that a step makes are gone by then."""
 
+MOMENT_S = 1.0
+"""The most seconds for which it rests in a step that is awaited: it is off for the whole process."""
+
 
 @contextmanager
 def collector_resting() -> Iterator[None]:
@@ -66,3 +69,20 @@ def collector_patient() -> Iterator[None]:
         # The threshold is the whole process's: what the user has set meanwhile stays.
         if gc.get_threshold() == patient:
             gc.set_threshold(*usual)
+
+
+@contextmanager
+def resting_a_moment(many: int) -> Iterator[None]:
+    """Let the collector rest while a step of many rows is awaited, but not for as long as others may take over it."""
+    if many < MANY or not gc.isenabled():
+        yield
+        return
+    # Imported late: only what runs needs it.
+    from asyncio import get_running_loop
+
+    with collector_resting():
+        again = get_running_loop().call_later(MOMENT_S, gc.enable)
+        try:
+            yield
+        finally:
+            again.cancel()

@@ -42,22 +42,43 @@ def secrets_in(text: str) -> list[str]:
 
     >>> secrets_in("orders=postgres://me:a/b@db/shop?sslpassword=c&table=orders"), secrets_in("https://host/a.csv?sig=d")
     (['a/b', 'c'], ['sig=d'])
-    >>> secrets_in("kafka://db:9092"), secrets_in("growing:s3://lake/?/a@b.csv")
-    ([], [])
+    >>> secrets_in("kafka://db:9092"), secrets_in("growing:s3://lake/?/a@b.csv"), secrets_in("postgres://me@db/shop")
+    ([], [], [])
     """
+    return [text[start:end] for start, end in _secret_places(text)]
+
+
+def concealed(text: str, by: str) -> str:
+    """Return a URL, or `name=URL`, with something in the place of each of its secrets.
+
+    >>> concealed("orders=postgres://me:me@db/me?table=me", "***")
+    'orders=postgres://me:***@db/me?table=me'
+    """
+    for start, end in reversed(_secret_places(text)):
+        text = text[:start] + by + text[end:]
+    return text
+
+
+def _secret_places(text: str) -> list[tuple[int, int]]:
+    """Return where secrets of a URL begin and end, in their order."""
     found = _URL.search(text)
     if found is None:
         return []
-    secrets = []
+    places, begin = [], found.start(3)
     is_of_web, shown = _without_user(found.group())
     if len(shown) < len(found.group()):
-        who = found.group(3).removesuffix(shown[len(found.group(1)) :]).removesuffix("@")
-        secrets.append(who.partition(":")[2] or who)
-    _, _, options = shown.partition("?")
-    if is_of_web:
-        return [*secrets, *filter(None, [options])]
-    said = (one.partition("=") for one in options.split("&"))
-    return [*secrets, *(value for name, _, value in said if value and _SECRET.fullmatch(name))]
+        begin += len(found.group()) - len(shown)
+        user, colon, password = text[found.start(3) : begin - 1].partition(":")
+        # Of the web a user without a password is a token.
+        secret = password if colon or not is_of_web else user
+        places.append((begin - 1 - len(secret), begin - 1))
+    at = text.find("?", begin)
+    if at >= 0 and is_of_web:
+        places.append((at + 1, len(text)))
+    elif at >= 0:
+        options = re.finditer(r"[?&]([^&=]*)=([^&]*)", text[at:])
+        places += [(at + one.start(2), at + one.end(2)) for one in options if _SECRET.fullmatch(one[1])]
+    return [(start, end) for start, end in places if start < end]
 
 
 def _without_user(url: str) -> tuple[bool, str]:

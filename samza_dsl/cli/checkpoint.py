@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Literal
@@ -29,6 +30,9 @@ checkpoint = typer.Typer(
 
 AppArgument = Annotated[str, typer.Argument(metavar="APP", help="The application: its name, or its file as app.py.")]
 
+_PASSED = re.compile("(.*)![0-9a-f]+-[0-9]+")
+"""The mark of a row that became a dead letter, as its sink had refused it: the output, and whose partition."""
+
 
 @checkpoint.command()
 def show(
@@ -54,8 +58,12 @@ def show(
         print_rows(columns, rows)
         for line in _held(place, written):
             say(line)
-        for stream, length in sorted(found[SHARED].outputs.items() if SHARED in found else []):
-            say(f"output {stream}: written up to {length:,}")
+        for output, offset in sorted(found[SHARED].outputs.items() if SHARED in found else []):
+            passed = _PASSED.fullmatch(output)
+            told_of = (
+                f"{output}: written up to" if passed is None else f"{passed[1]}: its last dead letter is the row at"
+            )
+            say(f"output {told_of} {offset:,}")
         for pulled in pulled_places(place, app):
             say(pulled.told(app))
 

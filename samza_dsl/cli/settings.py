@@ -17,7 +17,7 @@ from typer.models import OptionInfo
 from operators.core.base import NOWHERE
 from planner.model.errors import PlanError
 from planner.model.plan import Options
-from runtime.model.urls import secrets_in
+from runtime.model.urls import concealed, secrets_in
 from samza_dsl.application.app import App
 from samza_dsl.application.loading import load_app
 from samza_dsl.cli.errors import SAID_ELSEWHERE, WHERE_TYPED, told
@@ -333,8 +333,7 @@ def _secrets_of(name: str, value: object) -> list[str]:
 def _shown(name: str, value: object) -> str:
     if value is None:
         return "-"
-    shown = " ".join(map(str, value)) if isinstance(value, list) else said_of(name, value)
-    # However short: beside what is known of it, it is found in the right place alone.
-    for secret in _secrets_of(name, value):
-        shown = HIDDEN if shown == secret else shown.replace(f":{secret}@", f":{HIDDEN}@").replace(secret, HIDDEN)
-    return shown
+    if is_secret(name):
+        return HIDDEN
+    texts = value if isinstance(value, list) else [said_of(name, value)]
+    return " ".join(concealed(str(one), HIDDEN) for one in texts)

@@ -283,6 +283,20 @@ def test_a_secret_in_a_url_is_shown_nowhere(call, shouting, write, monkeypatch, 
         assert "(hidden)" in results[1].stdout
 
 
+@pytest.mark.parametrize(
+    ("url", "shown_as"),
+    [
+        ("postgres://shouts@db/shouts?table=shouts", "postgres://shouts@db/shouts?table=shouts"),
+        ("postgres://@db/x?table=a", "postgres://@db/x?table=a"),
+        ("postgres://a:a@db/a?table=a", "postgres://a:(hidden)@db/a?table=a"),
+        ("s3://key@lake/x", "s3://key@lake/x"),
+    ],
+)
+def test_what_is_no_secret_is_shown(shown, shouting, write, url, shown_as):
+    write("samza-dsl.toml", f'bind = {{ shouts = "{url}" }}\n')
+    assert shown()["bind"][0] == f"shouts={shown_as}"
+
+
 def test_every_line_of_the_log_says_where_it_comes_from(call, write):
     write(
         "logging_app.py",

@@ -16,9 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from operators.core.base import Batch
 from runtime.containers.protocol import places
-from runtime.model.errors import Damaged, Fenced, Unavailable
+from runtime.model.errors import Damaged, EnvironmentFault, Fenced, RowRefused, Unavailable
+from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.connectors import outbox, tries
+from runtime.systems.connectors.outbox import Outbox, Refusals
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.systems.memory.lists import ListSink
 from samza_dsl import App, Options, SamzaError, connectors, dead_letter, skip
@@ -539,3 +542,36 @@ def test_on_kafka_rows_take_effect_as_a_sink_promises(
                     break
     found, wanted = Counter(row.value.n for row in place.rows), Counter(numbers)
     assert found == wanted if kind is Place.positioned else found >= wanted and found.keys() == wanted.keys()
+
+
+def test_a_letter_that_could_not_be_kept_is_not_said_to_be_there() -> None:
+    written: list[int] = []
+    kept: list[Append] = []
+    fails = [True, False]
+
+    def write(rows: Sequence[SinkRow]) -> None:
+        bad = next((number for number, row in enumerate(rows) if row.value == 1), None)
+        if bad is not None:
+            raise RowRefused("no ones", row=bad)
+        written.extend(row.value for row in rows)
+
+    def keep(generation: int, letters: list[Append]) -> None:
+        if fails.pop(0):
+            raise EnvironmentFault("the disk is full")
+        assert waiting.passed, "the commit of a letter says which it is"
+        kept.extend(letters)
+
+    app = App("writing")
+    app.input("in", value=int).send_to(app.output("rows", value=int))
+    output = next(one for spec in app.graph().specs.values() for one in spec.outputs)
+    environment = MemoryEnvironment()
+    sink = connectors.AtLeastOnceSink("list", write)
+    waiting = Outbox(environment, "writing", output, sink, Refusals("send", dead_letter("bad"), keep))
+    environment.create_stream(waiting.stream, StreamConfig())
+    waiting.open(1, 1, {})
+    environment.append([Append(waiting.stream, 0, Batch([b"0", b"1", b"2"]))])
+    with pytest.raises(EnvironmentFault, match="disk is full"):
+        waiting.deliver()
+    assert not waiting.passed and waiting.positions == {0: 1}
+    waiting.deliver()
+    assert written == [0, 2] and len(kept) == 1 and waiting.positions == {0: 3}

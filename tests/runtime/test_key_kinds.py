@@ -6,12 +6,12 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import defstruct
+from msgspec import Struct, defstruct
 
 from operators.core.base import Batch
 from runtime.encoding.keys import KeySerde
-from runtime.encoding.serdes import Tagged
-from runtime.job.key_kinds import KeptKeys, KeyKinds
+from runtime.encoding.serdes import Json, Tagged
+from runtime.job.key_kinds import KeptKeys, KeyKinds, kept_kind
 from runtime.opening.stored_state import forget, move
 from runtime.ports.streams import Append, StreamConfig
 from samza_dsl import App, count, counted, produce, session, sliding, tumbling
@@ -294,3 +294,27 @@ def test_kinds_that_a_former_version_noted_have_no_fields_and_are_no_others():
         kinds.before = frozenset(before)
         kinds.note(kind)
         assert bool(kinds.warning) == warns and kinds.new == {kind}
+
+
+class Left(Struct, frozen=True):
+    right: "Right | None" = None
+
+
+class Right(Struct, frozen=True):
+    left: Left | None = None
+
+
+def test_classes_of_keys_may_name_each_other():
+    assert kept_kind((Left(), [Right()])) == "(Left<right: Right<left: Left>>, [Right<left: Left<right: Right>>])"
+
+
+def test_a_declared_class_of_keys_is_looked_at_once(monkeypatch):
+    looked = []
+    kinds = KeyKinds(scanned(whole).graph().specs["it"], "keyed", memory(), set())
+    keys = KeptKeys(Json(Left), kinds)
+    monkeypatch.setattr(KeptKeys, "_kind_of_bytes", lambda self, data: looked.append(data) or "Left")
+    keys._kind_of = keys._kind_of_bytes
+    for row in (Left(), Left(Right()), Left()):
+        keys.encode(keys.hold_one(row))
+        keys.encode_all([keys.hold_one(row)])
+    assert len(looked) == 1

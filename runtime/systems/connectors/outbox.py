@@ -205,9 +205,13 @@ class Outbox:
             key = None if row.key is None or self._output.key is None else self._output.key.encode(row.key)
             headers = {**where, "operator": operator.encode(), "error": told.encode()}
             times = None if row.timestamp_ms is None else [row.timestamp_ms]
-            self.passed[self._name_of(partition)] = offset
             letter = Append(policy.stream, 0, Batch([value], [key], times, headers=[headers]))
-            refusals.keep(self._owners[partition].generation, [letter])
+            before, self.passed = self.passed, {**self.passed, self._name_of(partition): offset}
+            try:
+                refusals.keep(self._owners[partition].generation, [letter])
+            except BaseException:
+                self.passed = before  # else a later commit would say that the letter is there
+                raise
         self.refused += 1
         if self.refused & (self.refused - 1) == 0:
             whither = f"a dead letter in {policy.stream!r}" if isinstance(policy, DeadLetterPolicy) else "skipped"
