@@ -82,7 +82,7 @@ def driven_to_death(environment, directory, where, step, is_before, number):
     with death(), dying(where, step, is_before, number):
         run_here(app(), environment, bind)
     if (directory / ".first.jsonl.publishing").exists() or not (directory / "first.jsonl").exists():
-        assert run_here(app(), environment, bind).metrics().received("numbers") == len(TAKEN)
+        assert run_here(app(), environment, bind).metrics().received("numbers") == len(NUMBERS)
     return bind
 
 

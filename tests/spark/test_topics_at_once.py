@@ -94,7 +94,7 @@ def test_files_streams_and_topics_are_there_once_whenever_a_driver_dies(
         with death(), dies():
             run_here(app(), data, bind)
         with suppress(SamzaError):  # where all was done already
-            assert run_here(app(), data, bind).metrics().received("numbers") == len(TAKEN), name
+            assert run_here(app(), data, bind).metrics().received("numbers") == len(NUMBERS), name
         with telling(name):
             check(data, bind, broker, topic)
         with pytest.raises(SamzaError, match=r"holds records already|has something in it already"):
