@@ -212,7 +212,11 @@ def test_each_refused_row_is_one_dead_letter_wherever_a_run_dies(
     assert [id for (id,) in left] == sorted(there)
     refused = [row for row in rows if row.note == "bad"] if policy != skip else []
     found = letters_in(environment)
-    assert [row for row, _ in found] == refused
+    # A row that is deleted in the same transaction is never written, and so nobody refuses it.
+    deleted = {row.other or 0 for row in rows if row.note == "delete"}
+    letters = [row for row, _ in found]
+    assert letters == [row for row in refused if row in letters]
+    assert {row.id for row in refused if row.id not in deleted} <= {row.id for row in letters if row}
     assert len({said["offset"] for _, said in found}) == len(found)
 
 
