@@ -23,7 +23,9 @@ def expressions():
         for target in panel.get("targets", ()):
             yield f"panel {panel['title']!r}", target["expr"]
     for rule in re.split(r"\n\s*- alert: ", ALERTS)[1:]:
-        name, expression = re.match(r"(\w+)\n\s*expr: (?:>-)?(.*?)\n\s*(?:for|labels):", rule, re.S).groups()
+        name, expression = re.match(
+            r"(\w+)\n(?:\s*#[^\n]*\n)*\s*expr: (?:>-)?(.*?)\n\s*(?:for|labels):", rule, re.S
+        ).groups()
         yield f"alert {name}", expression
 
 
