@@ -18,6 +18,7 @@ from operators.core.base import (
     NO_HEADERS,
     Batch,
     Form,
+    Headers,
     Key,
     Keys,
     OperatorContext,
@@ -555,7 +556,7 @@ class TimerFailed(Exception):
         self.at_ms = at_ms
 
 
-def _carry(headers: Mapping[str, bytes | None] | None, before: int, out: Batch) -> None:
+def _carry(headers: Headers | None, before: int, out: Batch) -> None:
     """Let the headers of a message go on with what was emitted for it, behind so many rows."""
     if headers or out.headers is not None:
         of_others = out.headers or []

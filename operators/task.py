@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar, Literal
 
-from operators.core.base import NO_HEADERS, Batch, Output, Serde, Spec, Store
+from operators.core.base import NO_HEADERS, Batch, Headers, Output, Serde, Spec, Store
 from operators.core.base import Form as StateForm
 from operators.core.entry_keys import KEY, OF_KEYS, EntryKinds
 from operators.core.sites import mistake
@@ -154,7 +154,7 @@ class UserTask(Spec):
 class Effects:
     """The effects of one call of a task's function, which apply as a whole when the call is complete, or never."""
 
-    sends: list[tuple[Output, object, object, int | None, Mapping[str, bytes | None]]] = field(default_factory=list)
+    sends: list[tuple[Output, object, object, int | None, Headers]] = field(default_factory=list)
     writes: dict[bytes, tuple[object, object]] = field(default_factory=dict)
     commit: bool = False
     shutdown: bool = False

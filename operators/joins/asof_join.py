@@ -293,9 +293,7 @@ class AsofJoinOperator(OverRows):
 
     def drop_due(self) -> Batch:
         """Remove the first left row that is due, and return its value."""
-        for _, key, row in self._waiting.each(self._reached):
-            return Batch([row[2]], keys=[key])
-        return Batch([])
+        return self._waiting.drop_due(self._reached)
 
     def next_due(self) -> int:
         """Return the watermark at which the next left row is due, or rows are past."""

@@ -178,9 +178,7 @@ class TemporalJoinOperator(OverRows):
 
     def drop_due(self) -> Batch:
         """Remove the first message that would be joined, and return its value."""
-        for _, key, row in self._waiting.each(self._reached):
-            return Batch([row[2]], keys=[key])
-        return Batch([])
+        return self._waiting.drop_due(self._reached)
 
     def next_due(self) -> int:
         """Return the watermark at which the next message can be joined, or rows are past."""

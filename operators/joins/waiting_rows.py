@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 
-from operators.core.base import MAX_TIMESTAMP, Form, Key, Keys, Store
+from operators.core.base import MAX_TIMESTAMP, Batch, Form, Key, Keys, Store
 from operators.state.agenda import DueItems
 from operators.state.stamp_counts import Stamps
 from operators.state.time_buckets import Row, RowsByTime
@@ -48,6 +48,12 @@ class WaitingRows:
             assert row is not None, "each row that waits is kept"
             remove(stamp)
             yield due, key, row
+
+    def drop_due(self, until: int) -> Batch:
+        """Remove the first row that is due by a watermark, if there is one, and return its value."""
+        for _, key, row in self.each(until):
+            return Batch([row[2]], keys=[key])
+        return Batch([])
 
     def lowest_stamp(self) -> int:
         """Return the smallest stamp of all rows, or NEVER."""

@@ -65,6 +65,14 @@ class Span:
         self.new = extended(self.new, values)
         self.size += len(values)
 
+    def add_one(self, value: Any) -> None:
+        """Take one value, as `add` does several, and without a list for it alone."""
+        if self.new:
+            self.new.append(value)
+        else:
+            self.new = [value]
+        self.size += 1
+
     def take_in(self, other: Span) -> None:
         """Take the values that are not folded in from another one, whose lists they may go on in."""
         self.new = extended(self.new, other.new)

@@ -394,11 +394,11 @@ class TriggeredWindowOperator(Assigning):
         """Put a value in time into a window that spans it, as `_take_in` does."""
         trigger = self._trigger
         if trigger is None:
-            into.add([value])
+            into.add_one(value)
             return
         if (due := trigger.due(into.early, self._now_ms)) <= stamp:
             self._emit(panes, key, self._early(into, due - 1))
-        into.add([value])
+        into.add_one(value)
         into.early = trigger.add(into.early, timestamp, self._now_ms)
         if trigger.due(into.early, self._now_ms) <= stamp:
             self._emit(panes, key, self._early(into, stamp))

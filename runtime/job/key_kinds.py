@@ -57,7 +57,8 @@ class KeyKinds:
         if not kind or kind in self.before or kind in self.new:
             return
         self.new.add(kind)
-        if {one for one in self.before if _without_fields(one) == _without_fields(kind)} == {_without_fields(kind)}:
+        bare = _without_fields(kind)
+        if {one for one in self.before if _without_fields(one) == bare} == {bare}:
             return  # noted by a version that told no fields
         # A first run has nothing that could not be found again.
         if self.before and "None" not in kind:

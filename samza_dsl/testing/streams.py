@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from operators.core.base import Batch, Output
+from operators.core.base import Batch, Headers, Output
 from operators.io import Input, SendTo
 from operators.partition_by import murmur2
 from planner.model.graph import Graph
@@ -278,7 +278,7 @@ class Streams:
                 raise ValueError(f"timestamp={one.timestamp!r} is no time in whole ms since the epoch")
         encode_key = (spec.key or Tagged()).encode
         encode = spec.value.encode
-        headers: list[Mapping[str, bytes | None] | None] = [dict(one.headers) or None for one in records]
+        headers: list[Headers | None] = [dict(one.headers) or None for one in records]
         return Batch(
             [None if one.value is None and spec.reads_none else encode(one.value) for one in records],
             [None if one.key is None else encode_key(one.key) for one in records],

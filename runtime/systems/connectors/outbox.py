@@ -152,7 +152,8 @@ class Outbox:
     def _hand_over(self, partition: int, rows: list[SinkRow], offsets: list[int]) -> None:
         """Give the sink rows at offsets, which end with the one behind them; raises where it refuses one for good."""
         passed = self.passed.get(self._name_of(partition))
-        if passed is not None and passed in offsets[:-1]:
+        # Most rows lie behind it: only those around it are looked through.
+        if passed is not None and offsets[0] <= passed < offsets[-1] and passed in offsets:
             # Its dead letter was committed, and then the run has died.
             at = offsets.index(passed)
             rows, offsets = rows[:at] + rows[at + 1 :], offsets[:at] + offsets[at + 1 :]

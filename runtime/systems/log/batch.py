@@ -6,7 +6,7 @@ import struct
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from operators.core.base import Batch
+from operators.core.base import Batch, Headers
 from runtime.model.errors import EnvironmentFault
 from runtime.ports.streams import Control
 
@@ -33,7 +33,7 @@ class _Columns(msgspec.Struct, array_like=True, gc=False):
     keys: list[bytes | None] | None = None
     timestamps: bytes | None = None
     stamps: bytes | None = None
-    headers: list[Mapping[str, bytes | None] | None] | None = None
+    headers: list[Headers | None] | None = None
     signs: bytes | None = None
     offsets: bytes | None = None
     """Only where compaction has left gaps."""
