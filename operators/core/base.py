@@ -290,6 +290,9 @@ class Keys(Protocol):
     def decode(self, key: Key | None, /) -> Any:
         """Return the key as the user knows it."""
 
+    def kind_of(self, key: Key, /) -> str:
+        """Return the type of a key, and of its parts; nothing where its bytes are another serde's."""
+
     def in_order(self, keys: Iterable[Key], /) -> list[Key]:
         """Return keys in the order of their bytes."""
 

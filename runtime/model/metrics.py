@@ -174,8 +174,11 @@ class OperatorMetrics(msgspec.Struct, frozen=True, kw_only=True):
     cache_misses: int = 0
     watermark: int = MIN_TIMESTAMP
     counters: dict[str, int] = {}
-    keys: dict[str, str] = {}
-    """The types of keys on each side of a join, as far as anything came of it."""
+    keys: dict[str, dict[str, int]] = {}
+    """The keys of each side of a join by their types; 0 where one is known to be there, and was not counted.
+
+    Of messages that look a row up only those that found none are counted.
+    """
 
 
 class TaskMetrics(msgspec.Struct, frozen=True, kw_only=True):
