@@ -16,6 +16,15 @@ def lookups(contents: TableContents, key: Serde, keys: KeySerde, meetings: Meeti
     `key` is the serde of the table's keys, `keys` that of the messages'. What is not among the rows in use is looked
     up in the store, and is in use from then on. `meetings` are told each miss, and of what is found the type of its key
     when it is looked up in the store.
+
+    >>> from operators.core.base import Batch
+    >>> from runtime.encoding.serdes import Tagged
+    >>> from runtime.stores.memory import MemoryStore
+    >>> contents, keys, meetings = TableContents(MemoryStore(), KeySerde(Tagged())), KeySerde(Tagged()), Meetings()
+    >>> _ = contents.process(Batch(["row"], keys=[7]))
+    >>> look_up = lookups(contents, Tagged(), keys, meetings)["lookup"]
+    >>> look_up(7), look_up("7"), meetings.kinds(["messages"])
+    ('row', None, {'messages': {'str': 1, 'int': 0}})
     """
     get, encode, encode_held, in_use, use = contents.store.get, key.encode, keys.encode, contents.in_use, contents.use
     # What `on` returns is a key as held where it is of these kinds, and the table's own keys are held in the same way.

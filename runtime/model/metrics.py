@@ -204,9 +204,10 @@ class TaskMetrics(msgspec.Struct, frozen=True, kw_only=True):
 class InputMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """One source partition: the next offset to read, the end, the offsets between, and the watermark (ms).
 
-    `jumps` counts the records of which each alone moved event time by more than a day; `warning` tells of one.
-    Of what lies between, an open transaction has kept the last `held` from being read, for `held_ms` by now. Where
-    no container has the task now, it is not `owned`, and `offset` is that of its last commit.
+    `jumps` counts the records of which each alone moved event time by more than a day, or by minutes or hours where
+    most that came next lay behind it; `warning` tells of one. Of what lies between, an open transaction has kept the
+    last `held` from being read, for `held_ms` by now. Where no container has the task now, it is not `owned`, and
+    `offset` is that of its last commit.
     """
 
     stream: str

@@ -638,7 +638,7 @@ class Reader:
         """Return the watermark before each row, and after the last, by their times or by what they say of it."""
         stamps = self._source.stamp(times) if told is None else self._source.stamp_by(told)
         if self.times is not None:
-            self.times.note(stamps, offsets)
+            self.times.note(stamps, offsets, times)
         return stamps
 
     def _at_least(self, watermark: int, control: Control | None) -> int:
@@ -700,7 +700,7 @@ class Reader:
         if timestamp_of is not None and self._decoding.tombstones and has_none(batch.values):
             rows = list(zip(batch.values, batch.timestamps or repeat(None), strict=False))
             batch.timestamps, errors = column_of(lambda rows: [self._time_of(value, at) for value, at in rows], rows)
-            return errors
+            return errors or self._look_at_unit(batch)
         if timestamp_of is not None:
             batch.timestamps, errors = column_of(
                 lambda values: to_ms([timestamp_of(v) for v in values], unit=unit), batch.values

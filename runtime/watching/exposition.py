@@ -94,7 +94,7 @@ INPUT_DELAY = _gauge("samza.input.watermark.delay", "s", "Time that the event ti
 HELD = _gauge("samza.input.held", "{record}", "Records that an open transaction keeps from being read.")
 IDLE = _gauge("samza.input.idle", "1", "Whether nothing has come of a partition for long.")
 OWNED = _gauge("samza.input.owned", "1", "Whether a container has the task of a partition.")
-JUMPS = _counter("samza.input.jumps", "{record}", "Records of which each alone moved event time by more than a day.")
+JUMPS = _counter("samza.input.jumps", "{record}", "Records of which each alone moved event time far.")
 
 ENTRIES = _gauge("samza.state.entries", "{entry}", "Entries of an operator's committed state in a task.")
 SIZE = _gauge("samza.state.size", "By", "The size of an operator's committed state in a task.")
