@@ -106,9 +106,9 @@ def check_between(environment: Environment, app: str) -> None:
         forget = typed(environment, " ".join(("state forget", app, *found)))
         what = next(iter(found.values()))
         raise Damaged(
-            f"{what[0].upper()}{what[1:]}: what the next stage of application {app!r} had not read of it is lost. Put it "
-            f"back as it was. Or go on without that, with all state: {forget}. Or begin anew, which drops all state and "
-            f"reads the inputs from their start: {typed(environment, f'reset {app}')}."
+            f"{what[0].upper()}{what[1:]}: what the next stage of application {app!r} had not read of it is lost. Put "
+            f"it back as it was. Or go on without that, with all state: {forget}. Or begin anew, which drops all state "
+            f"and reads the inputs from their start: {typed(environment, f'reset {app}')}."
         )
 
 
