@@ -128,6 +128,8 @@ def _lost_between(environment: Environment, app: str) -> dict[str, str]:
 
 
 def _wrong_with(environment: Environment, existing: Mapping[str, StreamConfig], read: Position) -> str:
+    if not read.stream_id and not read.offset:
+        return ""  # nothing was read of it yet, as where state has just moved to other partitions
     if read.stream not in existing:
         return "is no longer there"
     if not 0 <= read.partition < existing[read.stream].partitions:
