@@ -123,6 +123,7 @@ def _operator_at(frame: FrameType | None) -> str:
 def operator_raising(error: BaseException, lines: Mapping[str, tuple[str, ...]]) -> str:
     """Return the operator whose function has raised something, as its traceback tells; "" where it is nobody's."""
     found, trace = "", error.__traceback__
+    tellers: dict[CodeType, Callable[[Mapping[str, Any]], str]]
     tellers = {**TELLERS, Chain.explore.__code__: lambda known: known["entry"]}
     while trace is not None:
         frame, owners = trace.tb_frame, lines.get(trace.tb_frame.f_code.co_filename, ())
