@@ -65,6 +65,7 @@ async def serve(
             share=start.share,
             environment=start.environment,
             host_id=start.host_id,
+            state_address=start.state_address,
             placement=placement,
         )
         run = Run(pipeline, start.data, settings)

@@ -109,7 +109,7 @@ class Run:
         self._levers = levers if share is None else share.levers
         self._data = data
         self._owned = isinstance(data, str | Path)
-        self._where = data, settings.environment, settings.host_id
+        self._where = data, settings.environment, settings.host_id, settings.state_address
         self._placement, self._view = settings.placement, settings.view
         self._environment = open_environment(*self._where)
         self._functions: list[Functions] = []
@@ -646,11 +646,11 @@ class Run:
 
 
 def open_environment(
-    data: str | Path | Environment, cluster: Cluster = None, host_id: str | None = None
+    data: str | Path | Environment, cluster: Cluster = None, host_id: str | None = None, state_address: str = ""
 ) -> Environment:
     """Open the embedded log in a directory, or a Kafka cluster, with state in that directory, which a host has.
 
-    An environment is passed through.
+    Others are told the address at which that state is asked for. An environment is passed through.
     """
     if not isinstance(data, str | Path):
         return data
@@ -658,7 +658,7 @@ def open_environment(
     if found is not None:
         from runtime.systems.kafka.environment import KafkaEnvironment
 
-        return KafkaEnvironment(found, data, host_id)
+        return KafkaEnvironment(found, data, host_id, state_address)
     return LogEnvironment(data)
 
 

@@ -30,7 +30,8 @@ class RunSettings:
     `bind` has a place for each stream that lies elsewhere. A run goes on from the checkpoint, unless it is told
     `from_start`, and what becomes of `state` then. With `until_now` it ends with what is there now, and where it
     `drains` as well, with what lies between stages. A `span` is the part of history that it runs over. On Spark it may
-    `collect` outputs. In one container of several it has a `share` of another run. The `view` shows a run in a
+    `collect` outputs. In one container of several it has a `share` of another run. On Kafka others are
+    told the `state_address` at which its state is asked for. The `view` shows a run in a
     notebook. The `clock`, the `levers` and `poll_ms`, after which it looks for news that nobody told, are for tests and
     benchmarks.
     """
@@ -44,6 +45,7 @@ class RunSettings:
     environment: Cluster = None
     collect: bool | str | Sequence[str] = False
     host_id: str | None = None
+    state_address: str = ""
     placement: Placement = sticky
     share: Share | None = None
     view: Callable[[Run], None] | None = None

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from runtime.model.clock import monotonic_ms, sleep_ms, wall_clock_ms
 from runtime.model.errors import SamzaError
 from runtime.model.metrics import Metrics, RunMetrics, unread
 from runtime.run.driver import Watch, Watched
-from runtime.systems.host.addresses import address_of, is_local
+from runtime.systems.host.addresses import address_of, is_local, told_to_others
 from runtime.watching.exposition import prometheus_text
 from runtime.watching.server import Answer, Page, PageServer, Request
 
@@ -22,6 +24,7 @@ STUCK_MS = 30_000.0
 ANSWER_S = 4.0
 """The time that the event loop has to tell its numbers; a scrape waits 10 s."""
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_log = logging.getLogger("samza_dsl")
 LEAST_TOKEN = 16
 """The characters that a token has at least: a shorter one can be guessed."""
 
@@ -132,16 +135,24 @@ class Watcher:
             yield f"{lag:,} records are not read yet, and {self._ready_lag:,} may be"
 
 
+class Served(NamedTuple):
+    """What watches a run that is served, and the address that others are told, where they may ask for its state."""
+
+    watch: Watch
+    state_address: str
+
+
 @contextmanager
 def served(
-    said: Metrics, app: str, watches: Iterable[Watch] = (), pages: Mapping[str, Page] | None = None
-) -> Iterator[Watch]:
+    said: Metrics, app: str, watches: Iterable[Watch] = (), pages: Mapping[str, Page] | None = None, brokers: str = ""
+) -> Iterator[Served]:
     """Serve and tell what `said` says of an application during a block, and more `pages`; yields what watches a run.
 
     That watches it as all `watches` do, too. The server is there before the run is, and from one run to the next.
-    Raises SamzaError for an address or a token that can't be had.
+    Where the address is each of this machine's, others know it by the one that leads to the `brokers`. Raises
+    SamzaError for an address or a token that can't be had.
     """
-    watches = [*watches]
+    watches, state_address = [*watches], ""
     with ExitStack() as open_until_the_end:
         if said.address is not None:
             watcher = Watcher(said.ready_lag)
@@ -149,6 +160,10 @@ def served(
             server.start()
             open_until_the_end.callback(server.close)
             watches.append(watcher.watch)
+            _log.info("metrics and health of %s are served at http://%s", app, server.address)
+            # Without a token others are not shown any state.
+            if is_local(server.host) or said.token_file is not None:
+                state_address = told_to_others(server.host, server.port, brokers)
         if said.opentelemetry:
             from runtime.watching.telemetry import telling
 
@@ -157,7 +172,7 @@ def served(
         async def all_of_them(run: Watched) -> None:
             await asyncio.gather(*(one(run) for one in watches))
 
-        yield all_of_them
+        yield Served(all_of_them, state_address)
 
 
 def page_server(said: Metrics, address: str, pages: Mapping[str, Page]) -> PageServer:
@@ -171,10 +186,10 @@ def page_server(said: Metrics, address: str, pages: Mapping[str, Page]) -> PageS
             f"metrics: the page of a run is for who has a token, where others than this machine can ask: give "
             f"token_file= (--metrics-token-file; --token-file of samza-dsl ui) with {said.address!r}"
         )
-    return PageServer(host, port, pages, _token(said.token_file))
+    return PageServer(host, port, pages, token_in(said.token_file))
 
 
-def _token(file: str | Path | None) -> str | None:
+def token_in(file: str | Path | None) -> str | None:
     """Return the token that a file has; raises SamzaError for one that keeps nobody out."""
     if file is None:
         return None

@@ -88,6 +88,8 @@ class RunRequest:
     metrics: str | Metrics | None = None
     containers: int = 1
     host_id: str | None = None
+    state_address: str = ""
+    """Where the state of its containers is asked for, as others are told on Kafka."""
     placement: Said | str = "sticky"
     standby: int = 0
     autosize: Sizing | None = None
@@ -152,8 +154,9 @@ def _watched(app: App, request: RunRequest) -> Iterator[RunRequest]:
             open_until_the_end.callback(room.close)
             pages = {**pages, **room.pages}
         # Open before the run is: who waits for it to be ready asks while it begins.
-        watch = open_until_the_end.enter_context(served_over_http(said, app.name, watches, pages))
-        yield replace(request, watch=watch)
+        brokers = cluster.topic("any").bootstrap if cluster is not None else ""
+        found = open_until_the_end.enter_context(served_over_http(said, app.name, watches, pages, brokers))
+        yield replace(request, watch=found.watch, state_address=found.state_address)
 
 
 def _autosized(request: RunRequest, sizing: Sizing) -> RunRequest:
@@ -222,6 +225,7 @@ def settings_of(request: RunRequest) -> RunSettings:
         environment=request.environment,
         collect=request.collect,
         host_id=request.host_id,
+        state_address=request.state_address,
         view=_show,
     )
 

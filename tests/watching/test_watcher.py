@@ -170,8 +170,8 @@ def opened(monkeypatch, said):
         ports.append(server.port)
 
     monkeypatch.setattr(PageServer, "start", started)
-    with served(said, "app") as watch:
-        yield ports[0], watch
+    with served(said, "app") as found:
+        yield ports[0], found.watch
 
 
 def test_a_run_is_watched_while_it_runs_and_when_it_has_ended(monkeypatch):
