@@ -16,6 +16,7 @@ from operators.core.base import NO_HEADERS, Batch, Headers
 from operators.core.policies import Policy, Retry
 from operators.core.wording import shown, words_of
 from runtime.functions.answers import Answers, Question
+from runtime.functions.at_work import tells
 from runtime.functions.failures import Failure
 from runtime.functions.user_lines import OPERATOR
 from runtime.model.clock import clock_of, sleep_ms
@@ -264,6 +265,7 @@ class Calls:
     def _has_more(self) -> bool:
         return bool(self._again or self._waiting or length_hint(self._starting.rows))
 
+    @tells(lambda known: known["self"]._operator)
     async def _work(self, worker: Worker, first: Call | None, delay_ms: float) -> None:
         function, ended, clock = self._function, self._on_ended, clock_of(asyncio.get_running_loop())
         answers = self.answers

@@ -157,7 +157,7 @@ class FarStateQuery(StateQuery):
             for address in sorted(self._addresses(model), key=lambda one: one != likely):
                 try:
                     found = [*self._answers(address, shape.operator, wanted, at_least, until_ms)]
-                except Refused as refused:
+                except NotHere as refused:
                     missing.add(refused.status)
                     continue
                 return _together(found)
@@ -175,13 +175,13 @@ class FarStateQuery(StateQuery):
         try:
             for found in self._answers(address, operator, said, at_least, until_ms):
                 yield found.snapshot()
-        except Refused as refused:
+        except NotHere as refused:
             raise Unheard(f"{address}: {refused}") from None
 
     def _answers(
         self, address: str, operator: str, said: Said, at_least: Mapping[str, int], until_ms: float
     ) -> Iterator[StoredAnswer]:
-        """Yield an answer and its further pages; raises `Refused` for a container that has nothing of it."""
+        """Yield an answer and its further pages; raises `NotHere` for a container that has nothing of it."""
         found = self._first(address, operator, said, at_least, until_ms)
         yield found
         while found.next:
@@ -199,7 +199,7 @@ class FarStateQuery(StateQuery):
                 return self._answer(
                     address, operator, {**said, **({"at_least": places, "timeout_ms": patience} if places else {})}
                 )
-            except Refused as refused:
+            except NotHere as refused:
                 if refused.status != 504:
                     raise
                 if until_ms - monotonic_ms() <= 0:
@@ -217,7 +217,7 @@ class FarStateQuery(StateQuery):
                 "query(app, environment=..., token_file='FILE')"
             )
         if status != 200:
-            raise Refused(status, body)
+            raise NotHere(status, body)
         try:
             found = msgspec.json.decode(body, type=StoredAnswer)
         except msgspec.MsgspecError as error:
@@ -253,7 +253,7 @@ class FarStateQuery(StateQuery):
         return address if address and machine in ("", platform.node()) else None
 
 
-class Refused(Exception):
+class NotHere(Exception):
     """The answer of a container that has no entries to tell, with its status."""
 
     def __init__(self, status: int, body: bytes) -> None:

@@ -136,7 +136,7 @@ class Watcher:
 
 
 class Served(NamedTuple):
-    """What watches a run that is served, and the address that others are told, where they may ask for its state."""
+    """A run that is served: what watches it, and the address that others are told, where they may ask for its state."""
 
     watch: Watch
     state_address: str

@@ -201,8 +201,11 @@ def run_live(app: App, graph: Graph, request: RunRequest) -> Run | Containers:
 
         return run_app(app, request)
     from runtime.run.run import run_blocking
+    from samza_dsl.settings import logs
 
-    return run_blocking(app.pipeline().of(graph), request.data, settings_of(request), request.watch)
+    # As its metrics call it, which has all of the application's tasks.
+    with logs.told(container="0"):
+        return run_blocking(app.pipeline().of(graph), request.data, settings_of(request), request.watch)
 
 
 def in_background(app: App, request: RunRequest) -> AbstractAsyncContextManager[Run]:

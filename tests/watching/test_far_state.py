@@ -1,4 +1,4 @@
-"""State that is asked for from afar is what a process that has all of it reads: of keys, lists, maps, panes and ranges."""
+"""State that is asked for from afar is as a process reads it that has it: of keys, lists, maps, panes and ranges."""
 
 import asyncio
 import datetime as dt

@@ -33,7 +33,7 @@ from runtime.systems.kafka.client.thread import KafkaThread, stop
 from runtime.systems.kafka.client.topic import KafkaCluster
 from runtime.systems.kafka.client.topic_configs import TABLE_CONFIGS, had_limits
 from runtime.systems.kafka.coordination.appender import FENCED, KafkaAppender
-from runtime.systems.kafka.coordination.group import Joining, Place
+from runtime.systems.kafka.coordination.group import Joining, Standing
 from runtime.systems.kafka.coordination.members import KafkaMembers, Moved
 from runtime.systems.kafka.coordination.owner import (
     Owner,
@@ -101,7 +101,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
     ) -> None:
         self.address = cluster.address
         self._cluster = cluster
-        self._place = Place(host or platform.node(), address)
+        self._place = Standing(host or platform.node(), address)
         self._owners: dict[str, Owner] = {}
         self._outside: Producer | None = None
         self._outside_id = f"{cluster.prefix}samza-dsl-{secrets.token_hex(8)}"

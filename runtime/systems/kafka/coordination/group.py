@@ -24,7 +24,7 @@ logging.getLogger("aiokafka.consumer.group_coordinator").setLevel(logging.CRITIC
 NEVER_MS = 2**31 - 1
 
 
-class Place(NamedTuple):
+class Standing(NamedTuple):
     """The place of a member: the name of its machine, and the address at which its state is asked for, if any."""
 
     host: str
