@@ -9,9 +9,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from runtime.functions.calls import Hearing
 from runtime.model.clock import monotonic_ms, sleep_ms, wall_clock_ms
 from runtime.model.errors import SamzaError
-from runtime.model.metrics import Metrics, RunMetrics, unread
+from runtime.model.metrics import ContainerMetrics, Metrics, RunMetrics, restores_told, unread
+from runtime.model.restores import coming_back
 from runtime.run.driver import Watch, Watched
 from runtime.systems.host.addresses import address_of, is_local, told_to_others
 from runtime.watching.exposition import prometheus_text
@@ -36,11 +38,11 @@ class Watcher:
     in the event loop of the run, and after its end they are the last ones.
     """
 
-    def __init__(self, ready_lag: int | None = None) -> None:
+    def __init__(self, ready_lag: int | None = None, app: str = "") -> None:
         self._ready_lag = ready_lag
         self._run: Watched | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._app = ""
+        self._app = app
         self._last = RunMetrics()
         self._stamp_ms = monotonic_ms()
 
@@ -69,6 +71,9 @@ class Watcher:
     async def _look(self) -> RunMetrics | None:
         """Return the numbers of this moment, the last ones of a run that is over; None where the loop gives none."""
         run, loop = self._run, self._loop
+        if run is None and (restoring := coming_back(self._app)):
+            # A run of one process brings state back before it begins.
+            return RunMetrics(containers=(ContainerMetrics(container="0", settled=False, restoring=restoring),))
         if run is None or loop is None:
             return self._last
 
@@ -112,6 +117,8 @@ class Watcher:
     def _not_ready(self, found: RunMetrics | None) -> Iterator[str]:
         """Yield the reasons for which the run is not ready."""
         run = self._run
+        if found is not None:
+            yield from (words for one in found.containers for words in restores_told(one))
         if run is None:
             yield "the run has not begun: it opens its inputs, and brings state back"
             return
@@ -136,10 +143,11 @@ class Watcher:
 
 
 class Served(NamedTuple):
-    """A run that is served: what watches it, and the address that others are told, where they may ask for its state."""
+    """A run that is served: what watches it, the address that others are told for its state, and who traces it."""
 
     watch: Watch
     state_address: str
+    hearing: Hearing | None
 
 
 @contextmanager
@@ -152,10 +160,10 @@ def served(
     Where the address is each of this machine's, others know it by the one that leads to the `brokers`. Raises
     SamzaError for an address or a token that can't be had.
     """
-    watches, state_address = [*watches], ""
+    watches, state_address, hearing = [*watches], "", None
     with ExitStack() as open_until_the_end:
         if said.address is not None:
-            watcher = Watcher(said.ready_lag)
+            watcher = Watcher(said.ready_lag, app)
             server = page_server(said, said.address, {**watcher.pages, **(pages or {})})
             server.start()
             open_until_the_end.callback(server.close)
@@ -167,12 +175,14 @@ def served(
         if said.opentelemetry:
             from runtime.watching.telemetry import telling
 
-            watches.append(open_until_the_end.enter_context(telling(app)).watch)
+            traced = telling(app)
+            watches.append(traced.watch)
+            hearing = Hearing(traced.hear, traced.call)
 
         async def all_of_them(run: Watched) -> None:
             await asyncio.gather(*(one(run) for one in watches))
 
-        yield Served(all_of_them, state_address)
+        yield Served(all_of_them, state_address, hearing)
 
 
 def page_server(said: Metrics, address: str, pages: Mapping[str, Page]) -> PageServer:

@@ -18,6 +18,7 @@ from samza_dsl.fluent.checks import DATA, check_type, check_whole, ms_said
 if TYPE_CHECKING:
     from planner.model.graph import Graph
     from runtime.containers.supervisor import Containers
+    from runtime.functions.calls import Hearing
     from runtime.model.history import HistorySpan
     from runtime.model.metrics import Metrics
     from runtime.model.sizing import Sizing
@@ -90,6 +91,8 @@ class RunRequest:
     host_id: str | None = None
     state_address: str = ""
     """Where the state of its containers is asked for, as others are told on Kafka."""
+    hearing: Hearing | None = None
+    """Who traces it, where somebody does."""
     placement: Said | str = "sticky"
     standby: int = 0
     autosize: Sizing | None = None
@@ -156,7 +159,7 @@ def _watched(app: App, request: RunRequest) -> Iterator[RunRequest]:
         # Open before the run is: who waits for it to be ready asks while it begins.
         brokers = cluster.topic("any").bootstrap if cluster is not None else ""
         found = open_until_the_end.enter_context(served_over_http(said, app.name, watches, pages, brokers))
-        yield replace(request, watch=found.watch, state_address=found.state_address)
+        yield replace(request, watch=found.watch, state_address=found.state_address, hearing=found.hearing)
 
 
 def _autosized(request: RunRequest, sizing: Sizing) -> RunRequest:
@@ -229,6 +232,7 @@ def settings_of(request: RunRequest) -> RunSettings:
         collect=request.collect,
         host_id=request.host_id,
         state_address=request.state_address,
+        hearing=request.hearing,
         view=_show,
     )
 
