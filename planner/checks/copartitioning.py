@@ -99,7 +99,8 @@ def check_table_meets(graph: Graph, join: TableJoin, sizes: Mapping[str, int], m
 def meetings(graph: Graph) -> Iterator[tuple[Spec, frozenset[str], bool]]:
     """Yield operators at which equal keys meet, of which inputs, and whether there are other streams than inputs.
 
-    Where it is one input alone, its own equal keys have to lie together. Other streams are written between stages, each key where Kafka's hash says.
+    Where it is one input alone, its own equal keys have to lie together. Other streams are written between stages, each
+    key where Kafka's hash says.
     """
     for id, spec in graph.specs.items():
         join = graph.of(TableJoin).get(id)

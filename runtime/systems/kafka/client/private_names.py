@@ -19,7 +19,6 @@ USED: Mapping[str, tuple[str, ...]] = {
     "aiokafka.consumer.consumer:AIOKafkaConsumer": ("_client", "_fetcher"),
     "aiokafka.consumer.fetcher:Fetcher": ("_records", "_fetch_max_wait_ms"),
     "aiokafka.consumer.fetcher:FetchResult": ("_partition_records",),
-    "aiokafka.consumer.fetcher:MemoryRecords": ("has_next", "next_batch", "size_in_bytes"),
     "aiokafka.record.memory_records:_MemoryRecordsPy": ("_next_slice", "next_batch"),
     "aiokafka.record.default_records:_DefaultRecordBatchPy": ("_maybe_uncompress", "_buffer", "base_offset"),
     "aiokafka.consumer.fetcher:PartitionRecords": ("_records", "_consumer_record", "next_fetch_offset"),
@@ -104,7 +103,7 @@ class KeptRecords:
 
 
 def keep_fetched() -> None:
-    """Let consumers of this process keep the bytes of what they fetch beside the records; else they do as before."""
+    """Let consumers of this process keep the bytes of what they fetch beside the records, and else do as before."""
     from aiokafka.consumer import fetcher
 
     fetcher.MemoryRecords = KeptRecords
