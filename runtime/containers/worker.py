@@ -29,7 +29,7 @@ from runtime.containers.protocol import (
     Stop,
     ToldState,
 )
-from runtime.functions.calls import Hearing
+from runtime.functions.calls import Tracing
 from runtime.functions.user_functions import Around
 from runtime.job.pipeline import Pipeline
 from runtime.model.assignment import Placement, sticky
@@ -56,7 +56,7 @@ async def serve(
     around: tuple[Around, ...],
     tell: Tell,
     placement: Placement = sticky,
-    hearing: Hearing | None = None,
+    hearing: Tracing | None = None,
 ) -> int:
     """Run a share of an application until the other process says stop, or is gone; return the exit code."""
     line, graph = await Connection.over(connection), beside(graph, start.beside)

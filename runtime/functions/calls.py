@@ -115,7 +115,7 @@ AROUND: ContextVar[AroundCall | None] = ContextVar("AROUND", default=None)
 """Makes the calls of a run that is made in this context, for who traces them."""
 
 
-class Hearing(NamedTuple):
+class Tracing(NamedTuple):
     """The ears of who traces one run: what hears of its durations, and what makes its calls."""
 
     listener: DurationListener
@@ -123,9 +123,9 @@ class Hearing(NamedTuple):
 
 
 @contextmanager
-def heard_by(hearing: Hearing | None) -> Iterator[None]:
+def heard_by(hearing: Tracing | None) -> Iterator[None]:
     """Let what is made during a block be heard of, and nothing else; by nobody where it is None."""
-    found = Hearing(*hearing) if hearing is not None else (None, None)
+    found = Tracing(*hearing) if hearing is not None else (None, None)
     listener, around = LISTENER.set(found[0]), AROUND.set(found[1])
     try:
         yield

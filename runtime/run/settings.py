@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from planner.model.levers import ALL, Levers
-from runtime.functions.calls import Hearing
+from runtime.functions.calls import Tracing
 from runtime.loop.loop import POLL_MS
 from runtime.model.assignment import Placement, sticky
 from runtime.model.clock import Clock
@@ -50,7 +50,7 @@ class RunSettings:
     state_address: str = ""
     placement: Placement = sticky
     share: Share | None = None
-    hearing: Hearing | None = None
+    hearing: Tracing | None = None
     view: Callable[[Run], None] | None = None
     clock: Clock | None = None
     poll_ms: float = POLL_MS

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from runtime.functions.calls import Hearing
+from runtime.functions.calls import Tracing
 from runtime.model.clock import monotonic_ms, sleep_ms, wall_clock_ms
 from runtime.model.errors import SamzaError
 from runtime.model.metrics import ContainerMetrics, Metrics, RunMetrics, restores_told, unread
@@ -147,7 +147,7 @@ class Served(NamedTuple):
 
     watch: Watch
     state_address: str
-    hearing: Hearing | None
+    hearing: Tracing | None
 
 
 @contextmanager
@@ -168,7 +168,9 @@ def served(
             server.start()
             open_until_the_end.callback(server.close)
             watches.append(watcher.watch)
-            _log.info("metrics and health of %s are served at http://%s", app, server.address)
+            # Of a port that the system has chosen nobody would know else.
+            level = logging.WARNING if said.address.endswith(":0") else logging.INFO
+            _log.log(level, "metrics and health of %s are served at http://%s", app, server.address)
             # Without a token others are not shown any state.
             if is_local(server.host) or said.token_file is not None:
                 state_address = told_to_others(server.host, server.port, brokers)
@@ -177,7 +179,7 @@ def served(
 
             traced = telling(app)
             watches.append(traced.watch)
-            hearing = Hearing(traced.hear, traced.call)
+            hearing = Tracing(traced.hear, traced.call)
 
         async def all_of_them(run: Watched) -> None:
             await asyncio.gather(*(one(run) for one in watches))

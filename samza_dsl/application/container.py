@@ -15,7 +15,7 @@ from planner.model.errors import PlanError
 from runtime.containers.protocol import Failed, Start
 from runtime.containers.supervisor import Containers, run_containers
 from runtime.containers.worker import serve
-from runtime.functions.calls import Hearing
+from runtime.functions.calls import Tracing
 from runtime.functions.user_lines import deepest, user_lines
 from runtime.model.errors import SamzaError
 from runtime.model.metrics import Metrics
@@ -72,7 +72,7 @@ def main() -> None:
         # By its place among those of its starter, as its numbers are.
         place = start.share.container.rpartition(".")[0].rpartition(".")[2]
         traced = telling(app.name, place) if start.opentelemetry else None
-        hearing = Hearing(traced.hear, traced.call) if traced is not None else None
+        hearing = Tracing(traced.hear, traced.call) if traced is not None else None
         sys.exit(asyncio.run(serve(connection, start, graph, app.around, _failed, placement, hearing)))
 
 

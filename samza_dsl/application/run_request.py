@@ -18,7 +18,7 @@ from samza_dsl.fluent.checks import DATA, check_type, check_whole, ms_said
 if TYPE_CHECKING:
     from planner.model.graph import Graph
     from runtime.containers.supervisor import Containers
-    from runtime.functions.calls import Hearing
+    from runtime.functions.calls import Tracing
     from runtime.model.history import HistorySpan
     from runtime.model.metrics import Metrics
     from runtime.model.sizing import Sizing
@@ -91,7 +91,7 @@ class RunRequest:
     host_id: str | None = None
     state_address: str = ""
     """Where the state of its containers is asked for, as others are told on Kafka."""
-    hearing: Hearing | None = None
+    hearing: Tracing | None = None
     """Who traces it, where somebody does."""
     placement: Said | str = "sticky"
     standby: int = 0

@@ -85,9 +85,9 @@ R = TypeVar("R")
 class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, QueryableEnvironment):
     """Streams, changelogs and checkpoints in a cluster; state in `directory`, never ahead of these.
 
-    `host` names the machine that has the directory, where that is not its own name, and state that is here is asked
-    for at `address`. Whoever comes to own an application takes the transactional ids of who did before, whose commits
-    are refused then. Raises `EnvironmentFault` where the cluster can't be used.
+    `host` names the machine that has the directory, where that is not its own name, and state that is here is asked for
+    `at` an address. Whoever comes to own an application takes the transactional ids of who did before, whose commits are
+    refused then. Raises `EnvironmentFault` where the cluster can't be used.
 
     What is committed is what the transactions of topics say; what lies in `directory` follows, and notes how far it
     is. Of an application nothing is committed after a commit that failed. A run's loop reads, its writer's threads
@@ -96,12 +96,10 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
     are for one thread, while nothing is committed.
     """
 
-    def __init__(
-        self, cluster: KafkaCluster, directory: str | Path, host: str | None = None, address: str = ""
-    ) -> None:
+    def __init__(self, cluster: KafkaCluster, directory: str | Path, host: str | None = None, at: str = "") -> None:
         self.address = cluster.address
         self._cluster = cluster
-        self._place = Standing(host or platform.node(), address)
+        self._place = Standing(host or platform.node(), at)
         self._owners: dict[str, Owner] = {}
         self._outside: Producer | None = None
         self._outside_id = f"{cluster.prefix}samza-dsl-{secrets.token_hex(8)}"
@@ -688,9 +686,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
     def _move_in(self, app: str, ledger: Ledger, tasks: Collection[VirtualTask]) -> None:
         """Say that the state of tasks is here now, for when containers share them."""
         known = {task: ledger.homes_of(task) for task in tasks}
-        homes = {
-            task: one.taken(self._place.host, ledger.progress(task), was_given=True) for task, one in known.items()
-        }
+        host = self._place.host
+        homes = {task: one.taken(host, ledger.progress(task), was_given=True) for task, one in known.items()}
         self._streams.write(ledger_of(app), said_of_homes(homes))
         ledger.homes |= homes
 
