@@ -86,8 +86,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
     """Streams, changelogs and checkpoints in a cluster; state in `directory`, never ahead of these.
 
     `host` names the machine that has the directory, where that is not its own name, and state that is here is asked for
-    `at` an address. Whoever comes to own an application takes the transactional ids of who did before, whose commits are
-    refused then. Raises `EnvironmentFault` where the cluster can't be used.
+    `at` an address. Whoever comes to own an application takes the transactional ids of who did before, whose commits
+    are refused then. Raises `EnvironmentFault` where the cluster can't be used.
 
     What is committed is what the transactions of topics say; what lies in `directory` follows, and notes how far it
     is. Of an application nothing is committed after a commit that failed. A run's loop reads, its writer's threads
