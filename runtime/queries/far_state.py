@@ -71,18 +71,22 @@ class FarStateQuery(StateQuery):
         self._told = False
 
     def held(self) -> StateSnapshot:
-        """Return the state that changelogs hold, as of one moment at which nothing was being committed."""
+        """Return the state that all changelogs hold, as of one moment at which nothing was being committed."""
+        return self._at_rest(self._cluster.stores(self._graph.app))
+
+    def _at_rest(self, stores: Collection[str]) -> StateSnapshot:
+        """Return the state of these operators as changelogs hold it: what was read before, where that is still so."""
         app = self._graph.app
-        if self._changelogs is not None and self._cluster.settled_checkpoints(app) == self._changelogs[0]:
-            return _Kept(self._changelogs[1])
         for _ in range(TRIES):
-            before = self._cluster.settled_checkpoints(app)
-            found = self._cluster.snapshot(app)
-            for store in self._cluster.stores(app):
-                found.tasks(store)
+            before, kept = self._cluster.settled_checkpoints(app), self._changelogs
+            if kept is None or kept[0] != before:
+                kept = before, self._cluster.settled_snapshot(app)
+            for store in stores:
+                kept[1].tasks(store)
+            # Whatever commits in between changes a checkpoint.
             if self._cluster.settled_checkpoints(app) == before:
-                self._changelogs = before, found
-                return _Kept(found)
+                self._changelogs = kept
+                return _Kept(kept[1])
         raise SamzaError(
             f"{app!r} commits so often that its changelogs can't be read as of one moment; write instead: run it with "
             "metrics=':9464' (--metrics), at an address that can be reached from here"
@@ -105,7 +109,7 @@ class FarStateQuery(StateQuery):
         try:
             return self._of_key(shape, key, data, said, at_least or {}, until_ms)
         except Unheard as unheard:
-            return self._instead(unheard, at_least, timeout_ms)
+            return self._instead(unheard, shape, at_least, timeout_ms)
 
     def pages(
         self, at_least: Mapping[str, int] | None, timeout_ms: Duration, shape: StateShape, start: object, end: object
@@ -124,7 +128,7 @@ class FarStateQuery(StateQuery):
         except Unheard as unheard:
             if begun:
                 raise _moved_error(self._graph.app, str(unheard)) from None
-            yield self._instead(unheard, at_least, timeout_ms)
+            yield self._instead(unheard, shape, at_least, timeout_ms)
             return
         if self._heard(anew=True).generation != model.generation:
             raise _moved_error(self._graph.app, "other containers have its tasks since")
@@ -134,7 +138,9 @@ class FarStateQuery(StateQuery):
             self.check_read(at_least, here)
             check_may_wait()
 
-    def _instead(self, why: Unheard, at_least: Mapping[str, int] | None, timeout_ms: Duration) -> StateSnapshot:
+    def _instead(
+        self, why: Unheard, shape: StateShape, at_least: Mapping[str, int] | None, timeout_ms: Duration
+    ) -> StateSnapshot:
         """Return what changelogs hold, and say so once."""
         if not self._told:
             self._told = True
@@ -142,7 +148,7 @@ class FarStateQuery(StateQuery):
                 "state of %s is read from its changelogs, all of an operator's at a time: %s", self._graph.app, why
             )
         self.wait_for(at_least, timeout_ms)
-        return self.held()
+        return self._at_rest([shape.operator])
 
     def _of_key(
         self, shape: StateShape, key: object, data: bytes, said: Said, at_least: Mapping[str, int], until_ms: float
