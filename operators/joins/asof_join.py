@@ -213,7 +213,7 @@ class AsofJoinOperator(OverRows):
     ) -> None:
         self.join = join
         super().__init__(store, keys, most_held)
-        self.meetings = Meetings(0, keys.decode)
+        self.meetings = Meetings(0, keys.kind_of)
         self._left = spec.how == "left"
         self._backward = spec.direction == "backward"
         before, after = spec.reach
@@ -252,7 +252,6 @@ class AsofJoinOperator(OverRows):
                 self._keep(self._rights.changing_at(key, at), (at, stamp, value, False), floor)
             else:
                 self._waiting.add(key, at, stamp, value)
-        self.meetings.note(batch, 0, 0)
         self.late = batch.take(late) if late else None
         if self.late is not None:
             self.late.values = [value for _, value in self.late.values]
@@ -266,7 +265,8 @@ class AsofJoinOperator(OverRows):
         assert out.keys is not None and out.timestamps is not None and out.stamps is not None
         assert most is None or most > 0, "a firing is of at least one row"
         waiting, rights = self._waiting, self._rights
-        done = joined = missed = 0
+        done = missed = 0
+        found: list[Key] = []
         past = rights.next_past()
         for due, key, (at, stamp, value, _) in waiting.each(self._reached):
             if due > past:
@@ -275,8 +275,10 @@ class AsofJoinOperator(OverRows):
                 past = rights.next_past()
             met = rights.met_by(key, at)
             done += 1
-            joined += 1
-            missed += met is MISSING
+            if met is MISSING:
+                missed += 1
+            else:
+                found.append(key)
             if met is not MISSING or self._left:
                 out.values.append(self.join(value, None if met is MISSING else met))
                 out.keys.append(key)
@@ -284,7 +286,7 @@ class AsofJoinOperator(OverRows):
                 out.stamps.append(stamp)
             if most is not None and done >= most:
                 break
-        self.meetings.count(joined - missed, missed)
+        self.meetings.count(len(found), missed, found)
         if waiting.due() > self._reached:
             left = waiting.drop_past(self._reached, None if most is None else max(most - done, 0))
             if left != 0:

@@ -12,6 +12,7 @@ from operators.core.base import (
     MOST_HELD,
     Batch,
     Form,
+    Key,
     Keys,
     OperatorContext,
     Serde,
@@ -108,7 +109,7 @@ class TemporalJoinOperator(OverRows):
     ) -> None:
         self.join = join
         super().__init__(store, keys, most_held)
-        self.meetings = Meetings(0, keys.decode)
+        self.meetings = Meetings(0, keys.kind_of)
         self._left = spec.how == "left"
         self._retention = spec.table.retention_ms
         self._waiting = WaitingRows(store, keys, b"s", WIDTH_MS)
@@ -138,7 +139,6 @@ class TemporalJoinOperator(OverRows):
                 self._versions.add(key, at, value)
             else:
                 self._waiting.add(key, at, stamp, value)
-        self.meetings.note(batch, 0, 0)
         self.late = batch.take(late) if late else None
         if self.late is not None:
             self.late.values = [value for _, value in self.late.values]
@@ -152,6 +152,7 @@ class TemporalJoinOperator(OverRows):
         assert out.keys is not None and out.timestamps is not None and out.stamps is not None
         assert most is None or most > 0, "a firing is of at least one row"
         done = joined = missed = 0
+        met: list[Key] = []
         versions, join, first_end = self._versions, self.join, self._versions.first_end()
         for _, key, (at, stamp, value, _) in self._waiting.each(self._reached):
             if at >= first_end:
@@ -160,7 +161,10 @@ class TemporalJoinOperator(OverRows):
                 first_end = versions.first_end()
             row = versions.as_of(key, at)
             joined += 1
-            missed += row is None
+            if row is None:
+                missed += 1
+            else:
+                met.append(key)
             if row is not None or self._left:
                 out.values.append(join(value, row))
                 out.keys.append(key)
@@ -169,7 +173,7 @@ class TemporalJoinOperator(OverRows):
             if most is not None and joined + done >= most:
                 break
         done += joined
-        self.meetings.count(joined - missed, missed)
+        self.meetings.count(len(met), missed, met)
         if self._waiting.due() > self._reached:
             left = self._waiting.drop_past(self._reached, None if most is None else max(most - done, 0))
             if left != 0:

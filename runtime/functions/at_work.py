@@ -24,6 +24,12 @@ def tells(operator: Callable[[Variables], str | None]) -> Callable[[F], F]:
     return noted
 
 
+def told_by(frame: FrameType) -> str | None:
+    """Return the operator that one frame of ours is at work for, where it knows that."""
+    tell = _TELLERS.get(frame.f_code)
+    return tell(frame.f_locals) if tell is not None else None
+
+
 def operator_at(frame: FrameType | None, owners: Callable[[str], Sequence[str]]) -> str | None:
     """Return the operator that the innermost frame which knows one is at work for.
 

@@ -11,9 +11,10 @@ from types import FrameType
 from typing import Any
 
 from planner.codegen.fusion import FUSED, row_in
-from runtime.functions.at_work import operator_at
+from runtime.functions.at_work import operator_at, told_by
 from runtime.functions.first_call import checked_once
 from runtime.model.errors import OperatorFailure
+from runtime.stage.chain import Chain
 
 
 class Workers(Executor):
@@ -102,6 +103,22 @@ def _call_of(frame: FrameType | None, lines: Mapping[str, tuple[str, ...]]) -> t
 def _none(file: str) -> tuple[str, ...]:
     # Fused source was looked for on the way here.
     return ()
+
+
+def operator_raising(error: BaseException, lines: Mapping[str, tuple[str, ...]]) -> str:
+    """Return the operator whose function has raised something, as its traceback tells; "" where it is nobody's."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        frame, owners = trace.tb_frame, lines.get(trace.tb_frame.f_code.co_filename, ())
+        # The innermost counts: one line of fused source may call another.
+        if 0 < trace.tb_lineno <= len(owners):
+            found = owners[trace.tb_lineno - 1] or found
+        elif frame.f_code is Chain.explore.__code__:
+            found = frame.f_locals["entry"]
+        else:
+            found = told_by(frame) or found
+        trace = trace.tb_next
+    return found
 
 
 def _same(call: tuple[Any, Any], seen: tuple[Any, Any] | None) -> bool:
