@@ -216,9 +216,20 @@ class SinkCall(Spec):
 
 
 def admits_none(serde: Serde) -> bool:
-    """Whether the declared type of values has None among its alternatives."""
-    declared = getattr(serde, "type", None)
-    return get_origin(declared) in (Union, UnionType) and type(None) in get_args(declared)
+    """Whether the declared type of values, or their message, has None among its alternatives."""
+    declared = (getattr(serde, name, None) for name in ("type", "message"))
+    return any(get_origin(one) in (Union, UnionType) and type(None) in get_args(one) for one in declared)
+
+
+def without_none(declared: Any) -> Any:
+    """Return a type without None among its alternatives.
+
+    >>> without_none(int | None), without_none(str)
+    (<class 'int'>, <class 'str'>)
+    """
+    if get_origin(declared) not in (Union, UnionType):
+        return declared
+    return Union[tuple(one for one in get_args(declared) if one is not type(None))]  # noqa: UP007
 
 
 class Headed(NamedTuple):

@@ -27,7 +27,7 @@ DEPLOY = ROOT / "deploy"
 KUBERNETES, SYSTEMD = DEPLOY / "kubernetes", DEPLOY / "systemd"
 AFTER_DRAIN_MS = 15_000
 """What the commit and the end may take after the drain, before anybody kills."""
-UNITS = sorted(SYSTEMD.iterdir())
+UNITS = sorted(file for file in SYSTEMD.iterdir() if file.suffix != ".conf")
 PORT = 9464
 
 
@@ -180,6 +180,44 @@ def test_a_unit_runs_a_command_that_there_is(file, tmp_path):
         ran = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True, timeout=60)
         wrong = [line for line in ran.stderr.splitlines() if file.stem.partition("@")[0] in line]
         assert [line for line in wrong if "is not executable" not in line] == []
+
+
+def test_the_user_of_the_units_is_made_by_what_lies_beside_them(tmp_path):
+    lines = [line for line in (SYSTEMD / "sysusers.conf").read_text().splitlines() if line and line[0] != "#"]
+    ((kind, name, *_),) = map(shlex.split, lines)
+    assert kind == "u"
+    services = [unit(file)["Service"] for file in UNITS if file.suffix == ".service"]
+    assert {one["User"] for one in services} == {one["Group"] for one in services} == {name}
+    (kept,) = [line.split() for line in (SYSTEMD / "tmpfiles.conf").read_text().splitlines() if line[0] != "#"]
+    assert kept[:2] == ["d", "/var/backups/samza-dsl"] and kept[3:5] == [name, name]
+    if shutil.which("systemd-sysusers") is not None:
+        (tmp_path / "etc").mkdir()
+        how = ["systemd-sysusers", f"--root={tmp_path}", SYSTEMD / "sysusers.conf"]
+        ran = subprocess.run(how, capture_output=True, text=True, timeout=60)
+        assert ran.returncode == 0, ran.stderr
+        assert f"{name}:" in (tmp_path / "etc/passwd").read_text()
+
+
+def test_prometheus_scrapes_what_is_deployed():
+    (said,) = documents(DEPLOY / "prometheus" / "prometheus.yml")
+    jobs = {one["job_name"]: one for one in said["scrape_configs"]}
+    assert all((DEPLOY / "prometheus" / name).is_file() for name in said["rule_files"])
+    (targets,) = jobs["samza-dsl"]["static_configs"]
+    assert [one.rpartition(":")[2] for one in targets["targets"]] == [str(PORT)]
+    # In Kubernetes by the port's name, of all pods with the label that the manifests have.
+    rules = jobs["samza-dsl-pods"]["relabel_configs"]
+    kept = {tuple(one["source_labels"]): one["regex"] for one in rules if one["action"] == "keep"}
+    (container,) = stateful_set()["template"]["spec"]["containers"]
+    (port,) = container["ports"]
+    assert kept["__meta_kubernetes_pod_container_port_name",] == port["name"] and port["containerPort"] == PORT
+    labels = stateful_set()["template"]["metadata"]["labels"]
+    assert kept["__meta_kubernetes_pod_label_app_kubernetes_io_part_of",] == labels["app.kubernetes.io/part-of"]
+    (monitor,) = documents(KUBERNETES / "podmonitor.yaml")
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] == port["name"] and endpoint.get("path", "/metrics") == "/metrics"
+    for name in ("metrics_path", "path"):
+        assert all(job.get(name, "/metrics") == "/metrics" for job in jobs.values())
 
 
 def test_a_unit_has_time_to_end_and_is_not_started_again_for_a_mistake():

@@ -201,6 +201,8 @@ TAKEN = {
     ),
     "QueriedState.map timeout_ms": waited(lambda q, at, one: q.state("kept").map(1, "m", at_least=at, timeout_ms=one)),
     "QueriedState.range timeout_ms": waited(lambda q, at, one: [*q.state("most").range(at_least=at, timeout_ms=one)]),
+    "StateQuery.looked timeout_ms": waited(lambda q, at, one: q.looked(at, one, q.state("most").shape, 1)),
+    "StateQuery.pages timeout_ms": waited(lambda q, at, one: [*q.pages(at, one, q.state("most").shape, None, None)]),
     "StateQuery.wait_for timeout_ms": waited(lambda query, at, one: query.wait_for(at, one)),
     "StateQuery.waits timeout_ms": waited(lambda query, at, one: [*query.waits(at, one)]),
     "Spark interval_ms": lambda one: Spark(checkpoint="kept", interval_ms=one),

@@ -56,8 +56,8 @@ class WithMetrics(Shape):
             if not is_served:
                 return _cpu_seconds(workload.ours)
             # The server is there before a run is, and from one to the next.
-            with served(Metrics(address=f":{port}"), self.description.name) as watch:
-                watched = partial(run_blocking, watch=watch)
+            with served(Metrics(address=f":{port}"), self.description.name) as found:
+                watched = partial(run_blocking, watch=found.watch)
                 with patch.object(self.module, "run_blocking", watched):
                     return _cpu_seconds(workload.ours)
 

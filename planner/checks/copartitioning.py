@@ -97,9 +97,10 @@ def check_table_meets(graph: Graph, join: TableJoin, sizes: Mapping[str, int], m
 
 
 def meetings(graph: Graph) -> Iterator[tuple[Spec, frozenset[str], bool]]:
-    """Yield operators at which equal keys of several streams meet, those that are inputs, and whether others are not.
+    """Yield operators at which equal keys meet, of which inputs, and whether there are other streams than inputs.
 
-    Those that are not are written between stages, each key where Kafka's hash says.
+    Where it is one input alone, its own equal keys have to lie together. Other streams are written between stages, each
+    key where Kafka's hash says.
     """
     for id, spec in graph.specs.items():
         join = graph.of(TableJoin).get(id)
@@ -110,7 +111,7 @@ def meetings(graph: Graph) -> Iterator[tuple[Spec, frozenset[str], bool]]:
         origins = {graph.keyed_by(streams[0]) or ""} if tables else entries_of(graph, id)
         found = [*tables, *(graph.specs[one] for one in sorted(origins - {""}))]
         inputs = frozenset(one.subject for one in found if one.source and graph.inputs[one.op_id or ""].key is not None)
-        if len(found) > 1 and inputs:
+        if inputs:
             yield spec, inputs, any(one.repartitions for one in found)
 
 

@@ -17,7 +17,7 @@ from runtime.model.checkpoint import SHARED, Checkpoint, Position
 from runtime.model.clock import Clock
 from runtime.model.errors import SerdeError
 from runtime.model.garbage import resting_for
-from runtime.model.metrics import Durations
+from runtime.model.metrics import LISTENER, Durations
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment, RememberingEnvironment
 from runtime.ports.sink import PartitionedSink, Sink
@@ -65,6 +65,7 @@ class Committer:
         """By output, how long after their own time messages are committed."""
         self.append_to_commit: dict[str, Durations] = {}
         """By stream that is read, how long after they were appended the effects of records are committed."""
+        self._listener = LISTENER.get()
         self._bindings = bindings
         self._clock = clock
         self._positions = positions
@@ -300,12 +301,16 @@ class Committer:
         between = {stream for lane in task.lanes for stream in lane.writes}
         for (stream, _), batch in task.outputs.pending.items():
             if batch.timestamps and stream not in between:
-                durations = self.event_to_output.setdefault(stream, Durations("event_to_output", stream))
+                durations = self.event_to_output.setdefault(
+                    stream, Durations("event_to_output", stream, self._listener)
+                )
                 durations.add_since(batch.timestamps, now_ms)
         for reader in task.readers:
             stream = reader.origin.stream
             for appended_ms, rows in reader.appended:
-                durations = self.append_to_commit.setdefault(stream, Durations("append_to_commit", stream))
+                durations = self.append_to_commit.setdefault(
+                    stream, Durations("append_to_commit", stream, self._listener)
+                )
                 durations.add(now_ms - appended_ms, rows)
             reader.appended.clear()
 

@@ -50,7 +50,10 @@ class CrewNumbers:
         """Keep the numbers of a container that is gone, while others go on with its tasks where it `leaves`."""
         told = self._heard(slot, gone)
         # It has no task any more, and its silence means nothing.
-        left = tuple(msgspec.structs.replace(one, tasks=(), settled=False, silent_ms=0.0) for one in told.containers)
+        left = tuple(
+            msgspec.structs.replace(one, tasks=(), settled=False, restoring=(), silent_ms=0.0)
+            for one in told.containers
+        )
         told = msgspec.structs.replace(told, containers=left)
         self._former.append(told if gone.ended and not leaves else what_adds_up(told))
 

@@ -51,6 +51,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     beside: str = ""
     environment: KafkaCluster | None = None
     host_id: str | None = None
+    state_address: str = ""
     opentelemetry: bool = False
 
 

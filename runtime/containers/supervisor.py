@@ -179,6 +179,7 @@ class Containers:
             beside=crew.beside,
             environment=self._shared,
             host_id=settings.host_id,
+            state_address=settings.state_address,
             opentelemetry=crew.opentelemetry,
         )
 
@@ -281,8 +282,7 @@ class Containers:
 
         async def others() -> dict[int, str]:
             model = await asyncio.to_thread(self._environment.job_model, self._graph.app)
-            hosts = dict(zip(model.containers, model.hosts, strict=False))
-            return {task: f"{name} on {hosts[name]}" for task, name in enumerate(model.tasks) if name in hosts}
+            return {task: where for task, name in enumerate(model.tasks) if (where := model.whereabouts(name))}
 
         def asked(slot: int) -> Asked:
             return self._containers[slot].state_answer

@@ -29,6 +29,7 @@ from runtime.containers.protocol import (
     Stop,
     ToldState,
 )
+from runtime.functions.calls import Tracing
 from runtime.functions.user_functions import Around
 from runtime.job.pipeline import Pipeline
 from runtime.model.assignment import Placement, sticky
@@ -55,6 +56,7 @@ async def serve(
     around: tuple[Around, ...],
     tell: Tell,
     placement: Placement = sticky,
+    hearing: Tracing | None = None,
 ) -> int:
     """Run a share of an application until the other process says stop, or is gone; return the exit code."""
     line, graph = await Connection.over(connection), beside(graph, start.beside)
@@ -65,7 +67,9 @@ async def serve(
             share=start.share,
             environment=start.environment,
             host_id=start.host_id,
+            state_address=start.state_address,
             placement=placement,
+            hearing=hearing,
         )
         run = Run(pipeline, start.data, settings)
         try:

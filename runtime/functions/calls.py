@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextvars import Context, copy_context
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from itertools import chain, repeat
 from math import inf
 from operator import length_hint
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from operators.core.base import NO_HEADERS, Batch, Headers
 from operators.core.policies import Policy, Retry
 from operators.core.wording import shown, words_of
 from runtime.functions.answers import Answers, Question
+from runtime.functions.at_work import tells
 from runtime.functions.failures import Failure
 from runtime.functions.user_lines import OPERATOR
 from runtime.model.clock import clock_of, sleep_ms
 from runtime.model.errors import ExitAsked
-from runtime.model.metrics import Durations
+from runtime.model.metrics import LISTENER, DurationListener, Durations
 
 TIMED = 16
 """One of so many calls that were asked for together is timed, and stands for all of these: each would cost 2 %."""
@@ -110,6 +112,29 @@ class Worker:
         self.given_up = False
 
 
+AROUND: ContextVar[AroundCall | None] = ContextVar("AROUND", default=None)
+"""Makes the calls of a run that is made in this context, for who traces them."""
+
+
+class Tracing(NamedTuple):
+    """The ears of who traces one run: what hears of its durations, and what makes its calls."""
+
+    listener: DurationListener
+    around: AroundCall
+
+
+@contextmanager
+def heard_by(hearing: Tracing | None) -> Iterator[None]:
+    """Let what is made during a block be heard of, and nothing else; by nobody where it is None."""
+    found = Tracing(*hearing) if hearing is not None else (None, None)
+    listener, around = LISTENER.set(found[0]), AROUND.set(found[1])
+    try:
+        yield
+    finally:
+        AROUND.reset(around)
+        LISTENER.reset(listener)
+
+
 class Calls:
     """Starts calls in the order in which they are submitted, at most `max_in_flight` at once, each by a worker.
 
@@ -125,9 +150,6 @@ class Calls:
     call the end is told once, as a result or as a failure; while any worker is hired, a timer is set.
     """
 
-    around: ClassVar[AroundCall | None] = None
-    """Makes all calls of this process, for who traces them."""
-
     def __init__(
         self,
         operator: str,
@@ -139,7 +161,7 @@ class Calls:
         on_ended: Callable[[Asked, int], None] | None = None,
     ) -> None:
         self._operator = operator
-        self._function, self._around = function, Calls.around
+        self._function, self._around = function, AROUND.get()
         self._max_in_flight = max_in_flight
         self._timeout_ms = timeout_ms
         self._policy = policy
@@ -265,6 +287,7 @@ class Calls:
     def _has_more(self) -> bool:
         return bool(self._again or self._waiting or length_hint(self._starting.rows))
 
+    @tells(lambda known: known["self"]._operator)
     async def _work(self, worker: Worker, first: Call | None, delay_ms: float) -> None:
         function, ended, clock = self._function, self._on_ended, clock_of(asyncio.get_running_loop())
         answers = self.answers

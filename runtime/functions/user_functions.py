@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import Context, Spec
 from operators.core.wording import words_of
 from runtime.functions.failures import open_error
+from runtime.functions.user_lines import OPERATOR, TASK
 from runtime.model.errors import SamzaError
 
 T = TypeVar("T")
@@ -28,7 +30,7 @@ class Functions:
         self.contexts: dict[str, Context] = {}
         self.by_operator: dict[str, dict[str, Any]] = {}
         self._made: list[tuple[Callable[..., object], Spec, Context]] = []
-        self._opened: list[object] = []
+        self._opened: list[tuple[object, Context]] = []
         for spec in specs:
             assert spec.op_id is not None
             self.contexts[spec.op_id] = Context(app, spec.op_id, task, data=data)
@@ -41,20 +43,22 @@ class Functions:
         for thing, spec, context in self._made:
             if hasattr(thing, "open"):
                 try:
-                    await _done(thing.open(context))
+                    with _at(context):
+                        await _done(thing.open(context))
                 except Exception as error:
                     raise open_error(spec, inspect.unwrap(thing), error) from error
-            self._opened.append(thing)
+            self._opened.append((thing, context))
 
     async def close(self) -> None:
         """Close what was opened, the last first, all of it even when some fail; raises the first failure."""
         failures: list[BaseException] = []
         # Taken out before it is closed: a second close, as after a failure, must not close it twice.
         while self._opened:
-            thing = self._opened.pop()
+            thing, context = self._opened.pop()
             try:
                 if hasattr(thing, "close"):
-                    await _done(thing.close())
+                    with _at(context):
+                        await _done(thing.close())
             except (Exception, asyncio.CancelledError) as error:
                 failures.append(error)
         if failures:
@@ -98,6 +102,27 @@ async def close_all(all_functions: Sequence[Functions]) -> list[BaseException]:
         except (Exception, asyncio.CancelledError) as error:
             failures.append(error)
     return failures
+
+
+class _Opening(NamedTuple):
+    """A task whose objects are opened or closed, as lines of the log know it."""
+
+    number: int
+
+    def owners(self, file: str) -> Sequence[str]:
+        """Return nothing: no fused source is at work."""
+        return ()
+
+
+@contextmanager
+def _at(context: Context) -> Iterator[None]:
+    """Let lines of the log say whose object is opened, or closed."""
+    task, operator = TASK.set(_Opening(context.task)), OPERATOR.set(context.operator)
+    try:
+        yield
+    finally:
+        OPERATOR.reset(operator)
+        TASK.reset(task)
 
 
 async def _done(result: object) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import sysconfig
 import traceback
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Protocol
 
 from operators.core.sites import OURS
+from runtime.functions.at_work import operator_at
 from runtime.model.errors import Elsewhere
 
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
@@ -17,10 +19,12 @@ STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 class AtWork(Protocol):
     """A task at work in this context."""
 
-    number: int
+    @property
+    def number(self) -> int:
+        """The task's number."""
 
-    def operator_at(self, file: str, line: int) -> str | None:
-        """Return the operator that a line of fused source belongs to."""
+    def owners(self, file: str) -> Sequence[str]:
+        """Return the operator of each line of a file of fused source, "" for a line of none."""
 
 
 TASK: ContextVar[AtWork | None] = ContextVar("TASK", default=None)
@@ -34,16 +38,13 @@ def place_now() -> tuple[int | None, str | None]:
     It looks at the frames, so that nobody need take note of the operator for each message.
     """
     task, operator = TASK.get(), OPERATOR.get()
-    if task is None or operator is not None:
-        return (None if task is None else task.number), operator
-    frame = sys._getframe(1)
-    while frame is not None:
-        found = task.operator_at(frame.f_code.co_filename, frame.f_lineno)
-        if found is not None:
-            # The innermost counts: one line of fused source may call another.
-            return task.number, found
-        frame = frame.f_back  # type: ignore[assignment]
-    return task.number, None
+    if operator is None:
+        operator = operator_at(sys._getframe(1), _no_lines if task is None else task.owners)
+    return None if task is None else task.number, operator
+
+
+def _no_lines(file: str) -> Sequence[str]:
+    return ()
 
 
 def user_lines(error: BaseException) -> list[str]:

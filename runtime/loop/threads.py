@@ -7,15 +7,14 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from planner.codegen.fusion import FUSED, row_in
+from runtime.functions.at_work import operator_at, told_by
 from runtime.functions.first_call import checked_once
 from runtime.model.errors import OperatorFailure
-from runtime.reading.reader import Reader
 from runtime.stage.chain import Chain
-from runtime.stage.timer import Timer
 
 
 class Workers(Executor):
@@ -52,16 +51,6 @@ class Workers(Executor):
                 # SystemExit in a user's function as well: the future must end, and the loop raises it.
                 except BaseException as error:
                     future.set_exception(error)
-
-
-TELLERS: dict[CodeType, Callable[[Mapping[str, Any]], str]] = {
-    Chain.apply.__code__: lambda known: known["self"].first_operator[known["exit"]],
-    Chain.call_sink.__code__: lambda known: known["id"],
-    Chain.fire.__code__: lambda known: known["id"],
-    Reader.take.__code__: lambda known: known["self"].entry,
-    Timer.call.__code__: lambda known: known["self"].operator,
-}
-"""The functions of ours that know, while they run, which operator they are at."""
 
 
 class Watch:
@@ -106,32 +95,28 @@ def _call_of(frame: FrameType | None, lines: Mapping[str, tuple[str, ...]]) -> t
             frame = frame.f_back
             continue
         if module.partition(".")[0] in ("runtime", "operators"):
-            return ((below, None), _operator_at(frame)) if below is not None else (None, "")
+            return ((below, None), operator_at(frame, _none) or "") if below is not None else (None, "")
         below, frame = frame, frame.f_back
     return None, ""
 
 
-def _operator_at(frame: FrameType | None) -> str:
-    """Return the operator at which a thread is, as the nearest of our frames that knows it says."""
-    while frame is not None:
-        if (tell := TELLERS.get(frame.f_code)) is not None:
-            return tell(frame.f_locals)
-        frame = frame.f_back
-    return ""
+def _none(file: str) -> tuple[str, ...]:
+    # Fused source was looked for on the way here.
+    return ()
 
 
 def operator_raising(error: BaseException, lines: Mapping[str, tuple[str, ...]]) -> str:
     """Return the operator whose function has raised something, as its traceback tells; "" where it is nobody's."""
     found, trace = "", error.__traceback__
-    tellers: dict[CodeType, Callable[[Mapping[str, Any]], str]]
-    tellers = {**TELLERS, Chain.explore.__code__: lambda known: known["entry"]}
     while trace is not None:
         frame, owners = trace.tb_frame, lines.get(trace.tb_frame.f_code.co_filename, ())
         # The innermost counts: one line of fused source may call another.
         if 0 < trace.tb_lineno <= len(owners):
             found = owners[trace.tb_lineno - 1] or found
-        elif (tell := tellers.get(frame.f_code)) is not None:
-            found = tell(frame.f_locals) or found
+        elif frame.f_code is Chain.explore.__code__:
+            found = frame.f_locals["entry"]
+        else:
+            found = told_by(frame) or found
         trace = trace.tb_next
     return found
 

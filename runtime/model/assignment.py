@@ -14,8 +14,9 @@ from runtime.model.errors import SamzaError
 class JobModel(msgspec.Struct, frozen=True, array_like=True):
     """The job model of one run of an application: the containers that are alive, and for each task its container.
 
-    Each change of it has a `generation` of its own, larger than all before. `hosts` has the containers' hosts, and
-    `standbys` for each task the containers that keep a copy of its state.
+    Each change of it has a `generation` of its own, larger than all before. `hosts` has the containers' hosts,
+    `standbys` for each task the containers that keep a copy of its state, and `addresses` where each container's state
+    is asked for: "" where nowhere, and with the machine behind it where only this machine can ask there.
     """
 
     run: int = 0
@@ -24,10 +25,23 @@ class JobModel(msgspec.Struct, frozen=True, array_like=True):
     tasks: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     standbys: tuple[tuple[str, ...], ...] = ()
+    addresses: tuple[str, ...] = ()
 
     def of(self, container: str) -> frozenset[int]:
         """Return the tasks of a container."""
         return frozenset(task for task, runs_it in enumerate(self.tasks) if runs_it == container)
+
+    def whereabouts(self, container: str) -> str:
+        """Return in words where a container is, "" for one that is not known to live.
+
+        >>> JobModel(containers=("a.0",), hosts=("north",), addresses=("10.0.0.1:9464",)).whereabouts("a.0")
+        'a.0 on north at 10.0.0.1:9464'
+        """
+        if container not in self.containers:
+            return ""
+        at = self.containers.index(container)
+        host, address = ([*said, ""][at] if at < len(said) else "" for said in (self.hosts, self.addresses))
+        return container + (f" on {host}" if host else "") + (f" at {address.partition(' ')[0]}" if address else "")
 
     def kept_by(self, container: str) -> frozenset[int]:
         """Return the tasks of others of whose state a container keeps a copy."""

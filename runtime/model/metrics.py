@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -21,6 +22,9 @@ Timed = Literal["step", "firing", "call", "commit", "drain", "event_to_output", 
 """What durations are of: see `HistogramMetrics`."""
 DurationListener = Callable[[Timed, str, float, Sequence[Batch]], None]
 """Takes in what a duration is of, of which operator or stream, the duration in ms, and the messages it was spent on."""
+
+LISTENER: ContextVar[DurationListener | None] = ContextVar("LISTENER", default=None)
+"""Hears of the durations of a run that is made in this context, as each is counted; who reads the counts needs none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +62,11 @@ class Durations:
     (3, 13.0)
     """
 
-    __slots__ = ("counts", "of", "sum_ms", "what")
+    __slots__ = ("counts", "listener", "of", "sum_ms", "what")
 
-    listener: ClassVar[DurationListener | None] = None
-    """Hears of every duration in this process, as it is counted; one who reads the counts later needs none."""
-
-    def __init__(self, what: Timed, of: str = "") -> None:
+    def __init__(self, what: Timed, of: str = "", listener: DurationListener | None = None) -> None:
         self.what, self.of = what, of
+        self.listener = listener or LISTENER.get()
         self.counts = [0] * (len(BOUNDS_MS) + 1)
         self.sum_ms = 0.0
 
@@ -77,14 +79,14 @@ class Durations:
         ms = max(ms, 0.0)
         self.counts[bisect_left(BOUNDS_MS, ms)] += number
         self.sum_ms += ms * number
-        if Durations.listener is not None:
-            Durations.listener(self.what, self.of, ms, held)
+        if self.listener is not None:
+            self.listener(self.what, self.of, ms, held)
 
     def add_since(self, began_ms: Sequence[int | None], now_ms: int) -> None:
         """Count how long ago the times of a batch are, by rows that lie equally far from each other."""
         step = -(-len(began_ms) // MOST_SAMPLED) or 1
         *sampled, last = began_ms[::step] or (None,)
-        if Durations.listener is None:
+        if self.listener is None:
             # Written out: to call `add` for each would be most of what it costs.
             counts, bounds, at = self.counts, BOUNDS_MS, bisect_left
             for began in sampled:
@@ -280,13 +282,23 @@ class StoreMetrics(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
+class RestoreMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """One operator's state in one task that is being brought back: so many `records` of its changelog, at most."""
+
+    store: str
+    task: str
+    restored: int
+    records: int
+
+
 class ContainerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """One container: the tasks that it has, its commits, and its durations.
 
     `rebalances` counts the times at which tasks came or went, and `restored` the records of changelogs from which state
-    was brought back. It is `settled` while it has all tasks that it shall have. It said all this `silent_ms` ago. Of
-    those in its place before it, `deaths` have ended before their time, the last one as `died` says. By operator,
-    `busy_ms` is the time that samples have found it at work, taken while somebody looks again and again.
+    was brought back; `restoring` has what is on its way. It is `settled` while it has all tasks that it shall have. It
+    said all this `silent_ms` ago. Of those in its place before it, `deaths` have ended before their time, the last one
+    as `died` says. By operator, `busy_ms` is the time that samples have found it at work, taken while somebody looks
+    again and again.
     """
 
     container: str
@@ -297,11 +309,27 @@ class ContainerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     since_commit_ms: float | None = None
     rebalances: int = 0
     restored: int = 0
+    restoring: tuple[RestoreMetrics, ...] = ()
     silent_ms: float = 0.0
     deaths: int = 0
     died: str = ""
     busy_ms: dict[str, float] = {}
     histograms: tuple[HistogramMetrics, ...] = ()
+
+
+def restores_told(container: ContainerMetrics) -> Iterator[str]:
+    """Yield in words how far the state is that a container brings back.
+
+    >>> one = RestoreMetrics(store="total", task="3", restored=450, records=1_000)
+    >>> [*restores_told(ContainerMetrics(container="0", restoring=(one,)))]
+    ["container 0 brings the state of 'total' in task 3 back: 450 of 1,000 records, 45 %"]
+    """
+    for one in container.restoring:
+        share = 100 * one.restored // max(one.records, 1)
+        yield (
+            f"container {container.container} brings the state of {one.store!r} in task {one.task} back: "
+            f"{one.restored:,} of {one.records:,} records, {share} %"
+        )
 
 
 class ChangeMetrics(msgspec.Struct, frozen=True, kw_only=True):

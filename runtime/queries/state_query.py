@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from itertools import islice
 from types import TracebackType
@@ -67,8 +67,7 @@ class QueriedState:
         commits that have processed what lies before and all that came of it; raises SamzaError where none come within
         `timeout_ms`, and where to wait would hold up an event loop, and PlanError for a stream that is not read.
         """
-        self._query.wait_for(at_least, timeout_ms)
-        snapshot = self._query.held()
+        snapshot = self._query.looked(at_least, timeout_ms, self.shape, key)
         try:
             return self.in_snapshot(snapshot, key, default)
         finally:
@@ -115,9 +114,9 @@ class QueriedState:
         looked at. While it goes on, pages of the log stay that could be used again. Raises TypeError where keys can't
         be compared, and SamzaError as `get` does.
         """
-        self._query.wait_for(at_least, timeout_ms)
-        with self._query.snapshot() as snapshot:
-            yield from filter(None, self.scanned(snapshot, start, end))
+        with closing(self._query.pages(at_least, timeout_ms, self.shape, start, end)) as pages:
+            for snapshot in pages:
+                yield from filter(None, self.scanned(snapshot, start, end))
 
     def list(
         self, key: object, name: str, *, at_least: Mapping[str, int] | None = None, timeout_ms: Duration = PATIENCE_MS
@@ -143,8 +142,7 @@ class QueriedState:
         ([1, 3], {1: 1, 3: 9})
         """
         self._check_collections(name)
-        self._query.wait_for(at_least, timeout_ms)
-        with self._query.snapshot() as snapshot:
+        with closing(self._query.looked(at_least, timeout_ms, self.shape, key, ("list", name))) as snapshot:
             return self.collected(snapshot, key, name, self.shape.listed)
 
     def map(
@@ -152,8 +150,7 @@ class QueriedState:
     ) -> dict[Any, Any]:
         """Return the map that `context.map(name)` is for a key, as of the newest commit, or {}; else as `list` does."""
         self._check_collections(name)
-        self._query.wait_for(at_least, timeout_ms)
-        with self._query.snapshot() as snapshot:
+        with closing(self._query.looked(at_least, timeout_ms, self.shape, key, ("map", name))) as snapshot:
             return dict(self.collected(snapshot, key, name, self.shape.mapped))
 
     def collected(
@@ -241,19 +238,35 @@ class StateQuery:
         with self._opened() as environment:
             return environment.snapshot_here(self._graph.app)
 
+    def looked(
+        self,
+        at_least: Mapping[str, int] | None,
+        timeout_ms: Duration,
+        shape: StateShape,
+        key: object,
+        of: tuple[str, str] | None = None,
+    ) -> StateSnapshot:
+        """Return state that has what is committed of one key, or `of` its list or map, which the caller closes.
+
+        Here it is all state; elsewhere no more is fetched than that. Waits, and raises, as `wait_for` and `held` do.
+        """
+        self.wait_for(at_least, timeout_ms)
+        return self.held()
+
+    def pages(
+        self, at_least: Mapping[str, int] | None, timeout_ms: Duration, shape: StateShape, start: object, end: object
+    ) -> Generator[StateSnapshot]:
+        """Yield states that together have the range, each as long as nobody asks for the next; else as `looked`."""
+        self.wait_for(at_least, timeout_ms)
+        with self.snapshot() as snapshot:
+            yield snapshot
+
     def wait_for(self, at_least: Mapping[str, int] | None, timeout_ms: Duration) -> None:
         """Wait for the commit that has processed these streams up to an offset; raises SamzaError where none comes."""
         if not at_least:  # as most often: it is a part of each read
             return
         for _ in self.waits(at_least, timeout_ms, here):
-            from asyncio import get_running_loop
-
-            with suppress(RuntimeError):
-                get_running_loop()
-                raise SamzaError(
-                    "at_least= waits for a commit, and would hold up the event loop of this thread; write instead: "
-                    "await asyncio.to_thread(state.get, key, at_least=...)"
-                )
+            check_may_wait()
             # The doorbell tells of what was appended, and a commit may have appended nothing.
             self._clock.pause_ms(LOOK_MS)
 
@@ -267,8 +280,8 @@ class StateQuery:
         if not at_least:
             return
         wanted = {_place_of(said): offset for said, offset in at_least.items()}
+        self.check_read(at_least, asked)
         between = _between(self._graph)
-        self._check_read((stream for stream, _ in wanted), between, asked)
         with self._opened() as environment:
             patience_ms = whole_ms(timeout_ms)
             until_ms = monotonic_ms() + patience_ms
@@ -278,10 +291,10 @@ class StateQuery:
             for _ in existing:
                 yield from self._waits(environment, until_ms, patience_ms, _ends(environment, existing))
 
-    def _check_read(self, streams: Iterable[str], between: Collection[str], asked: Callable[[], Site | None]) -> None:
-        """Refuse a stream whose offsets no commit will ever tell of."""
-        read = self._graph.inputs.values()
-        for stream in streams:
+    def check_read(self, at_least: Iterable[str], asked: Callable[[], Site | None]) -> None:
+        """Refuse a stream whose offsets no commit will ever tell of; raises PlanError."""
+        read, between = self._graph.inputs.values(), _between(self._graph)
+        for stream, _ in map(_place_of, at_least):
             if not any(one.matches(stream) for one in read) and stream not in between:
                 known = ", ".join(sorted(one.stream for one in read))
                 raise refuse(asked(), f"at_least: {self._graph.app!r} does not read {stream!r}", f"one of {known}")
@@ -311,6 +324,18 @@ class StateQuery:
                 place = one.stream, one.partition
                 found[place] = min(one.offset, found.get(place, one.offset))
         return [(place, found.get(place, 0)) for place, offset in wanted.items() if found.get(place, 0) < offset]
+
+
+def check_may_wait() -> None:
+    """Refuse to wait in the thread of an event loop; raises SamzaError."""
+    from asyncio import get_running_loop
+
+    with suppress(RuntimeError):
+        get_running_loop()
+        raise SamzaError(
+            "at_least= waits for a commit, and would hold up the event loop of this thread; write instead: "
+            "await asyncio.to_thread(state.get, key, at_least=...)"
+        )
 
 
 def queryable(environment: Environment, app: str) -> QueryableEnvironment:

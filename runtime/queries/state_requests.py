@@ -23,7 +23,8 @@ from runtime.model.errors import SamzaError
 from runtime.ports.environment import QueryableEnvironment
 from runtime.ports.state import StateSnapshot
 from runtime.queries.state_query import LOOK_MS, PATIENCE_MS, NotReached, QueriedState, StateQuery
-from runtime.queries.state_shape import StateShape, shapes_of
+from runtime.queries.state_shape import KeyBounds, StateShape, shapes_of
+from runtime.queries.stored_entries import STORED, RecordingSnapshot, bytes_said, stored_json
 
 MOST_PATIENCE_MS = 8_000.0
 """The longest that a request may wait for a commit: a connection is held for no longer than 10 s."""
@@ -33,7 +34,7 @@ LOOKED_AT, LOOK_FOR_MS = 20_000, 500.0
 """The entries, and the time, after which a page ends though it is not full: keys outside of the range are looked at."""
 HELD_MS, MOST_HELD = 30_000.0, 16
 """The time for which a range waits for its next page to be asked for, and the number of ranges that do at once."""
-PARAMETERS = ("key", "list", "map", "from", "to", "limit", "page", "at_least", "timeout_ms")
+PARAMETERS = ("key", "list", "map", "from", "to", "limit", "page", "at_least", "timeout_ms", STORED, "task")
 MISSING = object()
 
 
@@ -77,8 +78,10 @@ class _Range(NamedTuple):
 
     snapshot: StateSnapshot
     shape: StateShape
-    entries: Iterator[tuple[Any, Any] | None]
+    entries: Iterator[tuple[Any, ...] | None]
     limit: int
+    recording: RecordingSnapshot | None = None
+    """What notes the entries that are read, where these are told as they are stored."""
 
 
 class StateDesk:
@@ -109,6 +112,8 @@ class StateDesk:
             if "page" in said:
                 return await self._next_page(state, said)
             async with self._covered(said):
+                if STORED in said:
+                    return await self._stored(state, said)
                 if "key" in said:
                     return await self._one(state, said)
                 return await self._first_page(state, said)
@@ -226,11 +231,34 @@ class StateDesk:
             raise NoAnswer(400, f"{min(extra)}= is of one key; write instead: key=...&{min(extra)}=...")
         bounds = [keys_of(state.shape.key, said[name])[0] if name in said else None for name in ("from", "to")]
         limit = _number(said, "limit", PAGE, MOST_IN_PAGE)
-        if len(self._ranges) >= MOST_HELD:
-            raise NoAnswer(503, f"{MOST_HELD} ranges are gone through already; ask again in a while")
+        self._check_room()
         snapshot = self._query.held()
         entries = state.scanned(snapshot, *bounds)
         return await self._page(_Range(snapshot, state.shape, entries, limit))
+
+    def _check_room(self) -> None:
+        if len(self._ranges) >= MOST_HELD:
+            raise NoAnswer(503, f"{MOST_HELD} ranges are gone through already; ask again in a while")
+
+    async def _stored(self, state: QueriedState, said: Mapping[str, bytes]) -> StateAnswer:
+        """Return the entries of a key, or a page of those of a list, a map or a range, as they are stored.
+
+        Nothing that was sent here is read by a serde of the user's: bounds that one alone can read are left out, and
+        who asks leaves out what lies beyond them.
+        """
+        if "key" not in said or said.keys() & {"list", "map"}:
+            self._check_room()
+        shape, snapshot = state.shape, RecordingSnapshot(self._query.held())
+        try:
+            entries = _entries_stored(shape, snapshot, said)
+        except BaseException:
+            snapshot.close()
+            raise
+        limit = _number(said, "limit", MOST_IN_PAGE, MOST_IN_PAGE)
+        found = await self._page(_Range(snapshot, shape, entries, limit, snapshot))
+        if "key" in said and found.text.endswith(f'"{STORED}":[]') and not found.next_page:
+            return NoAnswer(404, "it has no state here").answer
+        return found
 
     async def _next_page(self, state: QueriedState, said: Mapping[str, bytes]) -> StateAnswer:
         if extra := said.keys() - {"page", "limit"}:
@@ -261,7 +289,10 @@ class StateDesk:
             token = secrets.token_urlsafe(12)
             self._ranges[token] = found
             asyncio.get_running_loop().call_later(HELD_MS / 1_000, self._drop, token)
-        text = f'{{"operator":{_text(found.shape.operator)},"entries":[{",".join(entries)}]'
+        if found.recording is not None:
+            text = stored_json(self._app, found.shape.operator, entries)
+        else:
+            text = f'{{"operator":{_text(found.shape.operator)},"entries":[{",".join(entries)}]'
         return StateAnswer(200, text, is_page=True, next_page=token)
 
     def _drop(self, token: str) -> None:
@@ -275,11 +306,49 @@ def _taken(found: _Range) -> tuple[list[str], bool]:
     taken: list[str] = []
     until_ms = monotonic_ms() + LOOK_FOR_MS
     for looked_at, entry in enumerate(found.entries, 1):
-        if entry is not None:
+        if found.recording is not None:
+            read = found.recording.taken()
+            taken += [one.json for one in read] if entry is not None else ()
+        elif entry is not None:
             taken.append(f"{{{_entry(found.shape, *entry)}}}")
         if len(taken) >= found.limit or looked_at >= LOOKED_AT or (not looked_at % 100 and monotonic_ms() >= until_ms):
             return taken, False
     return taken, True
+
+
+def _entries_stored(
+    shape: StateShape, snapshot: StateSnapshot, said: Mapping[str, bytes]
+) -> Iterator[tuple[Any, ...] | None]:
+    """Yield something for each entry, or entries, that `snapshot` shows of what is asked for."""
+    if "key" not in said:
+        bounds = KeyBounds(*(_bound_said(shape.key, said, name) for name in ("from", "to")))
+        tasks = sorted(snapshot.tasks(shape.operator))
+        return (one for task in tasks for one in shape.scanned(snapshot, task, bounds))
+    data, name = _bytes_of(said, "key"), said.get("list", said.get("map"))
+    if name is not None and shape.collections is None:
+        raise NoAnswer(400, f"{shape.operator!r} has no lists and maps of a key")
+    read = shape.listed if "list" in said else shape.mapped
+    tasks = sorted(snapshot.tasks(shape.operator))
+    if name is None:
+        return ((found,) for task in tasks if (found := shape.found(snapshot, task, None, data)))
+    text = name.decode("utf-8", "replace")
+    return ((one,) for task in tasks for one in read(snapshot, task, data, text))
+
+
+def _bytes_of(said: Mapping[str, bytes], name: str) -> bytes:
+    try:
+        return bytes_said(said[name])
+    except ValueError:
+        raise NoAnswer(400, f"{name}= is no base64, as {STORED}= has keys") from None
+
+
+def _bound_said(serde: Serde, said: Mapping[str, bytes], name: str) -> Any:
+    if name not in said or not isinstance(serde, Bytes | String | Json | Tagged):
+        return None
+    try:
+        return serde.decode(_bytes_of(said, name))
+    except (ValueError, SamzaError):
+        raise NoAnswer(400, f"{name}= is no key") from None
 
 
 def keys_of(serde: Serde, said: bytes) -> list[Any]:

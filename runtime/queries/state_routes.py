@@ -12,7 +12,10 @@ from planner.model.graph import Graph
 from runtime.encoding.serdes import to_json
 from runtime.queries.state_requests import NoAnswer, StateAnswer, StateRequest, keys_of, parameters_of
 from runtime.queries.state_shape import shapes_of
+from runtime.queries.stored_entries import STORED
 
+MOST_DIGITS = 9
+"""The digits that a task's number has at most."""
 Asked = Callable[[StateRequest], Awaitable[StateAnswer]]
 
 
@@ -60,8 +63,7 @@ class StateRoutes:
         Who follows comes to an end so. Of a text that may be several keys, the likeliest alone has a place.
         """
         assert self._others is not None
-        key = parameters_of(request.said)["key"]
-        task = next(iter(self._tasks_of(request.operator, key)), None)
+        task = next(iter(self._tasks_of(request.operator, parameters_of(request.said))), None)
         if task is None or task in self._own():
             return none
         where = (await self._others()).get(task, "")
@@ -77,45 +79,55 @@ class StateRoutes:
             if "page" in said:
                 return await self._page(request, said["page"].decode("latin-1"))
             if "key" in said:
-                return await self._one(request, said["key"])
+                return await self._one(request, said)
         except NoAnswer as refused:
             return refused.answer
         if not request.operator:
             return await self._asked(min(self._held()))(request)
         return await self._range(min(self._held()), request.operator, request.said, request.said)
 
-    async def _one(self, request: StateRequest, key: bytes) -> StateAnswer:
+    async def _one(self, request: StateRequest, said: Mapping[str, bytes]) -> StateAnswer:
         refused: dict[int, StateAnswer] = {}
         asked: set[tuple[int, frozenset[int]]] = set()
         # Anew after each answer: a task that moves meanwhile is in neither of two containers as each is asked.
         while True:
             held = {slot: frozenset(tasks) for slot, tasks in self._held().items()}
-            ranked = self._ranked(request.operator, key, held)
+            ranked = self._ranked(request.operator, said, held)
             slot = next((one for one in ranked if (one, held[one]) not in asked), None)
             if slot is None:
                 break
             asked.add((slot, held[slot]))
             answer = await self._asked(slot)(request)
             if answer.status not in (404, 503):
-                return answer
+                return self._going_on(slot, request.said, answer)
             refused[slot] = answer
         # That one container has nothing is no answer as long as another one cannot say.
         return max(
             refused.values(), key=lambda one: one.status, default=NoAnswer(503, "all containers are gone").answer
         )
 
-    def _ranked(self, operator: str, said: bytes, held: Mapping[int, frozenset[int]]) -> list[int]:
+    def _going_on(self, slot: int, first: str, answer: StateAnswer) -> StateAnswer:
+        """Return an answer of one key's entries, whose next page is in the same container."""
+        if not answer.next_page:
+            return answer
+        encoded = base64.urlsafe_b64encode(first.encode()).decode()
+        return msgspec.structs.replace(answer, next_page=f"{slot}.{answer.next_page}.{encoded}")
+
+    def _ranked(self, operator: str, said: Mapping[str, bytes], held: Mapping[int, frozenset[int]]) -> list[int]:
         """Return the slots, that of the task which a key's hash names ahead of all."""
         likely = {*self._tasks_of(operator, said)}
         return sorted(held, key=lambda slot: likely.isdisjoint(held[slot]))
 
-    def _tasks_of(self, operator: str, said: bytes) -> list[int]:
+    def _tasks_of(self, operator: str, said: Mapping[str, bytes]) -> list[int]:
         """Return the tasks that the partitioner gives the keys which were meant, the likeliest first."""
         shape = self._shapes.get(operator)
         found: list[int] = []
         if shape is None:
             return found
-        for key in keys_of(shape.key, said):
+        if STORED in said:  # who asks so has said the task
+            task = said.get("task", b"")
+            return [int(task)] if task.isdigit() and len(task) <= MOST_DIGITS else found
+        for key in keys_of(shape.key, said["key"]):
             with suppress(Exception):  # what the user's own partitioner or serde takes for no key, its container tells
                 found.append(shape.likely(key, shape.key.encode(key), self._tasks))
         return found
@@ -140,7 +152,9 @@ class StateRoutes:
         answer = await self._asked(slot)(StateRequest(operator, said))
         if not answer.is_page:
             return answer
-        following = [slot] if answer.next_page else sorted(one for one in self._held() if one > slot)[:1]
+        if answer.next_page or "key" in parameters_of(first):
+            return self._going_on(slot, first, answer)
+        following = sorted(one for one in self._held() if one > slot)[:1]
         encoded = base64.urlsafe_b64encode(first.encode()).decode()
-        token = "".join(f"{one}.{answer.next_page}.{encoded}" for one in following)
+        token = "".join(f"{one}..{encoded}" for one in following)
         return msgspec.structs.replace(answer, next_page=token)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from operators.core.base import Spec
@@ -22,7 +22,10 @@ _log = logging.getLogger("samza_dsl")
 class KeysSeen:
     """The keys that were seen of a stream, each once, and how many of them lie where each hash puts them."""
 
-    keys: set[bytes] = field(default_factory=set)
+    keys: dict[bytes, int] = field(default_factory=dict)
+    """The partition in which each was seen first."""
+    split: int = 0
+    """The keys that were seen in another partition since."""
     murmur2: int = 0
     crc32: int = 0
 
@@ -37,6 +40,11 @@ class KeysSeen:
         return len(self.keys) >= SURE and not self.is_elsewhere
 
     @property
+    def is_odd(self) -> bool:
+        """Whether too many keys lie neither where Kafka's own hash says nor where librdkafka's does."""
+        return len(self.keys) >= SURE and self.is_elsewhere and not self.is_by_crc32
+
+    @property
     def is_by_crc32(self) -> bool:
         """Whether all keys lie where librdkafka's default partitioner puts them."""
         return self.crc32 == len(self.keys)
@@ -44,7 +52,7 @@ class KeysSeen:
 
 @dataclass(frozen=True)
 class Meeting:
-    """An operator at which equal keys of several streams have to meet; with some `by_hash` of our own writing."""
+    """An operator at which equal keys have to meet, of one stream or of several, some of which may be `by_hash`."""
 
     spec: Spec
     streams: frozenset[str]
@@ -70,22 +78,27 @@ class KeyPlaces:
     def note(self, stream: str, partition: int, partitions: int, keys: Sequence[bytes | None]) -> None:
         """Look at stored keys of a partition; raises PlanError where equal keys of two streams can't meet."""
         seen = self._seen.setdefault(stream, KeysSeen())
-        before = seen.is_elsewhere, seen.is_sure
+        before = seen.is_elsewhere, seen.is_sure, seen.split > 0, seen.is_odd
         for key in keys:
-            if key is not None and key not in seen.keys:
-                seen.keys.add(key)
+            if key is None:
+                continue
+            if (first := seen.keys.setdefault(key, -1)) >= 0:
+                seen.split += first != partition
+            else:
+                seen.keys[key] = partition
                 seen.murmur2 += murmur2(key) % partitions == partition
                 seen.crc32 += zlib.crc32(key) % partitions == partition
         assert seen.murmur2 <= len(seen.keys), "a key is counted once"
-        if (seen.is_elsewhere, seen.is_sure) != before:
+        if (seen.is_elsewhere, seen.is_sure, seen.split > 0, seen.is_odd) != before:
             for meeting in self._meetings:
                 if stream in meeting.streams:
                     self._judge(meeting)
 
     def _judge(self, meeting: Meeting) -> None:
         found = {stream: self._seen[stream] for stream in sorted(meeting.streams) if stream in self._seen}
+        self._tell_split(meeting, found)
         elsewhere = [stream for stream, seen in found.items() if seen.is_elsewhere]
-        if not elsewhere:
+        if not elsewhere or (len(meeting.streams) == 1 and not meeting.by_hash):
             return
         others = [stream for stream in found if found[stream].is_sure]
         if meeting.by_hash or others:
@@ -98,6 +111,32 @@ class KeyPlaces:
                 "can't be seen; if their writers share no partitioner, write .partition_by(...) before it on each",
                 *(meeting.spec.kind, meeting.spec.op_id, meeting.spec.site, " and ".join(map(repr, elsewhere))),
             )
+
+    def _tell_split(self, meeting: Meeting, found: Mapping[str, KeysSeen]) -> None:
+        """Tell once of each stream whose equal keys do not lie together, or that may be such a one.
+
+        It is no error: a stream that was given more partitions has such keys, and a writer may go by a partitioner of
+        its own. Of the partitions that other processes read nothing is known here.
+        """
+        spec = meeting.spec
+        for stream, seen in found.items():
+            if seen.split:
+                words = "equal keys of %r lie in several of its partitions, so each has state of its own for them there"
+            elif seen.is_odd and len(meeting.streams) == 1:
+                words = (
+                    "keys of %r lie where neither Kafka's hash (murmur2) nor librdkafka's (CRC32) says, as those of a "
+                    "writer that goes by turns do: equal keys may have several states"
+                )
+            else:
+                continue
+            place = f"{spec.op_id}:{stream}:{'split' if seen.split else 'odd'}"
+            if place not in self._told:
+                self._told.add(place)
+                _log.warning(
+                    f"%s %r at %s: {words}; if its writer does not put all records of a key into one partition, write "
+                    ".partition_by(...) before it",
+                    *(spec.kind, spec.op_id, spec.site, stream),
+                )
 
     def _error(self, spec: Spec, stream: str, seen: KeysSeen, others: Sequence[str]) -> PlanError:
         by = "CRC32, as librdkafka does by default" if seen.is_by_crc32 else "something else, or had fewer partitions"

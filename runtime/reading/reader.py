@@ -17,6 +17,7 @@ from runtime.encoding.columns import ChosenColumns, Columns, SureColumns
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.lines import ObjectLines
 from runtime.encoding.serdes import decoded
+from runtime.functions.at_work import tells
 from runtime.functions.failures import Whence
 from runtime.model.checkpoint import Position
 from runtime.model.clock import monotonic_ms
@@ -411,6 +412,7 @@ class Reader:
             self._identify()
         return True
 
+    @tells(lambda known: known["self"].entry)
     def take(self, limit: int) -> Taken:
         """Offer up to `limit` rows; only after `ready`. Nothing moves before they are accepted."""
         self._quiet_since = None
@@ -575,6 +577,7 @@ class Reader:
         # the ordinary way.
         return self.unfold(taken) if taken.malformed else self.fold(taken, self.shared)
 
+    @tells(lambda known: known["self"].entry)
     def fold(self, taken: Taken, shared: SharedGroups | None = None) -> Taken:
         """Group values by a generated loop, into groups that are `shared` or its own; else read them into columns."""
         if self._folding is not None:
@@ -603,6 +606,7 @@ class Reader:
         if self._decoding.located:
             batch.origins = [Whence(self.origin.stream, self.origin.partition).headers()] * len(batch)
 
+    @tells(lambda known: known["self"].entry)
     def unfold(self, taken: Taken) -> Taken:
         """Read keys and times into columns, and return what was taken with these."""
         if isinstance(taken.raw, Grouped):

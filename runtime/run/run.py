@@ -33,6 +33,7 @@ from runtime.commit.commit import Committer
 from runtime.commit.schedule import MOST_WRITERS, commits_by_task, storing
 from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.serdes import Tagged
+from runtime.functions.calls import heard_by
 from runtime.functions.user_functions import Around, Functions, close_all
 from runtime.job.pipeline import Pipeline
 from runtime.loop.loop import HEARING_POLL_MS, LoopMode
@@ -42,6 +43,7 @@ from runtime.model.errors import Damaged, EnvironmentFault, Fenced, Grown, Repar
 from runtime.model.garbage import collector_patient
 from runtime.model.history import HistorySpan
 from runtime.model.metrics import ContainerMetrics, HistogramMetrics, JobMetrics, RunMetrics
+from runtime.model.restores import coming_back
 from runtime.model.state_choice import State
 from runtime.opening.opening import (
     Opened,
@@ -109,7 +111,7 @@ class Run:
         self._levers = levers if share is None else share.levers
         self._data = data
         self._owned = isinstance(data, str | Path)
-        self._where = data, settings.environment, settings.host_id
+        self._where = data, settings.environment, settings.host_id, settings.state_address
         self._placement, self._view = settings.placement, settings.view
         self._environment = open_environment(*self._where)
         self._functions: list[Functions] = []
@@ -123,6 +125,7 @@ class Run:
         self._opened = asyncio.Event()
         self._ended = asyncio.Event()
         self._error: Exception | None = None
+        self._hearing = settings.hearing
         try:
             where = self._environment, pipeline, settings.bind or {}
             if share is None:
@@ -131,7 +134,7 @@ class Run:
                 opened = join_application(*where, share)
             self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
             self._moving, self._target = opened.moving, opened.target
-            with collector_patient():
+            with collector_patient(), heard_by(self._hearing):
                 self._assemble(pipeline.around, opened, settings)
         except BaseException:
             self.release()
@@ -209,7 +212,8 @@ class Run:
 
     def _container(self, name: str, former: Sequence[HistogramMetrics] = ()) -> ContainerMetrics:
         busy_ms = self._sampler.heed() if self._sampler is not None else {}
-        return msgspec.structs.replace(container_of(self._loop, self._clock, name, former), busy_ms=busy_ms)
+        found = container_of(self._loop, self._clock, name, former)
+        return msgspec.structs.replace(found, busy_ms=busy_ms, restoring=coming_back(self._graph.app))
 
     @property
     def _restored(self) -> int:
@@ -377,7 +381,9 @@ class Run:
         """Run to the end, and close everything whatever happens."""
         try:
             try:
-                await self._work()
+                # Tasks that come later are made in here as well.
+                with heard_by(self._hearing):
+                    await self._work()
                 self._final = self.metrics()
             except BaseException as error:
                 asked = self._loop.exit_of(error, self._graph) if not isinstance(error, Exception) else None
@@ -654,11 +660,11 @@ class Run:
 
 
 def open_environment(
-    data: str | Path | Environment, cluster: Cluster = None, host_id: str | None = None
+    data: str | Path | Environment, cluster: Cluster = None, host_id: str | None = None, state_address: str = ""
 ) -> Environment:
     """Open the embedded log in a directory, or a Kafka cluster, with state in that directory, which a host has.
 
-    An environment is passed through.
+    Others are told the address at which that state is asked for. An environment is passed through.
     """
     if not isinstance(data, str | Path):
         return data
@@ -666,7 +672,7 @@ def open_environment(
     if found is not None:
         from runtime.systems.kafka.environment import KafkaEnvironment
 
-        return KafkaEnvironment(found, data, host_id)
+        return KafkaEnvironment(found, data, host_id, state_address)
     return LogEnvironment(data)
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from types import CodeType, FrameType
-from typing import Any
+from collections.abc import Callable, Iterable
+from types import FrameType
 
-from planner.codegen.fusion import FUSED
-from runtime.functions.calls import Calls
+from runtime.functions.at_work import operator_at
 from runtime.model.clock import monotonic_ms
 from runtime.stage.chain import Chain
 
@@ -20,15 +18,6 @@ LONGEST_MS = 250.0
 """The most that one sample stands for: a machine that slept has not worked meanwhile."""
 UNHEEDED_MS = 5_000.0
 """The time after which samples are no longer taken, as nobody asks for them."""
-
-INSIDE: Mapping[CodeType, Callable[[Mapping[str, Any]], str | None]] = {
-    Chain.apply.__code__: lambda local: local["self"].first_operator.get(local["exit"]),
-    Chain.fold.__code__: lambda local: local["self"].first_operator.get(local.get("exit", local["entry"])),
-    Chain.fire.__code__: lambda local: local["id"],
-    Chain.call_sink.__code__: lambda local: local["id"],
-    Calls._work.__code__: lambda local: local["self"]._operator,
-}
-"""The functions in which a thread is at work for one operator, and how their variables tell for which."""
 
 
 class Sampler:
@@ -76,17 +65,7 @@ class Sampler:
 
     def _operator_at(self, frame: FrameType | None) -> str | None:
         """Return the operator for which a thread is at work, the innermost; None where it does something else."""
-        while frame is not None:
-            code = frame.f_code
-            if code.co_filename.startswith(FUSED):
-                owners = self._owners(code.co_filename)
-                line = frame.f_lineno or 0
-                if 0 < line <= len(owners) and owners[line - 1]:
-                    return owners[line - 1]
-            elif code in INSIDE:
-                return INSIDE[code](frame.f_locals)
-            frame = frame.f_back
-        return None
+        return operator_at(frame, self._owners)
 
     def _owners(self, file: str) -> tuple[str, ...]:
         """Return the operator of each line of fused source."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from planner.model.levers import ALL, Levers
+from runtime.functions.calls import Tracing
 from runtime.loop.loop import POLL_MS
 from runtime.model.assignment import Placement, sticky
 from runtime.model.clock import Clock
@@ -30,7 +31,9 @@ class RunSettings:
     `bind` has a place for each stream that lies elsewhere. A run goes on from the checkpoint, unless it is told
     `from_start`, and what becomes of `state` then. With `until_now` it ends with what is there now, and where it
     `drains` as well, with what lies between stages. A `span` is the part of history that it runs over. On Spark it may
-    `collect` outputs. In one container of several it has a `share` of another run. The `view` shows a run in a
+    `collect` outputs. In one container of several it has a `share` of another run. Who traces it has its
+    `hearing`. On Kafka others are
+    told the `state_address` at which its state is asked for. The `view` shows a run in a
     notebook. The `clock`, the `levers` and `poll_ms`, after which it looks for news that nobody told, are for tests and
     benchmarks.
     """
@@ -44,8 +47,10 @@ class RunSettings:
     environment: Cluster = None
     collect: bool | str | Sequence[str] = False
     host_id: str | None = None
+    state_address: str = ""
     placement: Placement = sticky
     share: Share | None = None
+    hearing: Tracing | None = None
     view: Callable[[Run], None] | None = None
     clock: Clock | None = None
     poll_ms: float = POLL_MS

@@ -26,6 +26,7 @@ from planner.model.graph import Graph
 from planner.model.levers import ALL, Levers
 from planner.model.plan import SegmentPlan, StagePlan
 from runtime.encoding.lines import rows_in
+from runtime.functions.at_work import tells
 from runtime.functions.failures import Failure, Whence, attributed, locate, row_of, trace_into
 from runtime.functions.first_call import CheckedAggregations, check_fused, check_kept
 from runtime.model.errors import NO_RECORDS_FAULT
@@ -356,6 +357,7 @@ class Chain:
             else:
                 self.apply(exit, rows, hand_on)
 
+    @tells(lambda known: known["self"].first_operator.get(known["exit"]))
     def apply(self, exit: str, rows: Batch, hand_on: Callable[[str, Batch], None] | None = None) -> None:
         """Let rows take effect at an exit, and what that emits further down."""
         try:
@@ -367,6 +369,7 @@ class Chain:
         if emitted is not None and emitted.values:
             self.emit(exit, emitted, hand_on)
 
+    @tells(lambda known: known["id"])
     def call_sink(self, id: str, most: int) -> None:
         """Call a user's sink with the first of what has reached it; raises Failure."""
         try:
@@ -376,6 +379,7 @@ class Chain:
         except Exception as error:
             raise Failure(id, error) from error
 
+    @tells(lambda known: known["self"].first_operator.get(known.get("exit", known["entry"])))
     def fold(self, entry: str, folded: Folded) -> None:
         """Let what a folding loop found take effect."""
         self.counts.enter(self.segments[entry].plan, folded.number, folded.counted)
@@ -468,6 +472,7 @@ class Chain:
             lowest = min(lowest, max(alarm, self._told))  # before the end is told all alarms go off
         return min(reached, lowest)
 
+    @tells(lambda known: known["id"])
     def fire(self, id: str, until: int, most: int, by_clock: bool) -> Batch | None:
         """Return what an operator fires at a watermark, or by the clock: the first `most` of it; raises Failure."""
         try:
@@ -479,6 +484,7 @@ class Chain:
         except Exception as error:
             raise Failure(id, error) from error
 
+    @tells(lambda known: known["id"])
     def drop(self, id: str, by_clock: bool) -> Batch:
         """Remove what an operator would fire first, and return what it was."""
         return self.clocked[id].drop_alarm() if by_clock else self.operators[id].drop_due()
@@ -488,6 +494,7 @@ class Chain:
         """The number of changed entries that are held beside the stores that commits write."""
         return sum(operator.unwritten for operator in self.operators.values() if operator.store.durable)
 
+    @tells(lambda known: known.get("id"))
     def write_back(self, durable_only: bool = False) -> None:
         """Let the stateful operators put everything into their stores, or only into those that commits write."""
         for id, operator in self.operators.items():
@@ -495,6 +502,7 @@ class Chain:
                 with attributed(id):
                     operator.write_back()
 
+    @tells(lambda known: known.get("id"))
     def newest(self, most: int) -> dict[str, list[Any]]:
         """Return some of what operators hold beside the stores that commits write; others put it all there."""
         found = {}

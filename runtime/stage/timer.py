@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from operators.core.base import Batch
+from runtime.functions.at_work import tells
 from runtime.functions.failures import Whence, attributed
 from runtime.stage.error_policy import Guard
 from runtime.stage.exits import TaskExit
@@ -20,6 +21,7 @@ class Timer:
     guard: Guard
     due_ms: float
 
+    @tells(lambda known: known["self"].operator)
     def call(self, now_ms: int) -> None:
         """Call the function, under its policy."""
 

@@ -229,12 +229,9 @@ class Task:
             for store in self.stores.values():
                 store.rest()
 
-    def operator_at(self, file: str, line: int) -> str | None:
-        """Return the operator that a line of fused source belongs to, where it is a line of this task's chains."""
-        for lane in self.lanes:
-            if owners := lane.chain.lines.get(file):
-                return owners[line - 1] or None
-        return None
+    def owners(self, file: str) -> Sequence[str]:
+        """Return the operator of each line of a file of fused source, where it is of this task's chains."""
+        return next((lines for lane in self.lanes if (lines := lane.chain.lines.get(file))), ())
 
     def room(self, lane: Lane) -> int:
         """Return how many messages a lane may take in now; 0 while something has to fire before that."""

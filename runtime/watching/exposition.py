@@ -99,6 +99,7 @@ JUMPS = _counter("samza.input.jumps", "{record}", "Records of which each alone m
 ENTRIES = _gauge("samza.state.entries", "{entry}", "Entries of an operator's committed state in a task.")
 SIZE = _gauge("samza.state.size", "By", "The size of an operator's committed state in a task.")
 RESTORED = _counter("samza.state.restored", "{record}", "Records of changelogs from which state was brought back.")
+RESTORING = _gauge("samza.state.restoring", "{record}", "Records of a changelog that are still to be brought back.")
 
 COMMITS = _counter("samza.commits", "{commit}", "Commits.")
 COMMIT_AGE = _gauge("samza.commit.age", "s", "Time since the last commit; before the first, since the run began.")
@@ -135,8 +136,8 @@ DURATIONS: Mapping[Timed, tuple[Instrument, str]] = {
 INSTRUMENTS = (
     *(UPTIME, WARNINGS, DEATHS, RESTARTS, TAKE_OVERS, *BY_OPERATOR, COUNTED, JOIN_KEYS, OPERATOR_DELAY, JOB_TASKS),
     *(MODEL_TIME, CHECKPOINTS_TIME, IN_FLIGHT, BUSY, READ_TIME, HASH_TIME, OWN_TIME, ASSIGNED),
-    *(LAG, OFFSET, INPUT_DELAY, HELD, IDLE, OWNED, JUMPS, ENTRIES, SIZE, RESTORED, COMMITS, COMMIT_AGE),
-    *(CONTAINER_LAG, REBALANCES),
+    *(LAG, OFFSET, INPUT_DELAY, HELD, IDLE, OWNED, JUMPS, ENTRIES, SIZE, RESTORED, RESTORING),
+    *(COMMITS, COMMIT_AGE, CONTAINER_LAG, REBALANCES),
     *(SETTLED, SILENCE, STAGE_TASKS, *(instrument for instrument, _ in DURATIONS.values())),
 )
 """All instruments, in the order in which they are told."""
@@ -251,6 +252,9 @@ def _containers(metrics: RunMetrics) -> Iterator[Series]:
         yield Series(CONTAINER_LAG, of, sum(own.values()))
         yield Series(REBALANCES, of, one.rebalances)
         yield Series(RESTORED, of, one.restored)
+        for each in one.restoring:
+            left = each.records - each.restored
+            yield Series(RESTORING, (*of, ("operator", each.store), ("task", each.task)), max(left, 0))
         yield Series(SETTLED, of, one.settled)
         yield Series(SILENCE, of, one.silent_ms / 1_000)
         for task in one.tasks:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl
 
 from runtime.model.errors import SamzaError
-from runtime.systems.host.addresses import is_address, is_local
+from runtime.systems.host.addresses import is_address, is_local, typed
 
 MOST_BYTES = 8_192
 """The bytes that a request may have, all of its headers included."""
@@ -106,6 +106,16 @@ class PageServer:
         self._started = threading.Event()
         self._failed: OSError | None = None
         self._thread = threading.Thread(target=self._run, name="samza-dsl-pages", daemon=True)
+
+    @property
+    def host(self) -> str:
+        """The host that it was given."""
+        return self._host
+
+    @property
+    def address(self) -> str:
+        """The host and the port, as they are typed into a browser."""
+        return typed(self._host, self._port)
 
     @property
     def port(self) -> int:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from operators.core.base import Batch, Headers
-from runtime.functions.calls import AsyncFunction, CallHeaders, Calls
+from runtime.functions.calls import AsyncFunction, CallHeaders
 from runtime.model.clock import sleep_ms, wall_clock_ms
 from runtime.model.errors import SamzaError
-from runtime.model.metrics import BOUNDS_MS, Durations, HistogramMetrics, RunMetrics, Timed
+from runtime.model.metrics import BOUNDS_MS, HistogramMetrics, RunMetrics, Timed
 from runtime.run.driver import Watched
 from runtime.watching.exposition import DURATIONS, INSTRUMENTS, Instrument, Labels, series
 
@@ -31,23 +30,26 @@ MOST_LINKS = 128
 """The links of a span: SDKs keep so many where nothing else is said, and drop others."""
 
 
-class Telemetry:
-    """The instruments of one meter provider, and the numbers of the newest run that they tell.
+Values = dict[Instrument, list[tuple[float, dict[str, str]]]]
+
+
+class Instruments:
+    """The instruments of one meter provider, and the numbers of all runs of this process that they tell.
 
     Numbers are gathered in the event loop of a run; the threads of readers only look at what was gathered last.
     """
 
     def __init__(self, meter: Meter, tracer: Tracer) -> None:
-        self._tracer = tracer
-        self._values: dict[Instrument, list[tuple[float, dict[str, str]]]] = {}
-        self._durations: dict[Timed, tuple[Histogram, str]] = {}
-        self.app = ""
+        self.tracer = tracer
+        self.values: dict[str, Values] = {}
+        """By application, the numbers of its newest run."""
+        self.durations: dict[Timed, tuple[Histogram, str]] = {}
         for what, (instrument, label) in DURATIONS.items():
             bounds = [bound / 1_000 for bound in BOUNDS_MS]
             made = meter.create_histogram(
                 instrument.name, instrument.unit, instrument.help, explicit_bucket_boundaries_advisory=bounds
             )
-            self._durations[what] = made, label
+            self.durations[what] = made, label
         for instrument in INSTRUMENTS:
             how = {"counter": meter.create_observable_counter, "gauge": meter.create_observable_gauge}
             if instrument.type in how:
@@ -57,32 +59,41 @@ class Telemetry:
         from opentelemetry.metrics import Observation
 
         def observe(_: CallbackOptions) -> Iterator[Observation]:
-            for value, labels in self._values.get(instrument, ()):
-                yield Observation(value, labels)
+            for values in [*self.values.values()]:
+                for value, labels in values.get(instrument, ()):
+                    yield Observation(value, labels)
 
         return observe
 
+
+class Telemetry:
+    """One run as it is told by the instruments of this process: its numbers, and durations and spans of a container."""
+
+    def __init__(self, instruments: Instruments, app: str, container: str) -> None:
+        self._instruments, self._app, self._container = instruments, app, container
+
     def take(self, metrics: RunMetrics) -> None:
         """Take in the numbers of a run."""
-        found: dict[Instrument, list[tuple[float, dict[str, str]]]] = {}
+        found: Values = {}
         for instrument, labels, value in series(metrics, wall_clock_ms()):
             if not isinstance(value, HistogramMetrics):
                 found.setdefault(instrument, []).append((value, self._attributes(labels)))
         # At once: a reader may be looking.
-        self._values = found
+        self._instruments.values[self._app] = found
 
     def _attributes(self, labels: Labels) -> dict[str, str]:
-        return {f"samza.{name}": value for name, value in (("app", self.app), *labels)}
+        return {f"samza.{name}": value for name, value in (("app", self._app), *labels)}
 
     def hear(self, what: Timed, of: str, ms: float, held: Sequence[Batch] = ()) -> None:
         """Hear of a duration that is over, in the thread in which it was counted."""
-        histogram, label = self._durations[what]
-        attributes = self._attributes(((label, of),) if label else ())
+        histogram, label = self._instruments.durations[what]
+        own = ("container", self._container)
+        attributes = self._attributes((own, (label, of)) if label else (own,))
         histogram.record(ms / 1_000, attributes)
         if what in SPANS:
             ended_ns = wall_clock_ms() * 1_000_000
             began_ns = ended_ns - int(ms * 1_000_000)
-            span = self._tracer.start_span(
+            span = self._instruments.tracer.start_span(
                 SPANS[what], start_time=began_ns, attributes=attributes, links=_links_of(held)
             )
             span.end(ended_ns)
@@ -96,9 +107,10 @@ class Telemetry:
         """
         from opentelemetry.propagate import inject
 
-        attributes = self._attributes((("operator", operator),))
+        attributes = self._attributes((("container", self._container), ("operator", operator)))
         parent = _context_in(headers.found) if headers is not None and headers.found else None
-        with self._tracer.start_as_current_span(f"call {operator}", parent, attributes=attributes):
+        tracer = self._instruments.tracer
+        with tracer.start_as_current_span(f"call {operator}", parent, attributes=attributes):
             result = await function(argument)
             # Behind the call: another try at it is no part of this one.
             if headers is not None:
@@ -109,7 +121,6 @@ class Telemetry:
 
     async def watch(self, run: Watched) -> None:
         """Gather the numbers of a run, beside it in its event loop, until cancelled at its end."""
-        self.app = run.plan.app
         try:
             while True:
                 self.take(run.metrics())
@@ -142,16 +153,15 @@ def _links_of(held: Sequence[Batch]) -> list[Link]:
 
 
 @cache
-def _telemetry(provider: MeterProvider) -> Telemetry:
+def _instruments(provider: MeterProvider) -> Instruments:
     """Return what tells a provider, made once: it takes an instrument that it has already for a mistake."""
     from opentelemetry.trace import get_tracer
 
-    return Telemetry(provider.get_meter(SCOPE), get_tracer(SCOPE))
+    return Instruments(provider.get_meter(SCOPE), get_tracer(SCOPE))
 
 
-@contextmanager
-def telling(app: str) -> Iterator[Telemetry]:
-    """Tell the providers of this program of all durations and calls of an application during a block.
+def telling(app: str, container: str = "0") -> Telemetry:
+    """Return what tells the providers of this program of a run's numbers, and of a container's durations and calls.
 
     Raises SamzaError where OpenTelemetry is not installed.
     """
@@ -161,11 +171,4 @@ def telling(app: str) -> Iterator[Telemetry]:
         raise SamzaError(
             "opentelemetry=True needs OpenTelemetry's API, and it is not installed: pip install 'samza-dsl[otel]'"
         ) from None
-    found = _telemetry(get_meter_provider())
-    found.app = app
-    before = Durations.listener, Calls.around
-    Durations.listener, Calls.around = found.hear, found.call
-    try:
-        yield found
-    finally:
-        Durations.listener, Calls.around = before
+    return Telemetry(_instruments(get_meter_provider()), app, container)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
+from runtime.functions.calls import Tracing
 from runtime.model.clock import monotonic_ms, sleep_ms, wall_clock_ms
 from runtime.model.errors import SamzaError
-from runtime.model.metrics import Metrics, RunMetrics, unread
+from runtime.model.metrics import ContainerMetrics, Metrics, RunMetrics, restores_told, unread
+from runtime.model.restores import coming_back
 from runtime.run.driver import Watch, Watched
-from runtime.systems.host.addresses import address_of, is_local
+from runtime.systems.host.addresses import address_of, is_local, told_to_others
 from runtime.watching.exposition import prometheus_text
 from runtime.watching.server import Answer, Page, PageServer, Request
 
@@ -22,6 +26,7 @@ STUCK_MS = 30_000.0
 ANSWER_S = 4.0
 """The time that the event loop has to tell its numbers; a scrape waits 10 s."""
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_log = logging.getLogger("samza_dsl")
 LEAST_TOKEN = 16
 """The characters that a token has at least: a shorter one can be guessed."""
 
@@ -33,11 +38,11 @@ class Watcher:
     in the event loop of the run, and after its end they are the last ones.
     """
 
-    def __init__(self, ready_lag: int | None = None) -> None:
+    def __init__(self, ready_lag: int | None = None, app: str = "") -> None:
         self._ready_lag = ready_lag
         self._run: Watched | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._app = ""
+        self._app = app
         self._last = RunMetrics()
         self._stamp_ms = monotonic_ms()
 
@@ -66,6 +71,9 @@ class Watcher:
     async def _look(self) -> RunMetrics | None:
         """Return the numbers of this moment, the last ones of a run that is over; None where the loop gives none."""
         run, loop = self._run, self._loop
+        if run is None and (restoring := coming_back(self._app)):
+            # A run of one process brings state back before it begins.
+            return RunMetrics(containers=(ContainerMetrics(container="0", settled=False, restoring=restoring),))
         if run is None or loop is None:
             return self._last
 
@@ -109,6 +117,8 @@ class Watcher:
     def _not_ready(self, found: RunMetrics | None) -> Iterator[str]:
         """Yield the reasons for which the run is not ready."""
         run = self._run
+        if found is not None:
+            yield from (words for one in found.containers for words in restores_told(one))
         if run is None:
             yield "the run has not begun: it opens its inputs, and brings state back"
             return
@@ -132,32 +142,49 @@ class Watcher:
             yield f"{lag:,} records are not read yet, and {self._ready_lag:,} may be"
 
 
+class Served(NamedTuple):
+    """A run that is served: what watches it, the address that others are told for its state, and who traces it."""
+
+    watch: Watch
+    state_address: str
+    hearing: Tracing | None
+
+
 @contextmanager
 def served(
-    said: Metrics, app: str, watches: Iterable[Watch] = (), pages: Mapping[str, Page] | None = None
-) -> Iterator[Watch]:
+    said: Metrics, app: str, watches: Iterable[Watch] = (), pages: Mapping[str, Page] | None = None, brokers: str = ""
+) -> Iterator[Served]:
     """Serve and tell what `said` says of an application during a block, and more `pages`; yields what watches a run.
 
     That watches it as all `watches` do, too. The server is there before the run is, and from one run to the next.
-    Raises SamzaError for an address or a token that can't be had.
+    Where the address is each of this machine's, others know it by the one that leads to the `brokers`. Raises
+    SamzaError for an address or a token that can't be had.
     """
-    watches = [*watches]
+    watches, state_address, hearing = [*watches], "", None
     with ExitStack() as open_until_the_end:
         if said.address is not None:
-            watcher = Watcher(said.ready_lag)
+            watcher = Watcher(said.ready_lag, app)
             server = page_server(said, said.address, {**watcher.pages, **(pages or {})})
             server.start()
             open_until_the_end.callback(server.close)
             watches.append(watcher.watch)
+            # Of a port that the system has chosen nobody would know else.
+            level = logging.WARNING if said.address.endswith(":0") else logging.INFO
+            _log.log(level, "metrics and health of %s are served at http://%s", app, server.address)
+            # Without a token others are not shown any state.
+            if is_local(server.host) or said.token_file is not None:
+                state_address = told_to_others(server.host, server.port, brokers)
         if said.opentelemetry:
             from runtime.watching.telemetry import telling
 
-            watches.append(open_until_the_end.enter_context(telling(app)).watch)
+            traced = telling(app)
+            watches.append(traced.watch)
+            hearing = Tracing(traced.hear, traced.call)
 
         async def all_of_them(run: Watched) -> None:
             await asyncio.gather(*(one(run) for one in watches))
 
-        yield all_of_them
+        yield Served(all_of_them, state_address, hearing)
 
 
 def page_server(said: Metrics, address: str, pages: Mapping[str, Page]) -> PageServer:
@@ -171,10 +198,10 @@ def page_server(said: Metrics, address: str, pages: Mapping[str, Page]) -> PageS
             f"metrics: the page of a run is for who has a token, where others than this machine can ask: give "
             f"token_file= (--metrics-token-file; --token-file of samza-dsl ui) with {said.address!r}"
         )
-    return PageServer(host, port, pages, _token(said.token_file))
+    return PageServer(host, port, pages, token_in(said.token_file))
 
 
-def _token(file: str | Path | None) -> str | None:
+def token_in(file: str | Path | None) -> str | None:
     """Return the token that a file has; raises SamzaError for one that keeps nobody out."""
     if file is None:
         return None

@@ -7,7 +7,6 @@ import json
 import signal
 import socket
 import sys
-from contextlib import nullcontext
 
 import msgspec
 
@@ -16,6 +15,7 @@ from planner.model.errors import PlanError
 from runtime.containers.protocol import Failed, Start
 from runtime.containers.supervisor import Containers, run_containers
 from runtime.containers.worker import serve
+from runtime.functions.calls import Tracing
 from runtime.functions.user_lines import deepest, user_lines
 from runtime.model.errors import ExitAsked, SamzaError
 from runtime.model.metrics import Metrics
@@ -69,8 +69,11 @@ def main() -> None:
             sys.exit(1)
         finally:
             run_request.loads_only = False
-        with telling(app.name) if start.opentelemetry else nullcontext():
-            sys.exit(asyncio.run(serve(connection, start, graph, app.around, _failed, placement)))
+        # By its place among those of its starter, as its numbers are.
+        place = start.share.container.rpartition(".")[0].rpartition(".")[2]
+        traced = telling(app.name, place) if start.opentelemetry else None
+        hearing = Tracing(traced.hear, traced.call) if traced is not None else None
+        sys.exit(asyncio.run(serve(connection, start, graph, app.around, _failed, placement, hearing)))
 
 
 def _first_line(connection: socket.socket) -> bytes:

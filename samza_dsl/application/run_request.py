@@ -19,6 +19,7 @@ from samza_dsl.fluent.checks import DATA, check_type, check_whole, ms_said
 if TYPE_CHECKING:
     from planner.model.graph import Graph
     from runtime.containers.supervisor import Containers
+    from runtime.functions.calls import Tracing
     from runtime.model.history import HistorySpan
     from runtime.model.metrics import Metrics
     from runtime.model.sizing import Sizing
@@ -89,6 +90,10 @@ class RunRequest:
     metrics: str | Metrics | None = None
     containers: int = 1
     host_id: str | None = None
+    state_address: str = ""
+    """Where the state of its containers is asked for, as others are told on Kafka."""
+    hearing: Tracing | None = None
+    """Who traces it, where somebody does."""
     placement: Said | str = "sticky"
     standby: int = 0
     autosize: Sizing | None = None
@@ -163,8 +168,9 @@ def _watched(app: App, request: RunRequest) -> Iterator[RunRequest]:
             open_until_the_end.callback(room.close)
             pages = {**pages, **room.pages}
         # Open before the run is: who waits for it to be ready asks while it begins.
-        watch = open_until_the_end.enter_context(served_over_http(said, app.name, watches, pages))
-        yield replace(request, watch=watch)
+        brokers = cluster.topic("any").bootstrap if cluster is not None else ""
+        found = open_until_the_end.enter_context(served_over_http(said, app.name, watches, pages, brokers))
+        yield replace(request, watch=found.watch, state_address=found.state_address, hearing=found.hearing)
 
 
 def _autosized(request: RunRequest, sizing: Sizing) -> RunRequest:
@@ -209,8 +215,11 @@ def run_live(app: App, graph: Graph, request: RunRequest) -> Run | Containers:
 
         return run_app(app, request)
     from runtime.run.run import run_blocking
+    from samza_dsl.settings import logs
 
-    return run_blocking(app.pipeline().of(graph), request.data, settings_of(request), request.watch)
+    # As its metrics call it, which has all of the application's tasks.
+    with logs.told(container="0"):
+        return run_blocking(app.pipeline().of(graph), request.data, settings_of(request), request.watch)
 
 
 def in_background(app: App, request: RunRequest) -> AbstractAsyncContextManager[Run]:
@@ -233,6 +242,8 @@ def settings_of(request: RunRequest) -> RunSettings:
         environment=request.environment,
         collect=request.collect,
         host_id=request.host_id,
+        state_address=request.state_address,
+        hearing=request.hearing,
         view=_show,
     )
 

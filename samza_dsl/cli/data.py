@@ -16,7 +16,7 @@ from runtime.ports.streams import StreamConfig
 from runtime.run.run import open_environment
 from runtime.systems.kafka.client.topic import KafkaCluster
 from runtime.systems.log.recovery import DATA_FILE
-from samza_dsl.cli.errors import Mistake
+from samza_dsl.cli.errors import SAID_ELSEWHERE, Mistake
 from samza_dsl.cli.settings import kafka_said
 from samza_dsl.fluent.checks import DATA
 
@@ -64,6 +64,12 @@ def cluster_at(address: str, options: Mapping[str, object]) -> KafkaCluster:
     return cluster
 
 
+def check_of_a_cluster(address: str | None, options: Path | None) -> None:
+    """Refuse options of Kafka's clients that were typed where there is no cluster; a file may say them for all."""
+    if address is None and options is not None and "--kafka-options" not in SAID_ELSEWHERE.get({}):
+        raise Mistake("--kafka-options is about a Kafka cluster: add --environment kafka://HOST:PORT, or leave it out")
+
+
 @contextmanager
 def opened(
     path: Path, address: str | None = None, options: Path | None = None, *, may_be_new: bool = False
@@ -72,8 +78,7 @@ def opened(
 
     Raises `Mistake` where there is no such directory, which `may_be_new` makes instead.
     """
-    if address is None and options is not None:
-        raise Mistake("--kafka-options is about a Kafka cluster: add --environment kafka://HOST:PORT, or leave it out")
+    check_of_a_cluster(address, options)
     # To open a directory makes one: a mistyped path would answer with an empty list.
     if address is None and not may_be_new and not exists(path):
         raise Mistake(

@@ -166,11 +166,23 @@ def ui(
         list[str] | None,
         typer.Argument(metavar="[PLACE]...", help="Data directories, and clusters as kafka://HOST:PORT; else --data."),
     ] = None,
-    address: Annotated[
-        str, typer.Option(metavar="[HOST]:PORT", help="Where to serve it; this machine alone unless a host is given.")
+    ui_address: Annotated[
+        str,
+        typer.Option(
+            "--address",
+            "--ui-address",
+            metavar="[HOST]:PORT",
+            help="Where to serve it; this machine alone unless a host is given.",
+        ),
     ] = ":9465",
-    token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Show it to who has the token in it, as the password.")
+    metrics_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            "--metrics-token-file",
+            metavar="FILE",
+            help="Show it to who has the token in it, as the password.",
+        ),
     ] = None,
     ui_allow_actions: ActionsOption = False,
     data: DataOption = DEFAULT,
@@ -195,10 +207,12 @@ def ui(
             allow_actions=ui_allow_actions,
         )
         try:
-            server = page_server(Metrics(address=address, token_file=token_file, ui=True), address, room.pages)
+            server = page_server(
+                Metrics(address=ui_address, token_file=metrics_token_file, ui=True), ui_address, room.pages
+            )
             server.start()
             try:
-                host = address_of(address)[0]
+                host = address_of(ui_address)[0]
                 say(f"the control room: http://{'localhost' if is_local(host) else host}:{server.port}/")
                 _wait_for_signal()
             finally:

@@ -13,11 +13,11 @@ import typer
 from planner.model.plan import Plan
 from runtime.systems.kafka.broker import broker as kafka_broker
 from samza_dsl.application.app import App
-from samza_dsl.application.loading import load_app
-from samza_dsl.cli.data import KafkaOption, cluster_at, options_in
+from samza_dsl.cli.data import EnvironmentOption, KafkaOption, cluster_at, options_in
 from samza_dsl.cli.errors import FAILED, Mistake, told
 from samza_dsl.cli.output import Column, print_rows, say
 from samza_dsl.cli.run import AppArgument, BindOption, bindings_of
+from samza_dsl.cli.settings import loaded
 
 kafka = typer.Typer(
     no_args_is_help=True,
@@ -67,9 +67,7 @@ def status(directory: DirectoryOption = DEFAULT) -> None:
 @kafka.command()
 def topics(
     target: AppArgument,
-    environment: Annotated[
-        str, typer.Option("--environment", metavar="kafka://HOST:PORT[?prefix=NAME]", help="The Kafka cluster.")
-    ],
+    environment: EnvironmentOption = None,
     bind: BindOption = None,
     kafka_options: KafkaOption = None,
     principal: Annotated[str, typer.Option(metavar="User:NAME", help="Who is to run the application.")] = "User:NAME",
@@ -89,8 +87,13 @@ def topics(
     from runtime.systems.kafka import needs as needed
 
     with told(loading=True):
-        app = load_app(target)
+        app = loaded(target)
     with told():
+        if environment is None:
+            raise Mistake(
+                "what an application needs is asked of a cluster: add --environment kafka://HOST:PORT, or say it by "
+                "SAMZA_DSL_ENVIRONMENT or in samza-dsl.toml"
+            )
         if apply and (offline or principal == "User:NAME"):
             raise Mistake(
                 "--apply asks brokers, and allows somebody: leave --offline out, and add --principal User:NAME"

@@ -62,7 +62,7 @@ class Imported(Mapping[str, object]):
 
         command = getattr(import_module(f"samza_dsl.cli.{found.module}"), found.name)
         if isinstance(command, Typer):
-            command = _settling(command, settling)
+            command = _settling(command, name, settling)
             group = get_group(command)
             group.name = name
             return group
@@ -77,14 +77,14 @@ class Imported(Mapping[str, object]):
         return len(COMMANDS)
 
 
-def _settling(group: Typer, settling: Callable[[Callable[..., None]], Callable[..., None]]) -> Typer:
+def _settling(group: Typer, name: str, settling: Callable[[Callable[..., None], str], Callable[..., None]]) -> Typer:
     """Return a group whose commands take settings from files and variables; the one given stays as it is."""
     found = copy(group)
     found.registered_commands = [copy(one) for one in group.registered_commands]
     for one in found.registered_commands:
         assert one.callback is not None, "a command is a function"
         one.name = one.name or one.callback.__name__.replace("_", "-")
-        one.callback = settling(one.callback)
+        one.callback = settling(one.callback, f"{name} {one.name}")
     return found
 
 

@@ -23,7 +23,7 @@ from runtime.systems.connectors.places import PulledPlace, pulled_places
 from runtime.systems.connectors.schemes import promise_of
 from runtime.units.driver.connected import Connected
 from samza_dsl.application.app import App
-from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, exists, opened
+from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, check_of_a_cluster, exists, opened
 from samza_dsl.cli.errors import Mistake, told
 from samza_dsl.cli.run import AppArgument, BindOption, TracebackOption, bindings_of
 from samza_dsl.cli.settings import loaded
@@ -63,7 +63,8 @@ def plan(
         if len(chosen) > 1:
             raise Mistake(f"{' and '.join(chosen)} can't be printed together: choose one")
         pulled: list[PulledPlace] = []
-        if environment is None and kafka_options is None and not exists(data):
+        check_of_a_cluster(environment, kafka_options)
+        if environment is None and not exists(data):
             planned = app.plan()
         else:
             with opened(data, environment, kafka_options) as place:

@@ -26,7 +26,7 @@ from runtime.systems.kafka.client.topic import topic_of
 from samza_dsl.application.app import App
 from samza_dsl.application.run_request import RunRequest, served
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, cluster_at, options_in
-from samza_dsl.cli.errors import Mistake, told
+from samza_dsl.cli.errors import SAID_ELSEWHERE, Mistake, told
 from samza_dsl.cli.settings import loaded
 
 AppArgument = Annotated[
@@ -265,6 +265,8 @@ def _metrics_said(
         raise Mistake("--ui-allow-actions is about the page: add --ui, or leave it out")
     address = ":9464" if ui and address is None else address
     said = [name for name, value in (("metrics-token-file", token_file), ("ready-lag", ready_lag)) if value is not None]
+    # A file may say them for all commands: only who types one takes it to hold.
+    said = [name for name in said if f"--{name}" not in SAID_ELSEWHERE.get({})]
     if said and address is None:
         raise Mistake(f"--{said[0]} is about what is served: add --metrics :9464, or leave it out")
     if address is None:

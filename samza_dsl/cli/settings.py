@@ -27,9 +27,9 @@ from samza_dsl.settings import logs
 from samza_dsl.settings.quantities import quantity_of, said_of, units_of
 from samza_dsl.settings.sources import TABLE, Setting, Sources, Stated, WrongSetting, file_of, is_secret
 
-PLACES = {"data", "environment", "kafka_options"}
-"""The settings that every command has which looks at streams or state: where they are."""
-LOADING = {"run", "drain", "evolve", "reprocess", "plan", "take-over"}
+OTHERS = {("scale", "containers"), ("checkpoint set", "state"), ("delete", "bind"), ("plan", "on")}
+"""The flags that say something else than the setting of their name, by command: to scale, move, drop and show."""
+LOADING = {"run", "drain", "evolve", "reprocess", "plan", "take-over", "kafka topics"}
 """The commands that take an application's program, and not its name."""
 RUNS = {"run", "reprocess"}
 OF_OPTIONS = {*RUNS, "plan", "config"}
@@ -94,8 +94,6 @@ class Settled:
             self.values[name], found[name] = said, said.value
             for secret in _secrets_of(name, said.value):
                 logs.hide(secret)
-        if found.get("environment") is None and "kafka_options" not in given:
-            found.pop("kafka_options", None)
         return found
 
     def kafka(self) -> dict[str, Stated]:
@@ -190,12 +188,12 @@ def kafka_said() -> dict[str, object]:
 def settling(function: Callable[..., None], name: str = "") -> Callable[..., None]:
     """Return the command `name` so that it takes what its flags do not say from variables and files.
 
-    Those that run or plan an application get a flag for each of its options, too.
+    A flag is a setting where there is one of its name, whichever command has it, but for `OTHERS`. Commands that run or
+    plan an application get a flag for each of its options, too.
     """
     own = _parameters(function)
     added = _added(name)
-    shared = own.keys() if name == "run" else {*PLACES, *(("bind",) if name in ("take-over", "evolve") else ())}
-    settings = {one for one in (*own, *added) if one in shared or one in added}
+    settings = {one for one in (*own, *added) if (name, one) not in OTHERS}
 
     def command(ctx: typer.Context, **flags: object) -> None:
         whole = bool(flags.get("traceback"))
@@ -236,12 +234,13 @@ def settling(function: Callable[..., None], name: str = "") -> Callable[..., Non
 
 @cache
 def declared() -> dict[str, Setting]:
-    """Return all settings by name: the parameters of `run`, the options of an application, and the log's."""
+    """Return all settings by name: those of `run` and `ui`, the options of an application, and the log's."""
     # Imported late: commands import this module for their application.
+    from samza_dsl.cli.job import ui
     from samza_dsl.cli.run import run
 
     found: dict[str, Setting] = {}
-    for name, parameter in {**_parameters(run), **_added("run")}.items():
+    for name, parameter in {**_parameters(ui), **_parameters(run), **_added("run")}.items():
         kind, option = get_args(parameter.annotation)[:2]
         if not isinstance(option, OptionInfo):
             continue  # an argument, the application
@@ -278,9 +277,11 @@ def _added(name: str) -> dict[str, inspect.Parameter]:
         log = {one: (kind, default) for one, (kind, default) in LOG.items()}
         found |= {one: _keyword(one, kind, default) for one, (kind, default) in log.items()}
     if name == "config":
+        from samza_dsl.cli.job import ui
         from samza_dsl.cli.run import run
 
-        found |= {one: what for one, what in _parameters(run).items() if one not in _parameters(config)}
+        shown = {**_parameters(ui), **_parameters(run)}
+        found |= {one: what for one, what in shown.items() if one in declared() and one not in _parameters(config)}
     return found
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from runtime.model.errors import SamzaError
@@ -15,12 +16,15 @@ if TYPE_CHECKING:
     from samza_dsl.application.app import App
 
 
-def query(app: App, data: str | Path = DATA, *, environment: Cluster = None) -> StateQuery:
+def query(
+    app: App, data: str | Path = DATA, *, environment: Cluster = None, token_file: str | Path | None = None
+) -> StateQuery:
     """Open the committed state of an application in the data directory `data`, for queries from any process.
 
-    Raises SamzaError where there is no such directory. In an `environment` on Kafka state lies with the containers that
-    have its tasks, and is asked for there, by `run.state(...)` or over HTTP at the port of a run's `metrics`: the error
-    says which containers there are.
+    Raises SamzaError where there is no such directory. On Kafka, as `environment` says, `data` means nothing: a key is
+    fetched from the container that has its task, at the port of its run's `metrics`, with the token in `token_file`
+    where that asks for one. Where containers serve none that can be reached from here, or none runs, changelogs are
+    read: all of an operator's, which takes longer, and is told in the log.
 
     >>> from samza_dsl import App, query
     >>> app = App("counting")
@@ -39,7 +43,9 @@ def query(app: App, data: str | Path = DATA, *, environment: Cluster = None) -> 
     from runtime.systems.log.recovery import DATA_FILE
 
     if environment is not None:
-        raise _elsewhere_error(app.name, environment, data)
+        return _far(app, environment, token_file)
+    if token_file is not None:
+        raise SamzaError("query(token_file=...) is for containers on Kafka; add environment=, or leave it out")
     path = Path(data)
     if not (path / DATA_FILE).is_file():
         raise SamzaError(
@@ -49,15 +55,17 @@ def query(app: App, data: str | Path = DATA, *, environment: Cluster = None) -> 
     return StateQuery(app.graph(), lambda: nullcontext(log), log.close)
 
 
-def _elsewhere_error(app: str, environment: Cluster, data: str | Path) -> SamzaError:
-    """Return the error that says which containers have the state of an application on a cluster."""
-    from runtime.run.run import open_environment
+def _far(app: App, environment: Cluster, token_file: str | Path | None) -> StateQuery:
+    """Return queries of the state of an application on a cluster; nothing is written there, nor on this machine."""
+    from runtime.queries.far_state import FarStateQuery
+    from runtime.systems.kafka.client.topic import cluster_of
+    from runtime.systems.kafka.environment import KafkaEnvironment
+    from runtime.watching.watcher import token_in
 
-    with closing(open_environment(data, environment)) as opened:
-        model = opened.job_model(app)
-        where = ", ".join(f"{name} on {host}" for name, host in zip(model.containers, model.hosts, strict=False))
-        return SamzaError(
-            f"state of {app!r} on {opened} lies with the containers that have its tasks ({where or 'none runs now'}); "
-            "write instead: run.state(...) in the process that runs it, or run it with metrics=':9464' and ask "
-            "http://HOST:9464/state/OPERATOR?key=..."
-        )
+    cluster = cluster_of(environment)
+    assert cluster is not None, "an environment was given"
+    token = token_in(token_file)
+    with ExitStack() as left_open:
+        folder = left_open.enter_context(TemporaryDirectory(prefix="samza-dsl-query-"))
+        opened = left_open.enter_context(closing(KafkaEnvironment(cluster, folder)))
+        return FarStateQuery(app.graph(), opened, left_open.pop_all().close, token)

@@ -6,7 +6,8 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -53,6 +54,19 @@ def configure(format: str, level: str, fields: Mapping[str, str] | None = None) 
     root.addHandler(handler)
     root.setLevel(level.upper())
     logging.captureWarnings(True)  # else Python writes them to standard error in lines of its own
+
+
+@contextmanager
+def told(**fields: str) -> Iterator[None]:
+    """Let all lines have these fields as well during a block, where this process writes a log."""
+    before = _configured
+    if before is not None:
+        configure(before.format, before.level, {**before.fields, **fields})
+    try:
+        yield
+    finally:
+        if before is not None:
+            configure(*before)
 
 
 def configured() -> LogSettings | None:

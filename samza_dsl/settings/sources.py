@@ -296,6 +296,9 @@ def read_secret(where: str, path: object) -> str:
 def converted(setting: Setting, value: object, where: str) -> object:
     """Return a value of the setting's type, from a file's TOML or a variable's text; raises `WrongSetting`."""
     name, is_text = setting.name, isinstance(value, str)
+    if value == "" and setting.kind is not TABLE and not is_secret(name):
+        # A path that is empty would be the current directory.
+        raise WrongSetting(f"{where}: {name} is empty: write {_written(setting)}, or leave it out")
     suffix = units_of(name)
     try:
         if setting.kind is TABLE:
@@ -327,6 +330,8 @@ def _written(setting: Setting) -> str:
     if setting.kind is TABLE:
         return 'a table of names and places, or a list of "NAME=PLACE"'
     kinds = {setting.kind, *get_args(setting.kind)}
+    if Path in kinds:
+        return "a path"
     choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
     if choices:
         return " or ".join(map(str, choices))

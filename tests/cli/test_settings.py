@@ -333,6 +333,7 @@ def test_every_line_of_the_log_says_where_it_comes_from(call, write):
     assert (loud["task"], loud["operator"], loud["size"], loud["level"]) == (0, "loud", 6, "warning")
     assert (asked["task"], asked["operator"]) == (0, "ask")
     assert (kept["task"], kept["operator"]) == (0, "keep")
+    assert {line["container"] for line in mine.values()} == {"0"}
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

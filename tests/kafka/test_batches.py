@@ -6,12 +6,13 @@ from types import SimpleNamespace
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.default_records import DefaultRecordBatchBuilder, _DefaultRecordBatchBuilderPy
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.systems.kafka.client.private_names import KeptRecords
 from runtime.systems.kafka.streams.record_batches import BatchRows, _Fetched, by_batches, hold_back, rows_of
 from tests.kafka.topics import create, produce
 
@@ -82,6 +83,43 @@ def test_a_batch_holds_what_is_given_record_by_record(found, aborted, data):
     _Fetched()[PLACE] = SimpleNamespace(_partition_records=whole)
     assert told_of(rows_of(list(whole))) == told(one_by_one)
     assert whole.next_fetch_offset == one_by_one.next_fetch_offset
+
+
+class Name(str):
+    """A header's name that is written as these bytes, whatever they are."""
+
+    def __new__(cls, data):
+        made = super().__new__(cls, data.decode("utf-8", "backslashreplace"))
+        made.data = data
+        return made
+
+    def encode(self, *_):
+        return self.data
+
+
+@given(
+    found=st.lists(st.lists(st.tuples(st.binary(max_size=4).map(Name), texts), max_size=3), min_size=1, max_size=4),
+    codec=st.sampled_from([0, GZIP]),
+    at=st.integers(0, 2),
+)
+def test_names_of_headers_that_are_no_text_end_nothing(found, codec, at):
+    """As any producer may write them, in whichever batch of those that are fetched at once."""
+    plain, behind = stored(0, ([(0, (b"k", b"v", [("a", b"1")], 0))] * at, 0, None, None, 0))
+    builder = _DefaultRecordBatchBuilderPy(2, codec, 0, -1, -1, 0, 1 << 20)
+    for number, said in enumerate(found):
+        builder.append(number, 7, b"key %d" % number, None if number % 2 else b"value", said)
+    odd = builder.build()
+    struct.pack_into(">q", odd, 0, behind)
+    records = fetched(plain * bool(at) + bytes(odd), [], 0)
+    records._records = KeptRecords(plain * bool(at) + bytes(odd))
+    queue = _Fetched()
+    queue[PLACE] = SimpleNamespace(_partition_records=records)
+    batch = rows_of([*records])
+    assert len(batch) == at + len(found)
+    for number, said in enumerate(found):
+        row = at + number
+        assert batch.keys[row] == b"key %d" % number and batch.values[row] == (None if number % 2 else b"value")
+        assert (batch.headers or [None] * len(batch))[row] == ({str(name): value for name, value in said} or None)
 
 
 def test_a_consumer_gives_batches_from_the_midst_of_one_on(broker, topics):

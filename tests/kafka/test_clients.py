@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import socket
 from itertools import count
@@ -12,6 +13,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.cluster import ClusterMetadata
+from aiokafka.consumer import fetcher
 
 from runtime.systems.kafka.client import clients, private_names
 from runtime.systems.kafka.client.clients import begun, ended
@@ -71,6 +73,13 @@ def test_who_is_not_answered_is_told_so_in_time_and_leaves_nothing_open(monkeypa
 def test_the_private_names_of_aiokafka_that_are_used_are_there():
     assert [*private_names.gone()] == [], (
         "this aiokafka has them no more: mend runtime/systems/kafka/client/private_names.py"
+    )
+
+
+def test_what_is_fetched_is_made_by_the_name_that_is_replaced():
+    private_names.keep_fetched()
+    assert (
+        "MemoryRecords(part_data" in inspect.getsource(fetcher) and fetcher.MemoryRecords is private_names.KeptRecords
     )
 
 

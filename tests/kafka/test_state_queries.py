@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from operators.core.base import Batch
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.kafka.environment import KafkaEnvironment
-from samza_dsl import App, KafkaCluster, SamzaError, query
+from samza_dsl import KafkaCluster, SamzaError, query
 from tests.source import ROOT
 
 PROGRAM = """
@@ -46,6 +47,17 @@ def ask_all():
     return found
 
 
+def from_afar():
+    # As a process that has nothing but the program, and the address of brokers.
+    from samza_dsl import query
+
+    with query(app, environment="{address}") as far:
+        count = far.state("count")
+        words = [f"word {{number}}" for number in range(9)]
+        gets = {{word: count.get(word, at_least={{"{name}-words": {records}}}) for word in words}}
+        return [gets, count.get("nobody", "none"), [*count.range()], [*count.range("word 3", "word 5")]]
+
+
 async def watch(run):
     while (await asyncio.to_thread(ask, ""))[0] != 200:
         await asyncio.sleep(0.01)
@@ -67,7 +79,8 @@ async def watch(run):
     absent = await asyncio.to_thread(ask, "/count?key=nobody")
     held_back = await asyncio.to_thread(ask, "/count?key=a&at_least={name}-words:1000&timeout_ms=50")
     own = run.state("count").get("word 1") if {containers} == 1 else None
-    print(json.dumps([found, gets, absent[0], held_back, own, covered]))
+    far = await asyncio.to_thread(from_afar)
+    print(json.dumps([found, gets, absent[0], held_back, own, covered, far]))
     run.stop()
 
 
@@ -77,7 +90,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("containers", [1, 2])
-def test_state_is_asked_for_where_it_is(broker, topics, tmp_path, containers):
+def test_state_is_asked_for_where_it_is(broker, topics, tmp_path, caplog, containers):
     name, address = topics, f"kafka://{broker.bootstrap}"
     words = [f"word {number % 9}" for number in range(60)]
     with closing(KafkaEnvironment(KafkaCluster(address), tmp_path / "writer")) as environment:
@@ -96,12 +109,21 @@ def test_state_is_asked_for_where_it_is(broker, topics, tmp_path, containers):
         timeout=150,
         check=False,
     )
-    assert ran.returncode == 0, ran.stderr
-    entries, gets, absent, held_back, own, covered = json.loads(ran.stdout.splitlines()[-1])
+    assert ran.returncode == 0 and "changelogs" not in ran.stderr, ran.stderr
+    entries, gets, absent, held_back, own, covered, far = json.loads(ran.stdout.splitlines()[-1])
     counts = Counter(words)
     assert gets == dict(entries) == counts and len(entries) == len(counts)
     assert absent == 404 and held_back[0] == 504 and "no commit of" in held_back[1]["error"]
     assert {word: answer.get("value") for word, (_, answer) in covered.items()} == counts, covered
     assert own == (counts["word 1"] if containers == 1 else None)
-    with pytest.raises(SamzaError, match=r"lies with the containers that have its tasks \(none runs now\).*/state/"):
-        query(App(name), tmp_path / "data", environment=address)
+    within = [["word 3", counts["word 3"]], ["word 4", counts["word 4"]]]
+    assert far[:2] == [counts, "none"] and dict(far[2]) == counts and sorted(far[3]) == within
+    # Nobody runs it any more: changelogs have it.
+    made = runpy.run_path(str(tmp_path / "counting.py"))["app"]
+    with query(made, environment=address) as found, caplog.at_level("WARNING", "samza_dsl"):
+        count = found.state("count")
+        assert {word: count.get(word, at_least={f"{name}-words": len(words)}) for word in counts} == counts
+        assert dict(count.range()) == counts and count.get("nobody") is None
+        with pytest.raises(SamzaError, match="no commit of"):
+            count.get("word 1", at_least={f"{name}-words": 1_000}, timeout_ms=50)
+    assert [line.message for line in caplog.records if "read from its changelogs" in line.message][1:] == []

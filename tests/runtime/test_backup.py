@@ -219,6 +219,19 @@ def test_old_backups_go_and_what_later_ones_share_with_them_stays(tmp_path):
         assert number_in(tmp_path / f"restored-{number}") == commits
 
 
+@pytest.mark.parametrize("where", [".", "backups", "../log", "to/../deep"])
+def test_a_backup_into_the_data_directory_is_refused_and_leaves_nothing_there(tmp_path, where):
+    log, _ = filled(tmp_path / "log", 1)
+    log.close()
+    before = sorted(one.name for one in (tmp_path / "log").rglob("*"))
+    with pytest.raises(BackupError, match="outside"):
+        back_up(tmp_path / "log", tmp_path / "log" / where)
+    (tmp_path / "link").symlink_to(tmp_path / "log")
+    with pytest.raises(BackupError, match="outside"):
+        back_up(tmp_path / "log", tmp_path / "link" / "backups")
+    assert sorted(one.name for one in (tmp_path / "log").rglob("*")) == before
+
+
 def test_what_cannot_be_restored_is_refused(tmp_path):
     log, _ = filled(tmp_path / "log", 1)
     log.close()

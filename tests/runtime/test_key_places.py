@@ -2,6 +2,7 @@
 
 import logging
 import zlib
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import given, settings
@@ -81,6 +82,48 @@ def test_two_streams_of_unknown_partitioners_are_told_once(caplog):
     assert caplog.text.count("whether equal keys meet can't be seen") == 1
 
 
-def test_a_stream_that_meets_no_other_is_not_looked_at():
+def test_only_streams_with_state_by_key_behind_them_are_looked_at():
+    app = _joined()
+    app.input("passing", value=int, key=str).map(lambda n: n).sink(print)
+    app.input("shuffled", value=int, key=str).partition_by(str, op_id="by").scan(lambda t, n: n, op_id="s").sink(print)
+    places = KeyPlaces(Meeting(*one) for one in meetings(app.graph()))
+    assert all(map(places.concerns, ("left", "right", "alone"))) and not places.concerns("passing")
+    assert not places.concerns("shuffled"), "it is written anew, each key where it belongs"
+
+
+@settings(max_examples=examples(25, 250))
+@given(keys=KEYS, way=st.sampled_from(sorted(HASHES)), partitions=st.integers(2, 9), data=st.data())
+def test_state_by_key_over_one_stream_is_told_where_its_equal_keys_lie_apart(keys, way, partitions, data):
     places = KeyPlaces(Meeting(*one) for one in meetings(_joined().graph()))
-    assert places.concerns("left") and places.concerns("right") and not places.concerns("alone")
+    with _heard() as heard:
+        for key in sorted(keys):
+            places.note("alone", HASHES[way](key) % partitions, partitions, [key, None, key])
+    odd = way == "one"
+    assert [("neither" in line) for line in heard] == [True] * odd
+    twice = data.draw(st.sampled_from(sorted(keys)))
+    with _heard() as heard:
+        for partition in range(partitions):
+            places.note("alone", partition, partitions, [twice])
+            places.note("alone", partition, partitions, [twice])
+    (line,) = heard
+    assert "scan 'scan'" in line and "equal keys of 'alone' lie in several" in line and ".partition_by(...)" in line
+
+
+def test_a_writer_that_goes_by_turns_is_told_in_each_process_though_none_sees_all_partitions():
+    for partition in range(2):
+        places = KeyPlaces(Meeting(*one) for one in meetings(_joined().graph()))
+        with _heard() as heard:
+            places.note("alone", partition, 2, [b"%d" % n for n in range(60)])
+        assert len(heard) == 1 and "goes by turns" in heard[0]
+
+
+@contextmanager
+def _heard():
+    """Yield the lines that are logged during a block."""
+    heard, logger, handler = [], logging.getLogger("samza_dsl"), logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())
+    logger.addHandler(handler)
+    try:
+        yield heard
+    finally:
+        logger.removeHandler(handler)

@@ -354,13 +354,11 @@ def test_values_that_no_cache_held_are_counted():
 @settings(max_examples=examples(60, 600))
 @given(st.lists(st.none() | st.integers(0, 30_000), max_size=300))
 def test_who_listens_hears_of_the_rows_that_are_counted(times):
-    counted, told, heard = Durations("event_to_output"), Durations("event_to_output"), []
+    heard = []
+    counted = Durations("event_to_output")
+    told = Durations("event_to_output", listener=lambda what, of, ms, held: heard.append(ms))
     counted.add_since(times, 20_000)
-    Durations.listener = lambda what, of, ms, held: heard.append(ms)
-    try:
-        told.add_since(times, 20_000)
-    finally:
-        Durations.listener = None
+    told.add_since(times, 20_000)
     assert (told.counts, told.sum_ms) == (counted.counts, counted.sum_ms)
     assert len(heard) <= 32 and len(heard) >= min(sum(time is not None for time in times), 1) * (None not in times)
 

@@ -4,16 +4,20 @@ from contextlib import closing
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from google.protobuf.timestamp_pb2 import Timestamp
+from google.protobuf.wrappers_pb2 import Int64Value
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import samza_dsl
 from operators.core.base import Batch
-from runtime.encoding.serdes import Bytes, Json, String
+from runtime.encoding.serdes import Bytes, Json, MessagePack, String
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.log.environment import LogEnvironment
-from samza_dsl import App, Options, dead_letter, tumbling
+from samza_dsl import App, Options, dead_letter, formats, tumbling
 from samza_dsl import count as counted
 from samza_dsl.data.records import records_from
+from samza_dsl.formats import Avro, JsonSchema, Protobuf
 from samza_dsl.testing import Record, running
 from tests.scale import examples
 
@@ -22,6 +26,13 @@ class Order(msgspec.Struct):
     """A value of a stream with tombstones."""
 
     total: int
+
+
+class Moment(msgspec.Struct):
+    """The value of a Timestamp's message."""
+
+    seconds: int
+    nanos: int = 0
 
 
 ORDERS = st.one_of(st.none(), st.builds(Order, st.integers(0, 9)))
@@ -88,3 +99,43 @@ def test_its_time_is_that_of_the_record_and_windows_count_it():
         live.send("in", Record(Order(10), key="k", timestamp=7_000), Record(None, key="k", timestamp=5_500))
         live.end("in")
         assert sorted(live.received("out")) == [(0, 1), (5_000, 1)]
+
+
+SERDES = {
+    "json": Json(Order | None),
+    "messagepack": MessagePack(Order | None),
+    "text": String(str | None),
+    "bytes": Bytes(bytes | None),
+    "avro": Avro(Order | None),
+    "json schema": JsonSchema(Order | None),
+    "protobuf": Protobuf(Int64Value | None),
+    "protobuf as a record": Protobuf(Timestamp, Moment | None),
+}
+VALUES = {"text": "a", "bytes": b"a", "protobuf": Int64Value(value=3), "protobuf as a record": Moment(7)}
+
+
+@settings(max_examples=examples(6, 60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(there=st.lists(st.booleans(), min_size=1, max_size=6))
+@pytest.mark.parametrize("name", SERDES)
+def test_none_passes_with_every_serde_and_both_stages_of_a_pipeline(name, there):
+    serde, value = SERDES[name], VALUES.get(name, Order(1))
+    app = App("every")
+    values = app.input("in", value=serde, key=str)
+    values.partition_by(lambda one: str(one is None), partitions=2, value=serde).send_to(app.output("out", value=serde))
+    wanted = [value if one else None for one in there]
+    with running(app, {"in": [Record(one, key="k") for one in wanted]}) as live:
+        found = [one.value for one in live.records("out")]
+    assert sorted(map(str, found)) == sorted(map(str, wanted))
+
+
+def test_every_serde_that_declares_a_type_is_tried_with_none():
+    """A new format has to say how its streams have records without a value."""
+    declaring = {
+        one.__name__
+        for module in (samza_dsl, formats)
+        for one in vars(module).values()
+        if isinstance(one, type)
+        and hasattr(one, "decode")
+        and {"type", "message"} & {*getattr(one, "__annotations__", ())}
+    }
+    assert declaring - {"Tagged"} <= {type(one).__name__ for one in SERDES.values()} | {"Debezium"}

@@ -15,6 +15,7 @@ from runtime.model.metrics import (
     InputMetrics,
     JobMetrics,
     OperatorMetrics,
+    RestoreMetrics,
     RunMetrics,
     StageMetrics,
     StoreMetrics,
@@ -180,7 +181,15 @@ def whole_run():
         inputs=(InputMetrics(stream="s", partition=0, task=0, offset=0, end=0, lag=0, watermark=1_000),),
         stores=(StoreMetrics(store="op", task=0, entries=1, bytes=9),),
         stages=(StageMetrics(stage="stage-1", tasks=4),),
-        containers=(ContainerMetrics(container="0", tasks=(0,), since_commit_ms=5.0, histograms=every),),
+        containers=(
+            ContainerMetrics(
+                container="0",
+                tasks=(0,),
+                since_commit_ms=5.0,
+                histograms=every,
+                restoring=(RestoreMetrics(store="op", task="0", restored=1, records=3),),
+            ),
+        ),
     )
 
 

@@ -1,5 +1,6 @@
 """What OpenTelemetry's own readers and exporters see of a run."""
 
+import asyncio
 import subprocess
 import sys
 from contextlib import closing
@@ -14,8 +15,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from operators.core.base import Batch
-from runtime.functions.calls import Calls
-from runtime.model.metrics import Durations, Metrics
+from runtime.functions.calls import AROUND
+from runtime.model.metrics import LISTENER, Metrics
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.memory.lists import ListSource
@@ -88,7 +89,8 @@ def test_a_call_has_a_span_that_is_the_parent_of_what_it_does(run):
     asked = [one for one in spans if one.name == "ask"]
     assert len(calls) == len(asked) == 3
     assert {one.parent.span_id for one in asked} == calls.keys(), "each within a call of its own"
-    assert all(one.attributes == {"samza.app": "looking", "samza.operator": "look-up"} for one in calls.values())
+    labels = {"samza.app": "looking", "samza.container": "0", "samza.operator": "look-up"}
+    assert all(one.attributes == labels for one in calls.values())
     failed = [one for one in calls.values() if one.status.status_code is trace.StatusCode.ERROR]
     assert len(failed) == 1 and "no such number" in failed[0].status.description
 
@@ -163,7 +165,7 @@ def test_batches_and_commits_have_spans(run):
 def test_a_run_that_was_not_told_to_makes_no_spans(run):
     spans, _ = run()
     assert {one.name for one in spans} == {"ask"}
-    assert Durations.listener is None and Calls.around is None
+    assert LISTENER.get() is None and AROUND.get() is None
 
 
 def test_every_duration_has_an_instrument_that_is_recorded(run):
@@ -176,7 +178,45 @@ def test_without_opentelemetry_it_is_told_what_to_install():
     program = (
         "import sys; sys.modules['opentelemetry'] = None\n"
         "from runtime.watching.telemetry import telling\n"
-        "with telling('app'): pass"
+        "telling('app')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 1 and "pip install 'samza-dsl[otel]'" in done.stderr
+
+
+def test_two_runs_at_once_are_told_apart_and_one_that_is_not_traced_is_not(tmp_path):
+    async def look_up(n):
+        return [n]
+
+    def made(name):
+        app = App(name)
+        looked = app.input(f"{name}-in", value=int).async_flat_map(look_up, op_id=f"call-{name}")
+        looked.send_to(app.output(f"{name}-out", value=int))
+        return app
+
+    def started(name, traced=True):
+        how = {"metrics": Metrics(address=None, opentelemetry=True)} if traced else {}
+        return made(name).running(tmp_path / name, bind={f"{name}-in": ListSource([1, 2])}, **how)
+
+    async def both():
+        async with started("one") as one, started("two") as two, started("quiet", traced=False) as quiet:
+            for run in (one, two, quiet):
+                await run.settled()
+
+    EXPORTER.clear()
+    asyncio.run(both())
+    told = {
+        one.name: one for scope in READER.get_metrics_data().resource_metrics[0].scope_metrics for one in scope.metrics
+    }
+    for metric in ("samza.operator.received", "samza.call.duration"):
+        apps = {(p.attributes["samza.app"], p.attributes["samza.operator"]) for p in told[metric].data.data_points}
+        assert {("one", "call-one"), ("two", "call-two")} <= apps
+        assert all(operator == f"call-{app}" for app, operator in apps if operator.startswith("call-")), apps
+        assert "quiet" not in {app for app, _ in apps}
+    spans = [one for one in EXPORTER.get_finished_spans() if one.name.startswith("call ")]
+    assert {(one.attributes["samza.app"], one.name) for one in spans} == {
+        ("one", "call call-one"),
+        ("two", "call call-two"),
+    }
+    commits = [p for p in told["samza.commit.duration"].data.data_points if p.attributes["samza.app"] in ("one", "two")]
+    assert commits and all(point.attributes["samza.container"] == "0" for point in commits)

@@ -170,8 +170,8 @@ def opened(monkeypatch, said):
         ports.append(server.port)
 
     monkeypatch.setattr(PageServer, "start", started)
-    with served(said, "app") as watch:
-        yield ports[0], watch
+    with served(said, "app") as found:
+        yield ports[0], found.watch
 
 
 def test_a_run_is_watched_while_it_runs_and_when_it_has_ended(monkeypatch):
@@ -227,3 +227,16 @@ def test_a_token_that_keeps_nobody_out_is_refused_and_not_shown(tmp_path, conten
 def test_what_is_no_address_is_refused(address):
     with pytest.raises(SamzaError, match="write instead: ':9464'"), served(Metrics(address=address), "app"):
         pass
+
+
+@pytest.mark.parametrize("host", ["", "127.0.0.1", "[::1]", "localhost"])
+def test_a_port_that_the_system_has_chosen_is_said(host, caplog):
+    with caplog.at_level("WARNING", "samza_dsl"), served(Metrics(address=f"{host}:0"), "app"):
+        (line,) = [one.message for one in caplog.records]
+        where = line.rpartition("http://")[2]
+        _livez(where)
+
+
+def _livez(where):
+    with urllib.request.urlopen(f"http://{where}/livez", timeout=10) as answer:
+        assert answer.status == 200

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from operators.core.sites import here
+from operators.io import without_none
 from planner.model.errors import refuse
 from runtime.encoding.formats.avro_shapes import NotHeld, name_of
 from runtime.encoding.formats.extras import needs_extra
@@ -34,7 +35,8 @@ class Protobuf:
     Values are such messages; or with a `type`, a Struct, dataclass or model whose fields have the names of the
     message's, values of that: a Timestamp is a datetime, a Duration a timedelta, a wrapper a value or None, an enum a
     name or a number. A field of the message that the type has not is left out. With a `registry` values lie as
-    Confluent's serialisers write them, and the file of the message is registered under the `subject`.
+    Confluent's serialisers write them, and the file of the message is registered under the `subject`. In a stream with
+    records without a value say so: `Protobuf(Order | None)`, or `Protobuf(OrderMessage, Order | None)`.
 
     Raises PlanError where the type has a field that the message can't hold. It needs
     `pip install 'samza-dsl[protobuf]'`.
@@ -66,7 +68,7 @@ class Protobuf:
     def __post_init__(self) -> None:
         with needs_extra("Protobuf", "google.protobuf", "protobuf"):
             from google.protobuf import descriptor, message, message_factory
-        made = self.message
+        made = without_none(self.message)
         if isinstance(made, descriptor.Descriptor):
             made = message_factory.GetMessageClass(made)
         if not (isinstance(made, type) and issubclass(made, message.Message)):
@@ -79,7 +81,7 @@ class Protobuf:
             from runtime.encoding.formats.protobuf_fields import MessageFields
 
             try:
-                fields = MessageFields(made, self.type)
+                fields = MessageFields(made, without_none(self.type))
             except NotHeld as not_held:
                 wrong = (
                     f"Protobuf({made.DESCRIPTOR.full_name}, {name_of(self.type)}): {not_held.where} {not_held.wrong}"
@@ -97,7 +99,7 @@ class Protobuf:
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        if not isinstance(self.message, type):
+        if not isinstance(without_none(self.message), type):
             raise SamzaError(f"{self!r} goes to no other process by its descriptor: give it the generated class")
         return type(self), (self.message, self.type, self.registry, self.subject, self.place)
 

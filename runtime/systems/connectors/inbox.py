@@ -20,6 +20,7 @@ from operators.joins.changes import Change
 from operators.partition_by import murmur2
 from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.serdes import Evolving, Tagged
+from runtime.functions.at_work import tells
 from runtime.model.clock import monotonic_ms, wall_clock_ms
 from runtime.model.errors import Damaged, Fenced, Owned, SamzaError
 from runtime.ports.commits import Appender, Commit
@@ -195,6 +196,7 @@ class Inbox:
         except SamzaError as error:
             self._failed(error)
 
+    @tells(lambda known: known["self"]._spec.op_id)
     def _push_all(self) -> None:
         try:
             self._push(self)

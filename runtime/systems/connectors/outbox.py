@@ -14,6 +14,7 @@ from operators.core.base import Batch, Output, Serde, has_none
 from operators.core.policies import DeadLetterPolicy, Fail, Skip
 from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.serdes import decoded, encode_all
+from runtime.functions.at_work import tells
 from runtime.model.clock import monotonic_ms
 from runtime.model.errors import EnvironmentFault, RowRefused, SamzaError
 from runtime.model.metrics import OperatorMetrics
@@ -78,6 +79,11 @@ class Outbox:
         self._closing, self._is_to_end = threading.Event(), threading.Event()
 
     @property
+    def operator(self) -> str:
+        """The operator whose rows it delivers, as lines of the log name it; of several, their output."""
+        return self.name if self._refusals is None else self._refusals.operator
+
+    @property
     def where(self) -> str:
         """The place, as a person knows it."""
         return self.sink.name
@@ -127,6 +133,7 @@ class Outbox:
         """The rows that are to wait for the sink, where it is not given those of each commit."""
         return self.sink.batching if isinstance(self.sink, PositionedSink) else None
 
+    @tells(lambda known: known["self"].operator)
     def deliver(self, whole: bool = False) -> None:
         """Hand the sink what is committed and that it has not; raises `Unavailable` where it fails for long.
 
@@ -362,9 +369,11 @@ class CutBackSink(Sink):
     def recover(self, position: int) -> None:
         self._sink.recover(position)
 
+    @tells(lambda known: known["self"]._output.stream)
     def write(self, batch: Batch) -> None:
         self._sink.write(rows_of_batch(batch, self._output))
 
+    @tells(lambda known: known["self"]._output.stream)
     def flush(self) -> int:
         return self._sink.flush()
 

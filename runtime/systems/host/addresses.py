@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import platform
+import socket
+from contextlib import closing, suppress
 
 LOCAL = "127.0.0.1"
 
@@ -35,3 +38,35 @@ def is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def told_to_others(host: str, port: int, towards: str) -> str:
+    """Return the address under which others know what is served at a host and port.
+
+    What this machine alone can ask has its name behind it. Where every address of the machine is listened at, it is the
+    one from which the first server of `towards`, as "host:port,host:port", is reached.
+
+    >>> told_to_others("10.0.0.7", 9464, ""), told_to_others("::", 80, "127.0.0.1:9092")
+    ('10.0.0.7:9464', '127.0.0.1:80')
+    """
+    if is_local(host):
+        return f"{typed(LOCAL if host == 'localhost' else host, port)} {platform.node()}"
+    if not is_address(host) or not ipaddress.ip_address(host).is_unspecified:
+        return typed(host, port)
+    return typed(_own_address(towards), port)
+
+
+def typed(host: str, port: int) -> str:
+    """Return a host and a port as they are typed."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _own_address(towards: str) -> str:
+    """Return the address of this machine on the way to a server; nothing is sent to it."""
+    with suppress(ValueError, OSError):
+        host, port = address_of(towards.partition(",")[0])
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with closing(socket.socket(family, socket.SOCK_DGRAM)) as found:
+            found.connect(address)
+            return str(found.getsockname()[0])
+    return platform.node()

@@ -33,7 +33,7 @@ from runtime.systems.kafka.client.thread import KafkaThread, stop
 from runtime.systems.kafka.client.topic import KafkaCluster
 from runtime.systems.kafka.client.topic_configs import TABLE_CONFIGS, had_limits
 from runtime.systems.kafka.coordination.appender import FENCED, KafkaAppender
-from runtime.systems.kafka.coordination.group import Joining
+from runtime.systems.kafka.coordination.group import Joining, Standing
 from runtime.systems.kafka.coordination.members import KafkaMembers, Moved
 from runtime.systems.kafka.coordination.owner import (
     Owner,
@@ -93,9 +93,9 @@ R = TypeVar("R")
 class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, QueryableEnvironment):
     """Streams, changelogs and checkpoints in a cluster; state in `directory`, never ahead of these.
 
-    `host` names the machine that has the directory, where that is not its own name. Whoever comes to own an application
-    takes the transactional ids of who did before, whose commits are refused then. Raises `EnvironmentFault` where the
-    cluster can't be used.
+    `host` names the machine that has the directory, where that is not its own name, and state that is here is asked for
+    `at` an address. Whoever comes to own an application takes the transactional ids of who did before, whose commits
+    are refused then. Raises `EnvironmentFault` where the cluster can't be used.
 
     What is committed is what the transactions of topics say; what lies in `directory` follows, and notes how far it
     is. Of an application nothing is committed after a commit that failed. A run's loop reads, its writer's threads
@@ -104,10 +104,10 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
     are for one thread, while nothing is committed.
     """
 
-    def __init__(self, cluster: KafkaCluster, directory: str | Path, host: str | None = None) -> None:
+    def __init__(self, cluster: KafkaCluster, directory: str | Path, host: str | None = None, at: str = "") -> None:
         self.address = cluster.address
         self._cluster = cluster
-        self._host = host or platform.node()
+        self._place = Standing(host or platform.node(), at)
         self._owners: dict[str, Owner] = {}
         self._outside: Producer | None = None
         self._outside_id = f"{cluster.prefix}samza-dsl-{secrets.token_hex(8)}"
@@ -314,7 +314,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
 
     def announce(self, app: str, generation: int) -> None:
         assert self._thread is not None
-        self._announced.append(Announced(self._streams, self._thread, app, generation, self._host))
+        self._announced.append(Announced(self._streams, self._thread, app, generation, self._place))
 
     def commit_by_task(self, app: str, tasks: Collection[int]) -> dict[int, int]:
         """Let each task commit by itself, under a transactional id of its own.
@@ -397,7 +397,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             self._state.drop(app, gone)
             self._streams.drop(gone)
 
-        said = Joining(container, generation, tasks, JobModel(), host=self._host, standby=standby)
+        said = Joining(container, generation, tasks, JobModel(), **self._place._asdict(), standby=standby)
         copies = Standby(self._streams, self._state, app) if standby else None
         owner.members = KafkaMembers(self._streams, app, said, placement, Moved(took, gave, split), copies, writers)
         return owner.members
@@ -704,7 +704,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
     def _move_in(self, app: str, ledger: Ledger, tasks: Collection[VirtualTask]) -> None:
         """Say that the state of tasks is here now, for when containers share them."""
         known = {task: ledger.homes_of(task) for task in tasks}
-        homes = {task: one.taken(self._host, ledger.progress(task), was_given=True) for task, one in known.items()}
+        host = self._place.host
+        homes = {task: one.taken(host, ledger.progress(task), was_given=True) for task, one in known.items()}
         self._streams.write(ledger_of(app), said_of_homes(homes))
         ledger.homes |= homes
 

@@ -92,6 +92,10 @@ def back_up(path: Path, target: Path, keep: int | None = None, now_ms: Callable[
     backups before are whole then.
     """
     assert keep is None or keep > 0, "at least the new one is kept"
+    if target.resolve().is_relative_to(path.resolve()):
+        raise BackupError(
+            f"A backup of {path} in {target} would be lost with it: name a directory outside of it, on another disk."
+        )
     with system_errors_told(target, "written"):
         for folder in (target, target / _LISTS, target / _PACKS):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

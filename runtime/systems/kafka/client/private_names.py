@@ -19,6 +19,8 @@ USED: Mapping[str, tuple[str, ...]] = {
     "aiokafka.consumer.consumer:AIOKafkaConsumer": ("_client", "_fetcher"),
     "aiokafka.consumer.fetcher:Fetcher": ("_records", "_fetch_max_wait_ms"),
     "aiokafka.consumer.fetcher:FetchResult": ("_partition_records",),
+    "aiokafka.record.memory_records:_MemoryRecordsPy": ("_next_slice", "next_batch"),
+    "aiokafka.record.default_records:_DefaultRecordBatchPy": ("_maybe_uncompress", "_buffer", "base_offset"),
     "aiokafka.consumer.fetcher:PartitionRecords": ("_records", "_consumer_record", "next_fetch_offset"),
     "aiokafka.producer.producer:AIOKafkaProducer": ("client", "_sender", "_metadata", "_message_accumulator"),
     "aiokafka.producer.sender:Sender": ("client",),
@@ -87,3 +89,54 @@ def read_as(records: PartitionRecords, batches: Any, record: Any) -> None:
     """Let records of a partition be made by other means: `batches(raw)` yields them, `record` says what they are."""
     records._records = batches(records._records)
     records._consumer_record = record
+
+
+class KeptRecords:
+    """The records of one fetch, as aiokafka's C code reads them, with their bytes: it gives these to nobody."""
+
+    def __init__(self, raw: bytes) -> None:
+        from aiokafka.record.memory_records import MemoryRecords
+
+        self.raw, records = raw, MemoryRecords(raw)
+        self.has_next, self.next_batch = records.has_next, records.next_batch
+        self.size_in_bytes = records.size_in_bytes
+
+
+def keep_fetched() -> None:
+    """Let consumers of this process keep the bytes of what they fetch beside the records, and else do as before."""
+    from aiokafka.consumer import fetcher
+
+    fetcher.MemoryRecords = KeptRecords
+
+
+def leniently_read(raw: bytes, base_offset: int) -> list[Any]:
+    """Return the records of the batch at an offset; a header's name that is no UTF-8 has escapes for such bytes."""
+    from aiokafka.record.default_records import _DefaultRecordBatchPy
+    from aiokafka.record.memory_records import _MemoryRecordsPy
+
+    place = _MemoryRecordsPy(raw)
+    while True:
+        data, found = place._next_slice, place.next_batch()
+        assert data is not None and found is not None, "the batch was fetched"
+        if found.base_offset == base_offset:
+            break
+    # By Python, slowly: such a batch is rare, and the C code tells nothing of it.
+    batch = _DefaultRecordBatchPy(data)
+    batch._maybe_uncompress()
+    batch._buffer = _Lenient(batch._buffer)
+    return [*batch]
+
+
+class _Lenient(bytes):
+    """Bytes whose parts are decoded whatever they are."""
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        return _LenientText(found) if isinstance(at, slice) else found
+
+
+class _LenientText(bytes):
+    """A part that has an escape for each byte that is no UTF-8."""
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return super().decode("utf-8", "backslashreplace")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 from aiokafka import AIOKafkaConsumer
@@ -23,13 +24,21 @@ logging.getLogger("aiokafka.consumer.group_coordinator").setLevel(logging.CRITIC
 NEVER_MS = 2**31 - 1
 
 
+class Standing(NamedTuple):
+    """The place of a member: the name of its machine, and the address at which its state is asked for, if any."""
+
+    host: str
+    address: str = ""
+
+
 class Joining(msgspec.Struct, frozen=True, array_like=True):
     """The word of a member on itself: the run of `tasks` tasks that it is in, and which of these it has or is taking.
 
     Who has an application to itself shares no tasks.
 
     `homes` has for each task the hosts that have its state, as they were known at an offset of the ledger. So many
-    `standby` copies shall there be of each task's state, and this member has the `copies` of some.
+    `standby` copies shall there be of each task's state, and this member has the `copies` of some. Its state is asked
+    for at its `address`.
     """
 
     name: str
@@ -42,6 +51,7 @@ class Joining(msgspec.Struct, frozen=True, array_like=True):
     known: int = 0
     standby: int = 0
     copies: Sequence[int] = ()
+    address: str = ""
 
 
 class KafkaGroup:
@@ -137,7 +147,7 @@ def shared_out(members: Iterable[Joining], now_ms: int, placement: Placement = s
 
     >>> had = JobModel(1, 5, ("a",), ("a", "a"))
     >>> shared_out([Joining("a", 1, 2, had, held=[0, 1]), Joining("b", 1, 2, JobModel())], now_ms=0)
-    JobModel(run=1, generation=6, containers=('a', 'b'), tasks=('a', 'b'), hosts=('', ''), standbys=((), ()))
+    JobModel(run=1, generation=6, containers=('a', 'b'), tasks=('a', 'b'), ..., addresses=('', ''))
     """
     known = [*members]
     run = max(member.run for member in known)
@@ -154,4 +164,6 @@ def shared_out(members: Iterable[Joining], now_ms: int, placement: Placement = s
     placing = Placing(tasks, hosts, before, homes, copies)
     found = placed(placing, placement)
     kept = standbys(placing, found, those[0].standby)
-    return JobModel(run, max(generation + 1, now_ms), tuple(hosts), found, tuple(hosts.values()), kept)
+    addresses = {member.name: member.address for member in those}
+    told = tuple(addresses[name] for name in hosts)
+    return JobModel(run, max(generation + 1, now_ms), tuple(hosts), found, tuple(hosts.values()), kept, told)

@@ -15,7 +15,7 @@ from operators.core.base import Batch
 from runtime.model.assignment import JobModel
 from runtime.systems.kafka.client.admin import administering
 from runtime.systems.kafka.client.thread import KafkaThread
-from runtime.systems.kafka.coordination.group import Joining, KafkaGroup, group_of
+from runtime.systems.kafka.coordination.group import Joining, KafkaGroup, Standing, group_of
 from runtime.systems.kafka.state.ledger import RUN, SAID, Ledger, ledger_of, look
 from runtime.systems.kafka.streams.compacted_topic import KafkaTable
 from runtime.systems.kafka.streams.streams import KafkaStreams
@@ -94,8 +94,8 @@ class KafkaRuns:
 class Announced:
     """The group member of a process that has an application to itself: where it can't join, others do not see it."""
 
-    def __init__(self, streams: KafkaStreams, thread: KafkaThread, app: str, run: int, host: str) -> None:
-        said = Joining(f"process {os.getpid()}", run, 0, JobModel(), host=host)
+    def __init__(self, streams: KafkaStreams, thread: KafkaThread, app: str, run: int, place: Standing) -> None:
+        said = Joining(f"process {os.getpid()}", run, 0, JobModel(), host=place.host, address=place.address)
         self._group = KafkaGroup(app, streams.topic(ledger_of(app)), said)
         self._thread = thread
         self._joining: asyncio.Task[None] = thread.call(self._begin())

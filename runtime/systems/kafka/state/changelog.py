@@ -19,6 +19,7 @@ from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import monotonic_ms, wall_clock_ms
 from runtime.model.errors import Damaged
 from runtime.model.garbage import collector_resting
+from runtime.model.restores import Came, bringing_back
 from runtime.ports.commits import Commit
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import StreamConfig
@@ -181,7 +182,16 @@ def restore(
     missing is neither here nor in any of the copies.
     """
     held = begin_at(streams, committed, tasks, copies)
-    return sum(_replay(streams, store, committed, begun, tasks) for store, begun in held.items())
+    if not held:
+        return 0
+    records = {
+        (store, one.task.name): max(begun.ends[one.partition] - one.positions[place], 0)
+        for store, begun in held.items()
+        for one in tasks
+        if (place := committed.changelogs[store].place(store, one.partition)) in one.positions
+    }
+    with bringing_back(tasks[0].app, records) as came:
+        return sum(_replay(streams, store, committed, begun, tasks, came) for store, begun in held.items())
 
 
 def begin_at(
@@ -366,7 +376,9 @@ def entries_in(rows: Batch, store: str, one: TaskState, begun: int) -> Batch:
     return Batch(found.values, [key[_TASK.size :] for key in found.keys or ()], offsets=found.offsets)
 
 
-def _replay(streams: KafkaStreams, store: str, committed: Committed, held: Begun, every: Sequence[TaskState]) -> int:
+def _replay(
+    streams: KafkaStreams, store: str, committed: Committed, held: Begun, every: Sequence[TaskState], came: Came
+) -> int:
     """Write into the state of those tasks that have a store what its changelog has beyond it."""
     changelog = committed.changelogs[store]
     tasks = [one for one in every if store in committed.stores(one.task)]
@@ -408,6 +420,7 @@ def _replay(streams: KafkaStreams, store: str, committed: Committed, held: Begun
                     place = changelog.place(store, one.partition)
                     # Behind the records of other tasks as well, so that they are not read again.
                     one.positions[place] = max(one.positions[place], scanned.position)
+                    came(store, one.task.name, one.positions[place] - begun[one.task])
             if sum(map(len, newest.values())) >= ROWS or held_bytes >= ROWS_BYTES:
                 write()
 

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, cast
 from operators.core.base import Batch
 from runtime.model.garbage import collector_resting
 from runtime.systems.kafka.client.clients import Fetched
-from runtime.systems.kafka.client.private_names import fetches_to, read_as, records_in, wait_for_fetches
+from runtime.systems.kafka.client.private_names import (
+    KeptRecords,
+    fetches_to,
+    keep_fetched,
+    leniently_read,
+    read_as,
+    records_in,
+    wait_for_fetches,
+)
 
 if TYPE_CHECKING:
     from aiokafka.consumer.fetcher import PartitionRecords
@@ -34,21 +42,22 @@ class BatchRows:
 class _Batches:
     """The batches fetched of a partition, each iterated as one record. aiokafka judges what may be read of them."""
 
-    def __init__(self, records: MemoryRecords) -> None:
+    def __init__(self, records: MemoryRecords | KeptRecords) -> None:
         self.has_next = records.has_next
         self._next_batch = records.next_batch
+        self._raw = records.raw if isinstance(records, KeptRecords) else None
 
     def next_batch(self) -> _Whole | DefaultRecordBatch | None:
         """Return the next batch, as a whole unless it has a transaction's marker."""
         batch = self._next_batch()
-        return batch if batch is None or batch.is_control_batch else _Whole(batch)
+        return batch if batch is None or batch.is_control_batch else _Whole(batch, self._raw)
 
 
 class _Whole:
     """A batch that is iterated as one record."""
 
-    def __init__(self, batch: DefaultRecordBatch) -> None:
-        self._batch = batch
+    def __init__(self, batch: DefaultRecordBatch, raw: bytes | None = None) -> None:
+        self._batch, self._raw = batch, raw
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batch, name)
@@ -56,9 +65,18 @@ class _Whole:
     def __iter__(self) -> Iterator[BatchRows]:
         with collector_resting():
             # Objects per record live for a moment only, in C-made lists: the collector would walk them for nothing.
-            columns = _columns([*self._batch])
+            columns = _columns(self._records())
         if columns.values:  # else compaction has left none
             yield BatchRows(columns)
+
+    def _records(self) -> Sequence[Fetched]:
+        try:
+            return [*self._batch]
+        except UnicodeDecodeError:
+            if self._raw is None:
+                raise
+            # Any producer may write such a name, and a run that ends at it would end at it for good.
+            return leniently_read(self._raw, self._batch.base_offset)
 
 
 class _Fetched(OrderedDict[object, object]):
@@ -76,6 +94,7 @@ def by_batches(consumer: object) -> None:
 
     Another client, which has no such inside, gives records as it does.
     """
+    keep_fetched()
     fetches_to(consumer, _Fetched())
 
 

@@ -1,0 +1,108 @@
+"""A line of the log says the task and the operator from wherever a user's function writes it."""
+
+import asyncio
+import inspect
+
+import pytest
+
+from runtime.functions.user_lines import place_now
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
+from samza_dsl import App, Options
+from tests.conformance.pipelines import PIPELINES, app_of, filled
+
+
+class Noting:
+    """What `app.wrap` puts around each function: it notes the place that a line of the log would have had."""
+
+    def __init__(self):
+        self.called, self.wrong = set(), set()
+
+    def note(self, operator):
+        task, found = place_now()
+        self.called.add(operator)
+        if found != operator or task is None:
+            self.wrong.add((operator, found, task))
+
+    def __call__(self, function, operator):
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+
+            async def asked(*arguments):
+                self.note(operator)
+                found = await function(*arguments)
+                self.note(operator)
+                return found
+
+            return asked
+
+        def called(*arguments):
+            self.note(operator)
+            return function(*arguments)
+
+        return called
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_every_function_of_every_operator_knows_its_place(name):
+    app, noting = app_of(name), Noting()
+    app.wrap(noting)
+    run_blocking(app.pipeline(), filled(), RunSettings(until_now=True))
+    assert not noting.wrong
+
+
+class Spoken:
+    """A serde of a user's that notes the place of each call."""
+
+    def __init__(self, name, noted):
+        self.name, self.noted = name, noted
+
+    def encode(self, value):
+        self.noted.setdefault((self.name, "encode"), set()).add(place_now()[1])
+        return str(value).encode()
+
+    def decode(self, data):
+        self.noted.setdefault((self.name, "decode"), set()).add(place_now()[1])
+        return int(data)
+
+
+class Opened:
+    """A function that is opened and closed for each task."""
+
+    def __init__(self, noted):
+        self.noted = noted
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def open(self, context):
+        self.noted["open", ""] = {place_now()}
+
+    def __call__(self, number):
+        return number
+
+    def close(self):
+        self.noted["close", ""] = {place_now()}
+
+
+def test_serdes_and_objects_that_are_opened_know_their_place(tmp_path):
+    noted = {}
+    app = App("spoken", Options(commit_interval_ms=1))
+    read = app.input("numbers", value=Spoken("in", noted)).map(Opened(noted), op_id="opened")
+    by = read.partition_by(
+        lambda n: n, partitions=2, key_type=Spoken("key", noted), value=Spoken("between", noted), op_id="by"
+    )
+    kept = by.scan(lambda total, n: total + n, init=int, state=Spoken("state", noted), op_id="kept")
+    kept.send_to(app.output("out", value=Spoken("out", noted)))
+
+    async def run():
+        async with app.running(tmp_path) as running:
+            for n in range(20):
+                await running.send("numbers", n)
+            await running.settled()
+
+    asyncio.run(run())
+    found = {what: places - {None} if what == ("in", "encode") else places for what, places in noted.items()}
+    assert {*found["open", ""], *found["close", ""]} <= {(0, "opened"), (1, "opened")}
+    assert found["in", "decode"] == {"numbers"} and found["out", "encode"] == {"send_to-out"}
+    assert found["state", "encode"] == {"kept"}
+    assert all(places and None not in places for what, places in found.items() if what != ("in", "encode")), found

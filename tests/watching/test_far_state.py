@@ -1,0 +1,263 @@
+"""State that is asked for from afar is as a process reads it that has it: of keys, lists, maps, panes and ranges."""
+
+import asyncio
+import datetime as dt
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runtime.encoding.serdes import MessagePack
+from runtime.model.assignment import JobModel
+from runtime.queries.far_state import FarStateQuery
+from runtime.queries.state_query import NotReached
+from runtime.queries.state_requests import StateDesk, StateRequest
+from runtime.queries.state_routes import StateRoutes
+from runtime.systems.host.addresses import told_to_others
+from runtime.systems.log.environment import LogEnvironment
+from samza_dsl import App, Options, PlanError, SamzaError, count, query, tumbling
+from tests.scale import examples
+
+TASKS = 4
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A key that only a serde which knows its class reads."""
+
+    row: int
+    day: dt.date
+
+
+KEYS = {
+    "int": (int, st.integers(-3, 40)),
+    "text": (str, st.text(max_size=3)),
+    "none declared": (None, st.one_of(st.integers(0, 9), st.text(max_size=2), st.dates(), st.binary(max_size=2))),
+    "a serde": (
+        MessagePack(Seat),
+        st.builds(Seat, st.integers(0, 5), st.dates(dt.date(2026, 1, 1), dt.date(2026, 1, 3))),
+    ),
+}
+
+
+def counting(kind):
+    app = App("counting", Options(commit_interval_ms=1))
+    read = app.input("keys", timestamp=lambda row: row[0])
+    keyed = read.partition_by(lambda row: row[1], partitions=TASKS, key_type=kind, op_id="keyed")
+    keyed.scan(lambda total, row: total + 1, init=int, op_id="count").send_to(app.output("counts"))
+
+    def remember(row, context):
+        context.list("times").append(row[0])
+        context.map("by time")[row[0]] = row[0] * 2
+        return []
+
+    keyed.process(remember, op_id="remember").send_to(app.output("none"))
+    keyed.window(tumbling(minutes=1), count(), op_id="panes").send_to(app.output("panes"))
+    return app
+
+
+class Container(LogEnvironment):
+    """A log that shows the state of some tasks alone."""
+
+    def __init__(self, path, held):
+        super().__init__(path)
+        self.held = held
+
+    def snapshot(self, app):
+        found = super().snapshot(app)
+        tasks = found.tasks
+        found.tasks = lambda store: {task: place for task, place in tasks(store).items() if task in self.held}
+        return found
+
+
+class Cluster(LogEnvironment):
+    """A log of which containers on several machines have the tasks, as `slots` says; it moves after some looks."""
+
+    def __init__(self, path, graph, moves, addresses=None):
+        super().__init__(path)
+        self.graph, self.moves, self.looks, self.down = graph, [*moves], 0, set()
+        self.addresses = addresses
+
+    def job_model(self, app):
+        self.looks += 1
+        if len(self.moves) > 1 and self.looks > 1:
+            del self.moves[0]
+        names = sorted({*self.moves[0]})
+        addresses = self.addresses or tuple(f"10.0.0.{name}:9464" for name in names)
+        tasks = tuple(f"c.{slot}" for slot in self.moves[0])
+        return JobModel(
+            1, len(self.moves), tuple(f"c.{n}" for n in names), tasks, ("here",) * len(names), (), addresses
+        )
+
+    def ask(self, address, path, token):
+        """Answer as the process at an address does, which knows the others."""
+        machine, url = int(address.partition(":")[0].rpartition(".")[2]), urlsplit(path)
+        if machine in self.down:
+            raise ConnectionRefusedError(f"{address} is down")
+        slots = self.moves[0]
+        held = [task for task in range(TASKS) if slots[task] == machine]
+
+        async def others():
+            return {task: f"c.{slot}" for task, slot in enumerate(slots)}
+
+        async def answer():
+            desk = self.desk(machine, held)
+            routes = StateRoutes(self.graph, TASKS, lambda: {0: held} if held else {}, lambda _: desk.answer, others)
+            return await routes.answer(StateRequest(url.path.removeprefix("/state/"), url.query))
+
+        found = asyncio.run(answer())
+        return found.status, found.json.encode()
+
+    def desk(self, machine, held):
+        # Kept for its ranges, which go on from page to page.
+        self.desks = getattr(self, "desks", {})
+        if machine not in self.desks:
+            self.desks[machine] = StateDesk(self.graph, lambda: closing(Container(self.path, held)))
+        return self.desks[machine]
+
+    def close(self):
+        for desk in getattr(self, "desks", {}).values():
+            desk.close()
+        super().close()
+
+
+def told(found, keys):
+    """Return all that a query says of an application's state."""
+    counts, remembered, panes = found.state("count"), found.state("remember"), found.state("panes")
+    of_keys = [
+        (counts.get(key, 0), remembered.list(key, "times"), remembered.map(key, "by time"), panes.get(key, []))
+        for key in keys
+    ]
+    by_time = sorted(panes.range(), key=lambda one: (repr(one[0]), one[1].start))
+    return of_keys, sorted(counts.range(), key=repr), by_time
+
+
+@pytest.mark.parametrize("kind", KEYS)
+@given(data=st.data())
+@settings(max_examples=examples(12, 200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_all_that_is_asked_from_afar_is_as_it_lies(tmp_path_factory, kind, data):
+    declared, drawn = KEYS[kind]
+    app, folder = counting(declared), tmp_path_factory.mktemp("state")
+    rows = data.draw(st.lists(st.tuples(st.integers(0, 200_000), drawn), min_size=1, max_size=20))
+    app.run(folder, bind={"keys": rows}, until_now=True)
+    slots = data.draw(st.lists(st.integers(0, 2), min_size=TASKS, max_size=TASKS))
+    keys = [*{key: None for _, key in rows}, data.draw(drawn)]
+    cluster = Cluster(folder, app.graph(), [slots])
+    cluster.snapshot = None  # nothing is read but what containers answer
+    with FarStateQuery(app.graph(), cluster, cluster.close, ask=cluster.ask) as far, query(app, folder) as near:
+        assert told(far, keys) == told(near, keys)
+        bounds = data.draw(drawn), data.draw(drawn)
+        for start, end in ((bounds[0], None), (None, bounds[1]), bounds):
+            with suppress(TypeError):  # keys of several types are in no order
+                near_ones = sorted(near.state("count").range(start, end), key=repr)
+                assert sorted(far.state("count").range(start, end), key=repr) == near_ones
+
+
+@given(
+    moves=st.lists(st.lists(st.integers(0, 2), min_size=TASKS, max_size=TASKS), min_size=1, max_size=3),
+    down=st.sets(st.integers(0, 2)),
+    key=st.integers(0, 12),
+)
+@settings(max_examples=examples(30, 300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_what_moves_or_is_down_is_found_all_the_same(tmp_path_factory, moves, down, key):
+    app, folder = counting(int), tmp_path_factory.mktemp("state")
+    app.run(folder, bind={"keys": [(at, at % 10) for at in range(30)]}, until_now=True)
+    cluster = Cluster(folder, app.graph(), moves)
+    cluster.down = down
+    cluster.desk = lambda machine, held: StateDesk(app.graph(), lambda: closing(Container(folder, held)))
+    with FarStateQuery(app.graph(), cluster, cluster.close, ask=cluster.ask) as far:
+        assert far.state("count").get(key, 0) == (3 if key < 10 else 0)
+        with suppress(SamzaError):  # which says that it is to be begun anew, as the next test sees
+            assert dict(far.state("count").range()) == dict.fromkeys(range(10), 3)
+
+
+def test_a_range_whose_tasks_move_meanwhile_is_to_be_begun_anew(tmp_path):
+    app = counting(int)
+    app.run(tmp_path, bind={"keys": [(1, 7)]}, until_now=True)
+    cluster = Cluster(tmp_path, app.graph(), [[0] * TASKS, [0] * TASKS])
+    with FarStateQuery(app.graph(), cluster, cluster.close, ask=cluster.ask) as far:
+        with pytest.raises(SamzaError, match="begin it anew"):
+            list(far.state("count").range())
+        assert dict(far.state("count").range()) == {7: 1}
+
+
+def test_what_serves_nothing_is_read_from_changelogs_and_said_once(tmp_path, caplog):
+    app = counting(int)
+    app.run(tmp_path, bind={"keys": [(1, 7), (2, 7)]}, until_now=True)
+    for addresses in (("",), ("127.0.0.1:9464 another machine",)):
+        cluster = Cluster(tmp_path, app.graph(), [[0] * TASKS], addresses)
+        caplog.clear()
+        with (
+            caplog.at_level("WARNING", "samza_dsl"),
+            FarStateQuery(app.graph(), cluster, cluster.close, ask=cluster.ask) as far,
+        ):
+            assert [far.state("count").get(7) for _ in range(3)] == [2, 2, 2]
+            assert dict(far.state("count").range()) == {7: 2}
+        [line] = [one.message for one in caplog.records]
+        assert "metrics='0.0.0.0:9464'" in line
+
+
+def test_another_application_at_an_address_and_one_that_asks_for_a_token_are_told(tmp_path):
+    app = counting(int)
+    app.run(tmp_path, bind={"keys": [(1, 7)]}, until_now=True)
+    answers = [(200, b'{"app":"other","operator":"count","stored":[]}'), (200, b"<html>"), (401, b"a token")]
+    cluster = Cluster(tmp_path, app.graph(), [[0] * TASKS])
+    with FarStateQuery(app.graph(), cluster, cluster.close, ask=lambda *_: answers[0]) as far:
+        for _ in range(2):
+            assert far.state("count").get(7) == 1
+            del answers[0]
+        with pytest.raises(SamzaError, match="token_file"):
+            far.state("count").get(7)
+
+
+def test_at_least_is_waited_for_where_the_key_is_and_not_in_an_event_loop(tmp_path):
+    app = counting(int)
+    app.run(tmp_path, bind={"keys": [(1, 7)]}, until_now=True)
+    cluster = Cluster(tmp_path, app.graph(), [[0] * TASKS])
+
+    async def in_a_loop(state):
+        return state.get(7, at_least={"keys": 1})
+
+    with FarStateQuery(app.graph(), cluster, cluster.close, ask=cluster.ask) as far:
+        state = far.state("count")
+        assert state.get(7, at_least={"keys": 1}) == 1 and state.get(7, at_least={"keys:0": 1}) == 1
+        with pytest.raises(NotReached, match="no commit of"):
+            state.get(7, at_least={"keys": 9}, timeout_ms=30)
+        with pytest.raises(NotReached, match="no commit of"):
+            list(state.range(at_least={"keys": 9}, timeout_ms=30))
+        with pytest.raises(PlanError, match="does not read 'others'"):
+            state.get(7, at_least={"others": 9})
+        with pytest.raises(SamzaError, match="event loop"):
+            asyncio.run(in_a_loop(state))
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("stored=1&key=%3f", "no base64"),
+        ("stored=1&key=AA==&list=times&map=times", None),
+        ("stored=1&from=%ff", "no base64"),
+        ("stored=1&from=AAAA", "no key"),
+        ("stored=1&key=AA==&task=x", None),
+    ],
+)
+def test_what_is_said_wrongly_is_refused_and_ends_nothing(tmp_path, said, told):
+    app = counting(int)
+    app.run(tmp_path, bind={"keys": [(1, 7)]}, until_now=True)
+
+    async def answer():
+        with closing(StateDesk(app.graph(), lambda: closing(LogEnvironment(tmp_path)))) as desk:
+            return await desk.answer(StateRequest("count", said))
+
+    found = asyncio.run(answer())
+    assert found.status in (400, 404), found
+    assert told is None or told in found.text
+
+
+def test_what_others_are_told_leads_here_and_says_whose_it_is():
+    assert told_to_others("0.0.0.0", 9464, "nobody.invalid:9092").endswith(":9464")
+    assert told_to_others("0.0.0.0", 9464, "127.0.0.1:9092,b:1") == "127.0.0.1:9464"
+    assert told_to_others("localhost", 9464, "").startswith("127.0.0.1:9464 ")
