@@ -25,6 +25,7 @@ from operators.core.base import (
     Serde,
     Spec,
     Store,
+    unnoted,
 )
 from operators.core.durations import whole_ms
 from operators.core.entry_keys import KEY, EntryKind, EntryKinds, Number, Rest
@@ -139,7 +140,7 @@ class Process(Spec):
         """Return its operator, which keeps states, lists and maps as was declared."""
         serde, form_of = context.formats.serde(None), context.formats.form
         operator = ProcessOperator(self, context.functions, context.store, context.keys, serde, context.most_held)
-        operator.form = form_of(self.state)
+        operator.form, operator.note_map_key = form_of(self.state), context.note_map_key
         for kind, declared in ((LIST, self.lists), (MAP, self.maps)):
             for name, of_values in declared.items():
                 form = form_of(of_values)
@@ -273,7 +274,7 @@ class ProcessContext(Generic[K, S]):
         """Return a map among this key's state, whose entries are read and written one by one."""
         operator = self._operator
         place, form = operator.place(MAP, self._place, name), operator.forms.get((MAP, name))
-        return MapState(operator.store, place, operator.serde, form)
+        return MapState(operator.store, place, operator.serde, form, operator.note_map_key)
 
 
 class ProcessOperator(KeyStates):
@@ -297,6 +298,7 @@ class ProcessOperator(KeyStates):
         self.serde = serde
         self.forms: dict[tuple[bytes, str], Form] = {}
         """The stored forms of the values in lists and maps, where these are declared."""
+        self.note_map_key: Callable[[object], None] = unnoted
         self.on_message: Handler = functions["on_message"]
         self.on_timer: Handler = functions.get("on_timer", _no_timer)
         self.on_alarm: Handler = functions.get("on_alarm", _no_alarm)

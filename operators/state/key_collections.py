@@ -7,9 +7,10 @@ from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, TypeVar, cast
 
-from operators.core.base import MOST_HELD, Form, Key, Serde, Store
+from operators.core.base import MOST_HELD, Form, Key, Serde, Store, unnoted
 from operators.core.entry_keys import LENGTH_BYTES, EntryKind, LengthAhead, Rest, beyond
-from operators.state.keyed_state import are_plain, dumped, is_plain, loaded, undeclared
+from operators.core.wording import shown
+from operators.state.keyed_state import UNCHANGEABLE, are_plain, dumped, is_plain, loaded, undeclared
 
 E = TypeVar("E")
 M = TypeVar("M")
@@ -18,6 +19,8 @@ N = TypeVar("N")
 LIST, MAP = b"l", b"m"
 """The first byte of the entries of lists and of maps."""
 PLACE_BYTES = 8
+SCALARS = UNCHANGEABLE - {frozenset}
+"""The types of keys of maps whose bytes never change."""
 
 
 class Named(LengthAhead):
@@ -317,17 +320,25 @@ class MapState(MutableMapping[M, N]):
     ...     return [known]
     """
 
-    __slots__ = ("_decode", "_encode", "_form", "_place", "_store")
+    __slots__ = ("_decode", "_encode", "_form", "_note", "_place", "_store")
 
-    def __init__(self, store: Store, place: bytes, serde: Serde, form: Form | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        place: bytes,
+        serde: Serde,
+        form: Form | None = None,
+        note: Callable[[object], None] = unnoted,
+    ) -> None:
         self._store = store
         self._form = form
         self._place = place
         self._encode = serde.encode
         self._decode = serde.decode
+        self._note = note
 
     def __getitem__(self, key: M) -> N:
-        held = self._store.get(self._place + self._encode(key))
+        held = self._store.get(self._at(key))
         if held is None:
             raise KeyError(key)
         value: N = loaded(self._form, held[0])
@@ -335,15 +346,24 @@ class MapState(MutableMapping[M, N]):
 
     def __setitem__(self, key: M, value: N) -> None:
         # In a tuple, so that None is a value of the map and not an entry that is absent.
-        self._store.put(self._place + self._encode(key), (dumped(self._form, value),))
+        self._store.put(self._at(key), (dumped(self._form, value),))
 
     def __delitem__(self, key: M) -> None:
         self[key]
-        self._store.delete(self._place + self._encode(key))
+        self._store.delete(self._at(key))
 
     def __iter__(self) -> Iterator[M]:
         length = len(self._place)
-        return (self._decode(place[length:]) for place, _ in self._store.range(self._place, beyond(self._place)))
+        for place, _ in self._store.range(self._place, beyond(self._place)):
+            key: M = self._decode(place[length:])
+            if type(key) not in SCALARS and self._encode(key) != place[length:]:
+                raise ValueError(_moved(key))
+            yield key
+
+    def _at(self, key: M) -> bytes:
+        if type(key) not in SCALARS:
+            self._note(key)
+        return self._place + self._encode(key)
 
     def __len__(self) -> int:
         return sum(1 for _ in self._store.range(self._place, beyond(self._place)))
@@ -355,6 +375,15 @@ class MapState(MutableMapping[M, N]):
         """Remove all entries."""
         for place, _ in list(self._store.range(self._place, beyond(self._place))):
             self._store.delete(place)
+
+
+def _moved(key: object) -> str:
+    """Return what is wrong with a key that lies where it was put by another definition of a class in it."""
+    return (
+        f"an entry of a map lies under {shown(key)} as its class was in a run before, with other fields or in another "
+        "order: the bytes of a key have its fields, so the entry is not found by the key as it is now. Define the "
+        "class as it was; or drop what is kept, with samza-dsl state forget, or remove those entries: .clear()"
+    )
 
 
 def remove_all(store: Store, key: bytes) -> None:

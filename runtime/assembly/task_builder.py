@@ -11,7 +11,7 @@ from threading import RLock
 from typing import Any, cast
 
 from operators.async_flat_map import AsyncFlatMap, StatefulCalls
-from operators.core.base import MOST_HELD, Batch, Operator, OperatorContext, Serde, Spec, Store, unobserved
+from operators.core.base import MOST_HELD, Batch, Operator, OperatorContext, Serde, Spec, Store, unnoted, unobserved
 from operators.core.policies import DeadLetterPolicy
 from operators.io import SendTo, SinkCall, TableInput, admits_none, headed
 from operators.joins.match_counts import MatchCounting, Meetings
@@ -280,6 +280,7 @@ class TaskBuilder:
             StoredFormats(exactly=not levers.trust),
             MOST_HELD if levers.hot_state else 0,
             partial(self._observer, spec),
+            self._kinds_of(spec).note_map_key if kind_of(spec).durable and spec.stateful else unnoted,
         )
 
     def _observer(self, spec: Spec, serde: Serde) -> Callable[[list[object]], None]:
@@ -536,8 +537,10 @@ class TaskBuilder:
 
     def _kinds_of(self, spec: Spec) -> KeyKinds:
         app, environment = self.assembly.plan.app, self.assembly.bindings.environment
-        kinds = self.kinds[spec.op_id or ""] = KeyKinds(spec, app, environment, self.assembly.told)
-        return kinds
+        id = spec.op_id or ""
+        if id not in self.kinds:
+            self.kinds[id] = KeyKinds(spec, app, environment, self.assembly.told)
+        return self.kinds[id]
 
     def _takes(self, id: str) -> bool:
         spec = self.graph.specs[id]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import countOf
 from typing import Any, TypeGuard, TypeVar, cast
 
+from msgspec import inspect
+
 from operators.core.base import Key, Serde
+from operators.core.declared_types import has_types
 from operators.core.wording import shown
 from runtime.encoding.nested_tuples import SCALARS
+from runtime.encoding.record_types import fields_of, hints_of, is_pydantic
 from runtime.encoding.serdes import Json, MessagePack, String, Tagged, encode_all
 from runtime.model.errors import SerdeError
 
@@ -38,6 +42,7 @@ class KeySerde:
         self.kind: type | None = None
         """The one type that all keys of the newest column have, if such keys are held as themselves."""
         self._plain = plain_types(serde)
+        self._undeclared = undeclared_in(serde)
         self._load: Callable[[Any], Key] = remembering(self._loaded)
         self._decode = remembering(serde.decode)
 
@@ -132,6 +137,8 @@ class KeySerde:
         except Exception as error:
             # Written on, it would end each run behind, whatever the policy says here.
             raise SerdeError(f"{shown(key)} can be written as a key and not be read again: {error}") from error
+        if self._undeclared is not None:
+            _check_undeclared(self._undeclared, key, self.serde.decode(data))
         return held
 
     def _loaded(self, data: bytes) -> Key:
@@ -149,6 +156,112 @@ def plain_types(serde: Serde) -> frozenset[type]:
     if isinstance(serde, Json | MessagePack):
         return frozenset({int, str} if serde.type is Any else {int, str} & {serde.type})
     return frozenset()
+
+
+def undeclared_in(serde: Serde) -> inspect.Type | None:
+    """Return the type of a serde whose bytes do not tell all of a key: one with parts of which no type is declared.
+
+    >>> undeclared_in(Json(tuple)) is None, undeclared_in(Json(tuple[int, str])) is None
+    (False, True)
+    """
+    if isinstance(serde, Json | MessagePack) and has_types(serde.type, (inspect.AnyType, inspect.CustomType)):
+        return inspect.type_info(serde.type)
+    return None
+
+
+def _check_undeclared(info: inspect.Type, key: object, back: object) -> None:
+    """Raise SerdeError for a key that comes back as another where no type is declared; a declared one has its say."""
+    for part, other in _undeclared_parts(info, key, back):
+        if not _is_same(part, other):
+            at = "" if part is key else f"in {shown(key)} "
+            raise SerdeError(
+                f"{at}{shown(part)} would come back as {shown(other)}: its declared type does not say what it is. "
+                "Leave the type out, and keys of any kind come back as they are; or declare all of it, as "
+                "tuple[str, datetime]"
+            )
+
+
+def _undeclared_parts(info: inspect.Type, put: Any, back: Any) -> Iterator[tuple[object, object]]:
+    """Yield the parts for which no type is declared: each as it was put, and as it comes back."""
+    if isinstance(info, inspect.UnionType):
+        # Which one is meant its bytes have told.
+        for one in info.types:
+            if _may_be(one, back):
+                yield from _undeclared_parts(one, put, back)
+                return
+    if isinstance(info, inspect.Metadata):
+        yield from _undeclared_parts(info.type, put, back)
+    elif isinstance(info, inspect.DictType):
+        if not isinstance(put, Mapping) or len(put) != len(back):
+            yield put, back
+            return
+        for (key, value), (other_key, other) in zip(put.items(), back.items(), strict=True):
+            yield from _undeclared_parts(info.key_type, key, other_key)
+            yield from _undeclared_parts(info.value_type, value, other)
+    elif isinstance(info, inspect.SetType | inspect.FrozenSetType):
+        if has_types(info.item_type, (inspect.AnyType, inspect.CustomType)):
+            yield type(back)(put), back
+    elif isinstance(info, inspect.CollectionType):
+        for part, other in zip(put, back, strict=True):
+            yield from _undeclared_parts(info.item_type, part, other)
+    elif isinstance(info, inspect.TupleType):
+        for one, part, other in zip(info.item_types, put, back, strict=True):
+            yield from _undeclared_parts(one, part, other)
+    elif (fields := _fields_in(info)) is not None:
+        for place, (name, called, kind) in enumerate(fields):
+            part = _field(put, place, name, called)
+            if part is not _GONE:  # else it has its default
+                yield from _undeclared_parts(kind, part, _field(back, place, name, called))
+    elif isinstance(info, inspect.AnyType | inspect.CustomType):
+        yield put, back
+
+
+def _fields_in(info: inspect.Type) -> list[tuple[str, str, inspect.Type]] | None:
+    """Return the name, the name in bytes and the type of each field of a record; None for what is no record."""
+    if isinstance(info, inspect.CustomType) and is_pydantic(info.cls):
+        hints = hints_of(info.cls)
+        return [(one.name, one.name, inspect.type_info(hints[one.name])) for one in fields_of(info.cls)]
+    found: Iterable[Any] | None = getattr(info, "fields", None)
+    return None if found is None else [(one.name, one.encode_name, one.type) for one in found]
+
+
+def _field(value: Any, place: int, name: str, called: str) -> object:
+    """Return a field of a record, or of what is read as one: a mapping by names, or a sequence."""
+    if isinstance(value, Mapping):
+        return value.get(called, _GONE)
+    if isinstance(value, list | tuple) and not hasattr(value, name):
+        return value[place] if place < len(value) else _GONE
+    return getattr(value, name, _GONE)
+
+
+_GONE = object()
+
+
+def _may_be(info: inspect.Type, value: object) -> bool:
+    kind = getattr(info, "cls", None) or _CLASSES.get(type(info))
+    return kind is not None and isinstance(value, kind)
+
+
+_CLASSES: dict[type, type] = {
+    inspect.DictType: dict,
+    inspect.TypedDictType: dict,
+    inspect.ListType: list,
+    inspect.TupleType: tuple,
+    inspect.VarTupleType: tuple,
+    inspect.SetType: set,
+    inspect.FrozenSetType: frozenset,
+}
+
+
+def _is_same(put: object, back: object) -> bool:
+    # Of equal values of equal types the bytes of `Tagged` are equal, at every depth.
+    try:
+        return _exact.encode(put) == _exact.encode(back)
+    except SerdeError:
+        return type(put) is type(back) and bool(put == back)
+
+
+_exact = Tagged()
 
 
 def _is_unicode(text: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 import msgspec
 
 from operators.core.base import Copies, Serde, has_none
+from operators.core.declared_types import has_sets, has_types
 from operators.core.protocols import CheckedProtocol
 from operators.core.wording import named
 from runtime.encoding.classes import class_of, find, is_current, name_of
@@ -65,7 +66,7 @@ class Json:
     def __post_init__(self) -> None:
         decoder = msgspec.json.Decoder(self.type, dec_hook=made_of_plain)
         decode = self.type.model_validate_json if is_pydantic(self.type) else decoder.decode
-        _freeze(self, to_json, decode)
+        _freeze(self, _to_sorted_json if has_sets(self.type) else to_json, decode)
         object.__setattr__(self, "_decode_lines", decoder.decode_lines)
 
     def decode_lines(self, lines: ObjectLines) -> list[object]:
@@ -80,7 +81,8 @@ class Json:
 
     @cached_property
     def _keeps_bytes(self) -> bool:
-        return _keeps_bytes(self.type)
+        """Whether values hold a part of the bytes that they were decoded from, as `msgspec.Raw` does."""
+        return has_types(self.type, msgspec.inspect.RawType)
 
     def __reduce__(self) -> tuple[object, ...]:
         # The decoders of msgspec can't be pickled, as they would be on the way to a worker: they are made anew there.
@@ -103,7 +105,8 @@ class MessagePack:
 
     def __post_init__(self) -> None:
         decoder = msgspec.msgpack.Decoder(self.type, dec_hook=made_of_plain)
-        _freeze(self, msgspec.msgpack.Encoder(enc_hook=as_plain).encode, decoder.decode)
+        order: Any = "deterministic" if has_sets(self.type) else None
+        _freeze(self, msgspec.msgpack.Encoder(enc_hook=as_plain, order=order).encode, decoder.decode)
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.type,)
@@ -376,7 +379,7 @@ class Tagged:
 
     def _encode_record(self, value: object, kind: Class, piecemeal: bool) -> bytes:
         if _is_whole(kind) and not piecemeal:
-            return WHOLE + _pack((name_of(kind), value))
+            return WHOLE + (_pack_sorted if _has_sets_inside(kind) else _pack)((name_of(kind), value))
         check_attributes(value)
         values = values_of(value)
         # Only pydantic's models have ABOUT. Which fields of one were set is stored by name, and takes no position.
@@ -393,7 +396,7 @@ class Tagged:
         return self._start(kind, values)
 
     def _start(self, kind: Class, values: list[object]) -> bytes | None:
-        return WHOLE + PAIR + _pack(name_of(kind))
+        return None if _has_sets_inside(kind) else WHOLE + PAIR + _pack(name_of(kind))
 
     def _decode(self, tag: bytes, body: bytes) -> object:
         if tag in SEQUENCES:
@@ -624,7 +627,7 @@ def encode_all(serde: Serde, values: list[Any]) -> list[bytes | None]:
     """Encode a column; None stays None (a tombstone, or no key)."""
     if getattr(serde, "unchanged", False):
         return values
-    if type(serde) is Json:
+    if type(serde) is Json and serde.encode is to_json:
         return _all_json(values)
     if type(serde) is String:
         # Text alone goes in one pass in C; a None among it raises, and only then is it looked for.
@@ -675,6 +678,14 @@ def to_json(value: object) -> bytes:
     return data
 
 
+def _to_sorted_json(value: object) -> bytes:
+    """Return what `to_json` does, with sets in the order of their members: equal keys need equal bytes."""
+    data = _sorted_json_encoder.encode(value)
+    if data.find(b"null") >= 0:
+        check_finite(value)
+    return data
+
+
 def to_json_lines(values: list[object]) -> bytes:
     r"""Return the JSON of each of some values and a line break behind it; raises SerdeError where `to_json` does.
 
@@ -698,30 +709,12 @@ def _all_json(values: list[object]) -> list[bytes | None]:
     return [*found]
 
 
-def _keeps_bytes(kind: object) -> bool:
-    """Whether values of a type hold a part of the bytes that they were decoded from, as `msgspec.Raw` does."""
-    from msgspec import inspect  # which few programs need
-
-    known = inspect.type_info(kind)
-    met, left = set(), [known]
-    while left:
-        one: object = left.pop()
-        if isinstance(one, inspect.RawType):
-            return True
-        if id(one) in met:
-            continue
-        met.add(id(one))
-        if isinstance(one, tuple):
-            left += one
-        elif isinstance(one, msgspec.Struct):
-            left += (getattr(one, name) for name in one.__struct_fields__)
-    return False
-
-
 _json_encoder = msgspec.json.Encoder(enc_hook=as_plain)
+_sorted_json_encoder = msgspec.json.Encoder(enc_hook=as_plain, order="deterministic")
 _to_json, _to_json_lines = _json_encoder.encode, _json_encoder.encode_lines
 """The bytes of a float that is not finite in MessagePack; other values hardly ever have them."""
 _pack = msgspec.msgpack.Encoder().encode
+_pack_sorted = msgspec.msgpack.Encoder(order="deterministic").encode
 _unpack = msgspec.msgpack.Decoder().decode
 _whole_decoder = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
 
@@ -740,6 +733,10 @@ _NO_START: tuple[None, Callable[[Any], bool]] = None, bool
 def _start_of(kind: type) -> bytes:
     """Return the first bytes of each value of a class that msgspec brings back."""
     return WHOLE + PAIR + _pack(f"{name_of(kind)}#{description_of(kind)}")
+
+
+_has_sets_inside = cache(has_sets)
+"""Whether the fields of a class of records have sets; of a class alone, since other types may have no hash."""
 
 
 def _is_whole(kind: type) -> bool:

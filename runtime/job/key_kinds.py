@@ -23,6 +23,8 @@ from runtime.ports.environment import Environment, typed
 KEYS = "keys"
 """The word under which the job notes the kinds of keys of former runs, and the checkpoints of tasks the newer ones."""
 _Kinds = dict[str, set[str]]
+OF_MAPS = "of a map: "
+"""The words before the kind of a key of a map, which lies in the state of another key."""
 _FIELDS = re.compile("<[^<>]*>")
 
 _log = logging.getLogger("samza_dsl")
@@ -41,6 +43,7 @@ class KeyKinds:
         self._spec, self._app, self._environment, self._told = spec, app, environment, told
         self._seen: set[object] = set()
         """The types of ids that were looked at; for tuples, those of their parts."""
+        self._seen_in_maps: set[object] = set()
 
     def note_ids(self, ids: list[object]) -> None:
         """Note the kinds of the ids of a batch."""
@@ -58,21 +61,41 @@ class KeyKinds:
             return
         self.new.add(kind)
         bare = _without_fields(kind)
-        if {one for one in self.before if _without_fields(one) == bare} == {bare}:
+        before = {one for one in self.before if not one.startswith(OF_MAPS)}
+        if {one for one in before if _without_fields(one) == bare} == {bare}:
             return  # noted by a version that told no fields
         # A first run has nothing that could not be found again.
-        if self.before and "None" not in kind:
-            spec, app, before = self._spec, self._app, " and ".join(sorted(self.before))
-            self.warning = (
-                f"{spec.kind} {spec.op_id!r} at {spec.site}: its keys were {before} in the runs before, and one is "
-                f"{kind} now. State that is kept under the former is not found by the latter, which begin with "
-                f"nothing. Make keys as they were ({before}); or drop what is kept: "
-                f"{typed(self._environment, f'state forget {app} {spec.op_id}')}; or compute all again: "
-                f"{typed(self._environment, f'reset {app}')}"
-            )
-            if self.warning not in self._told:
-                self._told.add(self.warning)
-                _log.warning("%s: %s", app, self.warning)
+        if before and "None" not in kind:
+            self._warn("its keys", before, kind)
+
+    def note_map_key(self, key: object) -> None:
+        """Note the kind of a key of a map, and warn where former runs have had its class with other fields alone."""
+        of_key: object = tuple(map(type, key)) if type(key) is tuple else type(key)
+        if of_key in self._seen_in_maps:
+            return
+        self._seen_in_maps.add(of_key)
+        kind = OF_MAPS + kept_kind(key)
+        # An operator has several maps, whose keys are of several kinds: only a class that has changed is told.
+        if "<" not in kind or kind in self.before or kind in self.new:
+            return
+        self.new.add(kind)
+        bare = _without_fields(kind)
+        before = {one.removeprefix(OF_MAPS) for one in self.before if _without_fields(one) == bare}
+        if before:
+            self._warn("keys of its maps", before, kind.removeprefix(OF_MAPS))
+
+    def _warn(self, of_what: str, kinds: Collection[str], kind: str) -> None:
+        spec, app, before = self._spec, self._app, " and ".join(sorted(kinds))
+        self.warning = (
+            f"{spec.kind} {spec.op_id!r} at {spec.site}: {of_what} were {before} in the runs before, and one is "
+            f"{kind} now. State that is kept under the former is not found by the latter, which begin with "
+            f"nothing. Make keys as they were ({before}); or drop what is kept: "
+            f"{typed(self._environment, f'state forget {app} {spec.op_id}')}; or compute all again: "
+            f"{typed(self._environment, f'reset {app}')}"
+        )
+        if self.warning not in self._told:
+            self._told.add(self.warning)
+            _log.warning("%s: %s", app, self.warning)
 
 
 class KeptKeys(KeySerde):

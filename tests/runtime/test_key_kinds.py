@@ -12,6 +12,7 @@ from operators.core.base import Batch
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Json, Tagged
 from runtime.job.key_kinds import KeptKeys, KeyKinds, kept_kind
+from runtime.model.errors import OperatorFailure
 from runtime.opening.stored_state import forget, move
 from runtime.ports.streams import Append, StreamConfig
 from samza_dsl import App, count, counted, produce, session, sliding, tumbling
@@ -279,6 +280,49 @@ def test_a_class_of_keys_that_has_changed_is_told(tmp_path, caplog, step, declar
         produce("numbers", [number], data=tmp_path)
         app.run(tmp_path, until_now=True)
     assert ("its keys were Spot<" in caplog.text) == is_told
+
+
+@pytest.mark.parametrize("shape", [lambda spot: spot, lambda spot: (spot, 1), lambda spot: frozenset([spot])])
+@pytest.mark.parametrize("then", [[ROW], [("row", int, 0), SEAT]], ids=["a field more", "in another order"])
+def test_keys_of_maps_whose_class_has_changed_are_told_and_never_missing(tmp_path, caplog, then, shape):
+    def looking(n, context):
+        seen = context.map("seen")
+        if n == 3:
+            return [list(seen.items())]
+        known = shape(sys.modules[__name__].Spot(1)) in seen
+        seen[shape(sys.modules[__name__].Spot(1))] = n
+        return [known]
+
+    found = []
+    for number, fields in enumerate((then, then, [SEAT, ("row", int, 0)], [SEAT, ("row", int, 0)])):
+        defined_again(*fields)
+        app = App("keyed")
+        app.input("numbers", value=int, key=lambda n: "k").process(looking, op_id="it").sink(found.append)
+        is_told = "keys of its maps were" in caplog.text
+        assert not is_told or number > 2
+        produce("numbers", [number], data=tmp_path)
+        if number == 3:
+            with pytest.raises(OperatorFailure, match=r"(?s)process 'it' at .*an entry of a map lies under .*Spot"):
+                app.run(tmp_path, until_now=True)
+        else:
+            app.run(tmp_path, until_now=True)
+    assert found == [False, True, False]
+    if shape(1) != frozenset([1]):  # of what is in a set no kind is told
+        assert is_told and re.search(r"process 'it' at .*: keys of its maps were .*Spot<row", caplog.text)
+
+
+def test_maps_with_keys_of_several_kinds_are_none_that_have_changed(tmp_path, caplog):
+    def looking(n, context):
+        for key in ((n,) if n % 2 else str(n), n, Left()):
+            context.map("seen")[key] = n
+        return [sorted(map(str, context.map("seen")))]
+
+    for number in range(4):
+        app = App("keyed")
+        app.input("numbers", value=int, key=lambda n: "k").process(looking, op_id="it").sink(lambda keys: None)
+        produce("numbers", [number], data=tmp_path)
+        app.run(tmp_path, until_now=True)
+    assert not caplog.text
 
 
 def test_kinds_that_a_former_version_noted_have_no_fields_and_are_no_others():
