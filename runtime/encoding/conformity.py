@@ -48,7 +48,7 @@ def conforms(kind: type) -> Check:
             namespace[f"check{number}"] = _any_of(checks)
             parts[-1].append(f"check{number}(value.{field.name})")
     if has_room(kind):
-        own = 0 if is_struct(kind) else len(parts)
+        own = 0 if is_struct(kind) or issubclass(kind, tuple) else len(parts)
         parts.append([f"len(value.__dict__) == {own}"])
     # Written out, which takes a third of a call for each field; the names are those of attributes.
     text = " and ".join(f"({' or '.join(one) or 'False'})" for one in parts) or "True"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import operator
+import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import date, datetime
 from enum import Enum, Flag
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
@@ -13,7 +17,7 @@ import msgspec
 
 from operators.core.wording import shown
 from runtime.encoding.classes import class_of, is_again
-from runtime.encoding.record_types import fields_of, hints_of, is_record, made
+from runtime.encoding.record_types import bounds_of, fields_of, hints_of, is_record, made, tag_of
 from runtime.model.errors import SerdeError
 
 Part = Callable[[object, object, str], object]
@@ -37,7 +41,10 @@ def fitted(value: object, hint: object, where: str) -> object:
     Traceback (most recent call last):
     runtime.model.errors.SerdeError: Card.n was stored as str ('seven') and is declared int now
     """
-    hint = _bare(hint)
+    if (bare := _bare(hint)) is not hint:
+        found = fitted(value, bare, where)
+        _check_bounds(found, _said_of(hint), where)
+        return found
     if _is_silent(hint):
         return value
     origin = get_origin(hint)
@@ -65,7 +72,10 @@ def revived(raw: object, hint: object, where: str) -> object:
 
     Raises SerdeError for what is not of the declared type; unknown fields are dropped, at every depth.
     """
-    hint = _bare(hint)
+    if (bare := _bare(hint)) is not hint:
+        found = revived(raw, bare, where)
+        _check_bounds(found, _said_of(hint), where)
+        return found
     if _is_silent(hint):
         if isinstance(raw, list | dict):
             raise SerdeError(
@@ -166,25 +176,66 @@ def _brought(kind: type, values: Mapping[str, object], part: Part) -> dict[str, 
     names = {field.name for field in fields_of(kind)}
     # Names that are no fields any more go along as they are: `made` takes only the fields, and what is stored of a
     # pydantic model beside its fields lies under such a name.
-    return {
+    found = {
         name: part(value, hints.get(name, Any), f"{kind.__qualname__}.{name}") if name in names else value
         for name, value in values.items()
     }
+    for name in names & found.keys():
+        _check_bounds(found[name], bounds_of(kind, name), f"{kind.__qualname__}.{name}")
+    return found
+
+
+_BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "lt": operator.lt,
+    "le": operator.le,
+    "multiple_of": lambda value, bound: math.isclose(value / bound, round(value / bound)),
+    "min_length": lambda value, least: len(value) >= least,
+    "max_length": lambda value, most: len(value) <= most,
+    "pattern": lambda value, pattern: re.search(pattern, value) is not None,
+    "tz": lambda value, has_zone: (value.tzinfo is not None) == has_zone,
+}
+"""The bounds that `Annotated` and pydantic say of values, by the names that msgspec and annotated-types give them."""
+
+
+def _check_bounds(value: object, said: Iterable[object], where: str) -> None:
+    """Raise SerdeError for a value that is not within bounds, which may be newer than it; None is in all bounds."""
+    for one in said if value is not None else ():
+        for name, holds in _BOUNDS.items():
+            bound = getattr(one, name, None)
+            with suppress(TypeError, AttributeError, ValueError, OverflowError):  # it says nothing of such a value
+                if bound is not None and not holds(value, bound):
+                    raise SerdeError(f"{where} was stored as {_shown(value)}, and its type says {name}={bound!r} now")
+
+
+def _said_of(hint: object) -> Iterator[object]:
+    """Yield what `Annotated` says about a type, at each name for it."""
+    while (inner := _inner(hint)) is not hint:
+        if get_origin(hint) is typing.Annotated:
+            for one in get_args(hint)[1:]:
+                yield from (one, *getattr(one, "metadata", ()))  # which pydantic's Field() has
+        hint = inner
 
 
 def _bare(hint: object) -> object:
     """Return a type without what is said about it: Annotated, Final, NewType, a name given with `type`."""
-    while True:
-        if hasattr(hint, "__supertype__"):
-            hint = hint.__supertype__
-        elif hasattr(hint, "__value__"):
-            hint = hint.__value__
-        elif get_origin(hint) is typing.Annotated or get_origin(hint) in _WRAPPERS:
-            hint = get_args(hint)[0]
-        elif isinstance(hint, TypeVar):
-            hint = hint.__bound__ or Any
-        else:
-            return hint
+    while (inner := _inner(hint)) is not hint:
+        hint = inner
+    return hint
+
+
+def _inner(hint: Any) -> object:
+    """Return a type without the outermost of what is said about it; itself where nothing is."""
+    if hasattr(hint, "__supertype__"):
+        return hint.__supertype__
+    if hasattr(hint, "__value__"):
+        return hint.__value__
+    if get_origin(hint) is typing.Annotated or get_origin(hint) in _WRAPPERS:
+        return get_args(hint)[0]
+    if isinstance(hint, TypeVar):
+        return hint.__bound__ or Any
+    return hint
 
 
 def _is_silent(hint: object) -> bool:
@@ -197,6 +248,8 @@ def _one_of(value: object, hints: Iterable[object], where: str, part: Part) -> o
     # second member.
     found = []
     for hint in hints:
+        if not _may_have_tag(value, _bare(hint)):
+            continue
         try:
             one = part(value, hint, where)
         except SerdeError:
@@ -207,6 +260,12 @@ def _one_of(value: object, hints: Iterable[object], where: str, part: Part) -> o
     if not found:
         raise _misfit(value, Union.__getitem__(tuple(hints)), where)
     return found[0]
+
+
+def _may_have_tag(raw: object, kind: object) -> bool:
+    """Whether a stored part may be a record of a class, as its tag says: two may have the same fields."""
+    tag = tag_of(kind)
+    return tag is None or not isinstance(raw, dict) or raw.get(tag[0], tag[1]) == tag[1]
 
 
 _COLLECTIONS = (list, tuple, set, frozenset, dict)
@@ -318,9 +377,13 @@ def _refuse(value: object, hint: object, where: str) -> NoReturn:
 
 
 def _misfit(value: object, hint: object, where: str) -> SerdeError:
+    return SerdeError(f"{where} was stored as {_shown(value)} and is declared {_name(hint)} now")
+
+
+def _shown(value: object) -> str:
     text = shown(value)
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-    return SerdeError(f"{where} was stored as {type(value).__qualname__} ({text}) and is declared {_name(hint)} now")
+    return f"{type(value).__qualname__} ({text})"
 
 
 def _name(hint: object) -> str:

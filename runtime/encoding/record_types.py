@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from decimal import Decimal
 from functools import cache, cached_property
 from hashlib import blake2s
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeGuard, cast, get_origin, get_type_hints
@@ -18,6 +21,11 @@ from runtime.model.errors import SerdeError
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 PLAIN_TYPES = (int, float, str, bytes, bool, type(None))
+BUILT_IN = (
+    *(dict, list, set, frozenset, tuple, str, bytes, bytearray, int, float, complex),
+    *(deque, Decimal, dt.date, dt.time, dt.timedelta),
+)
+"""The types that a class of records may derive from, whose own content no field has."""
 ABOUT = "*"
 """The name under which the state of a pydantic model beside its fields is stored."""
 
@@ -103,10 +111,20 @@ def values_of(value: Any) -> dict[str, object]:
 
 
 @cache
+def built_in_base(kind: type) -> type | None:
+    """Return the built-in type that records of a class are besides their fields, as a dataclass that is a dict."""
+    if _is_named_tuple(kind):
+        return None
+    return next((base for base in BUILT_IN if issubclass(kind, base)), None)
+
+
+@cache
 def has_room(kind: type) -> bool:
     """Whether a function may set attributes beside the fields of a record, which come back by no constructor of its."""
-    if is_pydantic(kind) or issubclass(kind, tuple) or kind.__dictoffset__ == 0:
+    if is_pydantic(kind) or kind.__dictoffset__ == 0:
         return False
+    if issubclass(kind, tuple):
+        return True
     # Of dataclasses and attrs the constructor is generated, as its file's name says; one of the user's may set more.
     written = getattr(kind.__init__, "__code__", None)
     is_users = written is not None and not written.co_filename.startswith("<")
@@ -114,7 +132,7 @@ def has_room(kind: type) -> bool:
 
 
 def check_attributes(value: Any) -> None:
-    """Raise SerdeError where a record has an attribute that is no field, and would be lost; a cached property is none.
+    """Raise SerdeError where a record holds more than its fields, which would be lost; a cached property is not more.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -127,6 +145,8 @@ def check_attributes(value: Any) -> None:
     runtime.model.errors.SerdeError: Card.seen = True is no field, so it does not come back: declare it as a field, ...
     """
     kind: type = type(value)
+    if (base := built_in_base(kind)) is not None:
+        raise SerdeError(more_than_fields(kind, base))
     if not has_room(kind):
         return
     known = {field.name for field in fields_of(kind)}
@@ -136,6 +156,14 @@ def check_attributes(value: Any) -> None:
                 f"{kind.__qualname__}.{name} = {shown(part)} is no field, so it does not come back: declare it as a "
                 "field, or set it where it is asked for"
             )
+
+
+def more_than_fields(kind: type, base: type) -> str:
+    """Return what is wrong with a record that is a built-in type besides its fields."""
+    return (
+        f"a {kind.__qualname__} is a {base.__name__} besides its fields, and what it holds as one would not come back: "
+        f"make the {base.__name__} a field of it"
+    )
 
 
 def made(kind: type, values: Mapping[str, object]) -> object:
@@ -183,7 +211,17 @@ def description_of(kind: type) -> str:
 def _lines_of(kind: type) -> list[str]:
     hints = hints_of(kind)
     annotations = getattr(kind, "__annotations__", {})
-    return [f"{one.name}:{hints.get(one.name, annotations.get(one.name))!r}" for one in fields_of(kind)]
+    lines = [f"{one.name}:{hints.get(one.name, annotations.get(one.name))!r}" for one in fields_of(kind)]
+    return [
+        f"{line}{bounds!r}" if (bounds := bounds_of(kind, one.name)) else line
+        for line, one in zip(lines, fields_of(kind), strict=True)
+    ]
+
+
+def bounds_of(kind: type, name: str) -> list[object]:
+    """Return what pydantic's `Field(...)` says of the values of a field, such as `gt=0`; nothing where it says none."""
+    found: Mapping[str, Any] = getattr(kind, "__pydantic_fields__", {})
+    return [*found[name].metadata] if name in found else []
 
 
 @cache
@@ -193,9 +231,28 @@ def records_inside(kind: type) -> tuple[type, ...] | None:
     try:
         says_all = _fields_say_all(kind, inside)
         msgspec.msgpack.Decoder(kind)
-    except (NameError, TypeError, AttributeError):  # a type that is not there, or a union nobody can tell apart
+    except (
+        NameError,
+        TypeError,
+        AttributeError,
+        KeyError,
+    ):  # a type that is not there, or a union nobody can tell apart
         return None
     return tuple(inside) if says_all else None
+
+
+def tag_of(kind: object) -> tuple[str, str | int] | None:
+    """Return the name and the value of the field by which bytes tell a Struct from others; None where it has none."""
+    if not isinstance(kind, type) or not is_struct(kind):
+        return None
+    field, tag = kind.__struct_config__.tag_field, kind.__struct_config__.tag
+    return None if field is None or tag is None else (field, tag)
+
+
+@cache
+def tags_inside(kind: type) -> dict[str, str | int]:
+    """Return the tags of the records that the fields of `kind` may hold, by the names of their classes."""
+    return {one.__qualname__: tag[1] for one in records_inside(kind) or () if (tag := tag_of(one)) is not None}
 
 
 def is_by_position(kind: type) -> bool:
@@ -232,7 +289,7 @@ def stand_in_for(kind: type) -> type[msgspec.Struct]:
 
 
 def _fields_say_all(kind: type, inside: dict[type, None]) -> bool:
-    if is_pydantic(kind) or _is_attrs(kind):
+    if is_pydantic(kind) or _is_attrs(kind) or built_in_base(kind) is not None:
         return False
     if dataclasses.is_dataclass(kind) and not all(field.init for field in dataclasses.fields(kind)):
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
@@ -12,8 +13,9 @@ from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import msgspec
 
+from operators.aggregations.identity import tell_by
 from operators.core.base import Copies, Serde, has_none
-from operators.core.declared_types import has_sets, has_types
+from operators.core.declared_types import has_sets, has_types, types_in
 from operators.core.protocols import CheckedProtocol
 from operators.core.wording import named
 from runtime.encoding.classes import class_of, find, is_current, name_of
@@ -26,6 +28,7 @@ from runtime.encoding.lines import ObjectLines
 from runtime.encoding.nested_tuples import NESTED, SCALARS, decoder_of, start_of, start_of_all, structure_in
 from runtime.encoding.record_types import (
     ABOUT,
+    built_in_base,
     check_attributes,
     description_of,
     fields_of,
@@ -34,8 +37,10 @@ from runtime.encoding.record_types import (
     is_record,
     is_struct,
     made,
+    more_than_fields,
     records_inside,
     stand_in_for,
+    tags_inside,
     values_of,
 )
 from runtime.encoding.value_types import as_plain, made_of_plain, value_type_named, value_type_of
@@ -64,6 +69,7 @@ class Json:
     type: object = Any
 
     def __post_init__(self) -> None:
+        _check_records(self.type)
         decoder = msgspec.json.Decoder(self.type, dec_hook=made_of_plain)
         decode = self.type.model_validate_json if is_pydantic(self.type) else decoder.decode
         _freeze(self, _to_sorted_json if has_sets(self.type) else to_json, decode)
@@ -104,6 +110,7 @@ class MessagePack:
     type: object = Any
 
     def __post_init__(self) -> None:
+        _check_records(self.type)
         decoder = msgspec.msgpack.Decoder(self.type, dec_hook=made_of_plain)
         order: Any = "deterministic" if has_sets(self.type) else None
         _freeze(self, msgspec.msgpack.Encoder(enc_hook=as_plain, order=order).encode, decoder.decode)
@@ -330,7 +337,7 @@ class Tagged:
         if (found := value_type_of(kind)) is not None:
             return OTHER + _pack((found.name, self.encode(found.take(value))))
         base = next((base for base in BASES if isinstance(value, base)), None)
-        if base is None or getattr(value, "__dict__", None):
+        if base is None or _has_attributes(value):
             raise SerdeError(
                 f"a {kind.__qualname__} can't be carried between stages or kept in state: return a msgspec Struct, a "
                 "dataclass or plain types, or declare a serde"
@@ -510,6 +517,7 @@ class Evolving(Tagged):
 
 
 _evolving = Evolving()
+tell_by(Tagged().encode)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -660,6 +668,14 @@ def decoded(serde: Serde, column: Sequence[bytes]) -> list[object]:
     return list(map(serde.decode, column))
 
 
+def _check_records(declared: object) -> None:
+    """Raise SerdeError for a type with records that are built-in types, too: msgspec makes them without their room."""
+    with suppress(TypeError, NameError):  # what msgspec does not know it says by itself
+        for one in types_in(declared):
+            if isinstance(one, msgspec.inspect.DataclassType) and (base := built_in_base(one.cls)) is not None:
+                raise SerdeError(more_than_fields(one.cls, base))
+
+
 def _freeze(serde: object, encode: Callable[[object], bytes], decode: Callable[[bytes], object]) -> None:
     object.__setattr__(serde, "encode", encode)
     object.__setattr__(serde, "decode", decode)
@@ -732,7 +748,10 @@ _NO_START: tuple[None, Callable[[Any], bool]] = None, bool
 @cache
 def _start_of(kind: type) -> bytes:
     """Return the first bytes of each value of a class that msgspec brings back."""
-    return WHOLE + PAIR + _pack(f"{name_of(kind)}#{description_of(kind)}")
+    # Which of several classes a part is of its tag says alone: by it nobody could tell two that were exchanged.
+    tags = tags_inside(kind)
+    told = f"#{msgspec.json.encode(tags).decode()}" if tags else ""
+    return WHOLE + PAIR + _pack(f"{name_of(kind)}#{description_of(kind)}{told}")
 
 
 _has_sets_inside = cache(has_sets)
@@ -762,9 +781,9 @@ def _record_named(name: str) -> type:
 
 
 @cache
-def _reader_of(kind: type, by_name: str) -> Callable[[bytes], object]:
+def _reader_of(kind: type, by_name: bool) -> Callable[[bytes], object]:
     """Return the function that reads whole values of a class; msgspec checks all of their fields."""
-    if by_name and not _is_readable_whole(kind):
+    if built_in_base(kind) is not None or (by_name and not _is_readable_whole(kind)):
         return _refuse
     if not by_name or is_by_name(kind):
         return msgspec.msgpack.Decoder(kind).decode
@@ -821,17 +840,38 @@ def _whole(data: bytes) -> object:
 
 def _reader_named(name: str) -> _Reader:
     """Return the reader of whole values of a class, which name it and its definition as it was."""
-    path, by_name, written = name.partition("#")
+    path, by_name, written, tags = _said_in(name)
     kind = _record_named(path)
+    _check_tags(kind, tags)
     # What another definition wrote is read part by part: msgspec would make other values of some parts, and not refuse
     # them. It rounds an int to a float, reads text as Base64, and drops one of two that are equal from a set.
     is_same = not written or written == description_of(kind)
     return _Reader(path, kind, _reader_of(kind, by_name) if is_same else _refuse)
 
 
+def _said_in(name: str) -> tuple[str, bool, str, str]:
+    """Return what the head of a whole value says: its class, whether it is by name, its definition, and tags inside."""
+    path, by_name, rest = name.partition("#")
+    written, _, tags = rest.partition("#")
+    return path, bool(by_name), written, tags
+
+
+@cache
+def _check_tags(kind: type, stored: str) -> None:
+    """Raise SerdeError where a class that values of `kind` may hold had another tag when they were stored."""
+    now = tags_inside(kind)
+    for name, tag in (msgspec.json.decode(stored) if stored else {}).items():
+        if now.get(name, tag) != tag:
+            raise SerdeError(
+                f"a stored {kind.__qualname__} may hold a {name}, whose tag was {tag!r} then and is {now[name]!r} now: "
+                f"what was a {name} would be read as another class, or not at all. Give {name} the tag that it had, "
+                "and new classes tags of their own"
+            )
+
+
 def _read_whole(reader: _Reader, name: str, raw: bytes) -> object:
     kind = reader.kind
-    _, by_name, written = name.partition("#")
+    _, by_name, written, _ = _said_in(name)
     try:
         return reader.read(raw)
     except REFUSALS:
@@ -879,6 +919,14 @@ def _by_position(kind: type, values: list[object]) -> object:
             )
         )
     return made(kind, {field.name: value for field, value in zip(fields, values, strict=True)})
+
+
+def _has_attributes(value: object) -> bool:
+    """Whether a value of a subclass holds more than one of its built-in type: attributes, or a maker of defaults."""
+    said = [getattr(one, "__slots__", ()) for one in type(value).__mro__]
+    slots = [name for names in said for name in ((names,) if isinstance(names, str) else names)]
+    factory = value.default_factory if isinstance(value, defaultdict) else None
+    return bool(getattr(value, "__dict__", None)) or factory is not None or any(hasattr(value, one) for one in slots)
 
 
 def _plain(base: Any, value: Any) -> object:

@@ -23,6 +23,8 @@ SERDES = (
 class Folded:
     """Text without its case: two texts may have the same bytes."""
 
+    type = str
+
     def encode(self, value: str) -> bytes:
         return value.lower().encode()
 
@@ -36,15 +38,16 @@ def bytes_of(serde, key):
         data = serde.encode(key)
     except Exception as error:
         return type(error)
-    return data if is_readable(serde, data) else SerdeError
+    return data if is_readable(serde, key, data) else SerdeError
 
 
-def is_readable(serde, data):
+def is_readable(serde, key, data):
     try:
-        serde.decode(data)
+        back = serde.decode(data)
     except Exception:
         return False
-    return True
+    # Where no type is declared, nothing says that another value is meant.
+    return serde.type is not Any or type(serde) is Tagged or exactly(back) == exactly(key)
 
 
 def exactly(key):
