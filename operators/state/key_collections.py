@@ -356,8 +356,10 @@ class MapState(MutableMapping[M, N]):
         length = len(self._place)
         for place, _ in self._store.range(self._place, beyond(self._place)):
             key: M = self._decode(place[length:])
-            if type(key) not in SCALARS and self._encode(key) != place[length:]:
-                raise ValueError(_moved(key))
+            if type(key) not in SCALARS:
+                self._note(key)
+                if self._encode(key) != place[length:]:
+                    raise ValueError(_moved(key))
             yield key
 
     def _at(self, key: M) -> bytes:

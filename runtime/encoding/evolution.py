@@ -17,7 +17,7 @@ import msgspec
 
 from operators.core.wording import shown
 from runtime.encoding.classes import class_of, is_again
-from runtime.encoding.record_types import bounds_of, fields_of, hints_of, is_record, made, tag_of
+from runtime.encoding.record_types import bounds_of, fields_of, hints_of, is_record, made, tag_of, values_of
 from runtime.model.errors import SerdeError
 
 Part = Callable[[object, object, str], object]
@@ -274,7 +274,7 @@ _COLLECTIONS = (list, tuple, set, frozenset, dict)
 def _in_container(value: object, hint: object, origin: type, where: str, part: Part) -> object:
     arguments = get_args(hint)
     if is_record(origin):
-        return _instance(value, origin, where)
+        return _of_parameters(_instance(value, origin, where), hint, origin)
     abstract = origin not in _COLLECTIONS
     kind: Any = type(value) if abstract or isinstance(value, origin) else origin
     try:
@@ -359,6 +359,28 @@ def _instance(value: object, kind: type, where: str) -> object:
     if isinstance(value, str | int | float) and not is_record(kind):
         return _converted(value, kind, where)
     raise _misfit(value, kind, where)
+
+
+def _of_parameters(value: Any, hint: object, kind: Any) -> object:
+    """Return a record of a generic class with its fields as the parameters of a type say, such as the int of Box[int].
+
+    Raises SerdeError where one does not fit.
+    """
+    means = dict(zip(getattr(kind, "__parameters__", ()), get_args(hint), strict=False))
+    changed = {}
+    for name, declared in hints_of(kind).items():
+        if isinstance(declared, TypeVar):
+            declared = means.get(declared, Any)
+        elif inside := getattr(declared, "__parameters__", ()):
+            declared = declared[tuple(means.get(one, Any) for one in inside)]
+        else:
+            continue
+        if hasattr(value, name):
+            now = getattr(value, name)
+            found = fitted(now, declared, f"{kind.__qualname__}.{name}")
+            if found is not now:
+                changed[name] = found
+    return made(type(value), {**values_of(value), **changed}) if changed else value
 
 
 def _widened(value: float, kind: type, where: str) -> object:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
+from enum import Enum
 from functools import cache
+from hashlib import blake2s
 from typing import Any, get_args, get_origin
 
 import msgspec
@@ -26,6 +28,11 @@ _Kinds = dict[str, set[str]]
 OF_MAPS = "of a map: "
 """The words before the kind of a key of a map, which lies in the state of another key."""
 _FIELDS = re.compile("<[^<>]*>")
+_PLAIN = re.compile("[\\w'.-]*")
+_MEMBERS = re.compile("(: [^:<>]*)?<([^<>]*=[^<>]*)>")
+MOST_MEMBERS = 200
+"""The members of an Enum beyond which they are no part of a kind."""
+MISREAD = ", and fields and members of the former may be read as others of the latter"
 
 _log = logging.getLogger("samza_dsl")
 
@@ -62,10 +69,11 @@ class KeyKinds:
         self.new.add(kind)
         bare = _without_fields(kind)
         before = {one for one in self.before if not one.startswith(OF_MAPS)}
-        if {one for one in before if _without_fields(one) == bare} == {bare}:
-            return  # noted by a version that told no fields
+        alike = {one for one in before if _without_fields(one) == bare}
+        if alike == {bare} or (alike and not any(_has_changed(one, kind) for one in alike)):
+            return  # noted by a version that told no fields; or an Enum has more members, or fewer
         # A first run has nothing that could not be found again.
-        if before and "None" not in kind:
+        if before and "NoneType" not in kind:
             self._warn("its keys", before, kind)
 
     def note_map_key(self, key: object) -> None:
@@ -80,8 +88,9 @@ class KeyKinds:
             return
         self.new.add(kind)
         bare = _without_fields(kind)
-        before = {one.removeprefix(OF_MAPS) for one in self.before if _without_fields(one) == bare}
-        if before:
+        alike = {one for one in self.before if _without_fields(one) == bare and _has_changed(one, kind)}
+        if alike:
+            before = {one.removeprefix(OF_MAPS) for one in alike}
             self._warn("keys of its maps", before, kind.removeprefix(OF_MAPS))
 
     def _warn(self, of_what: str, kinds: Collection[str], kind: str) -> None:
@@ -89,7 +98,7 @@ class KeyKinds:
         self.warning = (
             f"{spec.kind} {spec.op_id!r} at {spec.site}: {of_what} were {before} in the runs before, and one is "
             f"{kind} now. State that is kept under the former is not found by the latter, which begin with "
-            f"nothing. Make keys as they were ({before}); or drop what is kept: "
+            f"nothing{MISREAD if '<' in kind else ''}. Make keys as they were ({before}); or drop what is kept: "
             f"{typed(self._environment, f'state forget {app} {spec.op_id}')}; or compute all again: "
             f"{typed(self._environment, f'reset {app}')}"
         )
@@ -121,6 +130,12 @@ class KeptKeys(KeySerde):
         if not self._seen.issuperset(map(type, keys)):
             self._look(keys)
         return super().encode_all(keys)
+
+    def decode(self, key: Key | None) -> object:
+        # Whoever reads a key may show it: of some records their class alone tells what lies in which place.
+        if type(key) is bytes and bytes not in self._seen:
+            self._look((key,))
+        return super().decode(key)
 
     def _look(self, keys: Iterable[object]) -> None:
         for key in keys:
@@ -161,6 +176,8 @@ def _with_fields(kind: type) -> str:
 
 
 def _told(kind: type, within: tuple[type, ...]) -> str:
+    if issubclass(kind, Enum) and len(kind.__members__) <= MOST_MEMBERS:
+        return f"{kind.__name__}<{', '.join(f'{name}={_value(one)}' for name, one in kind.__members__.items())}>"
     if not is_record(kind) or kind in within:
         return kind.__name__
     hints, within, fields = hints_of(kind), (*within, kind), []
@@ -170,10 +187,27 @@ def _told(kind: type, within: tuple[type, ...]) -> str:
     return f"{kind.__name__}<{', '.join(fields)}>"
 
 
+def _value(member: Enum) -> str:
+    """Return the value of a member in signs that no other part of a kind has."""
+    said = repr(member.value)
+    return said if _PLAIN.fullmatch(said) else blake2s(said.encode("utf-8", "replace"), digest_size=4).hexdigest()
+
+
+def _has_changed(before: str, now: str) -> bool:
+    """Whether two kinds of one class differ in more than members that an Enum has got, lost or renamed."""
+    if _MEMBERS.sub("", before) != _MEMBERS.sub("", now):
+        return True
+    for (_, one), (_, other) in zip(_MEMBERS.findall(before), _MEMBERS.findall(now), strict=False):
+        had, has = (dict(part.split("=", 1) for part in said.split(", ")) for said in (one, other))
+        if any(has.get(name, value) != value for name, value in had.items()):
+            return True
+    return False
+
+
 def _records_in(hint: object) -> list[type]:
-    """Return the classes of records that a type names."""
+    """Return the classes of records, and the Enums, that a type names."""
     if isinstance(hint, type) and get_origin(hint) is None:
-        return [hint] if is_record(hint) else []
+        return [hint] if is_record(hint) or issubclass(hint, Enum) else []
     return [found for part in get_args(hint) for found in _records_in(part)]
 
 

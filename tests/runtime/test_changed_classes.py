@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import sys
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import annotated_types
 import attrs
@@ -280,3 +280,35 @@ def test_what_holds_no_more_comes_back(value):
     for serde in SERDES:
         found: Any = serde.decode(serde.encode(value))
         assert found == value and type(found) is type(value)
+
+
+T = TypeVar("T")
+
+
+class Crate(msgspec.Struct, Generic[T]):
+    of: T
+    all: list[T] = []
+
+
+@dataclasses.dataclass
+class Chest(Generic[T]):
+    of: T
+    all: list[T] = dataclasses.field(default_factory=list)
+
+
+@pytest.mark.parametrize("kind", [Crate, Chest])
+def test_the_parameter_of_a_generic_class_counts(kind):
+    def holder(hint):
+        made = msgspec.defstruct("Generous", [("of", hint)], module=__name__)
+        sys.modules[__name__].Generous = made
+        return made
+
+    stored = Evolving().encode(holder(kind[int])(kind(1, [2])))
+    found = Evolving().decode(stored)
+    assert found.of == kind(1, [2])
+    holder(kind[float])
+    found = Evolving().decode(stored)
+    assert [*map(repr, (found.of.of, *found.of.all))] == ["1.0", "2.0"]
+    holder(kind[str])
+    with pytest.raises(SerdeError, match=r"(Crate|Chest).of was stored as int \(1\) and is declared str now"):
+        Evolving().decode(stored)
