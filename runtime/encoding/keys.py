@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import repeat
 from operator import countOf
-from typing import Any, TypeGuard, TypeVar, cast
+from typing import Any, NamedTuple, TypeGuard, TypeVar, cast
 
 from msgspec import inspect
 
@@ -42,7 +44,7 @@ class KeySerde:
         self.kind: type | None = None
         """The one type that all keys of the newest column have, if such keys are held as themselves."""
         self._plain = plain_types(serde)
-        self._undeclared = undeclared_in(serde)
+        self._declared = declared_in(serde)
         self._load: Callable[[Any], Key] = remembering(self._loaded)
         self._decode = remembering(serde.decode)
 
@@ -137,8 +139,8 @@ class KeySerde:
         except Exception as error:
             # Written on, it would end each run behind, whatever the policy says here.
             raise SerdeError(f"{shown(key)} can be written as a key and not be read again: {error}") from error
-        if self._undeclared is not None:
-            _check_undeclared(self._undeclared, key, self.serde.decode(data))
+        if self._declared is not None:
+            self._declared.check(key, self.serde.decode(data))
         return held
 
     def _loaded(self, data: bytes) -> Key:
@@ -158,62 +160,105 @@ def plain_types(serde: Serde) -> frozenset[type]:
     return frozenset()
 
 
-def undeclared_in(serde: Serde) -> inspect.Type | None:
-    """Return the type of a serde whose bytes do not tell all of a key: one with parts of which no type is declared.
+class DeclaredKeys(NamedTuple):
+    """A declared type whose bytes may bring back another key than was put."""
 
-    >>> undeclared_in(Json(tuple)) is None, undeclared_in(Json(tuple[int, str])) is None
-    (False, True)
-    """
-    if isinstance(serde, Json | MessagePack) and has_types(serde.type, (inspect.AnyType, inspect.CustomType)):
-        return inspect.type_info(serde.type)
-    return None
+    info: inspect.Type
+    says_all: bool
+    """Whether a type is declared for each part, so that equal keys are the same."""
 
-
-def _check_undeclared(info: inspect.Type, key: object, back: object) -> None:
-    """Raise SerdeError for a key that comes back as another where no type is declared; a declared one has its say."""
-    for part, other in _undeclared_parts(info, key, back):
-        if not _is_same(part, other):
+    def check(self, key: object, back: object) -> None:
+        """Raise SerdeError for a key that comes back as another; where a type is declared, that has its say."""
+        if self.says_all and type(key) is type(back) and _are_equal(key, back):
+            return
+        for part, other in _differences(self.info, key, back):
             at = "" if part is key else f"in {shown(key)} "
             raise SerdeError(
-                f"{at}{shown(part)} would come back as {shown(other)}: its declared type does not say what it is. "
-                "Leave the type out, and keys of any kind come back as they are; or declare all of it, as "
-                "tuple[str, datetime]"
+                f"{at}{shown(part)} would come back as {shown(other)}, as another key than it is: its declared type "
+                "does not say all of it. Leave the type out, and keys of any kind come back as they are; or declare a "
+                "type that says all, as tuple[str, date] does"
             )
 
 
-def _undeclared_parts(info: inspect.Type, put: Any, back: Any) -> Iterator[tuple[object, object]]:
-    """Yield the parts for which no type is declared: each as it was put, and as it comes back."""
+def declared_in(serde: Serde) -> DeclaredKeys | None:
+    """Return the type of keys of a serde; None where each key that it reads is the one that was put.
+
+    >>> declared_in(Json(tuple[int, str])), declared_in(Json(tuple)).says_all, declared_in(Json(datetime)).says_all
+    (None, False, True)
+    """
+    kind = getattr(serde, "type", None)
+    if not isinstance(serde, Json | MessagePack):
+        return None
+    says_all = not has_types(kind, (inspect.AnyType, inspect.CustomType))
+    return None if says_all and not has_types(kind, _DOUBTFUL) else DeclaredKeys(inspect.type_info(kind), says_all)
+
+
+_DOUBTFUL = (
+    *(inspect.StructType, inspect.DataclassType, inspect.NamedTupleType, inspect.TypedDictType, inspect.SetType),
+    *(inspect.FrozenSetType, inspect.DictType, inspect.DateTimeType, inspect.TimeType, inspect.RawType),
+)
+"""The types of which not each value comes back equal: with more fields, or a constructor, or a zone of seconds."""
+
+
+def _differences(info: inspect.Type, put: Any, back: Any) -> Iterator[tuple[object, object]]:
+    """Yield the parts that come back as others: each as it was put, and as it comes back."""
+    while isinstance(info, inspect.Metadata):
+        info = info.type
     if isinstance(info, inspect.UnionType):
         # Which one is meant its bytes have told.
-        for one in info.types:
-            if _may_be(one, back):
-                yield from _undeclared_parts(one, put, back)
-                return
-    if isinstance(info, inspect.Metadata):
-        yield from _undeclared_parts(info.type, put, back)
-    elif isinstance(info, inspect.DictType):
-        if not isinstance(put, Mapping) or len(put) != len(back):
+        info = next((one for one in info.types if _may_be(one, back)), info)
+    if isinstance(info, inspect.AnyType | inspect.CustomType) and not _is_model(info):
+        if not _is_same(put, back):
             yield put, back
-            return
-        for (key, value), (other_key, other) in zip(put.items(), back.items(), strict=True):
-            yield from _undeclared_parts(info.key_type, key, other_key)
-            yield from _undeclared_parts(info.value_type, value, other)
-    elif isinstance(info, inspect.SetType | inspect.FrozenSetType):
-        if has_types(info.item_type, (inspect.AnyType, inspect.CustomType)):
-            yield type(back)(put), back
-    elif isinstance(info, inspect.CollectionType):
-        for part, other in zip(put, back, strict=True):
-            yield from _undeclared_parts(info.item_type, part, other)
-    elif isinstance(info, inspect.TupleType):
-        for one, part, other in zip(info.item_types, put, back, strict=True):
-            yield from _undeclared_parts(one, part, other)
     elif (fields := _fields_in(info)) is not None:
         for place, (name, called, kind) in enumerate(fields):
             part = _field(put, place, name, called)
             if part is not _GONE:  # else it has its default
-                yield from _undeclared_parts(kind, part, _field(back, place, name, called))
-    elif isinstance(info, inspect.AnyType | inspect.CustomType):
+                yield from _differences(kind, part, _field(back, place, name, called))
+        if _more_than(put, fields) != _more_than(back, fields):
+            yield put, back
+    elif isinstance(info, inspect.DictType) and isinstance(put, Mapping) and len(put) == len(back):
+        for (key, value), (other_key, other) in zip(put.items(), back.items(), strict=True):
+            yield from _differences(info.key_type, key, other_key)
+            yield from _differences(info.value_type, value, other)
+    elif isinstance(info, inspect.SetType | inspect.FrozenSetType):
+        is_same = _is_same if has_types(info, (inspect.AnyType, inspect.CustomType)) else _is_meant
+        if len(put) != len(back) or not is_same(type(back)(put), back):
+            yield put, back
+    elif isinstance(info, inspect.CollectionType | inspect.TupleType) and len(put) == len(back):
+        kinds = info.item_types if isinstance(info, inspect.TupleType) else repeat(info.item_type)
+        for kind, part, other in zip(kinds, put, back, strict=False):
+            yield from _differences(kind, part, other)
+    elif not _is_meant(put, back):
         yield put, back
+
+
+def _is_meant(put: Any, back: Any) -> bool:
+    """Whether a part of a declared type is what was put: equal to it, or what that type makes of text or a number."""
+    if _are_equal(put, back) or (type(put) is not type(back) and type(put) in SCALARS):
+        return True
+    if isinstance(put, datetime) and isinstance(back, datetime) and put.tzinfo is not None and back.tzinfo is not None:
+        # One instant in two zones is not equal to Python in the hour that a clock shows twice.
+        return put.astimezone(UTC) == back.astimezone(UTC)
+    return _is_same(put, back)
+
+
+def _are_equal(put: object, back: object) -> bool:
+    try:
+        return bool(put == back)
+    except Exception:  # as of signaling NaNs
+        return False
+
+
+def _more_than(value: Any, fields: Collection[tuple[str, str, inspect.Type]]) -> object:
+    """Return what a record holds besides its fields."""
+    if is_pydantic(type(value)):
+        return value.__pydantic_extra__, value.__pydantic_private__
+    return {*value} - {called for _, called, _ in fields} if isinstance(value, Mapping) else set()
+
+
+def _is_model(info: inspect.Type) -> bool:
+    return isinstance(info, inspect.CustomType) and is_pydantic(info.cls)
 
 
 def _fields_in(info: inspect.Type) -> list[tuple[str, str, inspect.Type]] | None:

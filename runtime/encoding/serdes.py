@@ -785,6 +785,9 @@ def _reader_of(kind: type, by_name: bool) -> Callable[[bytes], object]:
     """Return the function that reads whole values of a class; msgspec checks all of their fields."""
     if built_in_base(kind) is not None or (by_name and not _is_readable_whole(kind)):
         return _refuse
+    # Of keys, whose bytes are what they ever were: a second `__post_init__` would make other ones of them.
+    if any(hasattr(one, "__post_init__") for one in (kind, *(records_inside(kind) or ()))):
+        return _refuse
     if not by_name or is_by_name(kind):
         return msgspec.msgpack.Decoder(kind).decode
     decode = msgspec.msgpack.Decoder(stand_in_for(kind)).decode
