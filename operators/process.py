@@ -37,6 +37,7 @@ from operators.state.key_collections import (
     MAP_ENTRIES,
     MAP_KEY,
     NAME,
+    SCALARS,
     KeyLists,
     ListState,
     MapState,
@@ -140,7 +141,8 @@ class Process(Spec):
         """Return its operator, which keeps states, lists and maps as was declared."""
         serde, form_of = context.formats.serde(None), context.formats.form
         operator = ProcessOperator(self, context.functions, context.store, context.keys, serde, context.most_held)
-        operator.form, operator.note_map_key = form_of(self.state), context.note_map_key
+        operator.form = form_of(self.state)
+        operator.heed_map_key = _heeding(context.formats.keys(None), context.note_map_key)
         for kind, declared in ((LIST, self.lists), (MAP, self.maps)):
             for name, of_values in declared.items():
                 form = form_of(of_values)
@@ -274,7 +276,18 @@ class ProcessContext(Generic[K, S]):
         """Return a map among this key's state, whose entries are read and written one by one."""
         operator = self._operator
         place, form = operator.place(MAP, self._place, name), operator.forms.get((MAP, name))
-        return MapState(operator.store, place, operator.serde, form, operator.note_map_key)
+        return MapState(operator.store, place, operator.serde, form, operator.heed_map_key)
+
+
+def _heeding(keys: Keys, note: Callable[[object], None]) -> Callable[[object], None]:
+    """Return what notes a key of a map that is no scalar, and raises for one that would come back as another."""
+
+    def heed(key: object) -> None:
+        note(key)
+        if type(key) is not tuple or not SCALARS.issuperset(map(type, key)):
+            keys.hold([key])
+
+    return heed
 
 
 class ProcessOperator(KeyStates):
@@ -298,7 +311,7 @@ class ProcessOperator(KeyStates):
         self.serde = serde
         self.forms: dict[tuple[bytes, str], Form] = {}
         """The stored forms of the values in lists and maps, where these are declared."""
-        self.note_map_key: Callable[[object], None] = unnoted
+        self.heed_map_key: Callable[[object], None] = unnoted
         self.on_message: Handler = functions["on_message"]
         self.on_timer: Handler = functions.get("on_timer", _no_timer)
         self.on_alarm: Handler = functions.get("on_alarm", _no_alarm)

@@ -320,7 +320,7 @@ class MapState(MutableMapping[M, N]):
     ...     return [known]
     """
 
-    __slots__ = ("_decode", "_encode", "_form", "_note", "_place", "_store")
+    __slots__ = ("_decode", "_encode", "_form", "_heed", "_place", "_store")
 
     def __init__(
         self,
@@ -328,14 +328,14 @@ class MapState(MutableMapping[M, N]):
         place: bytes,
         serde: Serde,
         form: Form | None = None,
-        note: Callable[[object], None] = unnoted,
+        heed: Callable[[object], None] = unnoted,
     ) -> None:
         self._store = store
         self._form = form
         self._place = place
         self._encode = serde.encode
         self._decode = serde.decode
-        self._note = note
+        self._heed = heed
 
     def __getitem__(self, key: M) -> N:
         held = self._store.get(self._at(key))
@@ -357,14 +357,14 @@ class MapState(MutableMapping[M, N]):
         for place, _ in self._store.range(self._place, beyond(self._place)):
             key: M = self._decode(place[length:])
             if type(key) not in SCALARS:
-                self._note(key)
+                self._heed(key)
                 if self._encode(key) != place[length:]:
                     raise ValueError(_moved(key))
             yield key
 
     def _at(self, key: M) -> bytes:
         if type(key) not in SCALARS:
-            self._note(key)
+            self._heed(key)
         return self._place + self._encode(key)
 
     def __len__(self) -> int:

@@ -15,7 +15,7 @@ from operators.core.declared_types import has_types
 from operators.core.wording import shown
 from runtime.encoding.nested_tuples import SCALARS
 from runtime.encoding.record_types import fields_of, hints_of, is_pydantic
-from runtime.encoding.serdes import Json, MessagePack, String, Tagged, encode_all
+from runtime.encoding.serdes import Json, MessagePack, String, Tagged, encode_all, is_as_declared
 from runtime.model.errors import SerdeError
 
 In = TypeVar("In")
@@ -141,6 +141,13 @@ class KeySerde:
             raise SerdeError(f"{shown(key)} can be written as a key and not be read again: {error}") from error
         if self._declared is not None:
             self._declared.check(key, self.serde.decode(data))
+        elif isinstance(self.serde, Tagged) and not is_as_declared(key):
+            back = self.serde.decode(data)
+            if not _are_equal(key, back) and shown(key) != shown(back):
+                raise SerdeError(
+                    f"{shown(key)} would come back as {shown(back)}, as another key than it is: a field of it is not "
+                    "of its declared type. Declare the type that it has, or convert it"
+                )
         return held
 
     def _loaded(self, data: bytes) -> Key:

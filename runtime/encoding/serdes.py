@@ -768,6 +768,22 @@ def _is_whole(kind: type) -> bool:
     return not any(one.__subclasses__() or not is_current(one) for one in inside)
 
 
+def is_as_declared(value: Any) -> bool:
+    """Whether the records in a value hold just what their fields declare, of those that msgspec encodes as a whole.
+
+    >>> is_as_declared((1, [2])), is_as_declared(("a", lambda: None))
+    (True, True)
+    """
+    kind: type = type(value)
+    if kind in (tuple, list, set, frozenset):
+        return SCALARS.issuperset(map(type, value)) or all(map(is_as_declared, value))
+    if kind is dict:
+        return all(map(is_as_declared, value.values()))
+    if not is_record(kind) or isinstance(value, Enum):
+        return True
+    return conforms(kind)(value) if _is_whole(kind) else all(map(is_as_declared, values_of(value).values()))
+
+
 def _is_whole_by_name(kind: type) -> bool:
     """Whether msgspec alone brings back exactly what was encoded, by the names of fields at every depth."""
     return _is_whole(kind) and _is_readable_whole(kind)

@@ -266,6 +266,37 @@ def test_a_key_whose_class_changes_it_when_it_is_made_is_made_once(key):
     assert Tagged().decode_all(Tagged().encode_all([key, key])) == [key, key]
 
 
+class Text(Struct, frozen=True):
+    of: str
+    all: list[int] = []
+
+
+class Real(Struct, frozen=True):
+    of: float
+
+
+MISDECLARED = [
+    *(Text(dt.date(2024, 1, 1)), Text("a", (1, 2)), Text(Decimal("1.0")), Real(2**60 + 1), (Text(UUID(int=1)), 1)),
+    *({"a": Text(dt.date(2024, 1, 1))}, Loose([Text(dt.date(2024, 1, 1))]), frozenset([Real(2**60 + 1)])),
+]
+
+
+@pytest.mark.parametrize("key", MISDECLARED, ids=repr)
+def test_a_record_that_is_not_as_it_declares_is_no_key(key):
+    with pytest.raises(SerdeError, match="as another key than it is: a field of it is not of its declared type"):
+        KeySerde(Tagged()).hold_one(key)
+
+
+@given(st.recursive(st.builds(Text, PARTS, PARTS) | st.builds(Real, PARTS) | PARTS, lambda one: st.tuples(one, one)))
+def test_a_key_without_a_declared_type_comes_back_equal_or_is_refused(key):
+    keys = KeySerde(Tagged())
+    try:
+        held = keys.hold_one(key)
+    except SerdeError:
+        return
+    assert keys.decode(held) == key
+
+
 @pytest.mark.parametrize(("kind", "key"), ALIKE, ids=repr)
 def test_a_key_that_comes_back_as_its_type_says_is_one(kind, key):
     keys = KeySerde(Json(kind))
@@ -325,3 +356,28 @@ def test_equal_sets_are_equal_keys_however_python_orders_them(serde, make):
     assert all(one == sets[0] for one in sets)
     assert len({*map(KeySerde(serde).hold_one, sets)}) == 1
     assert len({*KeySerde(serde).encode_all(KeySerde(serde).hold(sets))}) == 1
+
+
+@pytest.mark.parametrize("key", MISDECLARED, ids=repr)
+def test_it_is_no_key_of_a_map_and_no_id_either(key):
+    def keep(n, context):
+        context.map("seen")[key] = n
+        return []
+
+    for step in (
+        lambda numbers: numbers.process(keep, op_id="it"),
+        lambda numbers: numbers.deduplicate(lambda n: key, within_ms=1, op_id="it"),
+    ):
+        app = App("declared")
+        step(app.input("in", value=int, key=lambda n: "k", timestamp=lambda n: n)).sink(print)
+        with pytest.raises(OperatorFailure, match=r"'it' at .*test_declared_keys.py.*as another key than it is"):
+            testing.run(app, {"in": [1]})
+
+
+def test_ids_that_json_takes_for_the_same_are_refused():
+    app = App("declared")
+    days = app.input("in", value=int, key=lambda n: "k", timestamp=lambda n: n)
+    ids = [("2024-01-01",), (dt.date(2024, 1, 1),)]
+    days.deduplicate(lambda n: ids[n], within_ms=1_000, id_type=tuple, op_id="it").sink(print)
+    with pytest.raises(OperatorFailure, match=r"'it' at .*would come back as '2024-01-01'"):
+        testing.run(app, {"in": [0, 1]})
