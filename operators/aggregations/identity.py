@@ -16,8 +16,9 @@ NO_MESSAGEPACK = b"\xc1"
 """A byte with which no MessagePack begins."""
 STORED = 1
 """The code of an extension of MessagePack that has a value as the store keeps it."""
-_FLOAT = b"\xcb"
-_NAN = re.compile(_FLOAT + rb"[\x7f\xff][\xf0-\xff]")
+_FLOAT = 0xCB
+"""The first byte of a float, as a number: to look for bytes in bytes takes five times as long."""
+_NAN = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 _stored: list[Callable[[Any], bytes]] = []
 
 

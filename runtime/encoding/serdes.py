@@ -775,6 +775,8 @@ def is_as_declared(value: Any) -> bool:
     (True, True)
     """
     kind: type = type(value)
+    if kind in SCALARS:
+        return True
     if kind in (tuple, list, set, frozenset):
         return SCALARS.issuperset(map(type, value)) or all(map(is_as_declared, value))
     if kind is dict:
