@@ -76,7 +76,7 @@ def identity(value: Any) -> bytes:
     except OverflowError:  # an int of more than 64 bits somewhere inside
         plain = msgspec.to_builtins(value, builtin_types=(bytes,), order="deterministic", enc_hook=_built_in)
         # Behind a byte with which no MessagePack begins, so that it equals the bytes of no other value.
-        return NO_MESSAGEPACK + repr(_with_one_nan(plain)).encode()
+        return NO_MESSAGEPACK + repr(with_one_nan(plain)).encode()
     except TypeError as error:
         try:  # a set of things that have no order, or an Enum of objects
             return NO_MESSAGEPACK + _as_stored(value)
@@ -85,15 +85,21 @@ def identity(value: Any) -> bytes:
             raise TypeError(f"{wrong}; return a plain value, a tuple of them, a Struct or a dataclass") from error
     # Few values have the byte of a float and what may be a NaN behind it: only these are walked through.
     if _FLOAT in found and _NAN.search(found):
-        return _pack_plain(_with_one_nan(_unpack(found)))
+        return _pack_plain(with_one_nan(_unpack(found)))
     return found
 
 
-def _with_one_nan(plain: Any) -> Any:
-    if type(plain) is float:
-        return math.nan if plain != plain else plain
-    if type(plain) in (list, tuple):
-        return type(plain)(map(_with_one_nan, plain))
-    if type(plain) is dict:
-        return {_with_one_nan(key): _with_one_nan(part) for key, part in plain.items()}
-    return plain
+def with_one_nan(value: Any) -> Any:
+    """Return a value whose NaNs, in collections at every depth, are one.
+
+    >>> math.copysign(1, with_one_nan((-math.nan, 1))[0])
+    1.0
+    """
+    kind = type(value)
+    if kind is float:
+        return math.nan if value != value else value
+    if kind in (list, tuple, set, frozenset):
+        return kind(map(with_one_nan, value))
+    if kind is dict:
+        return {with_one_nan(key): with_one_nan(part) for key, part in value.items()}
+    return value

@@ -17,7 +17,16 @@ import msgspec
 
 from operators.core.wording import shown
 from runtime.encoding.classes import class_of, is_again
-from runtime.encoding.record_types import bounds_of, fields_of, hints_of, is_record, made, tag_of, values_of
+from runtime.encoding.record_types import (
+    bounds_of,
+    check_validators,
+    fields_of,
+    hints_of,
+    is_record,
+    made,
+    tag_of,
+    values_of,
+)
 from runtime.model.errors import SerdeError
 
 Part = Callable[[object, object, str], object]
@@ -113,7 +122,9 @@ def _converted(value: object, hint: Any, where: str) -> object:
 
 def fitted_record(kind: type, values: Mapping[str, object]) -> object:
     """Return a record of values that were stored with their types, by name."""
-    return made(kind, _brought(kind, values, fitted))
+    found = made(kind, _brought(kind, values, fitted))
+    check_validators(found)
+    return found
 
 
 def revived_record(kind: type, raw: Mapping[str, object]) -> object:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeGuard, cast, get_ori
 
 import msgspec
 
-from operators.core.wording import shown
+from operators.core.wording import named, shown
 from runtime.model.errors import SerdeError
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -76,6 +76,7 @@ class _Dataclass(Protocol):
 
 class _AttrsField(Protocol):
     name: str
+    validator: Callable[[object, object, object], object] | None
     init: bool
     default: object
     alias: str
@@ -199,21 +200,36 @@ def description_of(kind: type) -> str:
 
     Values of the same description are made as they were stored; others are checked against the new types.
     """
+    return _described(kind, with_bounds=True)
+
+
+@cache
+def is_described(kind: type, written: str) -> bool:
+    """Whether a class is as it was when values with this description were stored, as far as that tells."""
+    # Earlier versions left the bounds out: of what they stored nobody knows them, and it is taken as it is.
+    return written in (description_of(kind), _described(kind, with_bounds=False))
+
+
+def _described(kind: type, with_bounds: bool) -> str:
     inside: dict[type, None] = {kind: None}
     with suppress(NameError, TypeError):
         _fields_say_all(kind, inside)
     # The records inside count as well: a change of one of them changes what the bytes of this one mean.
-    text = ";".join(f"{one.__qualname__}({','.join(_lines_of(one))})" for one in inside)
+    text = ";".join(f"{one.__qualname__}({','.join(_lines_of(one, with_bounds))})" for one in inside)
     # A default that is printed with its address would make another description in each process.
     return blake2s(_ADDRESS.sub("", text).encode("utf-8", "replace"), digest_size=4).hexdigest()
 
 
-def _lines_of(kind: type) -> list[str]:
+def _lines_of(kind: type, with_bounds: bool) -> list[str]:
     hints = hints_of(kind)
     annotations = getattr(kind, "__annotations__", {})
     lines = [f"{one.name}:{hints.get(one.name, annotations.get(one.name))!r}" for one in fields_of(kind)]
+    if not with_bounds or not (is_pydantic(kind) or _is_attrs(kind)):
+        return lines
+    # Said of a field that has none as well: a class without them is told from one of an earlier version.
+    validators = {field.name: field.validator for field in _attrs_of(kind)}
     return [
-        f"{line}{bounds!r}" if (bounds := bounds_of(kind, one.name)) else line
+        f"{line}{[*bounds_of(kind, one.name), validators.get(one.name)]}"
         for line, one in zip(lines, fields_of(kind), strict=True)
     ]
 
@@ -222,6 +238,25 @@ def bounds_of(kind: type, name: str) -> list[object]:
     """Return what pydantic's `Field(...)` says of the values of a field, such as `gt=0`; nothing where it says none."""
     found: Mapping[str, Any] = getattr(kind, "__pydantic_fields__", {})
     return [*found[name].metadata] if name in found else []
+
+
+def check_validators(record: object) -> None:
+    """Raise SerdeError for a record that a validator of attrs refuses, which may be newer than it."""
+    kind = type(record)
+    for field in _attrs_of(kind):
+        if field.validator is not None and hasattr(record, field.name):
+            value = getattr(record, field.name)
+            try:
+                field.validator(record, field, value)
+            except Exception as error:
+                raise SerdeError(
+                    f"{kind.__qualname__}.{field.name} was stored as {shown(value)}, which its validator refuses now: "
+                    f"{named(error)}"
+                ) from error
+
+
+def _attrs_of(kind: type) -> Iterable[_AttrsField]:
+    return cast(_Attrs, kind).__attrs_attrs__ if _is_attrs(kind) else ()
 
 
 @cache

@@ -33,6 +33,7 @@ from runtime.encoding.record_types import (
     description_of,
     fields_of,
     is_by_name,
+    is_described,
     is_pydantic,
     is_record,
     is_struct,
@@ -433,7 +434,7 @@ class Tagged:
         if tag == FIELDS:
             return _by_position(kind, list(map(self.decode, payload)))
         values = {field: self.decode(data) for field, data in payload.items()}
-        if not written or written == description_of(kind):
+        if not written or is_described(kind, written):
             return made(kind, values)
         with _explained(kind):
             return fitted_record(kind, values)
@@ -866,7 +867,7 @@ def _reader_named(name: str) -> _Reader:
     _check_tags(kind, tags)
     # What another definition wrote is read part by part: msgspec would make other values of some parts, and not refuse
     # them. It rounds an int to a float, reads text as Base64, and drops one of two that are equal from a set.
-    is_same = not written or written == description_of(kind)
+    is_same = not written or is_described(kind, written)
     return _Reader(path, kind, _reader_of(kind, by_name) if is_same else _refuse)
 
 
@@ -906,7 +907,7 @@ def _read_whole(reader: _Reader, name: str, raw: bytes) -> object:
     # The description tells two cases apart that look alike: a value that never was of its declared type comes back as
     # it was, and a value whose type the class no longer declares is refused.
     with _explained(kind):
-        if written == description_of(kind):
+        if is_described(kind, written):
             return as_it_was(kind, held)
         return revived_record(kind, held)
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.model.errors import PlanError
+from runtime.encoding import record_types, serdes
 from runtime.encoding.serdes import Declared, Evolving, Json, MessagePack, Tagged
 from runtime.model.errors import OperatorFailure, SerdeError
 from samza_dsl import App, produce, testing
@@ -148,6 +149,37 @@ def test_a_value_that_breaks_a_new_bound_is_told(kind, bound, in_list):
         match=rf"a stored Bounded is none of .*: Bounded.(n|others) was stored as .*, and its type says {says} now",
     ):
         Evolving().decode(broken)
+
+
+def test_a_value_that_a_new_validator_of_attrs_refuses_is_told():
+    def defined(**how):
+        made = attrs.make_class("Checked", {"n": attrs.field(type=int, **how)})
+        made.__module__ = __name__
+        sys.modules[__name__].Checked = made
+        return made
+
+    fine, broken = (Evolving().encode(defined()(n)) for n in (1, -1))
+    after = defined(validator=attrs.validators.gt(0))
+    assert Evolving().decode(fine) == after(1)
+    with pytest.raises(SerdeError, match=r"Checked.n was stored as -1, which its validator refuses now: ValueError"):
+        Evolving().decode(broken)
+
+
+@pytest.mark.parametrize("kind", ["pydantic", "field", "attrs"])
+def test_what_was_changed_in_place_beyond_bounds_comes_back_where_the_class_is_the_same(kind, monkeypatch):
+    if kind == "attrs":
+        checked = attrs.make_class("Bounded", {"n": attrs.field(type=int, validator=attrs.validators.gt(0))})
+        checked.__module__ = __name__
+        sys.modules[__name__].Bounded = checked
+    else:
+        checked = record_of(kind, Annotated[int, annotated_types.Gt(0)])
+    value = checked(n=1)
+    value.n = -1
+    assert Evolving().decode(Evolving().encode(value)).n == -1
+    with monkeypatch.context() as former:  # an earlier version described classes without their bounds
+        former.setattr(serdes, "description_of", lambda kind: record_types._described(kind, with_bounds=False))
+        stored = Evolving().encode(value)
+    assert Evolving().decode(stored).n == -1 and stored != Evolving().encode(value)
 
 
 def test_an_operator_whose_state_breaks_a_new_bound_says_so(tmp_path):

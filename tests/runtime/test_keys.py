@@ -1,5 +1,6 @@
 """Keys are their bytes: holding some of them as themselves changes nothing that can be seen."""
 
+import math
 from typing import Any
 
 import pytest
@@ -141,3 +142,19 @@ def test_a_list_that_was_decoded_is_nobody_elses():
 @given(st.lists(st.text(max_size=4) | st.none(), max_size=6))
 def test_text_keys_are_their_utf_8(keys):
     assert encode_all(String(), keys) == [None if key is None else key.encode() for key in keys]
+
+
+@pytest.mark.parametrize(
+    ("serde", "around"),
+    [
+        (Tagged(), lambda nan: nan),
+        (Tagged(), lambda nan: (nan, 1)),
+        (Tagged(), lambda nan: ["a", {"b": (nan,)}]),
+        (MessagePack(float), lambda nan: nan),
+        (MessagePack(list[float]), lambda nan: [1.0, nan]),
+    ],
+)
+def test_nan_is_one_key_whatever_its_sign(serde, around):
+    keys = KeySerde(serde)
+    one, other, number = map(keys.hold_one, map(around, (math.nan, math.inf - math.inf, math.inf)))
+    assert one == other != number
