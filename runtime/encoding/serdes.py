@@ -177,7 +177,11 @@ class Natural:
 
     def encode(self, value: object) -> bytes:
         """Return the bytes of `value`."""
-        return value if type(value) is bytes else str.encode(value) if type(value) is str else to_json(value)
+        if type(value) is bytes:
+            return value
+        if type(value) is str:
+            return str.encode(value)
+        return _to_sorted_json(value) if _holds_sets(value) else to_json(value)
 
     def decode(self, data: bytes) -> object:
         """Return `data` as it is."""
@@ -701,6 +705,14 @@ def _to_sorted_json(value: object) -> bytes:
     if data.find(b"null") >= 0:
         check_finite(value)
     return data
+
+
+def _holds_sets(value: Any) -> bool:
+    """Whether a key has a set in it, which Python orders otherwise in each process."""
+    kind: type = type(value)
+    if kind in (tuple, list):
+        return any(map(_holds_sets, value))
+    return kind in (set, frozenset) or (is_record(kind) and _has_sets_inside(kind))
 
 
 def to_json_lines(values: list[object]) -> bytes:

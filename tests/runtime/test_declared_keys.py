@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 from pydantic import BaseModel, PrivateAttr
 
 from runtime.encoding.keys import KeySerde
-from runtime.encoding.serdes import Json, MessagePack, Tagged
+from runtime.encoding.serdes import Json, MessagePack, Natural, Tagged
 from runtime.encoding.storable import difference
 from runtime.model.errors import OperatorFailure, SerdeError
 from samza_dsl import App, collect, dead_letter, fail, produce, skip, testing, tumbling
@@ -349,11 +349,14 @@ class Typed(Struct, frozen=True):
         (MessagePack(Typed), lambda names: Typed(frozenset(names))),
         (Json(Crew), lambda names: Crew(frozenset(names))),
         (Json(dict[str, set[int]]), lambda names: {"a": set(names)}),
+        (Natural(), frozenset),
+        (Natural(), lambda names: ("a", [Typed(frozenset(names))])),
     ],
 )
 def test_equal_sets_are_equal_keys_however_python_orders_them(serde, make):
     sets = [make(names) for names in permutations((0, 64, 128))]
     assert all(one == sets[0] for one in sets)
+    assert len({*map(serde.encode, sets)}) == 1
     assert len({*map(KeySerde(serde).hold_one, sets)}) == 1
     assert len({*KeySerde(serde).encode_all(KeySerde(serde).hold(sets))}) == 1
 
