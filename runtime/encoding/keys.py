@@ -212,8 +212,9 @@ def declared_in(serde: Serde) -> DeclaredKeys | None:
 _DOUBTFUL = (
     *(inspect.StructType, inspect.DataclassType, inspect.NamedTupleType, inspect.TypedDictType, inspect.SetType),
     *(inspect.FrozenSetType, inspect.DictType, inspect.DateTimeType, inspect.TimeType, inspect.RawType),
+    inspect.FloatType,
 )
-"""The types of which not each value comes back equal: with more fields, or a constructor, or a zone of seconds."""
+"""The types of which not each value comes back equal: rounded, with more fields, or a zone of seconds."""
 
 
 def _differences(info: inspect.Type, put: Any, back: Any) -> Iterator[tuple[object, object]]:
@@ -251,8 +252,10 @@ def _differences(info: inspect.Type, put: Any, back: Any) -> Iterator[tuple[obje
 
 def _is_meant(put: Any, back: Any) -> bool:
     """Whether a part of a declared type is what was put: equal to it, or what that type makes of text or a number."""
-    if _are_equal(put, back) or (type(put) is not type(back) and type(put) in SCALARS):
+    if _are_equal(put, back):
         return True
+    if type(put) is not type(back) and type(put) in SCALARS:
+        return not (isinstance(put, int | float) and isinstance(back, int | float))  # a float that was rounded
     if isinstance(put, datetime) and isinstance(back, datetime) and put.tzinfo is not None and back.tzinfo is not None:
         # One instant in two zones is not equal to Python in the hour that a clock shows twice.
         return put.astimezone(UTC) == back.astimezone(UTC)

@@ -17,7 +17,7 @@ from operators.core.base import Key, Serde, Spec
 from operators.joins.match_counts import kind_of
 from planner.model.virtual_tasks import is_task
 from runtime.encoding.keys import KeySerde, remembering
-from runtime.encoding.record_types import fields_of, hints_of, is_record
+from runtime.encoding.record_types import fields_of, hints_of, is_record, tag_of
 from runtime.job.job_model import JOB
 from runtime.model.checkpoint import Checkpoint
 from runtime.ports.environment import Environment, typed
@@ -177,24 +177,25 @@ def _with_fields(kind: type) -> str:
 
 def _told(kind: type, within: tuple[type, ...]) -> str:
     if issubclass(kind, Enum) and len(kind.__members__) <= MOST_MEMBERS:
-        return f"{kind.__name__}<{', '.join(f'{name}={_value(one)}' for name, one in kind.__members__.items())}>"
+        return f"{kind.__name__}<{', '.join(f'{name}={_plain(one.value)}' for name, one in kind.__members__.items())}>"
     if not is_record(kind) or kind in within:
         return kind.__name__
     hints, within, fields = hints_of(kind), (*within, kind), []
     for one in fields_of(kind):
         inside = [_told(part, within) for part in _records_in(hints.get(one.name))]
         fields.append(": ".join([one.name, *inside]))
-    return f"{kind.__name__}<{', '.join(fields)}>"
+    tag = tag_of(kind)
+    return f"{kind.__name__}<{', '.join(fields)}>" + (f"<{tag[0]}={_plain(tag[1])}>" if tag else "")
 
 
-def _value(member: Enum) -> str:
-    """Return the value of a member in signs that no other part of a kind has."""
-    said = repr(member.value)
+def _plain(value: object) -> str:
+    """Return a value in signs that no other part of a kind has."""
+    said = repr(value)
     return said if _PLAIN.fullmatch(said) else blake2s(said.encode("utf-8", "replace"), digest_size=4).hexdigest()
 
 
 def _has_changed(before: str, now: str) -> bool:
-    """Whether two kinds of one class differ in more than members that an Enum has got, lost or renamed."""
+    """Whether two kinds of a class differ in more than members that are new, gone or renamed, and tags nobody noted."""
     if _MEMBERS.sub("", before) != _MEMBERS.sub("", now):
         return True
     for (_, one), (_, other) in zip(_MEMBERS.findall(before), _MEMBERS.findall(now), strict=False):

@@ -356,6 +356,33 @@ def test_members_of_keys_that_have_other_values_are_told(tmp_path, caplog, chang
     assert not is_told or "members of the former may be read as others" in caplog.text
 
 
+@pytest.mark.parametrize("is_exchanged", [True, False])
+@pytest.mark.parametrize("alone", [True, False])
+def test_tags_of_keys_that_were_exchanged_are_told(tmp_path, caplog, is_exchanged, alone):
+    module = sys.modules[__name__]
+    for number, (one, other) in enumerate([("a", "b"), ("a", "b"), ("b", "a") if is_exchanged else ("a", "b")]):
+        module.Here = defstruct("Here", [("n", int)], tag=one, frozen=True, module=__name__)
+        module.There = defstruct("There", [("n", int)], tag=other, frozen=True, module=__name__)
+        defined_again(("of", module.Here | module.There))
+        key = module.Here(1) if alone else module.Spot(module.Here(1))
+        app = App("keyed")
+        numbers = app.input("numbers", value=int).partition_by(lambda n, key=key: key, partitions=1, op_id="by")
+        numbers.scan(lambda total, n: n, op_id="it").map(str).send_to(app.output("out", value=str))
+        assert "in the runs before" not in caplog.text
+        produce("numbers", [number], data=tmp_path)
+        app.run(tmp_path, until_now=True)
+    assert ("in the runs before, and one is" in caplog.text) == is_exchanged
+
+
+def test_kinds_of_tagged_keys_that_a_former_version_noted_are_no_others():
+    union = defstruct("Here", [("n", int)], tag="a") | defstruct("There", [("n", int)], tag="b")
+    spot = defstruct("Spot", [("of", union), ("way", Enum("Way", {"UP": 1}))])
+    kinds = KeyKinds(scanned(whole).graph().specs["it"], "keyed", memory(), set())
+    kinds.before = frozenset({"Spot<of: Here<n>: There<n>, way>"})
+    kinds.note(kept_kind(spot(None, None)))
+    assert not kinds.warning and "<type='a'>" in kept_kind(spot(None, None))
+
+
 def test_maps_with_keys_of_several_kinds_are_none_that_have_changed(tmp_path, caplog):
     def looking(n, context):
         for key in ((n,) if n % 2 else str(n), n, Left()):
