@@ -25,7 +25,6 @@ from operators.core.base import (
     Serde,
     Spec,
     Store,
-    unnoted,
 )
 from operators.core.durations import whole_ms
 from operators.core.entry_keys import KEY, EntryKind, EntryKinds, Number, Rest
@@ -37,7 +36,7 @@ from operators.state.key_collections import (
     MAP_ENTRIES,
     MAP_KEY,
     NAME,
-    SCALARS,
+    EntryKeys,
     KeyLists,
     ListState,
     MapState,
@@ -139,10 +138,10 @@ class Process(Spec):
 
     def build(self, context: OperatorContext) -> ProcessOperator:
         """Return its operator, which keeps states, lists and maps as was declared."""
-        serde, form_of = context.formats.serde(None), context.formats.form
+        serde = EntryKeys(context.formats.serde(None), context.formats.keys(None), context.note_entry_key)
+        form_of = context.formats.form
         operator = ProcessOperator(self, context.functions, context.store, context.keys, serde, context.most_held)
         operator.form = form_of(self.state)
-        operator.heed_map_key = _heeding(context.formats.keys(None), context.note_map_key)
         for kind, declared in ((LIST, self.lists), (MAP, self.maps)):
             for name, of_values in declared.items():
                 form = form_of(of_values)
@@ -276,18 +275,7 @@ class ProcessContext(Generic[K, S]):
         """Return a map among this key's state, whose entries are read and written one by one."""
         operator = self._operator
         place, form = operator.place(MAP, self._place, name), operator.forms.get((MAP, name))
-        return MapState(operator.store, place, operator.serde, form, operator.heed_map_key)
-
-
-def _heeding(keys: Keys, note: Callable[[object], None]) -> Callable[[object], None]:
-    """Return what notes a key of a map that is no scalar, and raises for one that would come back as another."""
-
-    def heed(key: object) -> None:
-        note(key)
-        if type(key) is not tuple or not SCALARS.issuperset(map(type, key)):
-            keys.hold([key])
-
-    return heed
+        return MapState(operator.store, place, operator.serde, form)
 
 
 class ProcessOperator(KeyStates):
@@ -311,7 +299,6 @@ class ProcessOperator(KeyStates):
         self.serde = serde
         self.forms: dict[tuple[bytes, str], Form] = {}
         """The stored forms of the values in lists and maps, where these are declared."""
-        self.heed_map_key: Callable[[object], None] = unnoted
         self.on_message: Handler = functions["on_message"]
         self.on_timer: Handler = functions.get("on_timer", _no_timer)
         self.on_alarm: Handler = functions.get("on_alarm", _no_alarm)

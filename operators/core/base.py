@@ -362,7 +362,8 @@ class OperatorContext:
 
     `functions` are the user's by name, ready to be called. State lies in `store` under `keys`, of which the operator
     may hold up to `most_held` changed entries beside it. `observer` returns, for a serde other than that of the keys,
-    what takes note of the kinds of values that state lies under, and `note_map_key` takes note of a key of a map.
+    what takes note of the kinds of values that state lies under. `note_entry_key` takes note of a key by which the
+    user's function finds an entry, as of a map.
     """
 
     functions: dict[str, Any]
@@ -371,7 +372,7 @@ class OperatorContext:
     formats: Formats
     most_held: int = MOST_HELD
     observer: Callable[[Serde], Callable[[list[object]], None]] = unobserved
-    note_map_key: Callable[[object], None] = unnoted
+    note_entry_key: Callable[[object], None] = unnoted
 
 
 @runtime_checkable

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, TypeVar, cast
 
-from operators.core.base import MOST_HELD, Form, Key, Serde, Store, unnoted
+from operators.core.base import MOST_HELD, Form, Key, Keys, Serde, Store
 from operators.core.entry_keys import LENGTH_BYTES, EntryKind, LengthAhead, Rest, beyond
 from operators.core.wording import shown
 from operators.state.keyed_state import UNCHANGEABLE, are_plain, dumped, is_plain, loaded, undeclared
@@ -308,6 +308,41 @@ class KeyLists:
         self._changes.number = 0
 
 
+class EntryKeys:
+    """The serde of keys by which a user's function finds entries again, as those of maps: each is looked at.
+
+    What is no scalar is noted, and raises ValueError where it lies under another definition of its class, or would come
+    back as another key; the latter is for `keys` to tell.
+    """
+
+    def __init__(self, serde: Serde, keys: Keys, note: Callable[[object], None]) -> None:
+        self._serde = serde
+        self._keys = keys
+        self._note = note
+
+    def encode(self, key: object) -> bytes:
+        """Return the bytes of a key."""
+        kind = type(key)
+        if kind not in SCALARS:
+            self._note(key)
+            if kind is not tuple or not SCALARS.issuperset(map(type, cast("tuple[object, ...]", key))):
+                self._keys.hold_one(key)
+        return self._serde.encode(key)
+
+    def decode(self, data: bytes) -> Any:
+        """Return the key of bytes."""
+        key = self._serde.decode(data)
+        if type(key) not in SCALARS:
+            self._note(key)
+            if self._serde.encode(key) != data:
+                raise ValueError(
+                    f"an entry lies under {shown(key)} as its class was in a run before, with other fields or in "
+                    "another order: the bytes of a key have its fields, so the entry is not found by the key as it is "
+                    "now. Define the class as it was; or drop what is kept: samza-dsl state forget, or clear() the map"
+                )
+        return key
+
+
 class MapState(MutableMapping[M, N]):
     """A map in the state of a key, whose entries are read and written one by one, in the order of their bytes.
 
@@ -320,25 +355,17 @@ class MapState(MutableMapping[M, N]):
     ...     return [known]
     """
 
-    __slots__ = ("_decode", "_encode", "_form", "_heed", "_place", "_store")
+    __slots__ = ("_decode", "_encode", "_form", "_place", "_store")
 
-    def __init__(
-        self,
-        store: Store,
-        place: bytes,
-        serde: Serde,
-        form: Form | None = None,
-        heed: Callable[[object], None] = unnoted,
-    ) -> None:
+    def __init__(self, store: Store, place: bytes, serde: Serde, form: Form | None = None) -> None:
         self._store = store
         self._form = form
         self._place = place
         self._encode = serde.encode
         self._decode = serde.decode
-        self._heed = heed
 
     def __getitem__(self, key: M) -> N:
-        held = self._store.get(self._at(key))
+        held = self._store.get(self._place + self._encode(key))
         if held is None:
             raise KeyError(key)
         value: N = loaded(self._form, held[0])
@@ -346,26 +373,15 @@ class MapState(MutableMapping[M, N]):
 
     def __setitem__(self, key: M, value: N) -> None:
         # In a tuple, so that None is a value of the map and not an entry that is absent.
-        self._store.put(self._at(key), (dumped(self._form, value),))
+        self._store.put(self._place + self._encode(key), (dumped(self._form, value),))
 
     def __delitem__(self, key: M) -> None:
         self[key]
-        self._store.delete(self._at(key))
+        self._store.delete(self._place + self._encode(key))
 
     def __iter__(self) -> Iterator[M]:
         length = len(self._place)
-        for place, _ in self._store.range(self._place, beyond(self._place)):
-            key: M = self._decode(place[length:])
-            if type(key) not in SCALARS:
-                self._heed(key)
-                if self._encode(key) != place[length:]:
-                    raise ValueError(_moved(key))
-            yield key
-
-    def _at(self, key: M) -> bytes:
-        if type(key) not in SCALARS:
-            self._heed(key)
-        return self._place + self._encode(key)
+        return (self._decode(place[length:]) for place, _ in self._store.range(self._place, beyond(self._place)))
 
     def __len__(self) -> int:
         return sum(1 for _ in self._store.range(self._place, beyond(self._place)))
@@ -377,15 +393,6 @@ class MapState(MutableMapping[M, N]):
         """Remove all entries."""
         for place, _ in list(self._store.range(self._place, beyond(self._place))):
             self._store.delete(place)
-
-
-def _moved(key: object) -> str:
-    """Return what is wrong with a key that lies where it was put by another definition of a class in it."""
-    return (
-        f"an entry of a map lies under {shown(key)} as its class was in a run before, with other fields or in another "
-        "order: the bytes of a key have its fields, so the entry is not found by the key as it is now. Define the "
-        "class as it was; or drop what is kept, with samza-dsl state forget, or remove those entries: .clear()"
-    )
 
 
 def remove_all(store: Store, key: bytes) -> None:

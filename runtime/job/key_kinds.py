@@ -25,8 +25,8 @@ from runtime.ports.environment import Environment, typed
 KEYS = "keys"
 """The word under which the job notes the kinds of keys of former runs, and the checkpoints of tasks the newer ones."""
 _Kinds = dict[str, set[str]]
-OF_MAPS = "of a map: "
-"""The words before the kind of a key of a map, which lies in the state of another key."""
+OF_ENTRIES = "of an entry: "
+"""The words before the kind of a key by which a user's function finds entries, as those of a map."""
 _FIELDS = re.compile("<[^<>]*>")
 _PLAIN = re.compile("[\\w'.-]*")
 _MEMBERS = re.compile("(: [^:<>]*)?<([^<>]*=[^<>]*)>")
@@ -50,7 +50,7 @@ class KeyKinds:
         self._spec, self._app, self._environment, self._told = spec, app, environment, told
         self._seen: set[object] = set()
         """The types of ids that were looked at; for tuples, those of their parts."""
-        self._seen_in_maps: set[object] = set()
+        self._seen_of_entries: set[object] = set()
 
     def note_ids(self, ids: list[object]) -> None:
         """Note the kinds of the ids of a batch."""
@@ -68,7 +68,7 @@ class KeyKinds:
             return
         self.new.add(kind)
         bare = _without_fields(kind)
-        before = {one for one in self.before if not one.startswith(OF_MAPS)}
+        before = {one for one in self.before if not one.startswith(OF_ENTRIES)}
         alike = {one for one in before if _without_fields(one) == bare}
         if alike == {bare} or (alike and not any(_has_changed(one, kind) for one in alike)):
             return  # noted by a version that told no fields; or an Enum has more members, or fewer
@@ -76,22 +76,22 @@ class KeyKinds:
         if before and "NoneType" not in kind:
             self._warn("its keys", before, kind)
 
-    def note_map_key(self, key: object) -> None:
-        """Note the kind of a key of a map, and warn where former runs have had its class with other fields alone."""
+    def note_entry_key(self, key: object) -> None:
+        """Note the kind of the key of an entry, and warn where former runs have had only other forms of its class."""
         of_key: object = tuple(map(type, key)) if type(key) is tuple else type(key)
-        if of_key in self._seen_in_maps:
+        if of_key in self._seen_of_entries:
             return
-        self._seen_in_maps.add(of_key)
-        kind = OF_MAPS + kept_kind(key)
-        # An operator has several maps, whose keys are of several kinds: only a class that has changed is told.
+        self._seen_of_entries.add(of_key)
+        kind = OF_ENTRIES + kept_kind(key)
+        # A function has keys of several kinds, as of several maps: only a class that has changed is told.
         if "<" not in kind or kind in self.before or kind in self.new:
             return
         self.new.add(kind)
         bare = _without_fields(kind)
         alike = {one for one in self.before if _without_fields(one) == bare and _has_changed(one, kind)}
         if alike:
-            before = {one.removeprefix(OF_MAPS) for one in alike}
-            self._warn("keys of its maps", before, kind.removeprefix(OF_MAPS))
+            before = {one.removeprefix(OF_ENTRIES) for one in alike}
+            self._warn("keys of its entries", before, kind.removeprefix(OF_ENTRIES))
 
     def _warn(self, of_what: str, kinds: Collection[str], kind: str) -> None:
         spec, app, before = self._spec, self._app, " and ".join(sorted(kinds))

@@ -299,17 +299,17 @@ def test_keys_of_maps_whose_class_has_changed_are_told_and_never_missing(tmp_pat
         defined_again(*fields)
         app = App("keyed")
         app.input("numbers", value=int, key=lambda n: "k").process(looking, op_id="it").sink(found.append)
-        is_told = "keys of its maps were" in caplog.text
+        is_told = "keys of its entries were" in caplog.text
         assert not is_told or number > 2
         produce("numbers", [number], data=tmp_path)
         if number == 3:
-            with pytest.raises(OperatorFailure, match=r"(?s)process 'it' at .*an entry of a map lies under .*Spot"):
+            with pytest.raises(OperatorFailure, match=r"(?s)process 'it' at .*an entry lies under .*Spot"):
                 app.run(tmp_path, until_now=True)
         else:
             app.run(tmp_path, until_now=True)
     assert found == [False, True, False]
     if shape(1) != frozenset([1]):  # of what is in a set no kind is told
-        assert is_told and re.search(r"process 'it' at .*: keys of its maps were .*Spot<row", caplog.text)
+        assert is_told and re.search(r"process 'it' at .*: keys of its entries were .*Spot<row", caplog.text)
 
 
 ENUM_CHANGES = {
@@ -354,6 +354,31 @@ def test_members_of_keys_that_have_other_values_are_told(tmp_path, caplog, chang
         app.run(tmp_path, until_now=True)
     assert ("in the runs before, and one is" in caplog.text) == is_told
     assert not is_told or "members of the former may be read as others" in caplog.text
+
+
+@pytest.mark.parametrize("then", [[ROW], [("row", int, 0), SEAT]], ids=["a field more", "in another order"])
+def test_keys_of_a_task_whose_class_has_changed_are_told_and_never_missing(tmp_path, caplog, then):
+    found = []
+
+    def looking(message, context):
+        if message.value == 3:
+            found.append([*context.items()])
+        key = sys.modules[__name__].Spot(1)
+        found.append(context.get(key))
+        context.put(key, message.value)
+
+    for number, fields in enumerate((then, then, [SEAT, ("row", int, 0)], [SEAT, ("row", int, 0)])):
+        defined_again(*fields)
+        app = App("keyed")
+        app.task(app.input("numbers", value=int), looking, op_id="it")
+        produce("numbers", [number], data=tmp_path)
+        if number == 3:
+            with pytest.raises(OperatorFailure, match=r"(?s)task 'it' at .*an entry lies under Spot"):
+                app.run(tmp_path, until_now=True)
+        else:
+            app.run(tmp_path, until_now=True)
+        assert ("keys of its entries were Spot<row" in caplog.text) == (number > 1)
+    assert found == [None, 0, None]
 
 
 @pytest.mark.parametrize("is_exchanged", [True, False])
