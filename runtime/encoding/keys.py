@@ -232,7 +232,8 @@ def _differences(info: inspect.Type, put: Any, back: Any) -> Iterator[tuple[obje
             part = _field(put, place, name, called)
             if part is not _GONE:  # else it has its default
                 yield from _differences(kind, part, _field(back, place, name, called))
-        if _more_than(put, fields) != _more_than(back, fields):
+        # What a mapping has beside the fields of a class that is made of it, that class leaves out by its own wish.
+        if type(put) is type(back) and _more_than(put, fields) != _more_than(back, fields):
             yield put, back
     elif isinstance(info, inspect.DictType) and isinstance(put, Mapping) and len(put) == len(back):
         for (key, value), (other_key, other) in zip(put.items(), back.items(), strict=True):
@@ -276,13 +277,13 @@ def _more_than(value: Any, fields: Collection[tuple[str, str, inspect.Type]]) ->
     return {*value} - {called for _, called, _ in fields} if isinstance(value, Mapping) else set()
 
 
-def _is_model(info: inspect.Type) -> bool:
+def _is_model(info: inspect.Type) -> TypeGuard[inspect.CustomType]:
     return isinstance(info, inspect.CustomType) and is_pydantic(info.cls)
 
 
 def _fields_in(info: inspect.Type) -> list[tuple[str, str, inspect.Type]] | None:
     """Return the name, the name in bytes and the type of each field of a record; None for what is no record."""
-    if isinstance(info, inspect.CustomType) and is_pydantic(info.cls):
+    if _is_model(info):
         hints = hints_of(info.cls)
         return [(one.name, one.name, inspect.type_info(hints[one.name])) for one in fields_of(info.cls)]
     found: Iterable[Any] | None = getattr(info, "fields", None)

@@ -186,6 +186,8 @@ def test_a_declared_type_has_its_say():
         (Loose, {"what": 1}, Loose(1)),
         (Loose, {"what": 1, "by": {"what": "a"}}, Loose(1, Loose("a"))),
         (Named, [1], Named(1)),
+        (Model, {"what": 1}, Model(what=1)),
+        (list[Model], [{"what": "a"}], [Model(what="a")]),
         (dict, {"a": 1}, {"a": 1}),
     ):
         keys = KeySerde(Json(kind))
