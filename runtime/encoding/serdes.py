@@ -782,12 +782,14 @@ def _is_whole(kind: type) -> bool:
 
 
 def is_as_declared(value: Any) -> bool:
-    """Whether the records in a value hold just what their fields declare, of those that msgspec encodes as a whole.
+    """Whether the records in a value hold just what their fields declare, of those whose fields' types say all.
 
     >>> is_as_declared((1, [2])), is_as_declared(("a", lambda: None))
     (True, True)
     """
     kind: type = type(value)
+    if (check := _conforming.get(kind)) is not None:
+        return check(value)
     if kind in SCALARS:
         return True
     if kind in (tuple, list, set, frozenset):
@@ -796,7 +798,14 @@ def is_as_declared(value: Any) -> bool:
         return all(map(is_as_declared, value.values()))
     if not is_record(kind) or isinstance(value, Enum):
         return True
-    return conforms(kind)(value) if _is_whole(kind) else all(map(is_as_declared, values_of(value).values()))
+    if records_inside(kind) is not None:
+        _conforming[kind] = conforms(kind)
+        return _conforming[kind](value)
+    return all(map(is_as_declared, values_of(value).values()))
+
+
+_conforming: dict[type, Callable[[Any], bool]] = {}
+"""What tells that a record conforms, by its class, of those whose fields' types say all."""
 
 
 def _is_whole_by_name(kind: type) -> bool:
