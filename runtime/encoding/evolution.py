@@ -8,14 +8,15 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import date, datetime
 from enum import Enum, Flag
+from functools import cache
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
-from operators.core.wording import shown
+from operators.core.wording import named, shown
 from runtime.encoding.classes import class_of, is_again
 from runtime.encoding.record_types import (
     bounds_of,
@@ -25,6 +26,7 @@ from runtime.encoding.record_types import (
     is_record,
     made,
     tag_of,
+    tags_inside,
     values_of,
 )
 from runtime.model.errors import SerdeError
@@ -180,6 +182,46 @@ def member(name: str, value: object) -> object:
                 "has its value: give members the values that they had, and new ones others"
             )
     return found
+
+
+@contextmanager
+def explained(kind: type) -> Iterator[None]:
+    """Add to the error of a stored record that does not fit its class what the user can do."""
+    try:
+        yield
+    except SerdeError as error:
+        raise changed_error(kind, str(error)) from error
+    except Exception as error:
+        raise changed_error(kind, named(error)) from error
+
+
+def changed_error(kind: type, why: str) -> SerdeError:
+    """Return the error for a stored record that its class does not read any more."""
+    return SerdeError(
+        f"a stored {kind.__qualname__} is none of the class as it is now: {why}. Fields may be added with a default, "
+        "removed, reordered and widened (int to float, T to T | None); for anything else, give the new class a name of "
+        "its own and convert the old one where it is read, or what is stored: samza-dsl state convert; or begin anew"
+    )
+
+
+def said_in(name: str) -> tuple[str, bool, str, str]:
+    """Return what the head of a whole value says: its class, whether it is by name, its definition, and tags inside."""
+    path, by_name, rest = name.partition("#")
+    written, _, tags = rest.partition("#")
+    return path, bool(by_name), written, tags
+
+
+@cache
+def check_tags(kind: type, stored: str) -> None:
+    """Raise SerdeError where a class that values of `kind` may hold had another tag when they were stored."""
+    now = tags_inside(kind)
+    for name, tag in (msgspec.json.decode(stored) if stored else {}).items():
+        if now.get(name, tag) != tag:
+            raise SerdeError(
+                f"a stored {kind.__qualname__} may hold a {name}, whose tag was {tag!r} then and is {now[name]!r} now: "
+                f"what was a {name} would be read as another class, or not at all. Give {name} the tag that it had, "
+                "and new classes tags of their own"
+            )
 
 
 def _brought(kind: type, values: Mapping[str, object], part: Part) -> dict[str, object]:

@@ -14,10 +14,11 @@ from operators.aggregations.identity import with_one_nan
 from operators.core.base import Key, Serde
 from operators.core.declared_types import has_types
 from operators.core.wording import shown
+from runtime.encoding.conformity import is_as_declared
 from runtime.encoding.finite import may_be_infinite
 from runtime.encoding.nested_tuples import SCALARS
 from runtime.encoding.record_types import fields_of, hints_of, is_pydantic
-from runtime.encoding.serdes import PAIR, WHOLE, Json, MessagePack, String, Tagged, encode_all, is_as_declared
+from runtime.encoding.serdes import PAIR, WHOLE, Json, MessagePack, String, Tagged, encode_all
 from runtime.model.errors import SerdeError
 
 In = TypeVar("In")

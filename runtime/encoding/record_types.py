@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeGuard, cast, get_ori
 
 import msgspec
 
+from operators.core.declared_types import has_sets, types_in
 from operators.core.wording import named, shown
 from runtime.model.errors import SerdeError
 
@@ -167,6 +168,14 @@ def more_than_fields(kind: type, base: type) -> str:
     )
 
 
+def check_declared(declared: object) -> None:
+    """Raise SerdeError for a type with records that are built-in types, too: msgspec makes them without their room."""
+    with suppress(TypeError, NameError):  # what msgspec does not know it says by itself
+        for one in types_in(declared):
+            if isinstance(one, msgspec.inspect.DataclassType) and (base := built_in_base(one.cls)) is not None:
+                raise SerdeError(more_than_fields(one.cls, base))
+
+
 def made(kind: type, values: Mapping[str, object]) -> object:
     """Return a record of `values`, by the names of fields; the others take their defaults.
 
@@ -288,6 +297,18 @@ def tag_of(kind: object) -> tuple[str, str | int] | None:
 def tags_inside(kind: type) -> dict[str, str | int]:
     """Return the tags of the records that the fields of `kind` may hold, by the names of their classes."""
     return {one.__qualname__: tag[1] for one in records_inside(kind) or () if (tag := tag_of(one)) is not None}
+
+
+has_sets_inside = cache(has_sets)
+"""Whether the fields of a class of records have sets; of a class alone, since other types may have no hash."""
+
+
+def holds_sets(value: Any) -> bool:
+    """Whether a key has a set in it, which Python orders otherwise in each process."""
+    kind: type = type(value)
+    if kind in (tuple, list):
+        return any(map(holds_sets, value))
+    return kind in (set, frozenset) or (is_record(kind) and has_sets_inside(kind))
 
 
 def is_by_position(kind: type) -> bool:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import cache, cached_property
 from itertools import repeat
@@ -15,14 +14,23 @@ import msgspec
 
 from operators.aggregations.identity import tell_by
 from operators.core.base import Copies, Serde, has_none
-from operators.core.declared_types import has_sets, has_types, types_in
+from operators.core.declared_types import has_sets, has_types
 from operators.core.protocols import CheckedProtocol
-from operators.core.wording import named
 from runtime.encoding.classes import class_of, find, is_current, name_of
 from runtime.encoding.columns import Columns, TableSerde
 from runtime.encoding.conformity import conforms
 from runtime.encoding.copies import COPIED, copied
-from runtime.encoding.evolution import as_it_was, fitted, fitted_record, member, revived_record
+from runtime.encoding.evolution import (
+    as_it_was,
+    changed_error,
+    check_tags,
+    explained,
+    fitted,
+    fitted_record,
+    member,
+    revived_record,
+    said_in,
+)
 from runtime.encoding.finite import check_finite
 from runtime.encoding.lines import ObjectLines
 from runtime.encoding.nested_tuples import NESTED, SCALARS, decoder_of, start_of, start_of_all, structure_in
@@ -30,21 +38,32 @@ from runtime.encoding.record_types import (
     ABOUT,
     built_in_base,
     check_attributes,
+    check_declared,
     description_of,
     fields_of,
+    has_sets_inside,
+    holds_sets,
     is_by_name,
     is_described,
     is_pydantic,
     is_record,
     is_struct,
     made,
-    more_than_fields,
     records_inside,
     stand_in_for,
     tags_inside,
     values_of,
 )
-from runtime.encoding.value_types import as_plain, made_of_plain, value_type_named, value_type_of
+from runtime.encoding.value_types import (
+    BASES,
+    as_plain,
+    has_attributes,
+    made_of_plain,
+    plain_of_subtype,
+    subtype,
+    value_type_named,
+    value_type_of,
+)
 from runtime.model.errors import SerdeError
 
 Class = type
@@ -70,7 +89,7 @@ class Json:
     type: object = Any
 
     def __post_init__(self) -> None:
-        _check_records(self.type)
+        check_declared(self.type)
         decoder = msgspec.json.Decoder(self.type, dec_hook=made_of_plain)
         decode = self.type.model_validate_json if is_pydantic(self.type) else decoder.decode
         _freeze(self, _to_sorted_json if has_sets(self.type) else to_json, decode)
@@ -111,7 +130,7 @@ class MessagePack:
     type: object = Any
 
     def __post_init__(self) -> None:
-        _check_records(self.type)
+        check_declared(self.type)
         decoder = msgspec.msgpack.Decoder(self.type, dec_hook=made_of_plain)
         order: Any = "deterministic" if has_sets(self.type) else None
         _freeze(self, msgspec.msgpack.Encoder(enc_hook=as_plain, order=order).encode, decoder.decode)
@@ -181,7 +200,7 @@ class Natural:
             return value
         if type(value) is str:
             return str.encode(value)
-        return _to_sorted_json(value) if _holds_sets(value) else to_json(value)
+        return _to_sorted_json(value) if holds_sets(value) else to_json(value)
 
     def decode(self, data: bytes) -> object:
         """Return `data` as it is."""
@@ -226,8 +245,6 @@ SHORT_TEXT = 0xD9
 """The first byte of text of 32 to 255 bytes in MessagePack."""
 SEQUENCES: dict[bytes, Callable[..., object]] = {TUPLE: tuple, LIST: list, SET: set, FROZEN_SET: frozenset}
 TAG_OF_SEQUENCE = {kind: tag for tag, kind in SEQUENCES.items()}
-BASES = (str, int, float, bytes, list, dict, set, frozenset)
-"""The built-in types whose subclasses can be stored, if these add no attributes."""
 LAST_TAG = NESTED
 """The bytes of Tagged() begin with a byte up to this one, and JSON with a later one."""
 assert LAST_TAG[0] < min(b'"-0123456789[fnt{'), "a tag would be taken for the first byte of JSON"
@@ -342,12 +359,12 @@ class Tagged:
         if (found := value_type_of(kind)) is not None:
             return OTHER + _pack((found.name, self.encode(found.take(value))))
         base = next((base for base in BASES if isinstance(value, base)), None)
-        if base is None or _has_attributes(value):
+        if base is None or has_attributes(value):
             raise SerdeError(
                 f"a {kind.__qualname__} can't be carried between stages or kept in state: return a msgspec Struct, a "
                 "dataclass or plain types, or declare a serde"
             )
-        return SUBTYPE + _pack((name_of(kind), self.encode(_plain(base, value))))
+        return SUBTYPE + _pack((name_of(kind), self.encode(plain_of_subtype(base, value))))
 
     def _encode_lists(self, values: Any) -> list[bytes]:
         """Return the bytes of lists; raises OverflowError or TypeError for what is encoded piece by piece."""
@@ -391,7 +408,7 @@ class Tagged:
 
     def _encode_record(self, value: object, kind: Class, piecemeal: bool) -> bytes:
         if _is_whole(kind) and not piecemeal:
-            return WHOLE + (_pack_sorted if _has_sets_inside(kind) else _pack)((name_of(kind), value))
+            return WHOLE + (_pack_sorted if has_sets_inside(kind) else _pack)((name_of(kind), value))
         check_attributes(value)
         values = values_of(value)
         # Only pydantic's models have ABOUT. Which fields of one were set is stored by name, and takes no position.
@@ -408,7 +425,7 @@ class Tagged:
         return self._start(kind, values)
 
     def _start(self, kind: Class, values: list[object]) -> bytes | None:
-        return None if _has_sets_inside(kind) else WHOLE + PAIR + _pack(name_of(kind))
+        return None if has_sets_inside(kind) else WHOLE + PAIR + _pack(name_of(kind))
 
     def _decode(self, tag: bytes, body: bytes) -> object:
         if tag in SEQUENCES:
@@ -432,7 +449,7 @@ class Tagged:
         if tag == ENUM:
             return member(name, self.decode(payload))
         if tag == SUBTYPE:
-            return _subtype(name, self.decode(payload))
+            return subtype(name, self.decode(payload))
         path, _, written = name.partition("#")
         kind = _record_named(path)
         if tag == FIELDS:
@@ -440,7 +457,7 @@ class Tagged:
         values = {field: self.decode(data) for field, data in payload.items()}
         if not written or is_described(kind, written):
             return made(kind, values)
-        with _explained(kind):
+        with explained(kind):
             return fitted_record(kind, values)
 
 
@@ -673,14 +690,6 @@ def decoded(serde: Serde, column: Sequence[bytes]) -> list[object]:
     return list(map(serde.decode, column))
 
 
-def _check_records(declared: object) -> None:
-    """Raise SerdeError for a type with records that are built-in types, too: msgspec makes them without their room."""
-    with suppress(TypeError, NameError):  # what msgspec does not know it says by itself
-        for one in types_in(declared):
-            if isinstance(one, msgspec.inspect.DataclassType) and (base := built_in_base(one.cls)) is not None:
-                raise SerdeError(more_than_fields(one.cls, base))
-
-
 def _freeze(serde: object, encode: Callable[[object], bytes], decode: Callable[[bytes], object]) -> None:
     object.__setattr__(serde, "encode", encode)
     object.__setattr__(serde, "decode", decode)
@@ -705,14 +714,6 @@ def _to_sorted_json(value: object) -> bytes:
     if data.find(b"null") >= 0:
         check_finite(value)
     return data
-
-
-def _holds_sets(value: Any) -> bool:
-    """Whether a key has a set in it, which Python orders otherwise in each process."""
-    kind: type = type(value)
-    if kind in (tuple, list):
-        return any(map(_holds_sets, value))
-    return kind in (set, frozenset) or (is_record(kind) and _has_sets_inside(kind))
 
 
 def to_json_lines(values: list[object]) -> bytes:
@@ -767,10 +768,6 @@ def _start_of(kind: type) -> bytes:
     return WHOLE + PAIR + _pack(f"{name_of(kind)}#{description_of(kind)}{told}")
 
 
-_has_sets_inside = cache(has_sets)
-"""Whether the fields of a class of records have sets; of a class alone, since other types may have no hash."""
-
-
 def _is_whole(kind: type) -> bool:
     """Whether msgspec alone brings back exactly what was encoded: every field's declared type says all."""
     inside = records_inside(kind)
@@ -779,33 +776,6 @@ def _is_whole(kind: type) -> bool:
     # A field that is declared as a base class may hold a subclass, whose further fields msgspec would drop. And a class
     # that was defined again since would be read as the new one.
     return not any(one.__subclasses__() or not is_current(one) for one in inside)
-
-
-def is_as_declared(value: Any) -> bool:
-    """Whether the records in a value hold just what their fields declare, of those whose fields' types say all.
-
-    >>> is_as_declared((1, [2])), is_as_declared(("a", lambda: None))
-    (True, True)
-    """
-    kind: type = type(value)
-    if (check := _conforming.get(kind)) is not None:
-        return check(value)
-    if kind in SCALARS:
-        return True
-    if kind in (tuple, list, set, frozenset):
-        return SCALARS.issuperset(map(type, value)) or all(map(is_as_declared, value))
-    if kind is dict:
-        return all(map(is_as_declared, value.values()))
-    if not is_record(kind) or isinstance(value, Enum):
-        return True
-    if records_inside(kind) is not None:
-        _conforming[kind] = conforms(kind)
-        return _conforming[kind](value)
-    return all(map(is_as_declared, values_of(value).values()))
-
-
-_conforming: dict[type, Callable[[Any], bool]] = {}
-"""What tells that a record conforms, by its class, of those whose fields' types say all."""
 
 
 def _is_whole_by_name(kind: type) -> bool:
@@ -883,110 +853,40 @@ def _whole(data: bytes) -> object:
 
 def _reader_named(name: str) -> _Reader:
     """Return the reader of whole values of a class, which name it and its definition as it was."""
-    path, by_name, written, tags = _said_in(name)
+    path, by_name, written, tags = said_in(name)
     kind = _record_named(path)
-    _check_tags(kind, tags)
+    check_tags(kind, tags)
     # What another definition wrote is read part by part: msgspec would make other values of some parts, and not refuse
     # them. It rounds an int to a float, reads text as Base64, and drops one of two that are equal from a set.
     is_same = not written or is_described(kind, written)
     return _Reader(path, kind, _reader_of(kind, by_name) if is_same else _refuse)
 
 
-def _said_in(name: str) -> tuple[str, bool, str, str]:
-    """Return what the head of a whole value says: its class, whether it is by name, its definition, and tags inside."""
-    path, by_name, rest = name.partition("#")
-    written, _, tags = rest.partition("#")
-    return path, bool(by_name), written, tags
-
-
-@cache
-def _check_tags(kind: type, stored: str) -> None:
-    """Raise SerdeError where a class that values of `kind` may hold had another tag when they were stored."""
-    now = tags_inside(kind)
-    for name, tag in (msgspec.json.decode(stored) if stored else {}).items():
-        if now.get(name, tag) != tag:
-            raise SerdeError(
-                f"a stored {kind.__qualname__} may hold a {name}, whose tag was {tag!r} then and is {now[name]!r} now: "
-                f"what was a {name} would be read as another class, or not at all. Give {name} the tag that it had, "
-                "and new classes tags of their own"
-            )
-
-
 def _read_whole(reader: _Reader, name: str, raw: bytes) -> object:
     kind = reader.kind
-    _, by_name, written, _ = _said_in(name)
+    _, by_name, written, _ = said_in(name)
     try:
         return reader.read(raw)
     except REFUSALS:
         held = _unpack(raw)
     if not isinstance(held, dict):
-        raise SerdeError(_changed(kind, "it was stored by the order of its fields, which are others now"))
+        raise changed_error(kind, "it was stored by the order of its fields, which are others now")
     if not by_name and is_struct(kind):  # earlier versions stored it as JSON calls its fields
         own = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
         assert len(own) == len(kind.__struct_fields__), "two fields have one name in JSON"
         held = {own.get(name, name): value for name, value in held.items()}
     # The description tells two cases apart that look alike: a value that never was of its declared type comes back as
     # it was, and a value whose type the class no longer declares is refused.
-    with _explained(kind):
+    with explained(kind):
         if is_described(kind, written):
             return as_it_was(kind, held)
         return revived_record(kind, held)
-
-
-@contextmanager
-def _explained(kind: type) -> Iterator[None]:
-    """Add to the error of a stored record that does not fit its class what the user can do."""
-    try:
-        yield
-    except SerdeError as error:
-        raise SerdeError(_changed(kind, str(error))) from error
-    except Exception as error:
-        raise SerdeError(_changed(kind, named(error))) from error
-
-
-def _changed(kind: type, why: str) -> str:
-    return (
-        f"a stored {kind.__qualname__} is none of the class as it is now: {why}. Fields may be added with a default, "
-        "removed, reordered and widened (int to float, T to T | None); for anything else, give the new class a name of "
-        "its own and convert the old one where it is read, or what is stored: samza-dsl state convert; or begin anew"
-    )
 
 
 def _by_position(kind: type, values: list[object]) -> object:
     """Return a record as earlier versions stored it: by the order of its fields."""
     fields = fields_of(kind)
     if len(values) != len(fields):
-        raise SerdeError(
-            _changed(
-                kind, f"an earlier version stored it by the order of {len(values)} fields, and it has {len(fields)}"
-            )
-        )
+        why = f"an earlier version stored it by the order of {len(values)} fields, and it has {len(fields)}"
+        raise changed_error(kind, why)
     return made(kind, {field.name: value for field, value in zip(fields, values, strict=True)})
-
-
-def _has_attributes(value: object) -> bool:
-    """Whether a value of a subclass holds more than one of its built-in type: attributes, or a maker of defaults."""
-    said = [getattr(one, "__slots__", ()) for one in type(value).__mro__]
-    slots = [name for names in said for name in ((names,) if isinstance(names, str) else names)]
-    factory = value.default_factory if isinstance(value, defaultdict) else None
-    return bool(getattr(value, "__dict__", None)) or factory is not None or any(hasattr(value, one) for one in slots)
-
-
-def _plain(base: Any, value: Any) -> object:
-    """Return the value of a subclass as one of its base; a method of the subclass has no say."""
-    if base in (str, int, float, bytes):
-        return base.__getnewargs__(value)[0]
-    return dict(dict.items(value)) if base is dict else base(base.__iter__(value))
-
-
-def _subtype(name: str, value: Any) -> object:
-    kind = class_of(name)
-    base: Any = next((base for base in BASES if issubclass(kind, base)), None)
-    if base is None or kind is base or type(value) is not base or kind.__module__ == "builtins":
-        raise SerdeError(f"stored bytes name {name} as a kind of {type(value).__name__}, and it is another class now")
-    make: Callable[..., object] = base.__new__
-    if base in (str, int, float, bytes, frozenset):
-        return make(kind, value)
-    found = make(kind)
-    base.__init__(found, value)
-    return found
