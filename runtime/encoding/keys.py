@@ -14,6 +14,7 @@ from operators.aggregations.identity import with_one_nan
 from operators.core.base import Key, Serde
 from operators.core.declared_types import has_types
 from operators.core.wording import shown
+from operators.joins.match_counts import kind_of
 from runtime.encoding.conformity import is_as_declared
 from runtime.encoding.finite import may_be_infinite
 from runtime.encoding.nested_tuples import SCALARS
@@ -53,6 +54,7 @@ class KeySerde:
         self._is_tagged = isinstance(serde, Tagged)
         self._load: Callable[[Any], Key] = remembering(self._loaded)
         self._decode = remembering(serde.decode)
+        self._kind_of = remembering(self._kind_of_bytes)
 
     def hold(self, keys: list[Any]) -> list[Key | None]:
         """Return a column of keys as it is held; raises for a key that the serde can't encode, or not read again."""
@@ -92,6 +94,15 @@ class KeySerde:
     def decode(self, key: Key | None) -> object:
         """Return the key."""
         return self._decode(key) if type(key) is bytes else key
+
+    def kind_of(self, key: Key) -> str:
+        """Return the type of a key, and of its parts; nothing where its bytes are another serde's.
+
+        >>> keys = KeySerde(Tagged())
+        >>> [keys.kind_of(key) for key in keys.hold([7, ("AA", 7)])]
+        ['int', '(str, int)']
+        """
+        return self._kind_of(key) if type(key) is bytes else type(key).__name__
 
     def in_order(self, keys: Iterable[Key]) -> list[Key]:
         """Return held keys in the order of their bytes.
@@ -160,6 +171,16 @@ class KeySerde:
                     "of its declared type. Declare the type that it has, or convert it"
                 )
         return held
+
+    def _kind_of_bytes(self, data: bytes) -> str:
+        try:
+            return self._told_kind(self.serde.decode(data))
+        except Exception:
+            # Of a class that is not loaded, or bytes of somebody else's: a hint is not worth a failure.
+            return ""
+
+    def _told_kind(self, key: object) -> str:
+        return kind_of(key)
 
     def _loaded(self, data: bytes) -> Key:
         key = self.serde.decode(data)
