@@ -36,6 +36,7 @@ from operators.state.key_collections import (
     MAP_ENTRIES,
     MAP_KEY,
     NAME,
+    EntryKeys,
     KeyLists,
     ListState,
     MapState,
@@ -137,7 +138,8 @@ class Process(Spec):
 
     def build(self, context: OperatorContext) -> ProcessOperator:
         """Return its operator, which keeps states, lists and maps as was declared."""
-        serde, form_of = context.formats.serde(None), context.formats.form
+        serde = EntryKeys(context.formats.serde(None), context.formats.keys(None), context.note_entry_key)
+        form_of = context.formats.form
         operator = ProcessOperator(self, context.functions, context.store, context.keys, serde, context.most_held)
         operator.form = form_of(self.state)
         for kind, declared in ((LIST, self.lists), (MAP, self.maps)):

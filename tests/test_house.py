@@ -8,8 +8,8 @@ from tests.house import AGAINST_THE_ORDER, BARS, ORDER, crossings, folder_of, mo
 from tests.source import PACKAGES, ROOT, tree
 
 STILL_OPEN = {
-    "product files": 482,
-    "thousand lines without comments": 100.2,
+    "product files": 483,
+    "thousand lines without comments": 100.9,
 }
 """The numbers that bars which do not hold yet may have: they go towards the aim, but for sizes that a feature adds."""
 

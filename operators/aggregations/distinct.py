@@ -29,7 +29,7 @@ def distinct(of: Callable[[V], Any]) -> Aggregation[V, int]:
     """Return the number of distinct values that are read off the values; None is left out.
 
     It keeps every one of them. Two are the same when their MessagePack is: 1, 1.0 and True are three values, and a
-    tuple is the same as a list.
+    tuple is the same as a list. All that state can keep is told apart.
 
     >>> from operators.aggregations.aggregation import over
     >>> over(distinct(str.lower), ["a", "B", "b", "A"])

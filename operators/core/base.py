@@ -355,13 +355,18 @@ def unobserved(serde: Serde) -> Callable[[list[object]], None]:
     return lambda values: None
 
 
+def unnoted(key: object) -> None:
+    """Take no note of a key."""
+
+
 @dataclass(frozen=True)
 class OperatorContext:
     """All that the runtime gives a spec to build its operator from, in one task.
 
     `functions` are the user's by name, ready to be called. State lies in `store` under `keys`, of which the operator
     may hold up to `most_held` changed entries beside it. `observer` returns, for a serde other than that of the keys,
-    what takes note of the kinds of values that state lies under.
+    what takes note of the kinds of values that state lies under. `note_entry_key` takes note of a key by which the
+    user's function finds an entry, as of a map.
     """
 
     functions: dict[str, Any]
@@ -370,6 +375,7 @@ class OperatorContext:
     formats: Formats
     most_held: int = MOST_HELD
     observer: Callable[[Serde], Callable[[list[object]], None]] = unobserved
+    note_entry_key: Callable[[object], None] = unnoted
 
 
 @runtime_checkable

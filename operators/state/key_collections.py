@@ -7,9 +7,10 @@ from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, TypeVar, cast
 
-from operators.core.base import MOST_HELD, Form, Key, Serde, Store
+from operators.core.base import MOST_HELD, Form, Key, Keys, Serde, Store
 from operators.core.entry_keys import LENGTH_BYTES, EntryKind, LengthAhead, Rest, beyond
-from operators.state.keyed_state import are_plain, dumped, is_plain, loaded, undeclared
+from operators.core.wording import shown
+from operators.state.keyed_state import UNCHANGEABLE, are_plain, dumped, is_plain, loaded, undeclared
 
 E = TypeVar("E")
 M = TypeVar("M")
@@ -18,6 +19,8 @@ N = TypeVar("N")
 LIST, MAP = b"l", b"m"
 """The first byte of the entries of lists and of maps."""
 PLACE_BYTES = 8
+SCALARS = UNCHANGEABLE - {frozenset}
+"""The types of keys of maps whose bytes never change."""
 
 
 class Named(LengthAhead):
@@ -303,6 +306,41 @@ class KeyLists:
         self.by_name.clear()
         self._changes.lists.clear()
         self._changes.number = 0
+
+
+class EntryKeys:
+    """The serde of keys by which a user's function finds entries again, as those of maps: each is looked at.
+
+    What is no scalar is noted, and raises ValueError where it lies under another definition of its class, or would come
+    back as another key; the latter is for `keys` to tell.
+    """
+
+    def __init__(self, serde: Serde, keys: Keys, note: Callable[[object], None]) -> None:
+        self._serde = serde
+        self._keys = keys
+        self._note = note
+
+    def encode(self, key: object) -> bytes:
+        """Return the bytes of a key."""
+        kind = type(key)
+        if kind not in SCALARS:
+            self._note(key)
+            if kind is not tuple or not SCALARS.issuperset(map(type, cast("tuple[object, ...]", key))):
+                self._keys.hold_one(key)
+        return self._serde.encode(key)
+
+    def decode(self, data: bytes) -> Any:
+        """Return the key of bytes."""
+        key = self._serde.decode(data)
+        if type(key) not in SCALARS:
+            self._note(key)
+            if self._serde.encode(key) != data:
+                raise ValueError(
+                    f"an entry lies under {shown(key)} as its class was in a run before, with other fields or in "
+                    "another order: the bytes of a key have its fields, so the entry is not found by the key as it is "
+                    "now. Define the class as it was; or drop what is kept: samza-dsl state forget, or clear() the map"
+                )
+        return key
 
 
 class MapState(MutableMapping[M, N]):

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 from enum import Flag
+from itertools import chain, count
 from typing import Any
 
 import msgspec
+from msgspec import inspect
 
 from operators.core.base import Serde
 
 
 class TypeForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A type: msgspec's name of its kind, what it is made of, and its bounds; with `is_within` it is one around it."""
+    """A type: msgspec's name of its kind, what it is made of, and its bounds; with `is_within` it was told before.
+
+    A record is told where it is met first, and by its name from there on.
+    """
 
     msgspec_type: str
     parts: tuple[TypeForm, ...] = ()
     fields: tuple[FieldForm, ...] = ()
     name: str = ""
-    """A record's class: its module, and its name there."""
+    """A record's class: its module, and its name there; another of that name, as of a generic one, has a number."""
     values: tuple[str | int | float | None, ...] = ()
     bounds: dict[str, str | int | float | bool] = {}
     tag: tuple[str, str | int] | None = None
@@ -66,20 +72,21 @@ def type_form(kind: object) -> TypeForm:
     >>> [one.msgspec_type for one in type_form(dict[str, int]).parts]
     ['StrType', 'IntType']
     """
-    from msgspec import inspect  # which few programs need
-
-    return _told(inspect.type_info(kind), ())
+    return _told(inspect.type_info(kind), {})
 
 
 _PARTS = ("item_types", "types", "key_type", "value_type", "item_type")
 _BOUNDS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern", "tz")
 
 
-def _told(info: Any, around: tuple[Any, ...]) -> TypeForm:
+def _told(info: Any, names: dict[int, str]) -> TypeForm:
+    """Return the form of a type; `names` has those of the records that were told, by the ids of their types."""
     called = type(info).__name__
-    if any(info is one for one in around):
-        return TypeForm(msgspec_type=called, name=_name_of(info.cls), is_within=True)
-    around = (*around, info)
+    if id(info) in names:
+        return TypeForm(msgspec_type=called, name=names[id(info)], is_within=True)
+    fields = getattr(info, "fields", ())
+    if fields:
+        names[id(info)] = _name_of(info.cls, names.values())
     parts: list[Any] = []
     for name in _PARTS:
         found = getattr(info, name, ())
@@ -89,16 +96,15 @@ def _told(info: Any, around: tuple[Any, ...]) -> TypeForm:
         # Of flags any sum is a value.
         values = () if issubclass(info.cls, Flag) else tuple(one.value for one in info.cls)
         called = "IntType" if issubclass(info.cls, Flag) else called
-    fields = getattr(info, "fields", ())
     bounds = {name: getattr(info, name) for name in _BOUNDS if getattr(info, name, None) is not None}
     return TypeForm(
         msgspec_type=called,
-        parts=tuple(_told(one, around) for one in parts),
+        parts=tuple(_told(one, names) for one in parts),
         fields=tuple(
-            FieldForm(name=one.name, called=one.encode_name, required=one.required, type=_told(one.type, around))
+            FieldForm(name=one.name, called=one.encode_name, required=one.required, type=_told(one.type, names))
             for one in fields
         ),
-        name=_name_of(info.cls) if fields else "",
+        name=names.get(id(info), ""),
         values=tuple(values),
         bounds=bounds,
         tag=(info.tag_field, info.tag) if getattr(info, "tag_field", None) else None,
@@ -107,5 +113,6 @@ def _told(info: Any, around: tuple[Any, ...]) -> TypeForm:
     )
 
 
-def _name_of(kind: type) -> str:
-    return f"{kind.__module__}:{kind.__qualname__}"
+def _name_of(kind: type, taken: Collection[str]) -> str:
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    return next(one for one in chain([name], (f"{name} {n}" for n in count(2))) if one not in taken)

@@ -11,13 +11,14 @@ from threading import RLock
 from typing import Any, cast
 
 from operators.async_flat_map import AsyncFlatMap, StatefulCalls
-from operators.core.base import MOST_HELD, Batch, Operator, OperatorContext, Serde, Spec, Store, unobserved
+from operators.core.base import MOST_HELD, Batch, Operator, OperatorContext, Serde, Spec, Store, unnoted, unobserved
 from operators.core.policies import DeadLetterPolicy
 from operators.io import SendTo, SinkCall, TableInput, admits_none, headed
 from operators.joins.match_counts import MatchCounting, Meetings
 from operators.joins.remote_join import RemoteJoin
 from operators.joins.table_join import TableContents, TableJoin
 from operators.partition_by import Broadcast, ByFunction, PartitionBy, entry_bucket, hash_
+from operators.state.key_collections import EntryKeys
 from operators.task import TaskContext, TaskOperator
 from operators.task import UserTask as TaskSpec
 from operators.windows.window import Window, WindowOperator
@@ -280,7 +281,12 @@ class TaskBuilder:
             StoredFormats(exactly=not levers.trust),
             MOST_HELD if levers.hot_state else 0,
             partial(self._observer, spec),
+            self._entry_note(spec),
         )
+
+    def _entry_note(self, spec: Spec) -> Callable[[object], None]:
+        """Return what takes note of keys by which a user's function finds entries, where these outlive the process."""
+        return self._kinds_of(spec).note_entry_key if kind_of(spec).durable else unnoted
 
     def _observer(self, spec: Spec, serde: Serde) -> Callable[[list[object]], None]:
         """Return what takes note of the kinds of ids, where they outlive the process."""
@@ -416,7 +422,8 @@ class TaskBuilder:
         form = form_of(spec.state, exactly=not self.assembly.levers.trust)
         functions = self.functions.by_operator[id]
         # By the bytes of its messages' keys, which say to which part of a task an entry belongs.
-        places = self._key_serde(id) if spec.by_key else Tagged()
+        serde = self._key_serde(id) if spec.by_key else Tagged()
+        places = EntryKeys(serde, KeySerde(serde), self._entry_note(spec))
         return TaskExit(
             TaskOperator(store, form),
             self.outputs,
@@ -543,8 +550,10 @@ class TaskBuilder:
 
     def _kinds_of(self, spec: Spec) -> KeyKinds:
         app, environment = self.assembly.plan.app, self.assembly.bindings.environment
-        kinds = self.kinds[spec.op_id or ""] = KeyKinds(spec, app, environment, self.assembly.told)
-        return kinds
+        id = spec.op_id or ""
+        if id not in self.kinds:
+            self.kinds[id] = KeyKinds(spec, app, environment, self.assembly.told)
+        return self.kinds[id]
 
     def _takes(self, id: str) -> bool:
         spec = self.graph.specs[id]

@@ -1,14 +1,25 @@
-"""The check that a record's fields hold what its class declares, which no constructor of a Struct makes."""
+"""The checks that a record's fields hold what its class declares, which no constructor of a Struct makes."""
 
 from __future__ import annotations
 
 import collections.abc as abc
 from collections.abc import Callable
+from enum import Enum
 from functools import cache, partial
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
-from runtime.encoding.record_types import PLAIN_TYPES, fields_of, has_room, hints_of, is_struct
+from runtime.encoding.nested_tuples import SCALARS
+from runtime.encoding.record_types import (
+    PLAIN_TYPES,
+    fields_of,
+    has_room,
+    hints_of,
+    is_record,
+    is_struct,
+    records_inside,
+    values_of,
+)
 
 EXACT_FLOATS = 2**53
 """Up to here each int is a float of its own."""
@@ -48,7 +59,7 @@ def conforms(kind: type) -> Check:
             namespace[f"check{number}"] = _any_of(checks)
             parts[-1].append(f"check{number}(value.{field.name})")
     if has_room(kind):
-        own = 0 if is_struct(kind) else len(parts)
+        own = 0 if is_struct(kind) or issubclass(kind, tuple) else len(parts)
         parts.append([f"len(value.__dict__) == {own}"])
     # Written out, which takes a third of a call for each field; the names are those of attributes.
     text = " and ".join(f"({' or '.join(one) or 'False'})" for one in parts) or "True"
@@ -118,3 +129,30 @@ def _record_check(kind: type) -> Check:
     # Looked up as values are checked: a record may hold itself, as a tree does.
     its_own = partial(conforms, kind)
     return lambda value: type(value) is kind and its_own()(value)
+
+
+def is_as_declared(value: Any) -> bool:
+    """Whether the records in a value hold just what their fields declare, of those whose fields' types say all.
+
+    >>> is_as_declared((1, [2])), is_as_declared(("a", lambda: None))
+    (True, True)
+    """
+    kind: type = type(value)
+    if (check := _conforming.get(kind)) is not None:
+        return check(value)
+    if kind in SCALARS:
+        return True
+    if kind in (tuple, list, set, frozenset):
+        return SCALARS.issuperset(map(type, value)) or all(map(is_as_declared, value))
+    if kind is dict:
+        return all(map(is_as_declared, value.values()))
+    if not is_record(kind) or isinstance(value, Enum):
+        return True
+    if records_inside(kind) is not None:
+        _conforming[kind] = conforms(kind)
+        return _conforming[kind](value)
+    return all(map(is_as_declared, values_of(value).values()))
+
+
+_conforming: dict[type, Callable[[Any], bool]] = {}
+"""What tells that a record conforms, by its class, of those whose fields' types say all."""

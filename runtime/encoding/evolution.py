@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import math
+import operator
+import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import date, datetime
 from enum import Enum, Flag
+from functools import cache
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
-from operators.core.wording import shown
+from operators.core.wording import named, shown
 from runtime.encoding.classes import class_of, is_again
-from runtime.encoding.record_types import fields_of, hints_of, is_record, made
+from runtime.encoding.record_types import (
+    bounds_of,
+    check_validators,
+    fields_of,
+    hints_of,
+    is_record,
+    made,
+    tag_of,
+    tags_inside,
+    values_of,
+)
 from runtime.model.errors import SerdeError
 
 Part = Callable[[object, object, str], object]
@@ -37,7 +52,10 @@ def fitted(value: object, hint: object, where: str) -> object:
     Traceback (most recent call last):
     runtime.model.errors.SerdeError: Card.n was stored as str ('seven') and is declared int now
     """
-    hint = _bare(hint)
+    if (bare := _bare(hint)) is not hint:
+        found = fitted(value, bare, where)
+        _check_bounds(found, _said_of(hint), where)
+        return found
     if _is_silent(hint):
         return value
     origin = get_origin(hint)
@@ -65,7 +83,10 @@ def revived(raw: object, hint: object, where: str) -> object:
 
     Raises SerdeError for what is not of the declared type; unknown fields are dropped, at every depth.
     """
-    hint = _bare(hint)
+    if (bare := _bare(hint)) is not hint:
+        found = revived(raw, bare, where)
+        _check_bounds(found, _said_of(hint), where)
+        return found
     if _is_silent(hint):
         if isinstance(raw, list | dict):
             raise SerdeError(
@@ -103,7 +124,9 @@ def _converted(value: object, hint: Any, where: str) -> object:
 
 def fitted_record(kind: type, values: Mapping[str, object]) -> object:
     """Return a record of values that were stored with their types, by name."""
-    return made(kind, _brought(kind, values, fitted))
+    found = made(kind, _brought(kind, values, fitted))
+    check_validators(found)
+    return found
 
 
 def revived_record(kind: type, raw: Mapping[str, object]) -> object:
@@ -161,30 +184,111 @@ def member(name: str, value: object) -> object:
     return found
 
 
+@contextmanager
+def explained(kind: type) -> Iterator[None]:
+    """Add to the error of a stored record that does not fit its class what the user can do."""
+    try:
+        yield
+    except SerdeError as error:
+        raise changed_error(kind, str(error)) from error
+    except Exception as error:
+        raise changed_error(kind, named(error)) from error
+
+
+def changed_error(kind: type, why: str) -> SerdeError:
+    """Return the error for a stored record that its class does not read any more."""
+    return SerdeError(
+        f"a stored {kind.__qualname__} is none of the class as it is now: {why}. Fields may be added with a default, "
+        "removed, reordered and widened (int to float, T to T | None); for anything else, give the new class a name of "
+        "its own and convert the old one where it is read, or what is stored: samza-dsl state convert; or begin anew"
+    )
+
+
+def said_in(name: str) -> tuple[str, bool, str, str]:
+    """Return what the head of a whole value says: its class, whether it is by name, its definition, and tags inside."""
+    path, by_name, rest = name.partition("#")
+    written, _, tags = rest.partition("#")
+    return path, bool(by_name), written, tags
+
+
+@cache
+def check_tags(kind: type, stored: str) -> None:
+    """Raise SerdeError where a class that values of `kind` may hold had another tag when they were stored."""
+    now = tags_inside(kind)
+    for name, tag in (msgspec.json.decode(stored) if stored else {}).items():
+        if now.get(name, tag) != tag:
+            raise SerdeError(
+                f"a stored {kind.__qualname__} may hold a {name}, whose tag was {tag!r} then and is {now[name]!r} now: "
+                f"what was a {name} would be read as another class, or not at all. Give {name} the tag that it had, "
+                "and new classes tags of their own"
+            )
+
+
 def _brought(kind: type, values: Mapping[str, object], part: Part) -> dict[str, object]:
     hints = hints_of(kind)
     names = {field.name for field in fields_of(kind)}
     # Names that are no fields any more go along as they are: `made` takes only the fields, and what is stored of a
     # pydantic model beside its fields lies under such a name.
-    return {
+    found = {
         name: part(value, hints.get(name, Any), f"{kind.__qualname__}.{name}") if name in names else value
         for name, value in values.items()
     }
+    for name in names & found.keys():
+        _check_bounds(found[name], bounds_of(kind, name), f"{kind.__qualname__}.{name}")
+    return found
+
+
+_BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "lt": operator.lt,
+    "le": operator.le,
+    "multiple_of": lambda value, bound: math.isclose(value / bound, round(value / bound)),
+    "min_length": lambda value, least: len(value) >= least,
+    "max_length": lambda value, most: len(value) <= most,
+    "pattern": lambda value, pattern: re.search(pattern, value) is not None,
+    "tz": lambda value, has_zone: (value.tzinfo is not None) == has_zone,
+}
+"""The bounds that `Annotated` and pydantic say of values, by the names that msgspec and annotated-types give them."""
+
+
+def _check_bounds(value: object, said: Iterable[object], where: str) -> None:
+    """Raise SerdeError for a value that is not within bounds, which may be newer than it; None is in all bounds."""
+    for one in said if value is not None else ():
+        for name, holds in _BOUNDS.items():
+            bound = getattr(one, name, None)
+            with suppress(TypeError, AttributeError, ValueError, OverflowError):  # it says nothing of such a value
+                if bound is not None and not holds(value, bound):
+                    raise SerdeError(f"{where} was stored as {_shown(value)}, and its type says {name}={bound!r} now")
+
+
+def _said_of(hint: object) -> Iterator[object]:
+    """Yield what `Annotated` says about a type, at each name for it."""
+    while (inner := _inner(hint)) is not hint:
+        if get_origin(hint) is typing.Annotated:
+            for one in get_args(hint)[1:]:
+                yield from (one, *getattr(one, "metadata", ()))  # which pydantic's Field() has
+        hint = inner
 
 
 def _bare(hint: object) -> object:
     """Return a type without what is said about it: Annotated, Final, NewType, a name given with `type`."""
-    while True:
-        if hasattr(hint, "__supertype__"):
-            hint = hint.__supertype__
-        elif hasattr(hint, "__value__"):
-            hint = hint.__value__
-        elif get_origin(hint) is typing.Annotated or get_origin(hint) in _WRAPPERS:
-            hint = get_args(hint)[0]
-        elif isinstance(hint, TypeVar):
-            hint = hint.__bound__ or Any
-        else:
-            return hint
+    while (inner := _inner(hint)) is not hint:
+        hint = inner
+    return hint
+
+
+def _inner(hint: Any) -> object:
+    """Return a type without the outermost of what is said about it; itself where nothing is."""
+    if hasattr(hint, "__supertype__"):
+        return hint.__supertype__
+    if hasattr(hint, "__value__"):
+        return hint.__value__
+    if get_origin(hint) is typing.Annotated or get_origin(hint) in _WRAPPERS:
+        return get_args(hint)[0]
+    if isinstance(hint, TypeVar):
+        return hint.__bound__ or Any
+    return hint
 
 
 def _is_silent(hint: object) -> bool:
@@ -197,6 +301,8 @@ def _one_of(value: object, hints: Iterable[object], where: str, part: Part) -> o
     # second member.
     found = []
     for hint in hints:
+        if not _may_have_tag(value, _bare(hint)):
+            continue
         try:
             one = part(value, hint, where)
         except SerdeError:
@@ -209,13 +315,19 @@ def _one_of(value: object, hints: Iterable[object], where: str, part: Part) -> o
     return found[0]
 
 
+def _may_have_tag(raw: object, kind: object) -> bool:
+    """Whether a stored part may be a record of a class, as its tag says: two may have the same fields."""
+    tag = tag_of(kind)
+    return tag is None or not isinstance(raw, dict) or raw.get(tag[0], tag[1]) == tag[1]
+
+
 _COLLECTIONS = (list, tuple, set, frozenset, dict)
 
 
 def _in_container(value: object, hint: object, origin: type, where: str, part: Part) -> object:
     arguments = get_args(hint)
     if is_record(origin):
-        return _instance(value, origin, where)
+        return _of_parameters(_instance(value, origin, where), hint, origin)
     abstract = origin not in _COLLECTIONS
     kind: Any = type(value) if abstract or isinstance(value, origin) else origin
     try:
@@ -302,6 +414,28 @@ def _instance(value: object, kind: type, where: str) -> object:
     raise _misfit(value, kind, where)
 
 
+def _of_parameters(value: Any, hint: object, kind: Any) -> object:
+    """Return a record of a generic class with its fields as the parameters of a type say, such as the int of Box[int].
+
+    Raises SerdeError where one does not fit.
+    """
+    means = dict(zip(getattr(kind, "__parameters__", ()), get_args(hint), strict=False))
+    changed = {}
+    for name, declared in hints_of(kind).items():
+        if isinstance(declared, TypeVar):
+            declared = means.get(declared, Any)
+        elif inside := getattr(declared, "__parameters__", ()):
+            declared = declared[tuple(means.get(one, Any) for one in inside)]
+        else:
+            continue
+        if hasattr(value, name):
+            now = getattr(value, name)
+            found = fitted(now, declared, f"{kind.__qualname__}.{name}")
+            if found is not now:
+                changed[name] = found
+    return made(type(value), {**values_of(value), **changed}) if changed else value
+
+
 def _widened(value: float, kind: type, where: str) -> object:
     """Return a number as a float or complex; raises SerdeError for an int that lies between two of these."""
     try:
@@ -318,9 +452,13 @@ def _refuse(value: object, hint: object, where: str) -> NoReturn:
 
 
 def _misfit(value: object, hint: object, where: str) -> SerdeError:
+    return SerdeError(f"{where} was stored as {_shown(value)} and is declared {_name(hint)} now")
+
+
+def _shown(value: object) -> str:
     text = shown(value)
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-    return SerdeError(f"{where} was stored as {type(value).__qualname__} ({text}) and is declared {_name(hint)} now")
+    return f"{type(value).__qualname__} ({text})"
 
 
 def _name(hint: object) -> str:

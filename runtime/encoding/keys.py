@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import repeat
 from operator import countOf
-from typing import Any, TypeGuard, TypeVar, cast
+from typing import Any, NamedTuple, TypeGuard, TypeVar, cast
 
+from msgspec import inspect
+
+from operators.aggregations.identity import with_one_nan
 from operators.core.base import Key, Serde
+from operators.core.declared_types import has_types
 from operators.core.wording import shown
 from operators.joins.match_counts import kind_of
+from runtime.encoding.conformity import is_as_declared
+from runtime.encoding.finite import may_be_infinite
 from runtime.encoding.nested_tuples import SCALARS
-from runtime.encoding.serdes import Json, MessagePack, String, Tagged, encode_all
+from runtime.encoding.record_types import fields_of, hints_of, is_pydantic
+from runtime.encoding.serdes import PAIR, WHOLE, Json, MessagePack, String, Tagged, encode_all
 from runtime.model.errors import SerdeError
 
 In = TypeVar("In")
 Out = TypeVar("Out")
 REMEMBERED_KEYS = 100_000
+_WHOLE, _FLOAT, _WHOLE_PAIR = WHOLE[0], 0xCB, WHOLE + PAIR
+"""Bytes as numbers: to look for bytes in bytes takes five times as long."""
 LEAST, MOST = -(2**63), 2**63 - 1
 """The ints that every serde takes."""
 
@@ -39,6 +50,8 @@ class KeySerde:
         self.kind: type | None = None
         """The one type that all keys of the newest column have, if such keys are held as themselves."""
         self._plain = plain_types(serde)
+        self._declared = declared_in(serde)
+        self._is_tagged = isinstance(serde, Tagged)
         self._load: Callable[[Any], Key] = remembering(self._loaded)
         self._decode = remembering(serde.decode)
         self._kind_of = remembering(self._kind_of_bytes)
@@ -135,6 +148,10 @@ class KeySerde:
 
     def _held(self, key: Any) -> Key:
         data = self.serde.encode(key)
+        # NaN is one key, whatever its sign, which that of inf - inf has: few keys have the byte of a float, and a NaN.
+        if _FLOAT in data and may_be_infinite(data):
+            key = with_one_nan(key)
+            data = self.serde.encode(key)
         if self.are_held(type(key), [key]):
             plain: Key = key
             return plain
@@ -143,6 +160,16 @@ class KeySerde:
         except Exception as error:
             # Written on, it would end each run behind, whatever the policy says here.
             raise SerdeError(f"{shown(key)} can be written as a key and not be read again: {error}") from error
+        if self._declared is not None:
+            self._declared.check(key, self.serde.decode(data))
+        # Mostly no record that is encoded as a whole is in a key, which is soon told of its bytes.
+        elif _WHOLE in data and data.find(_WHOLE_PAIR) >= 0 and self._is_tagged and not is_as_declared(key):
+            back = self.serde.decode(data)
+            if not _are_equal(key, back) and shown(key) != shown(back):
+                raise SerdeError(
+                    f"{shown(key)} would come back as {shown(back)}, as another key than it is: a field of it is not "
+                    "of its declared type. Declare the type that it has, or convert it"
+                )
         return held
 
     def _kind_of_bytes(self, data: bytes) -> str:
@@ -170,6 +197,159 @@ def plain_types(serde: Serde) -> frozenset[type]:
     if isinstance(serde, Json | MessagePack):
         return frozenset({int, str} if serde.type is Any else {int, str} & {serde.type})
     return frozenset()
+
+
+class DeclaredKeys(NamedTuple):
+    """A declared type whose bytes may bring back another key than was put."""
+
+    info: inspect.Type
+    says_all: bool
+    """Whether a type is declared for each part, so that equal keys are the same."""
+
+    def check(self, key: object, back: object) -> None:
+        """Raise SerdeError for a key that comes back as another; where a type is declared, that has its say."""
+        if self.says_all and type(key) is type(back) and _are_equal(key, back):
+            return
+        for part, other in _differences(self.info, key, back):
+            at = "" if part is key else f"in {shown(key)} "
+            raise SerdeError(
+                f"{at}{shown(part)} would come back as {shown(other)}, as another key than it is: its declared type "
+                "does not say all of it. Leave the type out, and keys of any kind come back as they are; or declare a "
+                "type that says all, as tuple[str, date] does"
+            )
+
+
+def declared_in(serde: Serde) -> DeclaredKeys | None:
+    """Return the type of keys of a serde; None where each key that it reads is the one that was put.
+
+    >>> declared_in(Json(tuple[int, str])), declared_in(Json(tuple)).says_all, declared_in(Json(datetime)).says_all
+    (None, False, True)
+    """
+    kind = getattr(serde, "type", None)
+    if not isinstance(serde, Json | MessagePack):
+        return None
+    says_all = not has_types(kind, (inspect.AnyType, inspect.CustomType))
+    return None if says_all and not has_types(kind, _DOUBTFUL) else DeclaredKeys(inspect.type_info(kind), says_all)
+
+
+_DOUBTFUL = (
+    *(inspect.StructType, inspect.DataclassType, inspect.NamedTupleType, inspect.TypedDictType, inspect.SetType),
+    *(inspect.FrozenSetType, inspect.DictType, inspect.DateTimeType, inspect.TimeType, inspect.RawType),
+    inspect.FloatType,
+)
+"""The types of which not each value comes back equal: rounded, with more fields, or a zone of seconds."""
+
+
+def _differences(info: inspect.Type, put: Any, back: Any) -> Iterator[tuple[object, object]]:
+    """Yield the parts that come back as others: each as it was put, and as it comes back."""
+    while isinstance(info, inspect.Metadata):
+        info = info.type
+    if isinstance(info, inspect.UnionType):
+        # Which one is meant its bytes have told.
+        info = next((one for one in info.types if _may_be(one, back)), info)
+    if isinstance(info, inspect.AnyType | inspect.CustomType) and not _is_model(info):
+        if not _is_same(put, back):
+            yield put, back
+    elif (fields := _fields_in(info)) is not None:
+        for place, (name, called, kind) in enumerate(fields):
+            part = _field(put, place, name, called)
+            if part is not _GONE:  # else it has its default
+                yield from _differences(kind, part, _field(back, place, name, called))
+        # What a mapping has beside the fields of a class that is made of it, that class leaves out by its own wish.
+        if type(put) is type(back) and _more_than(put, fields) != _more_than(back, fields):
+            yield put, back
+    elif isinstance(info, inspect.DictType) and isinstance(put, Mapping) and len(put) == len(back):
+        for (key, value), (other_key, other) in zip(put.items(), back.items(), strict=True):
+            yield from _differences(info.key_type, key, other_key)
+            yield from _differences(info.value_type, value, other)
+    elif isinstance(info, inspect.SetType | inspect.FrozenSetType):
+        is_same = _is_same if has_types(info, (inspect.AnyType, inspect.CustomType)) else _is_meant
+        if len(put) != len(back) or not is_same(type(back)(put), back):
+            yield put, back
+    elif isinstance(info, inspect.CollectionType | inspect.TupleType) and len(put) == len(back):
+        kinds = info.item_types if isinstance(info, inspect.TupleType) else repeat(info.item_type)
+        for kind, part, other in zip(kinds, put, back, strict=False):
+            yield from _differences(kind, part, other)
+    elif not _is_meant(put, back):
+        yield put, back
+
+
+def _is_meant(put: Any, back: Any) -> bool:
+    """Whether a part of a declared type is what was put: equal to it, or what that type makes of text or a number."""
+    if _are_equal(put, back):
+        return True
+    if type(put) is not type(back) and type(put) in SCALARS:
+        return not (isinstance(put, int | float) and isinstance(back, int | float))  # a float that was rounded
+    if isinstance(put, datetime) and isinstance(back, datetime) and put.tzinfo is not None and back.tzinfo is not None:
+        # One instant in two zones is not equal to Python in the hour that a clock shows twice.
+        return put.astimezone(UTC) == back.astimezone(UTC)
+    return _is_same(put, back)
+
+
+def _are_equal(put: object, back: object) -> bool:
+    try:
+        return bool(put == back)
+    except Exception:  # as of signaling NaNs
+        return False
+
+
+def _more_than(value: Any, fields: Collection[tuple[str, str, inspect.Type]]) -> object:
+    """Return what a record holds besides its fields."""
+    if is_pydantic(type(value)):
+        return value.__pydantic_extra__, value.__pydantic_private__
+    return {*value} - {called for _, called, _ in fields} if isinstance(value, Mapping) else set()
+
+
+def _is_model(info: inspect.Type) -> TypeGuard[inspect.CustomType]:
+    return isinstance(info, inspect.CustomType) and is_pydantic(info.cls)
+
+
+def _fields_in(info: inspect.Type) -> list[tuple[str, str, inspect.Type]] | None:
+    """Return the name, the name in bytes and the type of each field of a record; None for what is no record."""
+    if _is_model(info):
+        hints = hints_of(info.cls)
+        return [(one.name, one.name, inspect.type_info(hints[one.name])) for one in fields_of(info.cls)]
+    found: Iterable[Any] | None = getattr(info, "fields", None)
+    return None if found is None else [(one.name, one.encode_name, one.type) for one in found]
+
+
+def _field(value: Any, place: int, name: str, called: str) -> object:
+    """Return a field of a record, or of what is read as one: a mapping by names, or a sequence."""
+    if isinstance(value, Mapping):
+        return value.get(called, _GONE)
+    if isinstance(value, list | tuple) and not hasattr(value, name):
+        return value[place] if place < len(value) else _GONE
+    return getattr(value, name, _GONE)
+
+
+_GONE = object()
+
+
+def _may_be(info: inspect.Type, value: object) -> bool:
+    kind = getattr(info, "cls", None) or _CLASSES.get(type(info))
+    return kind is not None and isinstance(value, kind)
+
+
+_CLASSES: dict[type, type] = {
+    inspect.DictType: dict,
+    inspect.TypedDictType: dict,
+    inspect.ListType: list,
+    inspect.TupleType: tuple,
+    inspect.VarTupleType: tuple,
+    inspect.SetType: set,
+    inspect.FrozenSetType: frozenset,
+}
+
+
+def _is_same(put: object, back: object) -> bool:
+    # Of equal values of equal types the bytes of `Tagged` are equal, at every depth.
+    try:
+        return _exact.encode(put) == _exact.encode(back)
+    except SerdeError:
+        return type(put) is type(back) and bool(put == back)
+
+
+_exact = Tagged()
 
 
 def _is_unicode(text: str) -> bool:

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from decimal import Decimal
 from functools import cache, cached_property
 from hashlib import blake2s
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeGuard, cast, get_origin, get_type_hints
 
 import msgspec
 
-from operators.core.wording import shown
+from operators.core.declared_types import has_sets, types_in
+from operators.core.wording import named, shown
 from runtime.model.errors import SerdeError
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 PLAIN_TYPES = (int, float, str, bytes, bool, type(None))
+BUILT_IN = (
+    *(dict, list, set, frozenset, tuple, str, bytes, bytearray, int, float, complex),
+    *(deque, Decimal, dt.date, dt.time, dt.timedelta),
+)
+"""The types that a class of records may derive from, whose own content no field has."""
 ABOUT = "*"
 """The name under which the state of a pydantic model beside its fields is stored."""
 
@@ -68,6 +77,7 @@ class _Dataclass(Protocol):
 
 class _AttrsField(Protocol):
     name: str
+    validator: Callable[[object, object, object], object] | None
     init: bool
     default: object
     alias: str
@@ -103,10 +113,20 @@ def values_of(value: Any) -> dict[str, object]:
 
 
 @cache
+def built_in_base(kind: type) -> type | None:
+    """Return the built-in type that records of a class are besides their fields, as a dataclass that is a dict."""
+    if _is_named_tuple(kind):
+        return None
+    return next((base for base in BUILT_IN if issubclass(kind, base)), None)
+
+
+@cache
 def has_room(kind: type) -> bool:
     """Whether a function may set attributes beside the fields of a record, which come back by no constructor of its."""
-    if is_pydantic(kind) or issubclass(kind, tuple) or kind.__dictoffset__ == 0:
+    if is_pydantic(kind) or kind.__dictoffset__ == 0:
         return False
+    if issubclass(kind, tuple):
+        return True
     # Of dataclasses and attrs the constructor is generated, as its file's name says; one of the user's may set more.
     written = getattr(kind.__init__, "__code__", None)
     is_users = written is not None and not written.co_filename.startswith("<")
@@ -114,7 +134,7 @@ def has_room(kind: type) -> bool:
 
 
 def check_attributes(value: Any) -> None:
-    """Raise SerdeError where a record has an attribute that is no field, and would be lost; a cached property is none.
+    """Raise SerdeError where a record holds more than its fields, which would be lost; a cached property is not more.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -127,6 +147,8 @@ def check_attributes(value: Any) -> None:
     runtime.model.errors.SerdeError: Card.seen = True is no field, so it does not come back: declare it as a field, ...
     """
     kind: type = type(value)
+    if (base := built_in_base(kind)) is not None:
+        raise SerdeError(more_than_fields(kind, base))
     if not has_room(kind):
         return
     known = {field.name for field in fields_of(kind)}
@@ -136,6 +158,22 @@ def check_attributes(value: Any) -> None:
                 f"{kind.__qualname__}.{name} = {shown(part)} is no field, so it does not come back: declare it as a "
                 "field, or set it where it is asked for"
             )
+
+
+def more_than_fields(kind: type, base: type) -> str:
+    """Return what is wrong with a record that is a built-in type besides its fields."""
+    return (
+        f"a {kind.__qualname__} is a {base.__name__} besides its fields, and what it holds as one would not come back: "
+        f"make the {base.__name__} a field of it"
+    )
+
+
+def check_declared(declared: object) -> None:
+    """Raise SerdeError for a type with records that are built-in types, too: msgspec makes them without their room."""
+    with suppress(TypeError, NameError):  # what msgspec does not know it says by itself
+        for one in types_in(declared):
+            if isinstance(one, msgspec.inspect.DataclassType) and (base := built_in_base(one.cls)) is not None:
+                raise SerdeError(more_than_fields(one.cls, base))
 
 
 def made(kind: type, values: Mapping[str, object]) -> object:
@@ -171,19 +209,63 @@ def description_of(kind: type) -> str:
 
     Values of the same description are made as they were stored; others are checked against the new types.
     """
+    return _described(kind, with_bounds=True)
+
+
+@cache
+def is_described(kind: type, written: str) -> bool:
+    """Whether a class is as it was when values with this description were stored, as far as that tells."""
+    # Earlier versions left the bounds out: of what they stored nobody knows them, and it is taken as it is.
+    return written in (description_of(kind), _described(kind, with_bounds=False))
+
+
+def _described(kind: type, with_bounds: bool) -> str:
     inside: dict[type, None] = {kind: None}
     with suppress(NameError, TypeError):
         _fields_say_all(kind, inside)
     # The records inside count as well: a change of one of them changes what the bytes of this one mean.
-    text = ";".join(f"{one.__qualname__}({','.join(_lines_of(one))})" for one in inside)
+    text = ";".join(f"{one.__qualname__}({','.join(_lines_of(one, with_bounds))})" for one in inside)
     # A default that is printed with its address would make another description in each process.
     return blake2s(_ADDRESS.sub("", text).encode("utf-8", "replace"), digest_size=4).hexdigest()
 
 
-def _lines_of(kind: type) -> list[str]:
+def _lines_of(kind: type, with_bounds: bool) -> list[str]:
     hints = hints_of(kind)
     annotations = getattr(kind, "__annotations__", {})
-    return [f"{one.name}:{hints.get(one.name, annotations.get(one.name))!r}" for one in fields_of(kind)]
+    lines = [f"{one.name}:{hints.get(one.name, annotations.get(one.name))!r}" for one in fields_of(kind)]
+    if not with_bounds or not (is_pydantic(kind) or _is_attrs(kind)):
+        return lines
+    # Said of a field that has none as well: a class without them is told from one of an earlier version.
+    validators = {field.name: field.validator for field in _attrs_of(kind)}
+    return [
+        f"{line}{[*bounds_of(kind, one.name), validators.get(one.name)]}"
+        for line, one in zip(lines, fields_of(kind), strict=True)
+    ]
+
+
+def bounds_of(kind: type, name: str) -> list[object]:
+    """Return what pydantic's `Field(...)` says of the values of a field, such as `gt=0`; nothing where it says none."""
+    found: Mapping[str, Any] = getattr(kind, "__pydantic_fields__", {})
+    return [*found[name].metadata] if name in found else []
+
+
+def check_validators(record: object) -> None:
+    """Raise SerdeError for a record that a validator of attrs refuses, which may be newer than it."""
+    kind = type(record)
+    for field in _attrs_of(kind):
+        if field.validator is not None and hasattr(record, field.name):
+            value = getattr(record, field.name)
+            try:
+                field.validator(record, field, value)
+            except Exception as error:
+                raise SerdeError(
+                    f"{kind.__qualname__}.{field.name} was stored as {shown(value)}, which its validator refuses now: "
+                    f"{named(error)}"
+                ) from error
+
+
+def _attrs_of(kind: type) -> Iterable[_AttrsField]:
+    return cast(_Attrs, kind).__attrs_attrs__ if _is_attrs(kind) else ()
 
 
 @cache
@@ -193,9 +275,40 @@ def records_inside(kind: type) -> tuple[type, ...] | None:
     try:
         says_all = _fields_say_all(kind, inside)
         msgspec.msgpack.Decoder(kind)
-    except (NameError, TypeError, AttributeError):  # a type that is not there, or a union nobody can tell apart
+    except (
+        NameError,
+        TypeError,
+        AttributeError,
+        KeyError,
+    ):  # a type that is not there, or a union nobody can tell apart
         return None
     return tuple(inside) if says_all else None
+
+
+def tag_of(kind: object) -> tuple[str, str | int] | None:
+    """Return the name and the value of the field by which bytes tell a Struct from others; None where it has none."""
+    if not isinstance(kind, type) or not is_struct(kind):
+        return None
+    field, tag = kind.__struct_config__.tag_field, kind.__struct_config__.tag
+    return None if field is None or tag is None else (field, tag)
+
+
+@cache
+def tags_inside(kind: type) -> dict[str, str | int]:
+    """Return the tags of the records that the fields of `kind` may hold, by the names of their classes."""
+    return {one.__qualname__: tag[1] for one in records_inside(kind) or () if (tag := tag_of(one)) is not None}
+
+
+has_sets_inside = cache(has_sets)
+"""Whether the fields of a class of records have sets; of a class alone, since other types may have no hash."""
+
+
+def holds_sets(value: Any) -> bool:
+    """Whether a key has a set in it, which Python orders otherwise in each process."""
+    kind: type = type(value)
+    if kind in (tuple, list):
+        return any(map(holds_sets, value))
+    return kind in (set, frozenset) or (is_record(kind) and has_sets_inside(kind))
 
 
 def is_by_position(kind: type) -> bool:
@@ -232,7 +345,7 @@ def stand_in_for(kind: type) -> type[msgspec.Struct]:
 
 
 def _fields_say_all(kind: type, inside: dict[type, None]) -> bool:
-    if is_pydantic(kind) or _is_attrs(kind):
+    if is_pydantic(kind) or _is_attrs(kind) or built_in_base(kind) is not None:
         return False
     if dataclasses.is_dataclass(kind) and not all(field.init for field in dataclasses.fields(kind)):
         return False

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import cache, cached_property
 from itertools import repeat
@@ -12,32 +12,58 @@ from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import msgspec
 
+from operators.aggregations.identity import tell_by
 from operators.core.base import Copies, Serde, has_none
+from operators.core.declared_types import has_sets, has_types
 from operators.core.protocols import CheckedProtocol
-from operators.core.wording import named
 from runtime.encoding.classes import class_of, find, is_current, name_of
 from runtime.encoding.columns import Columns, TableSerde
 from runtime.encoding.conformity import conforms
 from runtime.encoding.copies import COPIED, copied
-from runtime.encoding.evolution import as_it_was, fitted, fitted_record, member, revived_record
+from runtime.encoding.evolution import (
+    as_it_was,
+    changed_error,
+    check_tags,
+    explained,
+    fitted,
+    fitted_record,
+    member,
+    revived_record,
+    said_in,
+)
 from runtime.encoding.finite import check_finite
 from runtime.encoding.lines import ObjectLines
 from runtime.encoding.nested_tuples import NESTED, SCALARS, decoder_of, start_of, start_of_all, structure_in
 from runtime.encoding.record_types import (
     ABOUT,
+    built_in_base,
     check_attributes,
+    check_declared,
     description_of,
     fields_of,
+    has_sets_inside,
+    holds_sets,
     is_by_name,
+    is_described,
     is_pydantic,
     is_record,
     is_struct,
     made,
     records_inside,
     stand_in_for,
+    tags_inside,
     values_of,
 )
-from runtime.encoding.value_types import as_plain, made_of_plain, value_type_named, value_type_of
+from runtime.encoding.value_types import (
+    BASES,
+    as_plain,
+    has_attributes,
+    made_of_plain,
+    plain_of_subtype,
+    subtype,
+    value_type_named,
+    value_type_of,
+)
 from runtime.model.errors import SerdeError
 
 Class = type
@@ -63,9 +89,10 @@ class Json:
     type: object = Any
 
     def __post_init__(self) -> None:
+        check_declared(self.type)
         decoder = msgspec.json.Decoder(self.type, dec_hook=made_of_plain)
         decode = self.type.model_validate_json if is_pydantic(self.type) else decoder.decode
-        _freeze(self, to_json, decode)
+        _freeze(self, _to_sorted_json if has_sets(self.type) else to_json, decode)
         object.__setattr__(self, "_decode_lines", decoder.decode_lines)
 
     def decode_lines(self, lines: ObjectLines) -> list[object]:
@@ -80,7 +107,8 @@ class Json:
 
     @cached_property
     def _keeps_bytes(self) -> bool:
-        return _keeps_bytes(self.type)
+        """Whether values hold a part of the bytes that they were decoded from, as `msgspec.Raw` does."""
+        return has_types(self.type, msgspec.inspect.RawType)
 
     def __reduce__(self) -> tuple[object, ...]:
         # The decoders of msgspec can't be pickled, as they would be on the way to a worker: they are made anew there.
@@ -102,8 +130,10 @@ class MessagePack:
     type: object = Any
 
     def __post_init__(self) -> None:
+        check_declared(self.type)
         decoder = msgspec.msgpack.Decoder(self.type, dec_hook=made_of_plain)
-        _freeze(self, msgspec.msgpack.Encoder(enc_hook=as_plain).encode, decoder.decode)
+        order: Any = "deterministic" if has_sets(self.type) else None
+        _freeze(self, msgspec.msgpack.Encoder(enc_hook=as_plain, order=order).encode, decoder.decode)
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.type,)
@@ -166,7 +196,11 @@ class Natural:
 
     def encode(self, value: object) -> bytes:
         """Return the bytes of `value`."""
-        return value if type(value) is bytes else str.encode(value) if type(value) is str else to_json(value)
+        if type(value) is bytes:
+            return value
+        if type(value) is str:
+            return str.encode(value)
+        return _to_sorted_json(value) if holds_sets(value) else to_json(value)
 
     def decode(self, data: bytes) -> object:
         """Return `data` as it is."""
@@ -211,8 +245,6 @@ SHORT_TEXT = 0xD9
 """The first byte of text of 32 to 255 bytes in MessagePack."""
 SEQUENCES: dict[bytes, Callable[..., object]] = {TUPLE: tuple, LIST: list, SET: set, FROZEN_SET: frozenset}
 TAG_OF_SEQUENCE = {kind: tag for tag, kind in SEQUENCES.items()}
-BASES = (str, int, float, bytes, list, dict, set, frozenset)
-"""The built-in types whose subclasses can be stored, if these add no attributes."""
 LAST_TAG = NESTED
 """The bytes of Tagged() begin with a byte up to this one, and JSON with a later one."""
 assert LAST_TAG[0] < min(b'"-0123456789[fnt{'), "a tag would be taken for the first byte of JSON"
@@ -327,12 +359,12 @@ class Tagged:
         if (found := value_type_of(kind)) is not None:
             return OTHER + _pack((found.name, self.encode(found.take(value))))
         base = next((base for base in BASES if isinstance(value, base)), None)
-        if base is None or getattr(value, "__dict__", None):
+        if base is None or has_attributes(value):
             raise SerdeError(
                 f"a {kind.__qualname__} can't be carried between stages or kept in state: return a msgspec Struct, a "
                 "dataclass or plain types, or declare a serde"
             )
-        return SUBTYPE + _pack((name_of(kind), self.encode(_plain(base, value))))
+        return SUBTYPE + _pack((name_of(kind), self.encode(plain_of_subtype(base, value))))
 
     def _encode_lists(self, values: Any) -> list[bytes]:
         """Return the bytes of lists; raises OverflowError or TypeError for what is encoded piece by piece."""
@@ -376,7 +408,7 @@ class Tagged:
 
     def _encode_record(self, value: object, kind: Class, piecemeal: bool) -> bytes:
         if _is_whole(kind) and not piecemeal:
-            return WHOLE + _pack((name_of(kind), value))
+            return WHOLE + (_pack_sorted if has_sets_inside(kind) else _pack)((name_of(kind), value))
         check_attributes(value)
         values = values_of(value)
         # Only pydantic's models have ABOUT. Which fields of one were set is stored by name, and takes no position.
@@ -393,7 +425,7 @@ class Tagged:
         return self._start(kind, values)
 
     def _start(self, kind: Class, values: list[object]) -> bytes | None:
-        return WHOLE + PAIR + _pack(name_of(kind))
+        return None if has_sets_inside(kind) else WHOLE + PAIR + _pack(name_of(kind))
 
     def _decode(self, tag: bytes, body: bytes) -> object:
         if tag in SEQUENCES:
@@ -417,15 +449,15 @@ class Tagged:
         if tag == ENUM:
             return member(name, self.decode(payload))
         if tag == SUBTYPE:
-            return _subtype(name, self.decode(payload))
+            return subtype(name, self.decode(payload))
         path, _, written = name.partition("#")
         kind = _record_named(path)
         if tag == FIELDS:
             return _by_position(kind, list(map(self.decode, payload)))
         values = {field: self.decode(data) for field, data in payload.items()}
-        if not written or written == description_of(kind):
+        if not written or is_described(kind, written):
             return made(kind, values)
-        with _explained(kind):
+        with explained(kind):
             return fitted_record(kind, values)
 
 
@@ -507,6 +539,7 @@ class Evolving(Tagged):
 
 
 _evolving = Evolving()
+tell_by(Tagged().encode)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -624,7 +657,7 @@ def encode_all(serde: Serde, values: list[Any]) -> list[bytes | None]:
     """Encode a column; None stays None (a tombstone, or no key)."""
     if getattr(serde, "unchanged", False):
         return values
-    if type(serde) is Json:
+    if type(serde) is Json and serde.encode is to_json:
         return _all_json(values)
     if type(serde) is String:
         # Text alone goes in one pass in C; a None among it raises, and only then is it looked for.
@@ -675,6 +708,14 @@ def to_json(value: object) -> bytes:
     return data
 
 
+def _to_sorted_json(value: object) -> bytes:
+    """Return what `to_json` does, with sets in the order of their members: equal keys need equal bytes."""
+    data = _sorted_json_encoder.encode(value)
+    if data.find(b"null") >= 0:
+        check_finite(value)
+    return data
+
+
 def to_json_lines(values: list[object]) -> bytes:
     r"""Return the JSON of each of some values and a line break behind it; raises SerdeError where `to_json` does.
 
@@ -698,30 +739,12 @@ def _all_json(values: list[object]) -> list[bytes | None]:
     return [*found]
 
 
-def _keeps_bytes(kind: object) -> bool:
-    """Whether values of a type hold a part of the bytes that they were decoded from, as `msgspec.Raw` does."""
-    from msgspec import inspect  # which few programs need
-
-    known = inspect.type_info(kind)
-    met, left = set(), [known]
-    while left:
-        one: object = left.pop()
-        if isinstance(one, inspect.RawType):
-            return True
-        if id(one) in met:
-            continue
-        met.add(id(one))
-        if isinstance(one, tuple):
-            left += one
-        elif isinstance(one, msgspec.Struct):
-            left += (getattr(one, name) for name in one.__struct_fields__)
-    return False
-
-
 _json_encoder = msgspec.json.Encoder(enc_hook=as_plain)
+_sorted_json_encoder = msgspec.json.Encoder(enc_hook=as_plain, order="deterministic")
 _to_json, _to_json_lines = _json_encoder.encode, _json_encoder.encode_lines
 """The bytes of a float that is not finite in MessagePack; other values hardly ever have them."""
 _pack = msgspec.msgpack.Encoder().encode
+_pack_sorted = msgspec.msgpack.Encoder(order="deterministic").encode
 _unpack = msgspec.msgpack.Decoder().decode
 _whole_decoder = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
 
@@ -739,7 +762,10 @@ _NO_START: tuple[None, Callable[[Any], bool]] = None, bool
 @cache
 def _start_of(kind: type) -> bytes:
     """Return the first bytes of each value of a class that msgspec brings back."""
-    return WHOLE + PAIR + _pack(f"{name_of(kind)}#{description_of(kind)}")
+    # Which of several classes a part is of its tag says alone: by it nobody could tell two that were exchanged.
+    tags = tags_inside(kind)
+    told = f"#{msgspec.json.encode(tags).decode()}" if tags else ""
+    return WHOLE + PAIR + _pack(f"{name_of(kind)}#{description_of(kind)}{told}")
 
 
 def _is_whole(kind: type) -> bool:
@@ -765,9 +791,12 @@ def _record_named(name: str) -> type:
 
 
 @cache
-def _reader_of(kind: type, by_name: str) -> Callable[[bytes], object]:
+def _reader_of(kind: type, by_name: bool) -> Callable[[bytes], object]:
     """Return the function that reads whole values of a class; msgspec checks all of their fields."""
-    if by_name and not _is_readable_whole(kind):
+    if built_in_base(kind) is not None or (by_name and not _is_readable_whole(kind)):
+        return _refuse
+    # Of keys, whose bytes are what they ever were: a second `__post_init__` would make other ones of them.
+    if any(hasattr(one, "__post_init__") for one in (kind, *(records_inside(kind) or ()))):
         return _refuse
     if not by_name or is_by_name(kind):
         return msgspec.msgpack.Decoder(kind).decode
@@ -824,81 +853,40 @@ def _whole(data: bytes) -> object:
 
 def _reader_named(name: str) -> _Reader:
     """Return the reader of whole values of a class, which name it and its definition as it was."""
-    path, by_name, written = name.partition("#")
+    path, by_name, written, tags = said_in(name)
     kind = _record_named(path)
+    check_tags(kind, tags)
     # What another definition wrote is read part by part: msgspec would make other values of some parts, and not refuse
     # them. It rounds an int to a float, reads text as Base64, and drops one of two that are equal from a set.
-    is_same = not written or written == description_of(kind)
+    is_same = not written or is_described(kind, written)
     return _Reader(path, kind, _reader_of(kind, by_name) if is_same else _refuse)
 
 
 def _read_whole(reader: _Reader, name: str, raw: bytes) -> object:
     kind = reader.kind
-    _, by_name, written = name.partition("#")
+    _, by_name, written, _ = said_in(name)
     try:
         return reader.read(raw)
     except REFUSALS:
         held = _unpack(raw)
     if not isinstance(held, dict):
-        raise SerdeError(_changed(kind, "it was stored by the order of its fields, which are others now"))
+        raise changed_error(kind, "it was stored by the order of its fields, which are others now")
     if not by_name and is_struct(kind):  # earlier versions stored it as JSON calls its fields
         own = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
         assert len(own) == len(kind.__struct_fields__), "two fields have one name in JSON"
         held = {own.get(name, name): value for name, value in held.items()}
     # The description tells two cases apart that look alike: a value that never was of its declared type comes back as
     # it was, and a value whose type the class no longer declares is refused.
-    with _explained(kind):
-        if written == description_of(kind):
+    with explained(kind):
+        if is_described(kind, written):
             return as_it_was(kind, held)
         return revived_record(kind, held)
-
-
-@contextmanager
-def _explained(kind: type) -> Iterator[None]:
-    """Add to the error of a stored record that does not fit its class what the user can do."""
-    try:
-        yield
-    except SerdeError as error:
-        raise SerdeError(_changed(kind, str(error))) from error
-    except Exception as error:
-        raise SerdeError(_changed(kind, named(error))) from error
-
-
-def _changed(kind: type, why: str) -> str:
-    return (
-        f"a stored {kind.__qualname__} is none of the class as it is now: {why}. Fields may be added with a default, "
-        "removed, reordered and widened (int to float, T to T | None); for anything else, give the new class a name of "
-        "its own and convert the old one where it is read, or what is stored: samza-dsl state convert; or begin anew"
-    )
 
 
 def _by_position(kind: type, values: list[object]) -> object:
     """Return a record as earlier versions stored it: by the order of its fields."""
     fields = fields_of(kind)
     if len(values) != len(fields):
-        raise SerdeError(
-            _changed(
-                kind, f"an earlier version stored it by the order of {len(values)} fields, and it has {len(fields)}"
-            )
-        )
+        why = f"an earlier version stored it by the order of {len(values)} fields, and it has {len(fields)}"
+        raise changed_error(kind, why)
     return made(kind, {field.name: value for field, value in zip(fields, values, strict=True)})
-
-
-def _plain(base: Any, value: Any) -> object:
-    """Return the value of a subclass as one of its base; a method of the subclass has no say."""
-    if base in (str, int, float, bytes):
-        return base.__getnewargs__(value)[0]
-    return dict(dict.items(value)) if base is dict else base(base.__iter__(value))
-
-
-def _subtype(name: str, value: Any) -> object:
-    kind = class_of(name)
-    base: Any = next((base for base in BASES if issubclass(kind, base)), None)
-    if base is None or kind is base or type(value) is not base or kind.__module__ == "builtins":
-        raise SerdeError(f"stored bytes name {name} as a kind of {type(value).__name__}, and it is another class now")
-    make: Callable[..., object] = base.__new__
-    if base in (str, int, float, bytes, frozenset):
-        return make(kind, value)
-    found = make(kind)
-    base.__init__(found, value)
-    return found

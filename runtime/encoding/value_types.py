@@ -1,4 +1,4 @@
-"""The types of the standard library and of NumPy whose values are stored exactly, each under a name."""
+"""The types of the standard library and of NumPy whose values are stored exactly by name, and subclasses of others."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
+from runtime.encoding.classes import class_of
 from runtime.encoding.record_types import is_pydantic
 from runtime.model.errors import SerdeError
 
@@ -283,3 +284,36 @@ def made_of_plain(kind: Any, plain: object) -> object:
     if (isinstance(plain, str) and issubclass(kind, SPELLED)) or (isinstance(plain, list) and kind is deque):
         return kind(plain)
     raise TypeError(f"Expected `{kind.__qualname__}`, got `{type(plain).__name__}`")
+
+
+BASES = (str, int, float, bytes, list, dict, set, frozenset)
+"""The built-in types whose subclasses can be stored, if these add no attributes."""
+
+
+def has_attributes(value: object) -> bool:
+    """Whether a value of a subclass holds more than one of its built-in type: attributes, or a maker of defaults."""
+    said = [getattr(one, "__slots__", ()) for one in type(value).__mro__]
+    slots = [name for names in said for name in ((names,) if isinstance(names, str) else names)]
+    factory = value.default_factory if isinstance(value, defaultdict) else None
+    return bool(getattr(value, "__dict__", None)) or factory is not None or any(hasattr(value, one) for one in slots)
+
+
+def plain_of_subtype(base: Any, value: Any) -> object:
+    """Return the value of a subclass as one of its base; a method of the subclass has no say."""
+    if base in (str, int, float, bytes):
+        return base.__getnewargs__(value)[0]
+    return dict(dict.items(value)) if base is dict else base(base.__iter__(value))
+
+
+def subtype(name: str, value: Any) -> object:
+    """Return a value of a built-in type as one of a subclass, by its name; raises SerdeError for another class."""
+    kind = class_of(name)
+    base: Any = next((base for base in BASES if issubclass(kind, base)), None)
+    if base is None or kind is base or type(value) is not base or kind.__module__ == "builtins":
+        raise SerdeError(f"stored bytes name {name} as a kind of {type(value).__name__}, and it is another class now")
+    make: Callable[..., object] = base.__new__
+    if base in (str, int, float, bytes, frozenset):
+        return make(kind, value)
+    found = make(kind)
+    base.__init__(found, value)
+    return found

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
+from enum import Enum
 from functools import cache
+from hashlib import blake2s
 from typing import Any, get_args, get_origin
 
 import msgspec
@@ -15,7 +17,7 @@ from operators.core.base import Key, Serde, Spec
 from operators.joins.match_counts import kind_of
 from planner.model.virtual_tasks import is_task
 from runtime.encoding.keys import KeySerde
-from runtime.encoding.record_types import fields_of, hints_of, is_record
+from runtime.encoding.record_types import fields_of, hints_of, is_record, tag_of
 from runtime.job.job_model import JOB
 from runtime.model.checkpoint import Checkpoint
 from runtime.ports.environment import Environment, typed
@@ -23,7 +25,14 @@ from runtime.ports.environment import Environment, typed
 KEYS = "keys"
 """The word under which the job notes the kinds of keys of former runs, and the checkpoints of tasks the newer ones."""
 _Kinds = dict[str, set[str]]
+OF_ENTRIES = "of an entry: "
+"""The words before the kind of a key by which a user's function finds entries, as those of a map."""
 _FIELDS = re.compile("<[^<>]*>")
+_PLAIN = re.compile("[\\w'.-]*")
+_MEMBERS = re.compile("(: [^:<>]*)?<([^<>]*=[^<>]*)>")
+MOST_MEMBERS = 200
+"""The members of an Enum beyond which they are no part of a kind."""
+MISREAD = ", and fields and members of the former may be read as others of the latter"
 
 _log = logging.getLogger("samza_dsl")
 
@@ -41,6 +50,7 @@ class KeyKinds:
         self._spec, self._app, self._environment, self._told = spec, app, environment, told
         self._seen: set[object] = set()
         """The types of ids that were looked at; for tuples, those of their parts."""
+        self._seen_of_entries: set[object] = set()
 
     def note_ids(self, ids: list[object]) -> None:
         """Note the kinds of the ids of a batch."""
@@ -58,21 +68,43 @@ class KeyKinds:
             return
         self.new.add(kind)
         bare = _without_fields(kind)
-        if {one for one in self.before if _without_fields(one) == bare} == {bare}:
-            return  # noted by a version that told no fields
+        before = {one for one in self.before if not one.startswith(OF_ENTRIES)}
+        alike = {one for one in before if _without_fields(one) == bare}
+        if alike == {bare} or (alike and not any(_has_changed(one, kind) for one in alike)):
+            return  # noted by a version that told no fields; or an Enum has more members, or fewer
         # A first run has nothing that could not be found again.
-        if self.before and "None" not in kind:
-            spec, app, before = self._spec, self._app, " and ".join(sorted(self.before))
-            self.warning = (
-                f"{spec.kind} {spec.op_id!r} at {spec.site}: its keys were {before} in the runs before, and one is "
-                f"{kind} now. State that is kept under the former is not found by the latter, which begin with "
-                f"nothing. Make keys as they were ({before}); or drop what is kept: "
-                f"{typed(self._environment, f'state forget {app} {spec.op_id}')}; or compute all again: "
-                f"{typed(self._environment, f'reset {app}')}"
-            )
-            if self.warning not in self._told:
-                self._told.add(self.warning)
-                _log.warning("%s: %s", app, self.warning)
+        if before and "NoneType" not in kind:
+            self._warn("its keys", before, kind)
+
+    def note_entry_key(self, key: object) -> None:
+        """Note the kind of the key of an entry, and warn where former runs have had only other forms of its class."""
+        of_key: object = tuple(map(type, key)) if type(key) is tuple else type(key)
+        if of_key in self._seen_of_entries:
+            return
+        self._seen_of_entries.add(of_key)
+        kind = OF_ENTRIES + kept_kind(key)
+        # A function has keys of several kinds, as of several maps: only a class that has changed is told.
+        if "<" not in kind or kind in self.before or kind in self.new:
+            return
+        self.new.add(kind)
+        bare = _without_fields(kind)
+        alike = {one for one in self.before if _without_fields(one) == bare and _has_changed(one, kind)}
+        if alike:
+            before = {one.removeprefix(OF_ENTRIES) for one in alike}
+            self._warn("keys of its entries", before, kind.removeprefix(OF_ENTRIES))
+
+    def _warn(self, of_what: str, kinds: Collection[str], kind: str) -> None:
+        spec, app, before = self._spec, self._app, " and ".join(sorted(kinds))
+        self.warning = (
+            f"{spec.kind} {spec.op_id!r} at {spec.site}: {of_what} were {before} in the runs before, and one is "
+            f"{kind} now. State that is kept under the former is not found by the latter, which begin with "
+            f"nothing{MISREAD if '<' in kind else ''}. Make keys as they were ({before}); or drop what is kept: "
+            f"{typed(self._environment, f'state forget {app} {spec.op_id}')}; or compute all again: "
+            f"{typed(self._environment, f'reset {app}')}"
+        )
+        if self.warning not in self._told:
+            self._told.add(self.warning)
+            _log.warning("%s: %s", app, self.warning)
 
 
 class KeptKeys(KeySerde):
@@ -97,6 +129,12 @@ class KeptKeys(KeySerde):
         if not self._seen.issuperset(map(type, keys)):
             self._look(keys)
         return super().encode_all(keys)
+
+    def decode(self, key: Key | None) -> object:
+        # Whoever reads a key may show it: of some records their class alone tells what lies in which place.
+        if type(key) is bytes and bytes not in self._seen:
+            self._look((key,))
+        return super().decode(key)
 
     def _look(self, keys: Iterable[object]) -> None:
         for key in keys:
@@ -133,19 +171,39 @@ def _with_fields(kind: type) -> str:
 
 
 def _told(kind: type, within: tuple[type, ...]) -> str:
+    if issubclass(kind, Enum) and len(kind.__members__) <= MOST_MEMBERS:
+        return f"{kind.__name__}<{', '.join(f'{name}={_plain(one.value)}' for name, one in kind.__members__.items())}>"
     if not is_record(kind) or kind in within:
         return kind.__name__
     hints, within, fields = hints_of(kind), (*within, kind), []
     for one in fields_of(kind):
         inside = [_told(part, within) for part in _records_in(hints.get(one.name))]
         fields.append(": ".join([one.name, *inside]))
-    return f"{kind.__name__}<{', '.join(fields)}>"
+    tag = tag_of(kind)
+    return f"{kind.__name__}<{', '.join(fields)}>" + (f"<{tag[0]}={_plain(tag[1])}>" if tag else "")
+
+
+def _plain(value: object) -> str:
+    """Return a value in signs that no other part of a kind has."""
+    said = repr(value)
+    return said if _PLAIN.fullmatch(said) else blake2s(said.encode("utf-8", "replace"), digest_size=4).hexdigest()
+
+
+def _has_changed(before: str, now: str) -> bool:
+    """Whether two kinds of a class differ in more than members that are new, gone or renamed, and tags nobody noted."""
+    if _MEMBERS.sub("", before) != _MEMBERS.sub("", now):
+        return True
+    for (_, one), (_, other) in zip(_MEMBERS.findall(before), _MEMBERS.findall(now), strict=False):
+        had, has = (dict(part.split("=", 1) for part in said.split(", ")) for said in (one, other))
+        if any(has.get(name, value) != value for name, value in had.items()):
+            return True
+    return False
 
 
 def _records_in(hint: object) -> list[type]:
-    """Return the classes of records that a type names."""
+    """Return the classes of records, and the Enums, that a type names."""
     if isinstance(hint, type) and get_origin(hint) is None:
-        return [hint] if is_record(hint) else []
+        return [hint] if is_record(hint) or issubclass(hint, Enum) else []
     return [found for part in get_args(hint) for found in _records_in(part)]
 
 

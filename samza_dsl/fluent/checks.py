@@ -18,8 +18,8 @@ from planner.model.identities import NAME
 from planner.model.plan import Options
 from runtime.encoding.formats.subjects import placed
 from runtime.encoding.record_types import is_pydantic, is_record
-from runtime.encoding.serdes import BASES, Declared, Json, kept, serde_of
-from runtime.encoding.value_types import value_type_of
+from runtime.encoding.serdes import Declared, Json, kept, serde_of
+from runtime.encoding.value_types import BASES, value_type_of
 from runtime.ports import environment as base
 from runtime.stores.registry import store_kinds
 

@@ -303,7 +303,8 @@ class MessageStream(Generic[K, V]):
         """Give each message the key `key(value)`, and send it through an intermediate stream to that key's partition.
 
         `by` is `hash_` (Kafka's own), `ranges([...])` or a function of key and partition count. Without `key_type`
-        and `value` any plain value, Struct or dataclass can pass. Raises PlanError for a malformed argument.
+        and `value` any plain value, Struct or dataclass can pass. A key that would come back as another, as a date of
+        `key_type=tuple`, goes where `on_error` says. Raises PlanError for a malformed argument.
 
         >>> app, numbers = example()
         >>> shown(app, numbers.partition_by(lambda n: n % 2, partitions=1))

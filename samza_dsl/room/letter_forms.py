@@ -77,7 +77,7 @@ def written_for(form: StoredForm, data: bytes) -> bytes:
     if not data or data[:1] > LAST_TAG or (serde := serde_of_form(form)) is None:
         return data
     try:
-        value = _called(form.type, plain_value(data))
+        value = _called(form.type, plain_value(data), _records_in(form.type))
         again = serde.encode(value)
         lost = _lost(value, msgspec.to_builtins(serde.decode(again), str_keys=True, enc_hook=str))
     except Exception as error:
@@ -134,34 +134,57 @@ def plain_value(data: bytes) -> object:
     return value_type_named(name).make(plain_value(payload)) if tag == OTHER else plain_value(payload)
 
 
-def _called(form: TypeForm | None, value: object) -> object:
+_Records = Mapping[str, TypeForm]
+"""The records that a form tells of, by name."""
+
+
+def _records_in(form: TypeForm | None) -> _Records:
+    """Return the records that a form tells of, each of which it has once."""
+    found: dict[str, TypeForm] = {}
+    left = [] if form is None else [form]
+    while left:
+        one = left.pop()
+        if one.fields and not one.is_within:
+            found[one.name] = one
+        left += [*one.parts, *(field.type for field in one.fields)]
+    return found
+
+
+def _called(form: TypeForm | None, value: object, records: _Records) -> object:
     """Return a value whose records have the names that bytes of a form call their fields by."""
     if form is None:
         return value
+    if form.is_within:
+        form = records[form.name]
     if isinstance(value, dict) and form.fields:
         fields = {one.name: one for one in form.fields}
         found = {
-            fields[name].called if name in fields else name: _called(fields[name].type if name in fields else None, one)
+            fields[name].called if name in fields else name: _called(
+                fields[name].type if name in fields else None, one, records
+            )
             for name, one in value.items()
         }
         if form.is_array:
             return [found.get(one.called) for one in form.fields]
         return found if form.tag is None else {form.tag[0]: form.tag[1], **found}
     if form.msgspec_type == "UnionType":
-        ofs = (
-            [one for one in form.parts if one.name.rpartition(":")[2] == value.name]
-            if isinstance(value, _Fields)
-            else []
-        )
+        ofs = [one for one in form.parts if _class_in(one) == value.name] if isinstance(value, _Fields) else []
         kinds = ofs or [one for one in form.parts if isinstance(value, list) and one.msgspec_type.endswith(_OF_PLACES)]
-        return _called(kinds[0], value) if kinds else value
+        return _called(kinds[0], value, records) if kinds else value
     if isinstance(value, dict) and form.msgspec_type == "DictType":
-        return {name: _called(form.parts[1], one) for name, one in value.items()}
+        return {name: _called(form.parts[1], one, records) for name, one in value.items()}
     if isinstance(value, list) and form.msgspec_type == "TupleType":
-        return [*map(_called, form.parts, value)] if len(value) == len(form.parts) else value
+        if len(value) != len(form.parts):
+            return value
+        return [_called(part, one, records) for part, one in zip(form.parts, value, strict=True)]
     if isinstance(value, list) and form.parts:
-        return [_called(form.parts[0], one) for one in value]
+        return [_called(form.parts[0], one, records) for one in value]
     return value
+
+
+def _class_in(form: TypeForm) -> str:
+    """Return the name of a record's class in its module."""
+    return form.name.rpartition(":")[2].partition(" ")[0]
 
 
 def _lost(value: object, again: object) -> str:
@@ -194,7 +217,8 @@ def _spelled(name: str) -> str:
 
 def _type_of(form: TypeForm, made: list[tuple[str, type]]) -> Any:
     if form.is_within:
-        return ForwardRef(_spelled(form.name))
+        # One that is not made yet is around this part, and is looked up when all are.
+        return next((one for name, one in made if name == form.name), ForwardRef(_spelled(form.name)))
     parts = [_type_of(one, made) for one in form.parts]
     kind: Any = _KINDS.get(form.msgspec_type, Any)
     if form.msgspec_type == "UnionType":

@@ -3,7 +3,7 @@
 import datetime as dt
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypedDict
 from unittest import mock
 
 import msgspec
@@ -376,6 +376,40 @@ def test_a_value_comes_back_whatever_it_leaves_out(tmp_path: Path, name: str) ->
     values = [Renamed(), Renamed("a", "b")]
     fill(open_sink(tmp_path / name), Json(Renamed), values)
     assert read_back(tmp_path / name, Renamed) == values
+
+
+class Leaving(msgspec.Struct, omit_defaults=True):
+    number: int = 1
+    text: str = "x"
+
+
+class OfText(TypedDict):
+    one: Leaving
+
+
+class ByPlace(NamedTuple):
+    one: Leaving
+
+
+class Around(msgspec.Struct):
+    typed: OfText
+    by_place: ByPlace
+    both: tuple[Leaving, Leaving]
+    by_name: dict[str, OfText] | None = None
+
+
+def test_parquet_has_what_records_within_any_type_leave_out(tmp_path: Path) -> None:
+    one, other = Leaving(), Leaving(2)
+    values = [
+        Around({"one": one}, ByPlace(one), (one, other), {"a": {"one": one}}),
+        Around({"one": other}, ByPlace(other), (other, one)),
+    ]
+    fill(open_sink(tmp_path / "out.parquet"), Json(Around), values)
+    first, second = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    whole, changed = {"number": 1, "text": "x"}, {"number": 2, "text": "x"}
+    assert first["typed"] == {"one": whole} and first["both"] == [whole, changed] and first["by_place"] == [whole]
+    assert second["typed"] == {"one": changed} and second["both"] == [changed, whole]
+    assert dict(first["by_name"])["a"] == {"one": whole}
 
 
 def test_csv_has_the_columns_of_the_first_record(tmp_path: Path) -> None:

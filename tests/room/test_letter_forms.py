@@ -6,17 +6,17 @@ import enum
 import uuid
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypedDict
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypedDict, TypeVar
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.model.stored_forms import StoredForm, stored_form
+from planner.model.stored_forms import StoredForm, TypeForm, stored_form, type_form
 from runtime.encoding.serdes import Bytes, Evolving, Json, MessagePack, String
 from runtime.model.errors import SamzaError
-from samza_dsl.room.letter_forms import serde_of_form, written_for
+from samza_dsl.room.letter_forms import serde_of_form, type_of, written_for
 
 
 class Leg(msgspec.Struct, rename="camel"):
@@ -71,7 +71,31 @@ class Plain:
     when: dt.date | None = None
 
 
+class Branch(msgspec.Struct, rename="camel"):
+    leaf_count: int
+    sub_branches: list["Branch"] = []
+
+
+T = TypeVar("T")
+
+
+class Box(msgspec.Struct, Generic[T]):
+    of: T
+
+
+class Boxes(msgspec.Struct):
+    number: Box[int]
+    text: Box[str]
+    again: Box[int]
+    both: tuple[Leg, Leg]
+    by: dict[str, Leg] = {}
+
+
 TYPES = [
+    Branch,
+    Boxes,
+    tuple[Leg, Leg],
+    dict[str, tuple[Pair, Pair]],
     *(
         Leg,
         Sea | Air,
@@ -118,6 +142,17 @@ JSON = [
         "null",
     ),
     *('{"type":"l","right":{"type":"r","left":{"type":"l"},"n":"x"}}', '{"right":{"left":{"right":1},"n":1}}'),
+    *('{"leafCount":1,"subBranches":[{"leafCount":2}]}', '{"leafCount":1,"subBranches":[{"leaf_count":2}]}'),
+    '{"number":{"of":1},"text":{"of":"a"},"again":{"of":1},"both":[{"fromPort":"a"},{"fromPort":"b"}]}',
+    '{"number":{"of":1},"text":{"of":"a"},"again":{"of":"a"},"both":[{"fromPort":"a"},{"fromPort":"b"}]}',
+    '{"number":{"of":1},"text":{"of":1},"again":{"of":1},"both":[{"fromPort":"a"},{"fromPort":"b"}]}',
+    '{"number":{"of":1},"text":{"of":"a"},"again":{"of":1},"both":[{"fromPort":"a"},{"fromPort":1}]}',
+    *(
+        '[{"fromPort":"a"},{"fromPort":"b"}]',
+        '[{"fromPort":"a"},{"fromPort":1}]',
+        '{"a":[[1],[2]]}',
+        '{"a":[[1],[""]]}',
+    ),
     *("true", '"2026-01-01"', '"2026-01-01T00:00:00"', '"2026-01-01T00:00:00Z"', '"00:00:00"', '"PT1S"', '"YQ=="'),
     *('{"at":"2026-01-01T00:00:00","when":"soon"}', '{"at":"2026-01-01T00:00:00"}', '{"1":{"fromPort":"a"}}', "{}"),
     *('{"a":{"fromPort":"a"}}', '{"a":[[1]]}', '{"n": 1', "", '"12345678-1234-5678-1234-567812345678"', "1e400", "NaN"),
@@ -168,6 +203,15 @@ VALUES = [
     (MessagePack(Leg), LEGS),
     (Json(Sea | Air), st.builds(Sea, st.text()) | st.builds(Air, st.text(), st.lists(LEGS, max_size=2))),
     (Json(Tree), st.builds(Tree, st.integers(), st.lists(st.builds(Tree, st.integers()), max_size=2))),
+    (Json(Branch), st.builds(Branch, st.integers(), st.lists(st.builds(Branch, st.integers()), max_size=2))),
+    (
+        Json(Boxes),
+        st.builds(
+            Boxes,
+            *(st.builds(Box, st.integers()), st.builds(Box, st.text()), st.builds(Box, st.integers())),
+            *(st.tuples(LEGS, LEGS), st.dictionaries(st.text(), LEGS, max_size=2)),
+        ),
+    ),
     (Json(Pair), st.builds(Pair, st.integers(), st.text())),
     (Json(Plain), st.builds(Plain, st.datetimes(), st.none() | st.dates())),
     (Json(Colour), st.sampled_from(Colour)),
@@ -204,3 +248,30 @@ def test_an_operators_value_that_the_input_would_not_keep_is_refused(serde, valu
     form = over_there(stored_form(serde))
     with pytest.raises(SamzaError, match=wrong):
         written_for(form, Evolving().encode(value))
+
+
+def nested(depth):
+    """Return a record of three that each hold the one below, down to so many."""
+    kind: Any = int
+    for number in range(depth):
+        kind = msgspec.defstruct(f"Level{number}", [(name, kind) for name in "abc"])
+    return kind
+
+
+def test_a_record_is_told_once_however_often_it_is_named():
+    sizes = [len(msgspec.json.encode(type_form(nested(depth)))) for depth in (4, 8, 12)]
+    assert sizes[2] - sizes[1] < 2 * (sizes[1] - sizes[0])
+    told = type_of(msgspec.json.decode(msgspec.json.encode(type_form(nested(3))), type=TypeForm))
+    leaf = {"a": 1, "b": 1, "c": 1}
+    inner = dict.fromkeys("abc", leaf)
+    outer = dict.fromkeys("abc", inner)
+    assert reads(Json(told), msgspec.json.encode(outer))
+    outer["c"] = {**inner, "c": {**leaf, "c": "x"}}
+    assert not reads(Json(told), msgspec.json.encode(outer))
+
+
+def test_a_form_of_an_earlier_version_has_each_record_written_out_and_is_read():
+    leg = type_form(Leg)
+    both = TypeForm(msgspec_type="TupleType", parts=(leg, leg))
+    assert reads(Json(type_of(both)), b'[{"fromPort":"a"},{"fromPort":"b"}]')
+    assert not reads(Json(type_of(both)), b'[{"fromPort":"a"},{"fromPort":1}]')

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from enum import Enum
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from operators.core.base import Batch
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Json, Tagged
 from runtime.job.key_kinds import KeptKeys, KeyKinds, kept_kind
+from runtime.model.errors import OperatorFailure
 from runtime.opening.stored_state import forget, move
 from runtime.ports.streams import Append, StreamConfig
 from samza_dsl import App, count, counted, produce, session, sliding, tumbling
@@ -279,6 +281,145 @@ def test_a_class_of_keys_that_has_changed_is_told(tmp_path, caplog, step, declar
         produce("numbers", [number], data=tmp_path)
         app.run(tmp_path, until_now=True)
     assert ("its keys were Spot<" in caplog.text) == is_told
+
+
+@pytest.mark.parametrize("shape", [lambda spot: spot, lambda spot: (spot, 1), lambda spot: frozenset([spot])])
+@pytest.mark.parametrize("then", [[ROW], [("row", int, 0), SEAT]], ids=["a field more", "in another order"])
+def test_keys_of_maps_whose_class_has_changed_are_told_and_never_missing(tmp_path, caplog, then, shape):
+    def looking(n, context):
+        seen = context.map("seen")
+        if n == 3:
+            return [list(seen.items())]
+        known = shape(sys.modules[__name__].Spot(1)) in seen
+        seen[shape(sys.modules[__name__].Spot(1))] = n
+        return [known]
+
+    found = []
+    for number, fields in enumerate((then, then, [SEAT, ("row", int, 0)], [SEAT, ("row", int, 0)])):
+        defined_again(*fields)
+        app = App("keyed")
+        app.input("numbers", value=int, key=lambda n: "k").process(looking, op_id="it").sink(found.append)
+        is_told = "keys of its entries were" in caplog.text
+        assert not is_told or number > 2
+        produce("numbers", [number], data=tmp_path)
+        if number == 3:
+            with pytest.raises(OperatorFailure, match=r"(?s)process 'it' at .*an entry lies under .*Spot"):
+                app.run(tmp_path, until_now=True)
+        else:
+            app.run(tmp_path, until_now=True)
+    assert found == [False, True, False]
+    if shape(1) != frozenset([1]):  # of what is in a set no kind is told
+        assert is_told and re.search(r"process 'it' at .*: keys of its entries were .*Spot<row", caplog.text)
+
+
+ENUM_CHANGES = {
+    "exchanged": ({"UP": 1, "DOWN": 2}, {"DOWN": 1, "UP": 2}, True),
+    "another value": ({"UP": 1}, {"UP": 2, "LEFT": 1}, True),
+    "of objects exchanged": ({"UP": (1, "a"), "DOWN": None}, {"UP": None, "DOWN": (1, "a")}, True),
+    "a member more": ({"UP": 1}, {"UP": 1, "DOWN": 2}, False),
+    "a member less": ({"UP": 1, "DOWN": 2}, {"UP": 1}, False),
+    "another name": ({"UP": 1, "DOWN": 2}, {"HIGH": 1, "DOWN": 2}, False),
+    "as it was": ({"UP": 1}, {"UP": 1}, False),
+}
+
+
+@pytest.mark.parametrize("change", ENUM_CHANGES)
+@pytest.mark.parametrize("where", ["key", "declared", "in a tuple", "in a record", "map"])
+def test_members_of_keys_that_have_other_values_are_told(tmp_path, caplog, change, where):
+    def looking(n, context):
+        context.map("seen")[next(iter(sys.modules[__name__].Way))] = n
+        return []
+
+    def key_of(n):
+        way = next(iter(sys.modules[__name__].Way))
+        return {"in a tuple": (way, 1), "in a record": sys.modules[__name__].Spot(way)}.get(where, way)
+
+    before, now, is_told = ENUM_CHANGES[change]
+    if where == "declared" and change == "of objects exchanged":
+        return  # which JSON does not have
+    for number, members in enumerate((before, before, now)):
+        way = sys.modules[__name__].Way = Enum("Way", members, module=__name__)
+        defined_again(("way", way))
+        app = App("keyed")
+        numbers = app.input("numbers", value=int, key=lambda n: "k")
+        if where == "map":
+            of_key = numbers.process(looking, op_id="it")
+        else:
+            how = {"key_type": way} if where == "declared" else {}
+            by = numbers.partition_by(key_of, partitions=1, op_id="by", **how)
+            of_key = by.scan(lambda total, one: 1, op_id="it")
+        of_key.map(str).send_to(app.output("out", value=str))
+        assert "in the runs before" not in caplog.text
+        produce("numbers", [number], data=tmp_path)
+        app.run(tmp_path, until_now=True)
+    assert ("in the runs before, and one is" in caplog.text) == is_told
+    assert not is_told or "members of the former may be read as others" in caplog.text
+
+
+@pytest.mark.parametrize("then", [[ROW], [("row", int, 0), SEAT]], ids=["a field more", "in another order"])
+def test_keys_of_a_task_whose_class_has_changed_are_told_and_never_missing(tmp_path, caplog, then):
+    found = []
+
+    def looking(message, context):
+        if message.value == 3:
+            found.append([*context.items()])
+        key = sys.modules[__name__].Spot(1)
+        found.append(context.get(key))
+        context.put(key, message.value)
+
+    for number, fields in enumerate((then, then, [SEAT, ("row", int, 0)], [SEAT, ("row", int, 0)])):
+        defined_again(*fields)
+        app = App("keyed")
+        app.task(app.input("numbers", value=int), looking, op_id="it")
+        produce("numbers", [number], data=tmp_path)
+        if number == 3:
+            with pytest.raises(OperatorFailure, match=r"(?s)task 'it' at .*an entry lies under Spot"):
+                app.run(tmp_path, until_now=True)
+        else:
+            app.run(tmp_path, until_now=True)
+        assert ("keys of its entries were Spot<row" in caplog.text) == (number > 1)
+    assert found == [None, 0, None]
+
+
+@pytest.mark.parametrize("is_exchanged", [True, False])
+@pytest.mark.parametrize("alone", [True, False])
+def test_tags_of_keys_that_were_exchanged_are_told(tmp_path, caplog, is_exchanged, alone):
+    module = sys.modules[__name__]
+    for number, (one, other) in enumerate([("a", "b"), ("a", "b"), ("b", "a") if is_exchanged else ("a", "b")]):
+        module.Here = defstruct("Here", [("n", int)], tag=one, frozen=True, module=__name__)
+        module.There = defstruct("There", [("n", int)], tag=other, frozen=True, module=__name__)
+        defined_again(("of", module.Here | module.There))
+        key = module.Here(1) if alone else module.Spot(module.Here(1))
+        app = App("keyed")
+        numbers = app.input("numbers", value=int).partition_by(lambda n, key=key: key, partitions=1, op_id="by")
+        numbers.scan(lambda total, n: n, op_id="it").map(str).send_to(app.output("out", value=str))
+        assert "in the runs before" not in caplog.text
+        produce("numbers", [number], data=tmp_path)
+        app.run(tmp_path, until_now=True)
+    assert ("in the runs before, and one is" in caplog.text) == is_exchanged
+
+
+def test_kinds_of_tagged_keys_that_a_former_version_noted_are_no_others():
+    union = defstruct("Here", [("n", int)], tag="a") | defstruct("There", [("n", int)], tag="b")
+    spot = defstruct("Spot", [("of", union), ("way", Enum("Way", {"UP": 1}))])
+    kinds = KeyKinds(scanned(whole).graph().specs["it"], "keyed", memory(), set())
+    kinds.before = frozenset({"Spot<of: Here<n>: There<n>, way>"})
+    kinds.note(kept_kind(spot(None, None)))
+    assert not kinds.warning and "<type='a'>" in kept_kind(spot(None, None))
+
+
+def test_maps_with_keys_of_several_kinds_are_none_that_have_changed(tmp_path, caplog):
+    def looking(n, context):
+        for key in ((n,) if n % 2 else str(n), n, Left()):
+            context.map("seen")[key] = n
+        return [sorted(map(str, context.map("seen")))]
+
+    for number in range(4):
+        app = App("keyed")
+        app.input("numbers", value=int, key=lambda n: "k").process(looking, op_id="it").sink(lambda keys: None)
+        produce("numbers", [number], data=tmp_path)
+        app.run(tmp_path, until_now=True)
+    assert not caplog.text
 
 
 def test_kinds_that_a_former_version_noted_have_no_fields_and_are_no_others():

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from msgspec import inspect
 
 from operators.core.base import Batch, Serde, has_none
+from operators.core.declared_types import types_in
 from runtime.encoding.columns import Columns
 from runtime.encoding.formats.rows import (
     VALUE,
@@ -637,27 +638,16 @@ def _plain_column(values: list[Any], info: inspect.Type) -> pa.Array:
     return _column(msgspec.to_builtins(values, builtin_types=OF_ARROW, enc_hook=as_plain), info)
 
 
-def _leaves_out(info: inspect.Type, within: tuple[type, ...] = ()) -> bool:
+def _leaves_out(info: inspect.Type) -> bool:
     """Whether a type has records that are written without what is as they have it by default."""
-    for kind in alternatives(info):
-        parts: Sequence[inspect.Type] = ()
-        if isinstance(kind, inspect.CollectionType):
-            parts = [kind.item_type]
-        elif isinstance(kind, inspect.DictType):
-            parts = [kind.value_type]
-        elif isinstance(kind, inspect.StructType | inspect.DataclassType) and kind.cls not in within:
-            if isinstance(kind, inspect.StructType) and kind.cls.__struct_config__.omit_defaults:
-                return True
-            parts, within = [field.type for field in kind.fields], (*within, kind.cls)
-        if any(_leaves_out(part, within) for part in parts):
-            return True
-    return False
+    structs = (one.cls.__struct_config__ for one in types_in(info) if isinstance(one, inspect.StructType))
+    return any(config.omit_defaults for config in structs)
 
 
 def _whole(value: Any) -> Any:
     """Return a value whose records have all of their fields: a column would have no value for what is left out."""
     kind = type(value)
-    if kind in (list, tuple, set, frozenset):
+    if isinstance(value, list | tuple | set | frozenset):
         return [*map(_whole, value)]
     if isinstance(value, msgspec.Struct):
         is_by_name = not kind.__struct_config__.array_like

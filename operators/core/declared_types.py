@@ -1,0 +1,44 @@
+"""The types that a declared type is made of, as msgspec tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import msgspec
+from msgspec import inspect
+
+
+def types_in(kind: object) -> Iterator[inspect.Type]:
+    """Yield what msgspec tells of a type, and of each type in it, once; raises TypeError for one that it can't tell.
+
+    >>> [type(one).__name__ for one in types_in(dict[str, list[int]])]
+    ['DictType', 'ListType', 'IntType', 'StrType']
+    """
+    met, left = set[int](), [kind if isinstance(kind, inspect.Type) else inspect.type_info(kind)]
+    while left:
+        one: object = left.pop()
+        if isinstance(one, tuple):
+            left += one
+        # A type that holds itself, as a tree's does, is met again as the same object.
+        elif isinstance(one, msgspec.Struct) and id(one) not in met:
+            met.add(id(one))
+            if isinstance(one, inspect.Type):
+                yield one
+            left += (getattr(one, name) for name in one.__struct_fields__)
+
+
+def has_types(kind: object, sought: type[inspect.Type] | tuple[type[inspect.Type], ...]) -> bool:
+    """Whether one of some types is in a type; False where msgspec can't tell.
+
+    >>> has_types(list[frozenset[str]], inspect.FrozenSetType), has_types(list[str], inspect.FrozenSetType)
+    (True, False)
+    """
+    with suppress(Exception):  # no type, or one that msgspec does not know
+        return any(isinstance(one, sought) for one in types_in(kind))
+    return False
+
+
+def has_sets(kind: object) -> bool:
+    """Whether a type has sets in it, which Python orders otherwise in each process."""
+    return has_types(kind, (inspect.SetType, inspect.FrozenSetType))

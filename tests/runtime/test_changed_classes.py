@@ -1,0 +1,346 @@
+"""Classes that changed in ways that bytes alone do not tell are told, and never read as another value."""
+
+import collections
+import dataclasses
+import sys
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+
+import annotated_types
+import attrs
+import msgspec
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.model.errors import PlanError
+from runtime.encoding import record_types, serdes
+from runtime.encoding.serdes import Declared, Evolving, Json, MessagePack, Tagged
+from runtime.model.errors import OperatorFailure, SerdeError
+from samza_dsl import App, produce, testing
+
+SERDES = (Evolving(), Tagged())
+
+
+def shapes(tags, box=(), more=(), fields=()):
+    """Define a union of Structs with tags, and a record that holds one, as a deployment does."""
+    module = sys.modules[__name__]
+    for name, tag in tags.items():
+        setattr(module, name, msgspec.defstruct(name, [("n", int), *fields], tag=tag, module=__name__))
+    among = None
+    for name in tags:
+        among = getattr(module, name) if among is None else among | getattr(module, name)
+    module.Holder = msgspec.defstruct(
+        "Holder", [("of", among), ("all", list[among], []), *more], module=__name__, **dict(box)
+    )
+    return module
+
+
+TAGS = st.sampled_from(["a", "b", "c", 1, 2])
+
+
+def stored_under(tags):
+    module = shapes(tags)
+    return {
+        name: Evolving().encode(module.Holder(getattr(module, name)(1), [getattr(module, name)(2)])) for name in tags
+    }
+
+
+@given(st.lists(TAGS, min_size=2, max_size=3, unique=True), st.lists(TAGS, min_size=2, max_size=3, unique=True))
+def test_a_class_of_a_union_is_itself_or_an_error_whatever_the_tags_are_now(then, now):
+    if len({*map(type, then)}) > 1 or len({*map(type, now)}) > 1:
+        return  # which msgspec refuses
+    before, after = dict(zip("ABC", then, strict=False)), dict(zip("ABC", now, strict=False))
+    stored = stored_under(before)
+    module = shapes(after)
+    for name, data in stored.items():
+        if name not in after:
+            continue
+        try:
+            found = Evolving().decode(data)
+        except SerdeError:
+            assert any(after.get(one) != tag for one, tag in before.items())
+            continue
+        assert type(found.of).__name__ == type(found.all[0]).__name__ == name
+        assert type(found.of) is getattr(module, name) and (found.of.n, found.all[0].n) == (1, 2)
+
+
+def test_tags_that_were_exchanged_are_told():
+    stored = stored_under({"A": "a", "B": "b"})
+    shapes({"A": "b", "B": "a"})
+    for serde in (Evolving(), Declared(sys.modules[__name__].Holder)):
+        with pytest.raises(
+            SerdeError, match=r"a stored Holder may hold a A, whose tag was 'a' then and is 'b' now.*Give A the tag"
+        ):
+            serde.decode(stored["A"])
+
+
+@pytest.mark.parametrize(
+    "change", [{"more": [("seen", bool, False)]}, {"fields": [("seen", bool, False)]}, {"more": [("x", str, "")]}]
+)
+def test_a_union_whose_records_changed_otherwise_is_read_by_tags(change):
+    stored = stored_under({"A": "a", "B": "b"})
+    module = shapes({"A": "a", "B": "b", "C": "c"}, **change)
+    for name in "AB":
+        found = Evolving().decode(stored[name])
+        assert type(found.of) is getattr(module, name) and found.of.n == 1 and found.all[0].n == 2
+
+
+def test_what_a_former_version_stored_has_no_tags_in_its_head_and_is_read():
+    module = shapes({"A": "a", "B": "b"})
+    data = Evolving().encode(module.Holder(module.B(1)))
+    head, raw = msgspec.msgpack.decode(data[1:], type=tuple[str, msgspec.Raw])
+    former = data[:1] + msgspec.msgpack.encode((head.rpartition("#")[0], raw))
+    assert Evolving().decode(former) == Evolving().decode(data) == module.Holder(module.B(1))
+    assert Evolving().decode_all([former, data]) == [module.Holder(module.B(1))] * 2
+
+
+# Bounds that are newer than what is stored.
+
+
+def record_of(kind, hint, name="Bounded"):
+    if kind == "pydantic":
+        made = pydantic.create_model(name, n=(hint, ...), others=(list[hint], []), __module__=__name__)
+    elif kind == "field":
+        base, *said = (getattr(hint, "__metadata__", None) and (hint.__origin__, *hint.__metadata__)) or (hint,)
+        how = {
+            one: getattr(said[0], one)
+            for one in ("gt", "max_length", "pattern")
+            if said and getattr(said[0], one, None) is not None
+        }
+        made = pydantic.create_model(
+            name, n=(base, pydantic.Field(**how)), others=(list[base], []), __module__=__name__
+        )
+    elif kind == "struct":
+        made = msgspec.defstruct(name, [("n", hint), ("others", list[hint], [])], module=__name__)
+    else:
+        made = dataclasses.make_dataclass(
+            name, [("n", hint), ("others", list[hint], dataclasses.field(default_factory=list))]
+        )
+        made.__module__ = __name__
+    setattr(sys.modules[__name__], name, made)
+    return made
+
+
+BOUNDS = {
+    "gt": (int, annotated_types.Gt(0), msgspec.Meta(gt=0), 1, -1, "gt=0"),
+    "max_length": (str, annotated_types.MaxLen(2), msgspec.Meta(max_length=2), "ab", "abc", "max_length=2"),
+    "pattern": (str, None, msgspec.Meta(pattern="^a"), "ab", "b", "pattern='\\^a'"),
+}
+
+
+@pytest.mark.parametrize("kind", ["pydantic", "field", "struct", "dataclass"])
+@pytest.mark.parametrize("bound", BOUNDS)
+@pytest.mark.parametrize("in_list", [False, True])
+def test_a_value_that_breaks_a_new_bound_is_told(kind, bound, in_list):
+    base, about, meta, good, bad, says = BOUNDS[bound]
+    about = meta if about is None or kind in ("struct", "dataclass", "field") else about
+    if kind == "pydantic" and bound == "pattern":
+        about = pydantic.Field(pattern="^a")
+    before = record_of(kind, base)
+    fine = Evolving().encode(before(n=good))
+    broken = Evolving().encode(before(n=good, others=[bad]) if in_list else before(n=bad))
+    after = record_of(kind, Annotated[base, about])
+    assert Evolving().decode(fine) == after(n=good)
+    if in_list and kind == "field":
+        return  # of which nothing is said
+    with pytest.raises(
+        SerdeError,
+        match=rf"a stored Bounded is none of .*: Bounded.(n|others) was stored as .*, and its type says {says} now",
+    ):
+        Evolving().decode(broken)
+
+
+def test_a_value_that_a_new_validator_of_attrs_refuses_is_told():
+    def defined(**how):
+        made = attrs.make_class("Checked", {"n": attrs.field(type=int, **how)})
+        made.__module__ = __name__
+        sys.modules[__name__].Checked = made
+        return made
+
+    fine, broken = (Evolving().encode(defined()(n)) for n in (1, -1))
+    after = defined(validator=attrs.validators.gt(0))
+    assert Evolving().decode(fine) == after(1)
+    with pytest.raises(SerdeError, match=r"Checked.n was stored as -1, which its validator refuses now: ValueError"):
+        Evolving().decode(broken)
+
+
+@pytest.mark.parametrize("kind", ["pydantic", "field", "attrs"])
+def test_what_was_changed_in_place_beyond_bounds_comes_back_where_the_class_is_the_same(kind, monkeypatch):
+    if kind == "attrs":
+        checked = attrs.make_class("Bounded", {"n": attrs.field(type=int, validator=attrs.validators.gt(0))})
+        checked.__module__ = __name__
+        sys.modules[__name__].Bounded = checked
+    else:
+        checked = record_of(kind, Annotated[int, annotated_types.Gt(0)])
+    value = checked(n=1)
+    value.n = -1
+    assert Evolving().decode(Evolving().encode(value)).n == -1
+    with monkeypatch.context() as former:  # an earlier version described classes without their bounds
+        former.setattr(serdes, "description_of", lambda kind: record_types._described(kind, with_bounds=False))
+        stored = Evolving().encode(value)
+    assert Evolving().decode(stored).n == -1 and stored != Evolving().encode(value)
+
+
+def test_an_operator_whose_state_breaks_a_new_bound_says_so(tmp_path):
+    def keep(n, context):
+        context.state = context.state or sys.modules[__name__].Bounded(n=-n)
+        return [context.state.n]
+
+    for run in range(2):
+        record_of("pydantic", Annotated[int, annotated_types.Gt(0)] if run else int)
+        app, found = App("bounded"), []
+        app.input("in", value=int, key=lambda n: "k").process(keep, op_id="it").sink(found.append)
+        produce("in", [1], data=tmp_path)
+        if not run:
+            app.run(tmp_path, until_now=True)
+            continue
+        with pytest.raises(
+            SerdeError, match=r"process 'it' at .*test_changed_classes.py.*Bounded.n was stored as int \(-1\)"
+        ):
+            app.run(tmp_path, until_now=True)
+
+
+# Records that hold more than their fields.
+
+
+@dataclasses.dataclass
+class Mapped(dict):
+    x: int = 1
+
+
+@dataclasses.dataclass
+class Listed(list):
+    x: int = 1
+
+
+@attrs.define(slots=False)
+class Grouped(set):
+    x: int = 1
+
+
+@dataclasses.dataclass(eq=False)
+class Titled(str):
+    x: int = 1
+
+
+class Pair(collections.namedtuple("Pair", "a b")):
+    pass
+
+
+class Sorted(collections.defaultdict):
+    pass
+
+
+class Labelled(str):
+    __slots__ = ("label",)
+
+
+class Holding(msgspec.Struct):
+    of: Mapped
+
+
+class Point(NamedTuple):
+    x: int
+
+
+def with_items(value, add):
+    add(value)
+    return value
+
+
+def labelled():
+    value = Labelled("a")
+    value.label = "b"
+    return value
+
+
+def noted():
+    value = Pair(1, 2)
+    value.note = 3
+    return value
+
+
+MORE = {
+    "dict": lambda: with_items(Mapped(2), lambda value: value.update(a=1)),
+    "empty dict": lambda: Mapped(2),
+    "list": lambda: with_items(Listed(2), lambda value: value.append(1)),
+    "set": lambda: with_items(Grouped(2), lambda value: value.add(1)),
+    "text": lambda: Titled("2"),
+    "within a record": lambda: Holding(Mapped(2)),
+    "named tuple": noted,
+    "factory": lambda: Sorted(list, a=[1]),
+    "slot": labelled,
+}
+
+
+@pytest.mark.parametrize("name", MORE)
+@pytest.mark.parametrize("serde", SERDES, ids=["values", "keys"])
+def test_what_holds_more_than_comes_back_is_refused(name, serde):
+    for around in (lambda one: one, lambda one: [one, 1], lambda one: {"a": (one,)}):
+        with pytest.raises(
+            SerdeError,
+            match=r"besides its fields, and what it holds|is no field, so it does not come back|can't be carried",
+        ):
+            serde.encode(around(MORE[name]()))
+        with pytest.raises(SerdeError):
+            serde.encode_all([around(MORE[name]())] * 2)
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_it_is_refused_where_it_is_made(name):
+    app = App("more")
+    app.input("in", value=int).map(lambda n: MORE[name]()).partition_by(lambda one: "k", op_id="by").sink(
+        lambda one: None
+    )
+    with pytest.raises(OperatorFailure, match=r"partition_by 'by' at .*test_changed_classes.py"):
+        testing.run(app, {"in": [1]})
+
+
+@pytest.mark.parametrize("kind", [Mapped, Listed, Titled, Holding, list[Mapped], Mapped | None])
+def test_it_is_refused_where_it_is_declared(kind):
+    app = App("more")
+    with pytest.raises(PlanError, match=r"is a (dict|list|str) besides its fields"):
+        app.input("in", value=kind)
+    for serde in (Json, MessagePack):
+        with pytest.raises(SerdeError, match=r"besides its fields"):
+            serde(kind)
+
+
+@pytest.mark.parametrize("value", [Pair(1, 2), Point(1), Sorted(None, a=1), Labelled("a")], ids=repr)
+def test_what_holds_no_more_comes_back(value):
+    for serde in SERDES:
+        found: Any = serde.decode(serde.encode(value))
+        assert found == value and type(found) is type(value)
+
+
+T = TypeVar("T")
+
+
+class Crate(msgspec.Struct, Generic[T]):
+    of: T
+    all: list[T] = []
+
+
+@dataclasses.dataclass
+class Chest(Generic[T]):
+    of: T
+    all: list[T] = dataclasses.field(default_factory=list)
+
+
+@pytest.mark.parametrize("kind", [Crate, Chest])
+def test_the_parameter_of_a_generic_class_counts(kind):
+    def holder(hint):
+        made = msgspec.defstruct("Generous", [("of", hint)], module=__name__)
+        sys.modules[__name__].Generous = made
+        return made
+
+    stored = Evolving().encode(holder(kind[int])(kind(1, [2])))
+    found = Evolving().decode(stored)
+    assert found.of == kind(1, [2])
+    holder(kind[float])
+    found = Evolving().decode(stored)
+    assert [*map(repr, (found.of.of, *found.of.all))] == ["1.0", "2.0"]
+    holder(kind[str])
+    with pytest.raises(SerdeError, match=r"(Crate|Chest).of was stored as int \(1\) and is declared str now"):
+        Evolving().decode(stored)
