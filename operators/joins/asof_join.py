@@ -176,12 +176,10 @@ class AsofJoinOperator(WaitingJoin[Versions | NearRows]):
         """Returns the bytes of a right value that has no identity, such as an array."""
 
     def declare(self, left: Form | None, right: Form | None) -> None:
-        """Set the stored forms of the values of either side."""
         super().declare(left, right)
         self._form = right
 
     def process(self, batch: Batch) -> Batch | None:
-        """Keep each row; late ones are set aside in `late`."""
         if self._backward:
             # No left row that waits or is still to come lies before it, as none is before its stamp.
             self._floor = min(self.reached, self.waiting.due() - 1)

@@ -96,11 +96,6 @@ def open_application(
     """Own an application, plan it, and make what it writes to; raises `Owned`, PlanError and SamzaError."""
     graph = pipeline.graph
     generation = _owned(environment, graph.app, state)
-    # A crash may have left the state of an operator half dropped or half moved: nothing may be read before that is
-    # done.
-    finish(environment, graph.app)
-    if state != "reset":
-        check_between(environment, graph.app)
     bindings, to, target = Bindings(environment, graph, bind), None, None
     made = partial(make_plan, graph, wrapped=pipeline.wrapped, levers=levers)
     try:
@@ -151,20 +146,21 @@ def open_application(
 def _owned(environment: Environment, app: str, state: State) -> int:
     """Own an application and return its new generation; what is lost of it is dropped as far as it is to forget that.
 
-    Raises `Damaged` where more is lost than that.
+    What a crash has left half dropped or half moved is completed: nothing may be read before that. Raises `Damaged`
+    where more is lost than is to be forgotten.
     """
-    # A reset needs nothing of what is there, so it may be damaged.
-    if state == "reset":
-        return environment.own(app)
-    if not isinstance(state, Forget):
-        return own_whole(environment, app)
-    generation = environment.own(app)
+    # A reset needs nothing of what is there, so it may be damaged, as what is to be forgotten.
+    may_be_damaged = state == "reset" or isinstance(state, Forget)
+    generation = environment.own(app) if may_be_damaged else own_whole(environment, app)
     finish(environment, app)
-    if gone := [operator for operator in state.operators if operator in lost(environment, app)]:
-        forget(environment, app, gone)
-        _log.warning("drops the state of %s, which application %r said to forget: it is lost", ", ".join(gone), app)
-    if isinstance(environment, LiveEnvironment):
-        environment.check_kept(app)
+    if isinstance(state, Forget):
+        if gone := [operator for operator in state.operators if operator in lost(environment, app)]:
+            forget(environment, app, gone)
+            _log.warning("drops the state of %s, which application %r said to forget: it is lost", ", ".join(gone), app)
+        if isinstance(environment, LiveEnvironment):
+            environment.check_kept(app)
+    if state != "reset":
+        check_between(environment, app)
     return generation
 
 

@@ -24,7 +24,7 @@ from runtime.ports.membership import Membership
 from runtime.ports.sink import Limit
 from runtime.ports.state import StateReader, StateSnapshot, StateWrites
 from runtime.ports.streams import END, NO_SIZES, Append, Offsets, StreamConfig, absent_error, check_name
-from runtime.stores.held_snapshot import Entries, HeldSnapshot
+from runtime.stores.held_snapshot import HeldSnapshot
 from runtime.systems.host.locks import owner_lock
 from runtime.systems.kafka.client.clients import Producer, ended
 from runtime.systems.kafka.client.record_limits import SPARE, KafkaLimit, limits_of
@@ -60,9 +60,9 @@ from runtime.systems.kafka.state.changelog import (
     Changelog,
     ChangelogEnd,
     check_topics,
-    held_in,
     lost_of_stores,
     sizes_in,
+    snapshot_of,
 )
 from runtime.systems.kafka.state.ledger import (
     REACHED,
@@ -487,20 +487,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         return self._snapshot(app, "read_uncommitted")
 
     def _snapshot(self, app: str, isolation: Isolation) -> HeldSnapshot:
-        """Return the committed state up to where changelogs end now, which `isolation` tells."""
         ledger = self._known(app)
-
-        def read(store: str) -> Entries:
-            if store not in ledger.changelogs:
-                return {}
-            # Brokers are asked for a topic that is not there until time is up.
-            check_topics(self._streams, app, ledger.changelogs, [store])
-            found = self._call(app, held_in(self._streams.topic(ledger.changelogs[store].topic(app, store)), isolation))
-            # What a task has forgotten may lie in its changelog still.
-            keep = {task.base for task, stores in ledger.kept.items() if store in stores}
-            return {task: entries for task, entries in found.items() if task in keep}
-
-        return HeldSnapshot(read)
+        return snapshot_of(self._streams, app, ledger.changelogs, ledger.kept, isolation)
 
     def settled_checkpoints(self, app: str) -> dict[str, Checkpoint]:
         """Return the checkpoints of the ledger, once no transaction that was begun there is open."""

@@ -23,6 +23,7 @@ from runtime.model.restores import Came, bringing_back
 from runtime.ports.commits import Commit
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import StreamConfig
+from runtime.stores.held_snapshot import Entries, HeldSnapshot
 from runtime.systems.kafka.client.metadata import TopicMetadata
 from runtime.systems.kafka.client.topic import KafkaTopic
 from runtime.systems.kafka.client.topic_configs import DELETIONS_MS
@@ -330,15 +331,34 @@ def _first_positions(one: TaskState, committed: Committed, held: Mapping[str, Be
     return found
 
 
-async def held_in(topic: KafkaTopic, isolation: Isolation) -> dict[int, dict[bytes, bytes]]:
-    """Return the committed entries that a changelog has, by task and place; all are held.
+def snapshot_of(
+    streams: KafkaStreams,
+    app: str,
+    changelogs: Mapping[str, Changelog],
+    kept: Mapping[VirtualTask, Collection[str]],
+    isolation: Isolation,
+) -> HeldSnapshot:
+    """Return the committed state up to where changelogs end, which `isolation` tells; read when a store is asked for.
 
-    By its end with `read_uncommitted` transactions that are open there are waited for.
+    By their ends with `read_uncommitted` transactions that are open there are waited for.
     """
-    found: dict[int, dict[bytes, bytes]] = {}
-    for key, value in (await _newest_in(topic, bytes, isolation)).items():
-        found.setdefault(_TASK.unpack_from(key)[0], {})[key[_TASK.size :]] = value
-    return found
+
+    def read(store: str) -> Entries:
+        if store not in changelogs:
+            return {}
+        # Brokers are asked for a topic that is not there until time is up.
+        check_topics(streams, app, changelogs, [store])
+        topic = streams.topic(changelogs[store].topic(app, store))
+        newest = streams.call(topic.name, _newest_in(topic, bytes, isolation))
+        # What a task has forgotten may lie in its changelog still.
+        found: dict[int, dict[bytes, bytes]] = {task.base: {} for task, stores in kept.items() if store in stores}
+        for key, value in newest.items():
+            task = _TASK.unpack_from(key)[0]
+            if task in found:
+                found[task][key[_TASK.size :]] = value
+        return {task: entries for task, entries in found.items() if entries}
+
+    return HeldSnapshot(read)
 
 
 async def _newest_in(topic: KafkaTopic, told: Callable[[bytes], T], isolation: Isolation) -> dict[bytes, T]:
