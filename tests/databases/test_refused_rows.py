@@ -19,6 +19,7 @@ from runtime.ports.streams import Append, StreamConfig
 from runtime.run.run import run_blocking
 from runtime.run.settings import RunSettings
 from runtime.systems.connectors import outbox
+from runtime.systems.databases import table_sink
 from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, Options, SamzaError, connectors, dead_letter, fail, retry, skip
 from samza_dsl.connectors import IdempotentSink, PositionedSink, RowRefused
@@ -147,6 +148,29 @@ def test_rows_that_are_passed_over_are_counted(policy: Any, kind: str, tmp_path:
     assert sum(getattr(one, kind) for one in run.metrics().operators if one.operator == "send_to-table") == 6
 
 
+@pytest.mark.parametrize("key", ["", "id"])
+def test_rows_that_are_refused_together_are_noted_together(
+    database: Database, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, kept = database.table(), list[int]()
+    database.change(f"CREATE TABLE {table} (id BIGINT PRIMARY KEY, note TEXT CHECK (note <> 'bad'), other BIGINT)")
+    rows = [Row(n, "bad" if n % 5 in (0, 2, 3) else "good") for n in range(200)]
+    keep = Bindings._keep_letters
+
+    def counted(self: Bindings, generation: int, letters: list[Append]) -> None:
+        kept.append(len(letters))
+        keep(self, generation, letters)
+
+    monkeypatch.setattr(Bindings, "_keep_letters", counted)
+    environment = filled(rows)
+    run_over(environment, dead_letter("refused"), database.sink(table, *([key] if key else [])))
+    assert sum(kept) == 120 and len(kept) <= 3
+    assert [row for row, _ in letters_in(environment)] == [row for row in rows if row.note == "bad"]
+    assert [id for (id,) in database.rows(f"SELECT id FROM {table} ORDER BY id")] == [
+        row.id for row in rows if row.note == "good"
+    ]
+
+
 class Dying:
     """A sink and a keeper of letters that fail as often as they are told, before or behind what they do."""
 
@@ -174,6 +198,7 @@ def run_through(environment: MemoryEnvironment, policy: Any, sink: Any, deaths: 
     dying = Dying(deaths)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(outbox, "FEWEST", 2)
+        patched.setattr(table_sink, "MOST_REFUSED", 3)
         patched.setattr(Bindings, "_keep_letters", dying.over(Bindings._keep_letters))
         for _ in range(len(deaths) + 1):
             try:
