@@ -118,3 +118,14 @@ def test_a_model_of_pydantic_is_a_value_with_and_without_a_schema():
     with pytest.raises(SerdeError, match="greater than 0"):
         JsonSchema(Paid).decode(b'{"id": 1, "cents": 0}')
     assert JsonSchema(Model)._name == "Model"
+
+
+@pytest.mark.parametrize("schema", [True, {"$ref": "https://example.com/order.json"}])
+def test_a_schema_that_says_nothing_or_lies_elsewhere_is_told_when_it_is_planned(schema):
+    with pytest.raises(PlanError, match="says nothing of values|which nobody fetches"):
+        JsonSchema(schema=schema)
+
+
+def test_a_reference_to_nothing_is_told_with_the_value():
+    with pytest.raises(SerdeError, match="refers to what it has not"):
+        JsonSchema(schema={"$ref": "#/$defs/Order"}).encode({})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,6 +53,8 @@ class JsonSchema:
 
     def __post_init__(self) -> None:
         given = msgspec.json.decode(self.schema) if isinstance(self.schema, str) else self.schema
+        if given is not None and not isinstance(given, Mapping):
+            raise refuse(here(), f"JsonSchema(schema={given!r}) says nothing of values", 'schema={"type": "object", …}')
         if given is None and self.type is Any:
             raise refuse(here(), "JsonSchema() says neither a type nor a schema", "JsonSchema(Order), or schema=...")
         try:
@@ -141,15 +143,35 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _said(part: object, name: str) -> Iterator[str]:
+    """Yield the texts that a schema and what lies in it say under a name, as "$ref"."""
+    if isinstance(part, Mapping):
+        if isinstance(text := part.get(name), str):
+            yield text
+        part = [*part.values()]
+    if isinstance(part, list):
+        for one in part:
+            yield from _said(one, name)
+
+
 def _validation(what: str, schema: Mapping[str, Any]) -> Callable[[bytes], None]:
     """Return what raises SerdeError for JSON that does not fit a schema; raises PlanError for one that is none."""
     with needs_extra("JsonSchema(schema=...)", "jsonschema", "jsonschema"):
         import jsonschema
+        from referencing.exceptions import Unresolvable
     kind = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
     try:
         kind.check_schema(schema)
     except jsonschema.SchemaError as error:
         raise refuse(here(), f"JsonSchema({what}): the schema is none: {error.message}", "a JSON Schema") from None
+    elsewhere = sorted(ref for ref in _said(schema, "$ref") if not ref.startswith("#"))
+    # With names of its own a schema may refer to these.
+    if elsewhere and not [*_said(schema, "$id")]:
+        raise refuse(
+            here(),
+            f"JsonSchema({what}): the schema refers to {elsewhere[0]!r}, which nobody fetches",
+            'its text in "$defs"',
+        )
     validator = kind(schema)
 
     def check(data: bytes) -> None:
@@ -157,6 +179,8 @@ def _validation(what: str, schema: Mapping[str, Any]) -> Callable[[bytes], None]
             wrong = next(iter(validator.iter_errors(msgspec.json.decode(data))), None)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise SerdeError(f"bytes are no JSON: {error}") from error
+        except Unresolvable as error:
+            raise SerdeError(f"the schema of a {what} refers to what it has not: {error}") from error
         if wrong is not None:
             raise SerdeError(f"JSON does not fit its schema at {wrong.json_path}: {wrong.message}")
 

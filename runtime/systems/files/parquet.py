@@ -513,9 +513,28 @@ def json_values(batch: pa.RecordBatch) -> list[bytes]:
 
 
 def _spelled_rows(batch: pa.RecordBatch) -> list[dict[str, object]]:
-    """Return rows whose numbers that JSON has not are spelled out."""
+    """Return rows whose numbers that JSON has not are spelled out, and whose times that Python has not are text."""
+    if len({*batch.schema.names}) < len(batch.schema.names):
+        raise SamzaError(f"a file has two columns of one name, of {batch.schema.names}: rename one")
     columns = [_in_microseconds(column) for column in batch.columns]
-    rows = pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist(maps_as_pydicts="strict")
+    beyond = {
+        name: found for name, column in zip(batch.schema.names, columns, strict=True) if (found := _beyond(column))
+    }
+    if beyond:
+        columns = [
+            pc.if_else(_is_in_range(column), column, None) if name in beyond else column
+            for name, column in zip(batch.schema.names, columns, strict=True)
+        ]
+    try:
+        rows = pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist(maps_as_pydicts="strict")
+    except OverflowError as error:
+        told = ", ".join(one.name for one in batch.schema if pa.types.is_nested(one.type))
+        raise SamzaError(
+            f"one of the columns {told} holds a time that Python has not, before year 1 or after 9999"
+        ) from error
+    for name, texts in beyond.items():
+        for place, text in texts.items():
+            rows[place][name] = text
     for name, column in zip(batch.schema.names, columns, strict=True):
         if pa.types.is_floating(column.type) and pc.all(pc.is_finite(column)).as_py() is False:
             for row in rows:
@@ -544,6 +563,39 @@ def _in_microseconds(column: pa.Array) -> pa.Array:
     if pa.types.is_duration(kind) and kind.unit == "ns":
         return column.cast(pa.duration("us"), safe=False)
     return column.cast(pa.time64("us"), safe=False) if kind == pa.time64("ns") else column
+
+
+_DAYS, _SPAN_DAYS = (-719_161, 2_932_895), (-999_999_998, 999_999_998)
+"""The days since 1970 that Python's dates have in any time zone, and those that its lengths of time have."""
+_OF_A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
+
+
+def _is_in_range(column: pa.Array) -> pa.Array | None:
+    """Return which of a column's times Python has; None where these are no times, or it has all that there can be."""
+    kind = column.type
+    if pa.types.is_date(kind):
+        days, unit, width = _DAYS, 1 if pa.types.is_date32(kind) else 86_400_000, column.type.bit_width
+    elif pa.types.is_timestamp(kind):
+        days, unit, width = _DAYS, _OF_A_DAY[kind.unit], 64
+    elif pa.types.is_duration(kind) and kind.unit != "us":
+        days, unit, width = _SPAN_DAYS, _OF_A_DAY[kind.unit], 64
+    else:
+        return None
+    numbers = column.view(pa.int32() if width == 32 else pa.int64())
+    return pc.and_(pc.greater_equal(numbers, days[0] * unit), pc.less_equal(numbers, days[1] * unit))
+
+
+def _beyond(column: pa.Array) -> dict[int, str]:
+    """Return as text the times of a column that Python has not, by their places: no field of times reads these."""
+    inside = _is_in_range(column)
+    if inside is None or pc.all(inside).as_py() is not False:
+        return {}
+    places = pc.indices_nonzero(pc.invert(inside)).to_pylist()
+    try:
+        texts = column.take(pa.array(places)).cast(pa.string()).to_pylist()
+    except pa.ArrowException:  # of what is too far even for Arrow the number is left
+        texts = [f"{number} {column.type}" for number in column.take(pa.array(places)).view(pa.int64()).to_pylist()]
+    return dict(zip(places, texts, strict=True))
 
 
 def _batches(table: pa.Table, rows: int) -> list[pa.RecordBatch]:

@@ -67,18 +67,13 @@ class FrameSource(ReplaceableSource):
 
 def arrow_of(frame: Any, stream: str) -> pa.Table:
     """Return the columns of a frame; raises SamzaError for what it has and they would lose."""
-    package = type(frame).__module__.partition(".")[0]
-    if package == "polars" and hasattr(frame, "collect"):
-        frame = frame.collect()
-    if package == "pandas":
-        table = _of_pandas(frame, stream)
-    elif package == "polars":
-        table = _of_polars(frame, stream)
-    elif isinstance(frame, pa.Table):
-        table = frame
-    else:
-        # A batch; or what exports its columns to Arrow, as DuckDB's relations do.
-        table = pa.Table.from_batches([frame]) if isinstance(frame, pa.RecordBatch) else pa.table(frame)
+    try:
+        table = _columns_of(frame, stream)
+    except pa.ArrowException as error:
+        raise SamzaError(
+            f"the {type(frame).__name__} for {stream!r} is no table that Arrow has: {error}; make its columns of types "
+            "that it has, or bind a list of values"
+        ) from error
     if len(set(table.column_names)) < len(table.column_names):
         raise SamzaError(f"the frame for {stream!r} has two columns of one name, of {table.column_names}: rename one")
     for field in table.schema:
@@ -90,6 +85,20 @@ def arrow_of(frame: Any, stream: str) -> pa.Table:
                 f"frame.astype({{{field.name!r}: str}})"
             )
     return table
+
+
+def _columns_of(frame: Any, stream: str) -> pa.Table:
+    package = type(frame).__module__.partition(".")[0]
+    if package == "polars" and hasattr(frame, "collect"):
+        frame = frame.collect()
+    if package == "pandas":
+        return _of_pandas(frame, stream)
+    if package == "polars":
+        return _of_polars(frame, stream)
+    if isinstance(frame, pa.Table):
+        return frame
+    # A batch; or what exports its columns to Arrow, as DuckDB's relations do.
+    return pa.Table.from_batches([frame]) if isinstance(frame, pa.RecordBatch) else pa.table(frame)
 
 
 def _of_polars(frame: Any, stream: str) -> pa.Table:
