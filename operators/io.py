@@ -14,6 +14,8 @@ from operators.core.wording import shown
 
 IDLE_AFTER_MS = 30_000
 """The ms without a record after which a partition holds event time back no more."""
+UNJOINED = ("nobody joins this table", "stream.join(table, ...)")
+"""The mistake of a table that is not looked into, and what to write instead."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -105,7 +107,7 @@ class TableInput(Input):
     kind: ClassVar[str] = "table"
     stateful: ClassVar[bool] = True
     looked_into: ClassVar[bool] = True
-    unread: ClassVar[str] = "nobody joins this table"
+    unread: ClassVar[tuple[str, str]] = UNJOINED
     tombstones: ClassVar[bool] = True
     tells: ClassVar[tuple[str, ...]] = (*Input.tells, "value", "broadcast")
 
@@ -150,7 +152,7 @@ class VersionedTable(Input):
 
     kind: ClassVar[str] = "versioned_table"
     versioned: ClassVar[bool] = True
-    unread: ClassVar[str] = "nobody joins this table"
+    unread: ClassVar[tuple[str, str]] = UNJOINED
     tombstones: ClassVar[bool] = True
 
 

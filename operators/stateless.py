@@ -69,7 +69,7 @@ class Branch(Stateless):
 
     kind: ClassVar[str] = "branch"
     splits: ClassVar[bool] = True
-    unread: ClassVar[str] = "nobody reads any of its branches"
+    unread: ClassVar[tuple[str, str]] = ("nobody reads any of its branches", '.branch(...)["late"].send_to(...)')
     # The choice is made and checked once; the arms, which lie in the same function, only look at it.
     code: ClassVar[tuple[str, ...]] = (
         "choice_{id} = {branch}({value})",

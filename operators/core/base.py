@@ -480,7 +480,7 @@ class Spec:
     fans_out: ClassVar[bool] = False
     groups: ClassVar[str] = ""
     by_row: ClassVar[str] = "each message finds state by itself"
-    unread: ClassVar[str] = "its messages go nowhere"
+    unread: ClassVar[tuple[str, str]] = ("its messages go nowhere", ".send_to(app.output(...)), .sink(...)")
     declares: ClassVar[str] = ""
     keyed: ClassVar[bool] = False
     keyed_by_first: ClassVar[bool] = False

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from operators.core.base import Batch, Form, Keys, OperatorContext, Serde, Spec, Store
 from operators.core.entry_keys import OF_KEYS, EntryKinds
 from operators.core.untimed import Untimed
+from operators.io import UNJOINED
 from operators.joins.changes import Changes, columns_of
 from operators.joins.key_join import NO_KEY
 from operators.joins.keyed_join import KeyedJoin
@@ -25,6 +26,7 @@ class OwnTable(Spec):
 
     kind: ClassVar[str] = "own_table"
     declares: ClassVar[str] = "to_table(..., state=MySerde())"
+    unread: ClassVar[tuple[str, str]] = UNJOINED
     stateful: ClassVar[bool] = True
     keyed: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True

@@ -23,10 +23,9 @@ def _needs_terminal(spec: Spec, graph: Graph, options: Options) -> None:
         return
     children = graph.children(spec.op_id or "")
     # An arm that nobody reads drops its messages, which is fine as long as another one is read.
-    if spec.splits and not any(map(graph.children, children)):
-        raise refuse(spec, spec.unread, '.branch(...)["late"].send_to(...), or leave it out')
-    if not children:
-        raise refuse(spec, spec.unread, ".send_to(app.output(...)), .sink(...), or leave it out")
+    if not (any(map(graph.children, children)) if spec.splits else children):
+        wrong, instead = spec.unread
+        raise refuse(spec, wrong, f"{instead}, or leave it out")
 
 
 def _needs_key(spec: Spec, graph: Graph, options: Options) -> None:

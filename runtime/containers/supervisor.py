@@ -137,7 +137,7 @@ class Containers:
         self._final: RunMetrics | None = None
         self.start_up_ms = 0.0
         """The time until all containers had loaded the application and could begin."""
-        self._begun = self._ending = self._is_watched = self.stopping = self.failed = False
+        self._begun = self._ending = self._is_watched = self.stopping = self.failed = self.begins_anew = False
         self._cluster = cluster = cluster_of(settings.environment)
         bound, here = shared_out(graph, settings.bind or {})
         self._shared = as_given(cluster, f"environment={cluster!r}") if cluster is not None else None
@@ -323,8 +323,8 @@ class Containers:
             await asyncio.to_thread(self._deliver_now, whole=True)
             if not self.stopping:
                 await asyncio.to_thread(self._leadership.tell_end)
-        except BaseException:
-            self.failed = True
+        except BaseException as error:
+            self.failed, self.begins_anew = True, isinstance(error, Grown)
             raise
         finally:
             with suppress(SamzaError):

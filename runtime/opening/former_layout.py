@@ -18,7 +18,7 @@ from runtime.stores.registry import store_kind
 ANOTHER = "a .partition_by(..., partitions=...) before it in a new application"
 OF_BROKERS = Unsplit(
     "writers of a topic learn of its partitions one after the other, and one may go on to write a key where it lay",
-    ANOTHER,
+    "a .partition_by(KEY, key_type=...) before it, by the same key, with the key type of the input: state moves along",
 )
 """Why state stays that lies by the partitions of a topic: it may be too early to move it, and nobody can tell."""
 

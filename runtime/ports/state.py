@@ -58,6 +58,9 @@ class SnapshotPort(Protocol):
     def snapshot(self, app: str) -> StateSnapshot:
         """Return the state of an application as it is committed now; whoever asks closes it."""
 
+    def settled_snapshot(self, app: str) -> StateSnapshot:
+        """Return the state of an application, with what is being committed just now; whoever asks closes it."""
+
     def settled_checkpoints(self, app: str) -> Mapping[str, Checkpoint]:
         """Return the newest checkpoints of an application, with those that are being committed just now.
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from operators.core.base import MAX_TIMESTAMP, Batch
 from planner.model.graph import intermediate
-from planner.model.virtual_tasks import VirtualTask, is_task
+from planner.model.virtual_tasks import is_task
 from runtime.assembly.history import HISTORY
 from runtime.commit.commit import DELETED, STATE
 from runtime.job.job_model import JOB, StageOfJob
@@ -25,7 +25,7 @@ from runtime.opening.stored_state import CHANGING, operator_of, pieces, streams_
 from runtime.ports.commits import Commit
 from runtime.ports.environment import LiveEnvironment, SnapshotEnvironment
 from runtime.ports.state import StateSnapshot, StateWrites
-from runtime.ports.streams import Append, Read
+from runtime.ports.streams import Append, Offsets, Read
 
 FORK = "fork"
 """The checkpoint of a fork, by which it is whole: where its own results begin in the outputs of the application."""
@@ -132,13 +132,9 @@ def _cut(environment: SnapshotEnvironment, app: str, outputs: Collection[str]) -
         before = environment.checkpoints(app)
         if not any(map(is_task, before)):
             raise SamzaError(f"the app {app!r} has committed nothing in {environment} that could be forked")
-        if isinstance(environment, LiveEnvironment) and any(
-            VirtualTask.of(one).factor > 1 for one in filter(is_task, before)
-        ):
-            raise SamzaError(f"the tasks of {app!r} are split, and on {environment} such an application is not forked")
         if before.get(CHANGING, Checkpoint(0)).meanings or UNFINISHED in before.get(STATE, Checkpoint(0)).meanings:
             raise SamzaError(f"a change of the state of {app!r} is not at its end: its next run completes it")
-        snapshot = environment.snapshot(app)
+        snapshot = environment.settled_snapshot(app)
         try:
             # A snapshot may read a store only when that is asked for.
             for store in environment.stores(app):
@@ -159,10 +155,10 @@ def _cut(environment: SnapshotEnvironment, app: str, outputs: Collection[str]) -
 def _ends(environment: SnapshotEnvironment, outputs: Collection[str]) -> dict[str, int]:
     existing = environment.streams()
     return {
-        f"{stream}:{partition}": environment.offsets(stream, partition).end
+        f"{stream}:{partition}": offsets.end
         for stream in outputs
         if stream in existing
-        for partition in range(existing[stream].partitions)
+        for partition, offsets in enumerate(_settled(environment, stream, existing[stream].partitions))
     }
 
 
@@ -177,9 +173,9 @@ def _between(
     found: dict[str, list[_Unread]] = {}
     for stream in streams_between(environment, app):
         found[stream] = []
-        for partition in range(existing[stream].partitions):
+        for partition, offsets in enumerate(_settled(environment, stream, existing[stream].partitions)):
             offset = min(reached[stream, partition], default=0)
-            for read in _reads(environment, stream, partition, offset):
+            for read in _reads(environment, stream, partition, offset, offsets):
                 found[stream] += _parted(stream, partition, read, reached[stream, partition])
     return found
 
@@ -301,9 +297,19 @@ def _behind_as_many(environment: SnapshotEnvironment, stream: str, other: str, p
     return environment.offsets(stream, partition).end
 
 
-def _reads(environment: SnapshotEnvironment, stream: str, partition: int, offset: int) -> Iterator[Read]:
-    """Yield what a partition holds now, from an offset on."""
-    start, end, _ = environment.offsets(stream, partition)
+def _settled(environment: SnapshotEnvironment, stream: str, partitions: int) -> Sequence[Offsets]:
+    """Return the ranges of a stream's partitions, with what is being committed just now."""
+    # Brokers mark a commit in one partition after the other, and in the ledger at any time.
+    if isinstance(environment, LiveEnvironment):
+        return environment.settled(stream)
+    return [environment.offsets(stream, partition) for partition in range(partitions)]
+
+
+def _reads(
+    environment: SnapshotEnvironment, stream: str, partition: int, offset: int, offsets: Offsets | None = None
+) -> Iterator[Read]:
+    """Yield what a partition holds, up to the end of `offsets`, or as it holds now, from an offset on."""
+    start, end, _ = offsets or environment.offsets(stream, partition)
     offset = max(offset, start)
     while offset < end and (read := environment.read(stream, partition, offset, ROWS_AT_ONCE)) is not None:
         yield read

@@ -28,6 +28,10 @@ class Watched(Protocol):
         """Whether the run has ended before its time."""
 
     @property
+    def begins_anew(self) -> bool:
+        """Whether it ended because streams have other partitions: the next run goes on with these."""
+
+    @property
     def stopping(self) -> bool:
         """Whether a stop was asked for."""
 

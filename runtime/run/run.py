@@ -38,7 +38,7 @@ from runtime.job.pipeline import Pipeline
 from runtime.loop.loop import HEARING_POLL_MS, LoopMode
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import Clock, SystemClock, sleep_ms
-from runtime.model.errors import Damaged, EnvironmentFault, Fenced, Repartitioned, SamzaError
+from runtime.model.errors import Damaged, EnvironmentFault, Fenced, Grown, Repartitioned, SamzaError
 from runtime.model.garbage import collector_patient
 from runtime.model.history import HistorySpan
 from runtime.model.metrics import ContainerMetrics, HistogramMetrics, JobMetrics, RunMetrics
@@ -221,6 +221,11 @@ class Run:
     def failed(self) -> bool:
         """Whether the run has ended before its time."""
         return self._error is not None
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether it ended because streams have other partitions: the next run goes on with these."""
+        return isinstance(self._error, Grown)
 
     @property
     def over(self) -> bool:

@@ -28,7 +28,7 @@ class Running:
     The driver's thread runs it; another one, that of a watcher, may ask for its numbers at any time.
     """
 
-    failed = stopping = False
+    failed = begins_anew = stopping = False
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

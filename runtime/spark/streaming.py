@@ -78,7 +78,7 @@ class MicroBatchRun:
     One thread runs it; others, and signal handlers, may ask for its numbers or a stop.
     """
 
-    failed = False
+    failed = begins_anew = False
 
     def __init__(self, session: SparkSession, streamed: Streamed) -> None:
         self.plan = streamed.plan

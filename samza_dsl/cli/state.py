@@ -672,7 +672,9 @@ def _looked_at(target: str, place: Environment) -> Iterator[_Look]:
 def print_entries(rows: Iterable[Row]) -> None:
     """Print entries of state, each kind of part of their places in a column of its own."""
     found = [*rows]
-    beside = [name for name in dict.fromkeys(name for row in found for name in row) if name not in (OPERATOR, VALUE)]
+    # Who asks for one operator knows it.
+    left_out = (VALUE,) if len({row[OPERATOR] for row in found}) > 1 else (OPERATOR, VALUE)
+    beside = [name for name in dict.fromkeys(name for row in found for name in row) if name not in left_out]
     columns = [Column(name, right=name == TASK) for name in beside]
     cells = [[*(_text(row[name]) if name in row else "" for name in beside), _text(row[VALUE])] for row in found]
     print_rows([*columns, Column(VALUE)], cells)

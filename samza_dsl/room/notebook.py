@@ -105,7 +105,10 @@ def _picture(run: Run, looks: deque[RunMetrics]) -> RunPicture:
     looks.append(metrics)
     while len(looks) > 2 and looks[1].elapsed_ms <= metrics.elapsed_ms - OVER_MS:
         looks.popleft()
-    state = "has failed" if run.failed else "has ended" if run.over else "is stopping" if run.stopping else "runs"
+    if run.failed:
+        state = "begins anew" if run.begins_anew else "has failed"
+    else:
+        state = "has ended" if run.over else "is stopping" if run.stopping else "runs"
     # Of one that is over the rates are those of all of it.
     span = Interval(RunMetrics() if run.over else looks[0], metrics)
     return RunPicture(run, span, look(run.plan, span, state, metrics.stores, wall_clock_ms()))

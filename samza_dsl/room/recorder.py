@@ -75,7 +75,10 @@ class Recorder:
                 await asyncio.to_thread(self._write, run.plan, found, rest_ms)
                 await sleep_ms(rest_ms)
         finally:
-            state = "has failed" if run.failed else "was stopped" if run.stopping else "has ended"
+            if run.failed:
+                state = "begins anew" if run.begins_anew else "has failed"
+            else:
+                state = "was stopped" if run.stopping else "has ended"
             try:
                 found = self._take(run, state)
             except Exception:

@@ -113,7 +113,8 @@ def row_at(environment: Environment, stream: str, partition: int, offset: int) -
     found = environment.streams().get(stream)
     if found is None or partition >= found.partitions:
         raise NoOrigins(
-            f"{environment} has no {stream}/{partition}: an output that is bound to a file or a database lies there"
+            f"{environment} has no {stream}/{partition}: nothing was written there yet, or what the run was bound to, "
+            "as a file or a database, has it"
         )
     start, end, _ = environment.offsets(stream, partition)
     row = next(records_from(environment, stream, partition, offset), None) if start <= offset < end else None

@@ -23,7 +23,7 @@ from samza_dsl.view.progress import TROUBLES, Passed, Progress, ReadProgress, to
 from samza_dsl.view.readable import duration_of, rate_of, watermark_of
 
 _log = logging.getLogger("samza_dsl")
-State = Literal["running", "stopping", "stopped", "done", "failed"]
+State = Literal["running", "stopping", "stopped", "done", "begins anew", "failed"]
 
 LINE_EVERY_MS = 3_000
 PICTURE_EVERY_MS = 250
@@ -49,6 +49,7 @@ LOOKS: dict[State, tuple[str, str]] = {
     "stopping": ("●", "yellow"),
     "stopped": ("■", "yellow"),
     "done": ("✔", "green"),
+    "begins anew": ("↻", "yellow"),
     "failed": ("✘", "red"),
 }
 
@@ -175,7 +176,7 @@ def finish(progress: Progress, run: Watched) -> State:
     with suppress(Exception):
         progress.take(run.metrics(), ended=True)
     if run.failed:
-        return "failed"
+        return "begins anew" if run.begins_anew else "failed"
     return "stopped" if run.stopping else "done"
 
 
@@ -204,7 +205,7 @@ def summary_of(progress: Progress, state: State) -> str:
         counted(metrics.commits, "commit"),
         *_troubles(progress),
     ]
-    word = "failed after" if state == "failed" else f"{state} in"
+    word = f"{state} after" if state in ("failed", "begins anew") else f"{state} in"
     return f"{progress.plan.app}: {word} {duration_of(metrics.elapsed_ms)}: {', '.join(parts)}"
 
 

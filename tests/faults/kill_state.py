@@ -15,9 +15,10 @@ from operators.core.base import Batch
 from operators.core.entry_keys import StateEntry
 from runtime.model.checkpoint import Checkpoint
 from runtime.opening.stored_state import CHANGING, finish, forget, move
+from runtime.ports.environment import SnapshotEnvironment
 from runtime.ports.streams import Append, StreamConfig
 from runtime.reprocessing.ahead import Ahead
-from runtime.reprocessing.backfill import backfill_of, drop_backfill, over_history, run_backfill
+from runtime.reprocessing.backfill import Runs, backfill_of, drop_backfill, over_history, run_backfill
 from runtime.reprocessing.fork import fork_now, is_forked
 from runtime.stored_state.entries import StoredEntries, entries_of
 from runtime.stored_state.replacement import converted, imported
@@ -115,7 +116,7 @@ def _change(data: Path, change: str, without: str | None, at: int | None) -> int
                 written += 1
 
         log._database.writing = writing  # type: ignore[method-assign]
-        _CHANGES[change](log)
+        MAKES[change](log)
         return written
 
 
@@ -137,51 +138,56 @@ def _state(log: LogEnvironment) -> State:
     return mine | {f"{FORKED} {store}": [*log.state_range(FORKED, store, 0)] for store in log.stores(FORKED)}
 
 
-def _forget(log: LogEnvironment) -> None:
-    forget(log, APP, ["counts", "last"])
+def _forget(environment: SnapshotEnvironment) -> None:
+    forget(environment, APP, ["counts", "last"])
 
 
-def _move(log: LogEnvironment) -> None:
-    move(log, APP, "counts", "numbers-counted")
+def _move(environment: SnapshotEnvironment) -> None:
+    move(environment, APP, "counts", "numbers-counted")
 
 
-def _evolve(log: LogEnvironment) -> None:
+def _evolve(environment: SnapshotEnvironment) -> None:
+    evolve(environment, partial(over_history, environment))
+
+
+def evolve(environment: SnapshotEnvironment, run: Runs) -> None:
+    """Compute an operator anew by `run`."""
     pipeline = app(step=2).pipeline()
-    run_backfill(log, pipeline, backfill_of(log, pipeline, ["counts"]), partial(over_history, log))
+    run_backfill(environment, pipeline, backfill_of(environment, pipeline, ["counts"]), run)
 
 
-def _ahead(log: LogEnvironment) -> None:
+def _ahead(environment: SnapshotEnvironment) -> None:
     pipeline = app(step=2).pipeline()
-    ahead = Ahead(log, pipeline, partial(over_history, log))
-    ahead.compute(backfill_of(log, pipeline, ["counts"], is_ahead=True))
-    ahead.join(backfill_of(log, pipeline, ["counts"]))
+    ahead = Ahead(environment, pipeline, partial(over_history, environment))
+    ahead.compute(backfill_of(environment, pipeline, ["counts"], is_ahead=True))
+    ahead.join(backfill_of(environment, pipeline, ["counts"]))
 
 
-def _fork(log: LogEnvironment) -> None:
-    fork_now(log, APP, FORKED, ["counts", "last"])
+def _fork(environment: SnapshotEnvironment) -> None:
+    fork_now(environment, APP, FORKED, ["counts", "last"])
 
 
-def _convert(log: LogEnvironment) -> None:
-    with closing(log.snapshot(APP)) as snapshot:
-        converted(log, app().plan(), app().graph(), "counts", entries_of(snapshot, "counts"), _changed)
+def _convert(environment: SnapshotEnvironment) -> None:
+    with closing(environment.snapshot(APP)) as snapshot:
+        converted(environment, app().plan(), app().graph(), "counts", entries_of(snapshot, "counts"), _changed)
 
 
 def _changed(entry: StateEntry) -> StateEntry | None:
     return None if entry.key % 3 == 0 else entry.of(entry.value + 1)
 
 
-def _import(log: LogEnvironment) -> None:
+def _import(environment: SnapshotEnvironment) -> None:
     forms = {operator: StoredEntries(app().plan(), app().graph(), operator) for operator in ("counts", "last")}
     rows: list[tuple[str, dict[str, Any]]] = []
-    with closing(log.snapshot(APP)) as snapshot:
+    with closing(environment.snapshot(APP)) as snapshot:
         for operator, form in forms.items():
             for one in entries_of(snapshot, operator):
                 row = form.row(one)
                 rows.append(("a row", {**row, "key": row["key"] + 1_000_000}))
-    imported(log, app().plan(), app().graph(), rows)
+    imported(environment, app().plan(), app().graph(), rows)
 
 
-_CHANGES: dict[str, Callable[[LogEnvironment], None]] = {
+MAKES: dict[str, Callable[[SnapshotEnvironment], None]] = {
     "forget": _forget,
     "move": _move,
     "convert": _convert,

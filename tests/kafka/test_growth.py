@@ -13,7 +13,7 @@ from tests.faults.processes import wait_until
 from tests.kafka.topics import consume, create, grow, names, produce
 
 PROGRAM = """
-from samza_dsl import App, Json, Options, String
+from samza_dsl import App, Json, Options, String, count, after_count, tumbling
 
 app = App("{name}", Options(commit_interval_ms=100))
 words = app.input("words", value=String(), key=str)
@@ -106,6 +106,38 @@ def test_a_run_whose_state_lies_by_a_topics_keys_stops_and_says_why(where, run, 
     last = run(COUNTING, where, "--until-now")
     said, _ = last.communicate(timeout=600)
     assert (last.returncode, written(broker, topics)) == (0, [b"1", b"1"]), said
+
+
+KEPT = {
+    "scan": 'words{by}.scan(lambda n, word: (n or 0) + 1, emit=lambda word, n: f"{{word}} {{n}}", op_id="kept")',
+    "window": (
+        "words{by}.window(tumbling(days=20_000), count(), early=after_count(1), op_id='kept')"
+        '.map(lambda pane: f"{{pane.key}} {{pane.value}}")'
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("where", "kept", "how"),
+    [("cluster", "window", ()), ("cluster", "scan", ("--containers", "2")), ("log", "scan", ())],
+    ids=["alone", "containers", "bound"],
+)
+def test_state_by_a_topics_keys_moves_behind_the_repartitioning_that_the_error_names(
+    where, kept, how, run, broker, topics
+):
+    letters = [letter.encode() for letter in "abcdefgh"]
+    for turn, partitions in enumerate((2, 5), start=1):
+        grow(broker, f"{topics}-words", partitions)
+        produce(broker, f"{topics}-words", *((None, letter, letter) for letter in letters))
+        if turn == 2:
+            process = run(KEPT[kept].format(by=""), where, "--until-now", *how)
+            said, _ = process.communicate(timeout=600)
+            assert (process.returncode, ".partition_by(KEY, key_type=...)" in said) == (2, True), said
+        by = "" if turn == 1 else ".partition_by(lambda word: word, key_type=str)"
+        process = run(KEPT[kept].format(by=by), where, "--until-now", *how)
+        said, _ = process.communicate(timeout=600)
+        assert (process.returncode, "failed" in said, "Traceback" in said) == (0, False, False), said
+    assert written(broker, topics) == sorted(b'"%s %d"' % (letter, n) for letter in letters for n in (1, 2))
 
 
 def test_state_behind_a_repartitioning_does_not_mind(broker, topics, tmp_path):

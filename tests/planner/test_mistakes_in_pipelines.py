@@ -45,9 +45,15 @@ def test_an_operator_whose_messages_go_nowhere(app, numbers):
 
 
 def test_a_table_that_nobody_joins(app, numbers):
-    with refused("nobody joins this table", "leave it out", app):
+    with refused("nobody joins this table", "stream.join(table, ...), or leave it out", app):
         numbers.sink(print)
         app.table("rows", key=int)  # here
+
+
+def test_a_table_of_its_own_that_nobody_joins(app, numbers):
+    with refused("nobody joins this table", "stream.join(table, ...), or leave it out", app):
+        numbers.sink(print)
+        numbers.partition_by(abs).to_table("newest")  # here
 
 
 def test_a_branch_that_nobody_reads_is_dropped(app, numbers):

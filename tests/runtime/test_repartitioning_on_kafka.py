@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from operators.core.base import Batch
+from operators.partition_by import murmur2
 from runtime.model.errors import SamzaError
 from runtime.ports.streams import Append, StreamConfig
 from samza_dsl import App, Json, Options, String
@@ -19,7 +20,7 @@ from tests.runtime.test_repartitioning import KINDS, TURNS, can_be_moved, resize
 from tests.scale import examples, scale
 from tests.simulation.crash import rows_of, run_once
 from tests.simulation.kafka import die, opened, simulated
-from tests.simulation.kafka_brokers import PROCESS, TROUBLES, Cluster, Died, Trouble
+from tests.simulation.kafka_brokers import PROCESS, TROUBLES, Cluster, Died, Partition, Trouble
 
 
 def run_through_sizes(world, folder, turns, troubles, crashes):
@@ -56,18 +57,21 @@ LAST_CHANGE = 110
 """The number of changes on the brokers in a life that moves state, and more."""
 
 
-def counting(partitions: int) -> App:
+def counting(partitions: int | None) -> App:
+    """Return an application that counts words, by who writes them where no partitions are said."""
     app = App("counting", Options(commit_interval_ms=5))
-    words = app.input("words", value=String())
-    counts = words.partition_by(lambda word: word, partitions=partitions, op_id="by-word").scan(
-        lambda total, word: (total or 0) + 1, emit=lambda word, total: [word, total], op_id="count"
-    )
+    words = app.input("words", value=String(), key=str)
+    if partitions is not None:
+        words = words.partition_by(lambda word: word, partitions=partitions, key_type=str, op_id="by-word")
+    counts = words.scan(lambda total, word: (total or 0) + 1, emit=lambda word, total: [word, total], op_id="count")
     counts.send_to(app.output("counts", value=Json(list)))
     return app
 
 
 def write(environment, words):
-    environment.append([Append("words", number, Batch(words[number::2])) for number in range(2)])
+    partitions = environment.streams()["words"].partitions
+    rows = [[word for word in words if murmur2(word) % partitions == number] for number in range(partitions)]
+    environment.append([Append("words", number, Batch(mine, keys=mine)) for number, mine in enumerate(rows)])
 
 
 def counted(environment) -> list[bytes]:
@@ -79,7 +83,7 @@ def expected(words) -> list[bytes]:
     return sorted(b'["%s",%d]' % (word, n) for word, total in totals.items() for n in range(1, total + 1))
 
 
-def lives_through(cluster, directory, partitions) -> bool:
+def lives_through(cluster, directory, partitions: int | None) -> bool:
     """Whether a process has counted all words that there are with so many partitions."""
     environment = None
     try:
@@ -94,27 +98,41 @@ def lives_through(cluster, directory, partitions) -> bool:
     return True
 
 
-@pytest.mark.parametrize("sizes", [(4, 2), (2, 3)], ids=str)
-def test_wherever_it_is_struck_a_move_is_completed(sizes, tmp_path):
-    before, now = sizes
+def strike(folder, before: int | None, now: int, grown: int, last: int) -> None:
+    """Check that a move is completed wherever it is struck: to other partitions, behind a topic that gets so many."""
     struck = 0
     for at in range(1, LAST_CHANGE, scale(26, 7, 1)):
         what = TROUBLES[at % len(TROUBLES)]
-        cluster, folder = Cluster(at), tmp_path / str(at)
+        cluster, here = Cluster(at), folder / str(at) / "here"
         with simulated(cluster):
-            environment = opened(folder / "filling")
+            environment = opened(folder / str(at) / "filling")
             environment.create_stream("words", StreamConfig(partitions=2))
             write(environment, WORDS)
-            assert lives_through(cluster, folder / "here", before)
+            assert lives_through(cluster, here, before)
+            partitions = cluster.topics["words"].partitions
+            partitions += [Partition() for _ in range(grown - len(partitions))]
+            environment.close()
+            environment = opened(folder / str(at) / "filling-anew")
             write(environment, WORDS)
             cluster.changes, cluster.troubles = 0, [Trouble(at, what)]
-            is_through = lives_through(cluster, folder / "here", now)
+            is_through = lives_through(cluster, here, now)
             struck += not cluster.troubles
             cluster.troubles = []
             # On another machine, which has what changelogs say; and back where the former state lies.
-            assert is_through or lives_through(cluster, folder / "there", now)
+            assert is_through or lives_through(cluster, folder / str(at) / "there", now)
             write(environment, WORDS)
-            assert lives_through(cluster, folder / "here", before)
+            assert lives_through(cluster, here, last)
             assert counted(environment) == expected(WORDS * 3)
             environment.close()
     assert struck, "there was something to strike"
+
+
+@pytest.mark.parametrize("sizes", [(4, 2), (2, 3)], ids=str)
+def test_wherever_it_is_struck_a_move_is_completed(sizes, tmp_path):
+    before, now = sizes
+    strike(tmp_path, before, now, grown=2, last=before)
+
+
+@pytest.mark.parametrize("grown", [2, 5])
+def test_wherever_it_is_struck_state_by_a_topics_keys_moves_behind_a_repartitioning(grown, tmp_path):
+    strike(tmp_path, None, 3, grown, last=3)

@@ -75,7 +75,7 @@ from runtime.systems.kafka.state.ledger import (
 )
 from runtime.systems.kafka.state.standby import Standby
 from runtime.systems.kafka.state.task_state import KafkaState, PartsReader, parted
-from runtime.systems.kafka.streams.compacted_topic import KafkaTable
+from runtime.systems.kafka.streams.compacted_topic import Isolation, KafkaTable
 from runtime.systems.kafka.streams.streams import KafkaReading, KafkaStreams
 from runtime.systems.log.environment import LogEnvironment
 
@@ -472,12 +472,20 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
 
     def snapshot(self, app: str) -> HeldSnapshot:
         """Return the state that changelogs hold now, read when a store is asked for: each task as of its own commit."""
+        return self._snapshot(app, "read_committed")
+
+    def settled_snapshot(self, app: str) -> HeldSnapshot:
+        """Return the same when no transaction that has begun there is open; a store is waited for when it is read."""
+        return self._snapshot(app, "read_uncommitted")
+
+    def _snapshot(self, app: str, isolation: Isolation) -> HeldSnapshot:
+        """Return the committed state up to where changelogs end now, which `isolation` tells."""
         ledger = self._known(app)
 
         def read(store: str) -> Entries:
             if store not in ledger.changelogs:
                 return {}
-            found = self._call(app, held_in(self._streams.topic(ledger.changelogs[store].topic(app, store))))
+            found = self._call(app, held_in(self._streams.topic(ledger.changelogs[store].topic(app, store)), isolation))
             # What a task has forgotten may lie in its changelog still.
             keep = {task.base for task, stores in ledger.kept.items() if store in stores}
             return {task: entries for task, entries in found.items() if task in keep}

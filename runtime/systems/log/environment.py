@@ -354,6 +354,9 @@ class LogEnvironment(
         self._check_open()
         return LogSnapshot(self._database, app, self._committed_store_id)
 
+    def settled_snapshot(self, app: str) -> LogSnapshot:
+        return self.snapshot(app)
+
     def settled_checkpoints(self, app: str) -> dict[str, Checkpoint]:
         return self.checkpoints(app)
 

@@ -321,6 +321,9 @@ class MemoryEnvironment(SnapshotEnvironment, GrowingEnvironment):
                 held[store][task] = dict(entries.values)
         return HeldSnapshot(lambda store: held.get(store, {}))
 
+    def settled_snapshot(self, app: str) -> HeldSnapshot:
+        return self.snapshot(app)
+
     def settled_checkpoints(self, app: str) -> dict[str, Checkpoint]:
         return self.checkpoints(app)
 

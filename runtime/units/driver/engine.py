@@ -63,7 +63,7 @@ class Runnable(Protocol):
 class BatchRun:
     """A bounded run that is over: its plan, its numbers, and what it has written."""
 
-    failed = stopping = False
+    failed = begins_anew = stopping = False
 
     def __init__(self, application: Runnable, metrics: RunMetrics) -> None:
         self.plan = application.plan

@@ -67,7 +67,7 @@ const percent = share => `${Math.round(share * 100)} %`;
 const clock = ms => new Date(ms).toISOString().slice(0, 19).replace("T", " ");
 const counted = (number, word) => `${whole(number)} ${word}${number === 1 ? "" : "s"}`;
 
-const MOODS = { runs: "good", "is stopping": "warn", "is silent": "bad", "was killed": "bad", "has failed": "bad" };
+const MOODS = { runs: "good", "is stopping": "warn", "begins anew": "warn", "is silent": "bad", "was killed": "bad", "has failed": "bad" };
 const mood = state => MOODS[state] || "";
 const lives = state => ["runs", "is stopping", "is silent"].includes(state);
 

@@ -25,7 +25,7 @@ from runtime.ports.streams import StreamConfig
 from runtime.systems.kafka.client.metadata import TopicMetadata
 from runtime.systems.kafka.client.topic import KafkaTopic
 from runtime.systems.kafka.client.topic_configs import DELETIONS_MS
-from runtime.systems.kafka.streams.compacted_topic import Begun, range_of, scan
+from runtime.systems.kafka.streams.compacted_topic import Begun, Isolation, range_of, scan
 from runtime.systems.kafka.streams.streams import KafkaStreams
 from runtime.systems.log.environment import LogEnvironment
 
@@ -307,17 +307,20 @@ def _first_positions(one: TaskState, committed: Committed, held: Mapping[str, Be
     return found
 
 
-async def held_in(topic: KafkaTopic) -> dict[int, dict[bytes, bytes]]:
-    """Return the committed entries that a changelog has, by task and place; all are held."""
+async def held_in(topic: KafkaTopic, isolation: Isolation) -> dict[int, dict[bytes, bytes]]:
+    """Return the committed entries that a changelog has, by task and place; all are held.
+
+    By its end with `read_uncommitted` transactions that are open there are waited for.
+    """
     found: dict[int, dict[bytes, bytes]] = {}
-    for key, value in (await _newest_in(topic, bytes)).items():
+    for key, value in (await _newest_in(topic, bytes, isolation)).items():
         found.setdefault(_TASK.unpack_from(key)[0], {})[key[_TASK.size :]] = value
     return found
 
 
-async def _newest_in(topic: KafkaTopic, told: Callable[[bytes], T]) -> dict[bytes, T]:
-    """Return what is told of the newest committed value under each key of a changelog."""
-    held, found = await range_of(topic, PARTITIONS), dict[bytes, T]()
+async def _newest_in(topic: KafkaTopic, told: Callable[[bytes], T], isolation: Isolation) -> dict[bytes, T]:
+    """Return what is told of the newest committed value under each key of a changelog, up to its end."""
+    held, found = await range_of(topic, PARTITIONS, isolation), dict[bytes, T]()
     async for scanned in scan(topic, held.starts, held.ends):
         for key, value in zip(scanned.rows.keys or (), scanned.rows.values, strict=True):
             if value is None:
@@ -329,7 +332,7 @@ async def _newest_in(topic: KafkaTopic, told: Callable[[bytes], T]) -> dict[byte
 
 async def sizes_in(topic: KafkaTopic) -> dict[int, tuple[int, int]]:
     """Return of each task how many entries a changelog has of it and their bytes; the keys are held meanwhile."""
-    lengths = await _newest_in(topic, len)
+    lengths = await _newest_in(topic, len, "read_committed")
     found = {key: len(key) - _TASK.size + length for key, length in lengths.items()}
     sizes: dict[int, tuple[int, int]] = {}
     for key, size_bytes in found.items():

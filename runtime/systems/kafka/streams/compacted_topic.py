@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -16,6 +16,7 @@ from runtime.systems.kafka.client.thread import KafkaThread
 from runtime.systems.kafka.client.topic import KafkaTopic
 from runtime.systems.kafka.streams.record_batches import by_batches, rows_of
 
+Isolation = Literal["read_committed", "read_uncommitted"]
 WAIT_MS = 200
 FETCH_WAIT_MS = 10
 """The ms that the broker holds back the answer that there is nothing new, and with it whatever else is asked."""
@@ -40,13 +41,13 @@ class Begun(NamedTuple):
     ends: dict[int, int]
 
 
-async def range_of(topic: KafkaTopic, partitions: int, isolation: str = "read_committed") -> Begun:
+async def range_of(topic: KafkaTopic, partitions: int, isolation: Isolation = "read_committed") -> Begun:
     """Return what the partitions of a topic hold now: what is committed, or with `read_uncommitted` all."""
     return (await ranges_of(topic, {topic.name: partitions}, isolation))[topic.name]
 
 
 async def ranges_of(
-    any_topic: KafkaTopic, partitions: Mapping[str, int], isolation: str = "read_committed"
+    any_topic: KafkaTopic, partitions: Mapping[str, int], isolation: Isolation = "read_committed"
 ) -> dict[str, Begun]:
     """Return what topics of so many partitions, all of one cluster, hold now."""
     places = [TopicPartition(name, number) for name, count in partitions.items() for number in range(count)]
