@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -154,24 +155,38 @@ def _said(part: object, name: str) -> Iterator[str]:
             yield from _said(one, name)
 
 
+def _is_within(schema: object, ref: str) -> bool:
+    """Whether a schema has what one of its parts refers to."""
+    at = schema
+    start, _, path = ref.partition("#")
+    if start or (path and not path.startswith("/")):
+        return False
+    for step in unquote(path).split("/")[1:]:
+        step = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(at, Mapping) and step in at:
+            at = at[step]
+        elif isinstance(at, list) and step.isdecimal() and int(step) < len(at):
+            at = at[int(step)]
+        else:
+            return False
+    return True
+
+
 def _validation(what: str, schema: Mapping[str, Any]) -> Callable[[bytes], None]:
     """Return what raises SerdeError for JSON that does not fit a schema; raises PlanError for one that is none."""
     with needs_extra("JsonSchema(schema=...)", "jsonschema", "jsonschema"):
         import jsonschema
-        from referencing.exceptions import Unresolvable
     kind = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
     try:
         kind.check_schema(schema)
     except jsonschema.SchemaError as error:
         raise refuse(here(), f"JsonSchema({what}): the schema is none: {error.message}", "a JSON Schema") from None
-    elsewhere = sorted(ref for ref in _said(schema, "$ref") if not ref.startswith("#"))
-    # With names of its own a schema may refer to these.
-    if elsewhere and not [*_said(schema, "$id")]:
-        raise refuse(
-            here(),
-            f"JsonSchema({what}): the schema refers to {elsewhere[0]!r}, which nobody fetches",
-            'its text in "$defs"',
-        )
+    # With names of its own, of the whole or of parts, a schema may refer to these.
+    if not any([*_said(schema, name)] for name in ("$id", "$anchor", "$dynamicAnchor")):
+        for ref in _said(schema, "$ref"):
+            if not _is_within(schema, ref):
+                told = f"JsonSchema({what}): the schema refers to {ref!r}, which it has not, and nobody fetches"
+                raise refuse(here(), told, 'what is referred to in "$defs"')
     validator = kind(schema)
 
     def check(data: bytes) -> None:
@@ -179,8 +194,6 @@ def _validation(what: str, schema: Mapping[str, Any]) -> Callable[[bytes], None]
             wrong = next(iter(validator.iter_errors(msgspec.json.decode(data))), None)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise SerdeError(f"bytes are no JSON: {error}") from error
-        except Unresolvable as error:
-            raise SerdeError(f"the schema of a {what} refers to what it has not: {error}") from error
         if wrong is not None:
             raise SerdeError(f"JSON does not fit its schema at {wrong.json_path}: {wrong.message}")
 
