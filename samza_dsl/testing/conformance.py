@@ -358,7 +358,7 @@ class _SinkTrial:
                     owner = owner._replace(generation=owner.generation + 1)
                     found = self._lines.call(sink.claim, owner)
                     assert found == following, (
-                        f"claim() returned {found} behind a write of no rows up to {following}: it leads on as well, as "
+                        f"claim() returned {found} behind a write of no rows up to {following}: it leads on, too, as "
                         "where all rows were refused"
                     )
             if end != "dies at a line":

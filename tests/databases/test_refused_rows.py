@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from operators.core.base import Batch
 from runtime.assembly.bindings import Bindings
 from runtime.job.pipeline import Pipeline
+from runtime.model.errors import SerdeError
 from runtime.ports.streams import Append, StreamConfig
 from runtime.run.run import run_blocking
 from runtime.run.settings import RunSettings
@@ -260,6 +261,26 @@ def test_a_sink_that_has_no_positions_refuses_a_row_once_as_well(deaths: list[in
     run_through(environment, dead_letter("refused"), sink, deaths)
     assert sorted(kept) == [1, 2, 4, 5, 7]
     assert [row.id for row, _ in letters_in(environment) if row] == [0, 3, 6]
+
+
+@given(
+    bad=st.sets(st.integers(0, 19)),
+    deaths=st.lists(st.integers(1, 30), max_size=3),
+    batch_rows=st.sampled_from([1, 3, 100]),
+)
+def test_a_row_that_a_sink_can_not_put_is_found_among_others(bad: set[int], deaths: list[int], batch_rows: int) -> None:
+    """The sink only says that there is one."""
+    kept: dict[int, str] = {}
+
+    def write(rows: Any) -> None:
+        if any(row.value.id in bad for row in rows):
+            raise SerdeError("that has no place here")
+        kept.update({row.value.id: row.value.note for row in rows})
+
+    environment = filled([Row(n, "good") for n in range(20)])
+    run_through(environment, dead_letter("refused"), IdempotentSink("kept", write, batch_rows=batch_rows), deaths)
+    assert sorted(kept) == [n for n in range(20) if n not in bad]
+    assert [row.id for row, _ in letters_in(environment) if row] == sorted(bad)
 
 
 @pytest.mark.parametrize("policy", [fail, retry(2)])

@@ -15,7 +15,7 @@ from operators.core.policies import DeadLetterPolicy, Fail, Skip
 from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.serdes import decoded, encode_all
 from runtime.model.clock import monotonic_ms
-from runtime.model.errors import EnvironmentFault, RowRefused, SamzaError
+from runtime.model.errors import EnvironmentFault, RowRefused, SamzaError, SerdeError
 from runtime.model.metrics import OperatorMetrics
 from runtime.ports.connectors import Batching, DeliveredSink, PositionedSink, SinkOwner, SinkRow, TransactionalSink
 from runtime.ports.environment import Environment, LiveEnvironment
@@ -174,12 +174,19 @@ class Outbox:
                 self._give(partition, part, offsets[start + len(part)])
             except EnvironmentFault:
                 raise
-            except RowRefused as refused:
+            except (RowRefused, SerdeError) as error:
+                if self._refusals is None or isinstance(self._refusals.policy, Fail):
+                    raise self._held_up(error) from error
+                if not isinstance(error, RowRefused) and len(part) > 1:
+                    # One of them can't be put as the sink has rows, of which nothing was taken: fewer show which.
+                    most = then = len(part) // 2
+                    continue
+                refused = error if isinstance(error, RowRefused) else RowRefused(str(error))
                 found = [refused, *(refused.also or ())]
                 places = [one.row for one in found]
                 assert places == sorted({*places}), "a sink names each row that it refuses once, in order"
-                if self._refusals is None or isinstance(self._refusals.policy, Fail) or places[-1] >= len(part):
-                    raise self._held_up(refused) from refused
+                if places[-1] >= len(part):
+                    raise self._held_up(error) from error
                 self._pass_over(
                     self._refusals, partition, [(part[one.row], offsets[start + one.row], one) for one in found]
                 )
@@ -208,7 +215,7 @@ class Outbox:
     def _held_up(self, error: SamzaError) -> SamzaError:
         # A row that was committed is not left out: whoever reads the place counts on its order.
         pass_it = ""
-        if isinstance(error, RowRefused) and self._refusals is not None:
+        if isinstance(error, RowRefused | SerdeError) and self._refusals is not None:
             pass_it = ", or let such rows pass (on_error=dead_letter('name') or skip, where the output is written)"
         return SamzaError(
             f"{error}. Rows of the output {self.name!r} at {self._output.site} wait for it in the stream "

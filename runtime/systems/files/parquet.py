@@ -362,10 +362,11 @@ def parted(table: pa.Table, by: Sequence[str]) -> Iterator[tuple[str, pa.Table]]
     rows: dict[tuple[object, ...], list[int]] = {}
     for row, found in enumerate(zip(*(table.column(name).to_pylist() for name in by), strict=True)):
         rows.setdefault(found, []).append(row)
+    # All names first: one that is none is told before any file is written.
+    folders = ["".join(f"{folder_name(*one)}/" for one in zip(by, found, strict=True)) for found in rows]
     rest = table.drop_columns([*by])
-    for found, places in rows.items():
-        names = (folder_name(name, value) for name, value in zip(by, found, strict=True))
-        yield "".join(f"{name}/" for name in names), rest.take(places)
+    for folder, places in zip(folders, rows.values(), strict=True):
+        yield folder, rest.take(places)
 
 
 def bytes_of(table: pa.Table) -> bytes:
