@@ -166,6 +166,10 @@ def test_columns_are_read_where_they_lie_without_a_copy() -> None:
         assert column.buffers()[1].address == start and column.offset == offset and len(column) == ROWS_AT_ONCE
 
 
+class Noted(msgspec.Struct):
+    note: str
+
+
 class Timed(msgspec.Struct):
     n: int
     at: dt.datetime | None
@@ -205,3 +209,16 @@ def test_a_file_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table([[1], [2]], names=["n", "n"]), tmp_path / "rows.parquet")
     with pytest.raises(SamzaError, match="two columns of one name"):
         copying(dict[str, int]).run(MemoryEnvironment(), bind={"trips": tmp_path / "rows.parquet"})
+
+
+@pytest.mark.parametrize("declared", [dict[str, str], dict[str, str | None], Noted])
+def test_a_column_of_bytes_is_no_text(declared: Any, tmp_path: Path) -> None:
+    """It was read as base64."""
+    pq.write_table(pa.table({"note": [b"ab"]}), tmp_path / "notes.parquet")
+    app = App("noted")
+    app.input("rows", value=declared).send_to(app.output("out", value=declared))
+    for bound in (pa.table({"note": [b"ab"]}), tmp_path / "notes.parquet"):
+        with pytest.raises(SamzaError, match="the column 'note' holds bytes"):
+            app.run(MemoryEnvironment(), bind={"rows": bound})
+    raw = copying(dict[str, bytes]).run(MemoryEnvironment(), bind={"trips": pa.table({"note": [b"ab"]})})
+    assert [row["note"] for row in raw.output("copies").to_arrow().to_pylist()] == [b"ab"]

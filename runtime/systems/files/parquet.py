@@ -129,6 +129,7 @@ class ParquetSource(ReplaceableSource):
         if not len(table):
             check_not_beyond(offset, self._files[partition].count(), self._files[partition].path)
             return None
+        check_text(table.schema, self._kind)
         end = offset + len(table)
         values = cast("list[object]", Columns(table, offset, partial(self._rows, partition)))
         return Read(Batch(values, offsets=range(offset, end)), None, end)
@@ -382,6 +383,18 @@ def _make(folder: Path) -> None:
         _make(folder.absolute().parent)
         folder.mkdir()
         make_durable(folder.absolute().parent)
+
+
+def check_text(schema: pa.Schema, kind: object) -> None:
+    """Raise SamzaError where a field of text is to have a column of bytes, which would be read as base64."""
+    held = [one.name for one in schema if pa.types.is_binary(one.type) or pa.types.is_large_binary(one.type)]
+    for name, info in column_types(kind, held).items() if held else ():
+        kinds = {type(one) for one in alternatives(info)}
+        if inspect.StrType in kinds and not kinds - {inspect.StrType, inspect.NoneType}:
+            raise SamzaError(
+                f"the column {name!r} holds bytes, and the field of that name is text: declare it as bytes, and decode "
+                "these, or write the column as text"
+            )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from runtime.encoding.formats.rows import type_of_rows
 from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.source import ReplaceableSource
 from runtime.ports.streams import Offsets, Read
-from runtime.systems.files.parquet import ROWS_AT_ONCE, LaxJson, json_rows
+from runtime.systems.files.parquet import ROWS_AT_ONCE, LaxJson, check_text, json_rows
 
 
 class FrameSource(ReplaceableSource):
@@ -32,6 +32,8 @@ class FrameSource(ReplaceableSource):
     def serde(self, declared: Serde) -> Serde:
         """Return lax JSON of the declared type; String, Bytes or one of the user's reads the JSON itself."""
         kind = type_of_rows(declared)
+        if kind is not None:
+            check_text(self._table.schema, kind)
         return declared if kind is None else LaxJson(kind)
 
     def offsets(self, partition: int) -> Offsets:
