@@ -52,10 +52,12 @@ from runtime.systems.files.plain_columns import (
     UnlikeDeclared,
     batches_of,
     fields_in,
+    in_microseconds,
     row_columns,
+    times_beyond,
+    times_within,
     values_in,
 )
-from runtime.systems.files.record_files import check_not_beyond
 from runtime.systems.host.durable import make_durable
 
 if TYPE_CHECKING:
@@ -530,13 +532,13 @@ def _spelled_rows(batch: pa.RecordBatch) -> list[dict[str, object]]:
     """Return rows whose numbers that JSON has not are spelled out, and whose times that Python has not are text."""
     if len({*batch.schema.names}) < len(batch.schema.names):
         raise SamzaError(f"a file has two columns of one name, of {batch.schema.names}: rename one")
-    columns = [_in_microseconds(column) for column in batch.columns]
+    columns = [in_microseconds(column) for column in batch.columns]
     beyond = {
-        name: found for name, column in zip(batch.schema.names, columns, strict=True) if (found := _beyond(column))
+        name: found for name, column in zip(batch.schema.names, columns, strict=True) if (found := times_beyond(column))
     }
     if beyond:
         columns = [
-            pc.if_else(_is_in_range(column), column, None) if name in beyond else column
+            pc.if_else(times_within(column), column, None) if name in beyond else column
             for name, column in zip(batch.schema.names, columns, strict=True)
         ]
     try:
@@ -567,49 +569,6 @@ def _spelled(value: object) -> object:
     if isinstance(value, dict):
         return {name: _spelled(one) for name, one in value.items()}
     return _MARKED[str(value)] if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _in_microseconds(column: pa.Array) -> pa.Array:
-    """Python's dates and times end at microseconds; pyarrow makes finer ones pandas objects."""
-    kind = column.type
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        return column.cast(pa.timestamp("us", kind.tz), safe=False)
-    if pa.types.is_duration(kind) and kind.unit == "ns":
-        return column.cast(pa.duration("us"), safe=False)
-    return column.cast(pa.time64("us"), safe=False) if kind == pa.time64("ns") else column
-
-
-_DAYS, _SPAN_DAYS = (-719_161, 2_932_895), (-999_999_998, 999_999_998)
-"""The days since 1970 that Python's dates have in any time zone, and those that its lengths of time have."""
-_OF_A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
-
-
-def _is_in_range(column: pa.Array) -> pa.Array | None:
-    """Return which of a column's times Python has; None where these are no times, or it has all that there can be."""
-    kind = column.type
-    if pa.types.is_date(kind):
-        days, unit, width = _DAYS, 1 if pa.types.is_date32(kind) else 86_400_000, column.type.bit_width
-    elif pa.types.is_timestamp(kind):
-        days, unit, width = _DAYS, _OF_A_DAY[kind.unit], 64
-    elif pa.types.is_duration(kind) and kind.unit != "us":
-        days, unit, width = _SPAN_DAYS, _OF_A_DAY[kind.unit], 64
-    else:
-        return None
-    numbers = column.view(pa.int32() if width == 32 else pa.int64())
-    return pc.and_(pc.greater_equal(numbers, days[0] * unit), pc.less_equal(numbers, days[1] * unit))
-
-
-def _beyond(column: pa.Array) -> dict[int, str]:
-    """Return as text the times of a column that Python has not, by their places: no field of times reads these."""
-    inside = _is_in_range(column)
-    if inside is None or pc.all(inside).as_py() is not False:
-        return {}
-    places = pc.indices_nonzero(pc.invert(inside)).to_pylist()
-    try:
-        texts = column.take(pa.array(places)).cast(pa.string()).to_pylist()
-    except pa.ArrowException:  # of what is too far even for Arrow the number is left
-        texts = [f"{number} {column.type}" for number in column.take(pa.array(places)).view(pa.int64()).to_pylist()]
-    return dict(zip(places, texts, strict=True))
 
 
 def _batches(table: pa.Table, rows: int) -> list[pa.RecordBatch]:
