@@ -290,6 +290,9 @@ class Keys(Protocol):
     def decode(self, key: Key | None, /) -> Any:
         """Return the key as the user knows it."""
 
+    def kind_of(self, key: Key, /) -> str:
+        """Return the type of a key, and of its parts; nothing where its bytes are another serde's."""
+
     def in_order(self, keys: Iterable[Key], /) -> list[Key]:
         """Return keys in the order of their bytes."""
 
@@ -428,7 +431,8 @@ class Spec:
     `by_order` says what; what `keeps_order` emits as messages come, and what `restores_order` by event time,
     whatever the order in which they come. What reads `event_time` has records stamped where they enter. `late` is
     where what is late there goes. What heeds the `wall_clock` and keeps state is `Clocked`. What fires only
-    `waits_ms` after its time has event time below it stay behind by as much. What `fires_late` has panes of what is
+    `waits_ms` after its time has event time below it stay behind by as much. What comes up to `forgives_ms` late still
+    counts. What `fires_late` has panes of what is
     late, when event time is beyond where it was as that came. What `ignores_values` looks at keys and times alone.
     What `holds` most of what it has written needs no cache of it, and what `holds_plain` none of values that nobody
     can change in place.
@@ -498,6 +502,7 @@ class Spec:
     needs_id: ClassVar[bool] = False
     event_time: ClassVar[bool] = False
     waits_ms: ClassVar[int] = 0
+    forgives_ms: ClassVar[int] = 0
     fires_late: ClassVar[bool] = False
     ignores_values: ClassVar[bool] = False
     holds: ClassVar[bool] = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 from operators.aggregations.identity import identity
 from operators.core.base import (
@@ -23,16 +23,12 @@ from operators.core.entry_keys import EntryKind, EntryKinds, Number, Rest
 from operators.core.policies import DeadLetterPolicy
 from operators.joins.interval_join import LEAST_WIDTH_MS, NO_KEY
 from operators.joins.keyed_join import KeyedJoin
-from operators.joins.match_counts import Meetings
 from operators.joins.row_versions import WIDTH_MS, Versions
-from operators.joins.waiting_rows import WaitingRows
-from operators.state.keyed_state import DECLARED_SIDES, dumped, typed_sides
-from operators.state.time_buckets import Held, OverRows, Row, RowsByTime
+from operators.joins.waiting_rows import MISSING, WaitingJoin, WaitingRows
+from operators.state.keyed_state import DECLARED_SIDES, dumped
+from operators.state.time_buckets import Row, RowsByTime
 
 Direction = Literal["backward", "forward", "nearest"]
-LEFT, RIGHT = 0, 1
-MISSING = object()
-"""Stands for the value of a right row where there is none; None may be the value of one."""
 
 ENTRIES: EntryKinds = {
     b"l": EntryKind("waiting", Number("bucket"), Rest()),
@@ -95,50 +91,6 @@ class AsofJoin(KeyedJoin):
         return operator
 
 
-class Candidates(Held, Protocol):
-    """The right rows that may still be met, by key and time, one for each time."""
-
-    def declare(self, form: Form | None) -> None:
-        """Set the stored form of values."""
-
-    def changing_at(self, key: Key, at: int) -> list[Row]:
-        """Return the rows of a key that lie by a time, in the order of their times, for the caller to change."""
-
-    def met_by(self, key: Key, at: int) -> object:
-        """Return the value of the right row that a left one at a time meets; MISSING where there is none."""
-
-    def drop_past(self, horizon: int, most: int | None = None) -> int:
-        """Drop what only left rows that are due before a watermark may meet, at most so many entries; return how many.
-
-        Without `most` it may return fewer than there were.
-        """
-
-    def next_past(self) -> int:
-        """Return the watermark at which something can be dropped, or NEVER."""
-
-    def load(self) -> None:
-        """Drop all that is held, and look up what the store has."""
-
-
-class LastRows(Versions):
-    """The right rows of a backward join without a bound: of those below the watermark the last of each key stays."""
-
-    def __init__(self, store: Store, keys: Keys) -> None:
-        super().__init__(store, keys, retention_ms=0, tombstones=False)
-
-    def met_by(self, key: Key, at: int) -> object:
-        """Return the value of the last row up to a time."""
-        return self.as_of(key, at, MISSING)
-
-    def drop_past(self, horizon: int, most: int | None = None) -> int:
-        """Fold the buckets that end by a watermark."""
-        return self.fold(horizon, horizon, most)
-
-    def next_past(self) -> int:
-        """Return the watermark at which the first bucket is folded."""
-        return self.due()
-
-
 class NearRows:
     """The right rows of a join with a tolerance, in buckets that are dropped when nothing can meet them any more."""
 
@@ -195,13 +147,10 @@ class NearRows:
         return 0 if most is None or left is None else most - left
 
 
-class AsofJoinOperator(OverRows):
-    """One task's share of a join: the left rows that wait, and the right ones that these and later ones may meet.
+class AsofJoinOperator(WaitingJoin[Versions | NearRows]):
+    """One task's share of a join: the left rows that wait, and the right ones that these and later ones may meet."""
 
-    Results leave in the order of their times.
-    """
-
-    calls = ("join",)
+    no_key = NO_KEY
 
     def __init__(
         self,
@@ -211,114 +160,45 @@ class AsofJoinOperator(OverRows):
         keys: Keys,
         most_held: int = MOST_HELD,
     ) -> None:
-        self.join = join
-        super().__init__(store, keys, most_held)
-        self.meetings = Meetings(0, keys.decode)
-        self._left = spec.how == "left"
-        self._backward = spec.direction == "backward"
         before, after = spec.reach
-        width = max(after, WIDTH_MS)
-        self._waiting = WaitingRows(store, keys, b"l", width, after)
-        self._rights: Candidates
-        self._rights = LastRows(store, keys) if spec.tolerance_ms is None else NearRows(store, keys, (before, after))
-        self.held = (self._waiting, self._rights)
-        self._forms: tuple[Form | None, Form | None] | None = None
+        rights: Versions | NearRows
+        if spec.tolerance_ms is None:
+            # Of those below the watermark the last of each key stays.
+            rights = Versions(store, keys, retention_ms=0, tombstones=False)
+        else:
+            rights = NearRows(store, keys, (before, after))
+        waiting = WaitingRows(store, keys, b"l", max(after, WIDTH_MS), after)
+        super().__init__(join, waiting, rights, store, keys, most_held, is_left=spec.how == "left")
+        self._backward = spec.direction == "backward"
+        self._floor = MIN_TIMESTAMP
         self._form: Form | None = None
         self.encode: Callable[[object], bytes] = identity
         """Returns the bytes of a right value that has no identity, such as an array."""
-        self._reached = MIN_TIMESTAMP
 
     def declare(self, left: Form | None, right: Form | None) -> None:
         """Set the stored forms of the values of either side."""
-        self._waiting.declare(left)
-        self._rights.declare(right)
+        super().declare(left, right)
         self._form = right
-        self._forms = None if left is right is None else (left, right)
 
     def process(self, batch: Batch) -> Batch | None:
         """Keep each row; late ones are set aside in `late`."""
-        assert batch.timestamps is not None and batch.stamps is not None
-        late = []
-        # No left row that waits or is still to come lies before it, as none is before its stamp.
-        floor = min(self._reached, self._waiting.due() - 1) if self._backward else MIN_TIMESTAMP
-        values = batch.values if self._forms is None else typed_sides(self._forms, batch.values)
-        columns = zip(batch.keys or [None] * len(batch), values, batch.timestamps, batch.stamps, strict=True)
-        for place, (key, (side, value), at, stamp) in enumerate(columns):
-            if key is None:
-                raise ValueError(NO_KEY)
-            if at < stamp:
-                late.append(place)
-            elif side == RIGHT:
-                self._keep(self._rights.changing_at(key, at), (at, stamp, value, False), floor)
-            else:
-                self._waiting.add(key, at, stamp, value)
-        self.meetings.note(batch, 0, 0)
-        self.late = batch.take(late) if late else None
-        if self.late is not None:
-            self.late.values = [value for _, value in self.late.values]
-        self.relieve()
-        return None
+        if self._backward:
+            # No left row that waits or is still to come lies before it, as none is before its stamp.
+            self._floor = min(self.reached, self.waiting.due() - 1)
+        return super().process(batch)
 
-    def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
-        """Join the left rows that are due, in the order of their times, and drop right ones that nothing can meet."""
-        self._reached = max(self._reached, watermark)
-        out = Batch([], keys=[], timestamps=[], stamps=[])
-        assert out.keys is not None and out.timestamps is not None and out.stamps is not None
-        assert most is None or most > 0, "a firing is of at least one row"
-        waiting, rights = self._waiting, self._rights
-        done = joined = missed = 0
-        past = rights.next_past()
-        for due, key, (at, stamp, value, _) in waiting.each(self._reached):
-            if due > past:
-                # Only what none of the rows that are due from now on may meet: so no look-up passes many buckets.
-                done += rights.drop_past(due - 1)
-                past = rights.next_past()
-            met = rights.met_by(key, at)
-            done += 1
-            joined += 1
-            missed += met is MISSING
-            if met is not MISSING or self._left:
-                out.values.append(self.join(value, None if met is MISSING else met))
-                out.keys.append(key)
-                out.timestamps.append(at)
-                out.stamps.append(stamp)
-            if most is not None and done >= most:
-                break
-        self.meetings.count(joined - missed, missed)
-        if waiting.due() > self._reached:
-            left = waiting.drop_past(self._reached, None if most is None else max(most - done, 0))
-            if left != 0:
-                rights.drop_past(self._reached, left)
-        return out if out.values else None
-
-    def drop_due(self) -> Batch:
-        """Remove the first left row that is due, and return its value."""
-        return self._waiting.drop_due(self._reached)
-
-    def next_due(self) -> int:
-        """Return the watermark at which the next left row is due, or rows are past."""
-        return min(self._waiting.next_past(), self._rights.next_past())
-
-    def lowest_stamp(self) -> int:
-        """Return the smallest stamp of a left row that waits."""
-        return self._waiting.lowest_stamp()
-
-    def forget(self) -> None:
-        """Drop all that is held, and look up what the store has."""
-        self._waiting.load()
-        self._rights.load()
-
-    def _keep(self, rows: list[Row], row: Row, floor: int) -> None:
+    def keep(self, key: Key, at: int, stamp: int, value: object) -> None:
         """Put a right row among those of its key, in the place of one of its time, where it counts before that."""
-        place = bisect_left(rows, (row[0],)) if rows and rows[-1][0] >= row[0] else len(rows)
-        if place < len(rows) and rows[place][0] == row[0]:
+        rows, row = self.rights.changing_at(key, at), (at, stamp, value, False)
+        place = bisect_left(rows, (at,)) if rows and rows[-1][0] >= at else len(rows)
+        if place < len(rows) and rows[place][0] == at:
             if self._rank(row) > self._rank(rows[place]):
                 rows[place] = row
             return
         rows.insert(place, row)
         # Backward, the last up to the floor hides all before it: however long the tolerance, few rows of a key stay.
-        if len(rows) > 1 and rows[1][0] <= floor:
-            del rows[: bisect_left(rows, (floor + 1,)) - 1]
+        if len(rows) > 1 and rows[1][0] <= self._floor:
+            del rows[: bisect_left(rows, (self._floor + 1,)) - 1]
 
     def _rank(self, row: Row) -> tuple[int, bytes]:
         value = dumped(self._form, row[2])

@@ -103,7 +103,7 @@ class ForeignKeyJoinOperator(Untimed):
         self._rows = KeptRows(store)
         self.keys = keys
         self._foreign = foreign
-        self.meetings = Meetings(0, foreign.decode)
+        self.meetings = Meetings(0, foreign.kind_of, notes_batches=False)
         """The meetings of rows that name another, and of those that are named, with the keys that they are named by."""
         self._left = spec.how == "left"
         self._is_joined = spec.is_joined
@@ -138,16 +138,17 @@ class ForeignKeyJoinOperator(Untimed):
             self.store.put(_naming(named) + encoded, True)
         self._rows.keep(LEFT, OWN + encoded, now)
         if named is not None:
-            self.meetings.count(others[1] is not None, others[1] is None)
+            self.meetings.note(LEFT, [named])
+            self.meetings.count(others[1] is not None, others[1] is None, [named] if others[1] is not None else ())
         found.add(key, old, new, now, others[1])
 
     def _change_other(self, name: bytes, now: Row, found: Changes) -> None:
         before = self._rows.get(RIGHT, OTHER + name)
         self._rows.keep(RIGHT, OTHER + name, now)
         place = _naming(name)
-        self.meetings.keys[1] = name
+        self.meetings.note(RIGHT, [name])
         naming = [encoded[len(place) :] for encoded, _ in self.store.range(place, beyond(place))]
-        self.meetings.count(len(naming), not naming)
+        self.meetings.count(len(naming), not naming, [name] if naming else ())
         for encoded, key in zip(naming, self.keys.load(naming), strict=True):
             own = self._rows.get(LEFT, OWN + encoded)
             assert key is not None
@@ -157,8 +158,6 @@ class ForeignKeyJoinOperator(Untimed):
         """Return the key that a row names, encoded."""
         name = None if own is None or own[0] is None else self.on(own[0])
         held = None if name is None else self._foreign.hold_one(name)
-        if held is not None:
-            self.meetings.keys[0] = held
         return None if held is None else self._foreign.encode(held)
 
     def _joined(self, own: Row | None, other: Row | None) -> object:

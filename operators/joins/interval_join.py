@@ -116,7 +116,7 @@ class IntervalJoinOperator(OverRows):
     ) -> None:
         self.join = join
         super().__init__(store, keys, most_held)
-        self.meetings = Meetings(0, keys.decode)
+        self.meetings = Meetings(0, keys.kind_of)
         self._latest = spec.keep == "latest"
         low, high = spec.low_ms, spec.high_ms
         self._width = max(high - low + 1, LEAST_WIDTH_MS)
@@ -142,7 +142,7 @@ class IntervalJoinOperator(OverRows):
     def process(self, batch: Batch) -> Batch | None:
         """Join each row with those that have come before, and keep it; late ones are set aside in `late`."""
         assert batch.timestamps is not None and batch.stamps is not None
-        sides, width, late, met = self._sides, self._width, list[int](), 0
+        sides, width, late, met = self._sides, self._width, list[int](), list[Key]()
         spans: list[tuple[int, int] | None] = [None, None]
         near: list[list[tuple[int, Bucket]]] = [[], []]
         """The other side's buckets that the bounds of a row of each side reach into, as they were for the last one."""
@@ -172,7 +172,7 @@ class IntervalJoinOperator(OverRows):
                         break
             if has_met:
                 waits = False
-                met += 1
+                met.append(key)
             elif waits:
                 self._wait(side, key, at, stamp)
             # As RowsByTime.add does it, written out to spare a call for each row.
@@ -187,7 +187,7 @@ class IntervalJoinOperator(OverRows):
                 rows.append((at, stamp, value, waits))
             else:
                 rows.insert(bisect_left(rows, (at + 1,)), (at, stamp, value, waits))
-        self.meetings.note(batch, met, len(batch) - len(late) - met)
+        self.meetings.count(len(met), len(batch) - len(late) - len(met), met)
         self.late = batch.take(late) if late else None
         if self.late is not None:
             self.late.values = [value for _, value in self.late.values]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from operators.core.base import Batch, Form, Keys, OperatorContext, Serde, Store
+from operators.core.base import Batch, Form, Key, Keys, OperatorContext, Serde, Store
 from operators.core.entry_keys import EntryKind, EntryKinds, Rest
 from operators.core.untimed import Untimed
 from operators.joins.changes import Changes, KeptRows, Row, columns_of, row_of
@@ -71,7 +71,7 @@ class KeyJoinOperator(Untimed):
         self.store = store
         self._rows = KeptRows(store)
         self.keys = keys
-        self.meetings = Meetings(0, keys.decode)
+        self.meetings = Meetings(0, keys.kind_of)
         self._is_joined = spec.is_joined
         self._alone = (spec.how in ("left", "outer"), spec.how in ("right", "outer"))
 
@@ -81,7 +81,7 @@ class KeyJoinOperator(Untimed):
 
     def process(self, batch: Batch) -> Batch | None:
         """Take in the changes of either side, and return those that follow."""
-        found, rows, met = Changes(self.keys), self._rows, 0
+        found, rows, met = Changes(self.keys), self._rows, list[Key]()
         for key, (side, value), at, stamp in zip(*_with_values(batch), strict=True):
             if key is None:
                 raise ValueError(NO_KEY)
@@ -89,10 +89,11 @@ class KeyJoinOperator(Untimed):
             place, row = PLACES[side] + encoded, typed(rows.forms[side], row_of(value, self._is_joined[side]))
             before, other = rows.get(side, place), rows.get(1 - side, PLACES[1 - side] + encoded)
             now: Row = (row, at, stamp)
-            met += other is not None
+            if other is not None:
+                met.append(key)
             rows.keep(side, place, now)
             found.add(key, self._joined(side, before, other), self._joined(side, now, other), now, other)
-        self.meetings.note(batch, met, len(batch) - met)
+        self.meetings.count(len(met), len(batch) - len(met), met)
         return found.batch()
 
     def _joined(self, side: int, own: Row | None, other: Row | None) -> object:

@@ -2,81 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import countOf, itemgetter
+from typing import Any, Protocol, runtime_checkable
 
 from operators.core.base import Batch
 from operators.core.protocols import CheckedProtocol
 
 MET, MISSED = "met", "met nothing"
 """The names of these counts among an operator's counters."""
+MOST_KINDS = 100
+"""The types of keys that are told apart on a side: tuples of any length have one for each."""
+OTHERS = "of other types"
+_PLAIN: frozenset[type] = frozenset({int, str})
+_side = itemgetter(0)
 
-
-class Meetings:
-    """The counts of one task's share of a join since it began, and a key of each side.
-
-    Where `met` is None, all that did not miss has met. They count attempts: a record that is tried again counts again.
-
-    >>> meetings = Meetings(met=0)
-    >>> meetings.missed, meetings.keys[0] = 3, 7
-    >>> meetings.counters(received=3), meetings.kinds(["left", "right"])
-    ({'met': 0, 'met nothing': 3}, {'left': 'int', 'right': ''})
-    """
-
-    __slots__ = ("decode", "keys", "met", "missed", "of_table")
-
-    def __init__(
-        self,
-        met: int | None = None,
-        decode: Callable[..., object] = lambda key: key,
-        of_table: Callable[[], object] | None = None,
-    ) -> None:
-        self.met = met
-        self.of_table = of_table
-        """Returns a key of the table that is looked into."""
-        self.missed = 0
-        self.keys: dict[int, object] = {}
-        """A key of each side by its place, as it is held, where a message has come."""
-        self.decode = decode
-
-    def count(self, met: int, missed: int) -> None:
-        """Add to both counts."""
-        self.met = (self.met or 0) + met
-        self.missed += missed
-
-    def note(self, batch: Batch, met: int, missed: int) -> None:
-        """Count a batch of both sides, and note a key of each that is among its first and last."""
-        self.count(met, missed)
-        if batch.keys:
-            for place in (0, -1):
-                self.keys[batch.values[place][0]] = batch.keys[place]
-
-    def counters(self, received: int) -> dict[str, int]:
-        """Return both counts, given how many messages have come."""
-        met = max(received - self.missed, 0) if self.met is None else self.met
-        return {MET: met, MISSED: self.missed} if met or self.missed else {}
-
-    def kinds(self, sides: list[str]) -> dict[str, str]:
-        """Return the types of keys by side; nothing for one of which no message has come."""
-        keys = self.keys if self.of_table is None else {**self.keys, 1: self.of_table()}
-        return {side: self._kind(keys.get(place)) for place, side in enumerate(sides)}
-
-    def _kind(self, held: object) -> str:
-        if held is None:
-            return ""
-        # A key of another serde than the first side's can't be decoded, and is told as such: this is a hint for a user
-        # who wonders why nothing meets, and no reason to fail.
-        try:
-            return kind_of(self.decode(held))
-        except Exception:
-            return "of another type"
-
-
-@runtime_checkable
-class MatchCounting(Protocol, metaclass=CheckedProtocol):
-    """An operator that counts what it has met."""
-
-    meetings: Meetings
+Kinds = dict[str, int]
+"""The numbers of keys by their types; 0 where keys of a type are known to be there, and were not counted."""
 
 
 def kind_of(key: object, told: Callable[[type], str] = lambda kind: kind.__name__) -> str:
@@ -89,3 +31,125 @@ def kind_of(key: object, told: Callable[[type], str] = lambda kind: kind.__name_
         parts = ", ".join(kind_of(part, told) for part in key)
         return f"({parts})" if type(key) is tuple else f"[{parts}]"
     return told(type(key))
+
+
+class Meetings:
+    """The counts of one task's share of a join since it began, and of the keys of each side by their types.
+
+    Where `met` is None, all that did not miss has met. They count attempts: a record that is tried again counts again.
+    One thread at a time adds to it.
+
+    >>> meetings = Meetings(met=0)
+    >>> meetings.count(1, 3, ["a"])
+    >>> meetings.note(0, ["a", 7, 8, 9])
+    >>> meetings.counters(received=4), meetings.kinds(["left", "right"])
+    ({'met': 1, 'met nothing': 3}, {'left': {'str': 1, 'int': 3}, 'right': {'str': 0}})
+    """
+
+    def __init__(
+        self, met: int | None = None, kind: Callable[[Any], str] = kind_of, notes_batches: bool = True
+    ) -> None:
+        self.met = met
+        self.notes_batches = notes_batches
+        """Whether the keys of messages are those by which they meet."""
+        self.missed = 0
+        self.of_table: Callable[[], Mapping[str, int]] | None = None
+        """Returns the keys of the table that is looked into, by their types."""
+        self._kind = kind
+        self._noted: dict[int, Kinds] = {}
+        self._met_kinds: set[str] = set()
+
+    def count(self, met: int, missed: int, keys: Sequence[object] = ()) -> None:
+        """Add to both counts; `keys` are of what has met something, as far as they are known."""
+        self.met = (self.met or 0) + met
+        self.missed += missed
+        for kind in set(map(type, keys)):
+            if kind in _PLAIN:
+                self._met_kinds.add(kind.__name__)
+            else:
+                self._met_kinds.update(self._kind(key) or OTHERS for key in keys if type(key) is kind)
+
+    def note_batch(self, batch: Batch) -> None:
+        """Count the keys of a batch of both sides, by their types."""
+        keys = batch.keys
+        if not keys:
+            return
+        first = batch.values[0][0]
+        if countOf(map(_side, batch.values), first) == len(keys):
+            self.note(first, keys)
+            return
+        sides: dict[int, list[object]] = {}
+        for key, (side, _) in zip(keys, batch.values, strict=True):
+            sides.setdefault(side, []).append(key)
+        for side, some in sides.items():
+            self.note(side, some)
+
+    def note(self, side: int, keys: Sequence[object]) -> None:
+        """Count keys of one side by their types; None is no key."""
+        note_kinds(self._noted.setdefault(side, {}), keys, self._kind)
+
+    def looked_up(self, key: object, row: object) -> object:
+        """Count a key that has no row, note the type of one that has, and return the row."""
+        kind = type(key).__name__ if type(key) in _PLAIN else self._kind(key) or OTHERS
+        if row is None:
+            self.missed += 1
+            note_kind(self._noted.setdefault(0, {}), kind)
+        else:
+            self._met_kinds.add(kind)
+        return row
+
+    def counters(self, received: int) -> dict[str, int]:
+        """Return both counts, given how many messages have come."""
+        met = max(received - self.missed, 0) if self.met is None else self.met
+        return {MET: met, MISSED: self.missed} if met or self.missed else {}
+
+    def kinds(self, sides: list[str]) -> dict[str, Kinds]:
+        """Return the keys of each side by their types: what has met something is there on all, counted or not."""
+        found: dict[str, Kinds] = {}
+        for place, side in enumerate(sides):
+            noted = self.of_table() if self.of_table is not None and place == 1 else self._noted.get(place, {})
+            found[side] = {**noted, **{kind: noted.get(kind, 0) for kind in self._met_kinds}}
+        return found
+
+
+def note_kinds(noted: Kinds, keys: Sequence[object], kind_of_key: Callable[[Any], str]) -> None:
+    """Add keys to what is noted of their types."""
+    if not keys:
+        return
+    # Nearly every batch has keys of one type, counted in C.
+    first = type(keys[0])
+    if first in _PLAIN and countOf(map(type, keys), first) == len(keys):
+        noted[first.__name__] = noted.get(first.__name__, 0) + len(keys)
+        return
+    for key in keys:
+        if key is not None:
+            note_kind(noted, kind_of_key(key) or OTHERS)
+
+
+def note_kind(noted: Kinds, kind: str) -> None:
+    """Add one key of a type."""
+    if kind not in noted and len(noted) >= MOST_KINDS:
+        kind = OTHERS
+    noted[kind] = noted.get(kind, 0) + 1
+
+
+def apart(sides: Mapping[str, Mapping[str, int]]) -> Iterable[tuple[str, str, int, list[str]]]:
+    """Yield each type of keys that some side has had and others have not: side, type, number, those others.
+
+    A side of which nothing has come says nothing of what it will have.
+
+    >>> [*apart({"left": {"int": 98, "str": 2}, "right": {"int": 9}, "quiet": {}})]
+    [('left', 'str', 2, ['right'])]
+    """
+    for side, kinds in sides.items():
+        for kind, number in kinds.items():
+            without = [other for other, theirs in sides.items() if theirs and kind not in theirs]
+            if number and without and kind != OTHERS:
+                yield side, kind, number, without
+
+
+@runtime_checkable
+class MatchCounting(Protocol, metaclass=CheckedProtocol):
+    """An operator that counts what it has met."""
+
+    meetings: Meetings

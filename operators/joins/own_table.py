@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from operators.core.base import Batch, Form, Keys, OperatorContext, Serde, Spec, Store
+from operators.core.base import Batch, Form, Key, Keys, OperatorContext, Serde, Spec, Store
 from operators.core.entry_keys import OF_KEYS, EntryKinds
 from operators.core.untimed import Untimed
 from operators.io import UNJOINED
@@ -130,12 +130,13 @@ class OwnTableJoinOperator(Untimed):
     ) -> None:
         self.join = join
         self.store, self.keys = store, keys
-        self.meetings = Meetings(0, keys.decode)
+        self.meetings = Meetings(0, keys.kind_of)
         self._left, self._form = left, form
 
     def process(self, batch: Batch) -> Batch | None:
         """Take in rows, and return the messages that have met one, or any in a left join."""
-        store, form, met, missed = self.store, self._form, 0, 0
+        store, form, missed = self.store, self._form, 0
+        met: list[Key] = []
         values: list[object] = []
         rows: list[int] = []
         for number, (key, (side, value)) in enumerate(
@@ -152,11 +153,14 @@ class OwnTableJoinOperator(Untimed):
                     store.put(place, dumped(form, row))
                 continue
             row = loaded(form, store.get(place))
-            met, missed = met + (row is not None), missed + (row is None)
+            if row is None:
+                missed += 1
+            else:
+                met.append(key)
             if row is not None or self._left:
                 values.append(self.join(value, row))
                 rows.append(number)
-        self.meetings.note(batch, met, missed)
+        self.meetings.count(len(met), missed, met)
         if not rows:
             return None
         joined = batch.take(rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 
 from operators.core.base import NEVER, Form, Key, Keys, Store
+from operators.joins.waiting_rows import MISSING
 from operators.state.keyed_state import dumped, loaded
 from operators.state.time_buckets import Row, RowsByTime
 
@@ -20,7 +21,8 @@ def width_of(retention_ms: int) -> int:
 class Versions:
     """Buckets of versions by time, and under them, for each key, the last version of the buckets that are gone.
 
-    With `tombstones` a version that is None says that its key has no row.
+    With `tombstones` a version that is None says that its key has no row. Left rows may ask for versions that lie up to
+    `retention_ms` before the watermark.
     """
 
     def __init__(self, store: Store, keys: Keys, retention_ms: int, tombstones: bool = True) -> None:
@@ -51,27 +53,28 @@ class Versions:
         self._open(at)
         return self._rows.changing(at // self._width, key)
 
-    def as_of(self, key: Key, at: int, default: object = None) -> object:
-        """Return a key's row at a time: the last version up to then, of equal times the last to come; or `default`."""
+    def met_by(self, key: Key, at: int) -> object:
+        """Return a key's row at a time: the last version up to then, of equal times the last to come; else MISSING."""
         # From the newest bucket back: the first row found is the last version up to then.
         for place in range(bisect_right(self._numbers, at // self._width) - 1, -1, -1):
             rows = self._rows.rows_of(self._numbers[place], key)
             if rows and rows[0][0] <= at:
-                return rows[bisect_right(rows, at, key=_time) - 1][2]
-        stored = self._store.get(self._base(key), default)
-        return stored if stored is default else loaded(self._rows.form, stored)
+                row = rows[bisect_right(rows, at, key=_time) - 1][2]
+                return MISSING if row is None and self._tombstones else row
+        stored = self._store.get(self._base(key), MISSING)
+        return MISSING if stored is MISSING else loaded(self._rows.form, stored)
 
-    def due(self) -> int:
+    def next_past(self) -> int:
         """Return the watermark at which the first bucket is folded, or NEVER."""
-        return min(self.first_end() + self._retention, NEVER)
+        return min(self._first_end() + self._retention, NEVER)
 
-    def fold(self, watermark: int, asked_for: int, most: int | None = None) -> int:
-        """Fold the buckets that nobody asks for any more, at a watermark and before a time, to a last version per key.
+    def drop_past(self, horizon: int, most: int | None = None) -> int:
+        """Fold the buckets that nobody asks for from a watermark on to a last version per key.
 
         Returns the number of entries that went, at most `most`.
         """
-        folded, horizon = 0, min(watermark - self._retention, asked_for)
-        while self.first_end() <= horizon and (most is None or folded < most):
+        folded = 0
+        while self._first_end() + self._retention <= horizon and (most is None or folded < most):
             number = self._numbers[0]
             for key, rows in self._rows.pop(number, None if most is None else most - folded):
                 # Buckets are folded in the order of time, so the last one folded has the newest of the old versions.
@@ -104,7 +107,7 @@ class Versions:
             self._rows.open(number)
             insort(self._numbers, number)
 
-    def first_end(self) -> int:
+    def _first_end(self) -> int:
         """Return the end of the first bucket, or NEVER."""
         return (self._numbers[0] + 1) * self._width if self._numbers else NEVER
 

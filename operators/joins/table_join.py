@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from operators.core.base import MOST_HELD, Batch, Key, Keys, Spec, Store
 from operators.core.untimed import Untimed
 from operators.io import TableInput
+from operators.joins.match_counts import Kinds, note_kinds
 
 ABSENT: Any = object()
 """Stands for a row of which nobody has looked yet whether it is there."""
@@ -100,8 +101,8 @@ class TableContents(Untimed):
     def __init__(self, store: Store, keys: Keys, most_used: int = MOST_HELD) -> None:
         self.store = store
         self.keys = keys
-        self.seen: Key | None = None
-        """The key that came last."""
+        self.kinds: Kinds = {}
+        """The keys that have come since it began, by their types."""
         self.version = 0
         """The number of times that rows have changed."""
         self.in_use: dict[Key, Any] = {}
@@ -120,7 +121,7 @@ class TableContents(Untimed):
             else:
                 put(encode(key), value)
         if keys:
-            self.seen = keys[-1]
+            note_kinds(self.kinds, keys, self.keys.kind_of)
             self.version += 1
             for key in keys:
                 self.in_use.pop(key, None)

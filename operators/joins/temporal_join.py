@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from operators.core.base import (
-    MAX_TIMESTAMP,
-    MIN_TIMESTAMP,
     MOST_HELD,
-    Batch,
-    Form,
+    Key,
     Keys,
     OperatorContext,
     Serde,
@@ -21,14 +18,9 @@ from operators.core.entry_keys import EntryKind, EntryKinds, Number, Rest
 from operators.core.policies import DeadLetterPolicy
 from operators.io import VersionedTable
 from operators.joins.keyed_join import KeyedJoin
-from operators.joins.match_counts import Meetings
 from operators.joins.row_versions import WIDTH_MS, Versions, width_of
-from operators.joins.waiting_rows import WaitingRows
-from operators.state.keyed_state import DECLARED_SIDES, typed_sides
-from operators.state.time_buckets import OverRows
-
-STREAM, TABLE = 0, 1
-NO_KEY = "a record has no key, and a join with a table as of its time needs one"
+from operators.joins.waiting_rows import WaitingJoin, WaitingRows
+from operators.state.keyed_state import DECLARED_SIDES
 
 ENTRIES: EntryKinds = {
     b"s": EntryKind("waiting", Number("bucket"), Rest()),
@@ -90,13 +82,10 @@ class TemporalJoin(KeyedJoin):
         return operator
 
 
-class TemporalJoinOperator(OverRows):
-    """One task's share of a join: the versions of the table, and the messages that wait for the table to catch up.
+class TemporalJoinOperator(WaitingJoin[Versions]):
+    """One task's share of a join: the versions of the table, and the messages that wait for the table to catch up."""
 
-    Messages leave in the order of their times.
-    """
-
-    calls = ("join",)
+    no_key = "a record has no key, and a join with a table as of its time needs one"
 
     def __init__(
         self,
@@ -106,89 +95,11 @@ class TemporalJoinOperator(OverRows):
         keys: Keys,
         most_held: int = MOST_HELD,
     ) -> None:
-        self.join = join
-        super().__init__(store, keys, most_held)
-        self.meetings = Meetings(0, keys.decode)
-        self._left = spec.how == "left"
-        self._retention = spec.table.retention_ms
-        self._waiting = WaitingRows(store, keys, b"s", WIDTH_MS)
-        self._versions = Versions(store, keys, self._retention)
-        self.held = (self._waiting, self._versions)
-        self._forms: tuple[Form | None, Form | None] | None = None
-        self._reached = MIN_TIMESTAMP
+        retention_ms = spec.table.retention_ms
+        waiting, versions = WaitingRows(store, keys, b"s", WIDTH_MS), Versions(store, keys, retention_ms)
+        super().__init__(join, waiting, versions, store, keys, most_held, is_left=spec.how == "left")
+        self.allowed_ms = retention_ms
 
-    def declare(self, left: Form | None, right: Form | None) -> None:
-        """Set the stored forms of messages and of versions of rows."""
-        self._waiting.declare(left)
-        self._versions.declare(right)
-        self._forms = None if left is right is None else (left, right)
-
-    def process(self, batch: Batch) -> Batch | None:
-        """Keep each message and each version; late ones are set aside in `late`."""
-        assert batch.timestamps is not None and batch.stamps is not None
-        late, allowed = [], (self._retention, 0)
-        values = batch.values if self._forms is None else typed_sides(self._forms, batch.values)
-        columns = zip(batch.keys or [None] * len(batch), values, batch.timestamps, batch.stamps, strict=True)
-        for place, (key, (side, value), at, stamp) in enumerate(columns):
-            if key is None:
-                raise ValueError(NO_KEY)
-            if at < stamp - allowed[side]:
-                late.append(place)
-            elif side == TABLE:
-                self._versions.add(key, at, value)
-            else:
-                self._waiting.add(key, at, stamp, value)
-        self.meetings.note(batch, 0, 0)
-        self.late = batch.take(late) if late else None
-        if self.late is not None:
-            self.late.values = [value for _, value in self.late.values]
-        self.relieve()
-        return None
-
-    def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
-        """Join the messages before the watermark, in the order of their times, and drop versions nobody asks for."""
-        self._reached = max(self._reached, watermark)
-        out = Batch([], keys=[], timestamps=[], stamps=[])
-        assert out.keys is not None and out.timestamps is not None and out.stamps is not None
-        assert most is None or most > 0, "a firing is of at least one row"
-        done = joined = missed = 0
-        versions, join, first_end = self._versions, self.join, self._versions.first_end()
-        for _, key, (at, stamp, value, _) in self._waiting.each(self._reached):
-            if at >= first_end:
-                # Versions are folded only up to this message's time, which is still to ask for them.
-                done += versions.fold(self._reached, at)
-                first_end = versions.first_end()
-            row = versions.as_of(key, at)
-            joined += 1
-            missed += row is None
-            if row is not None or self._left:
-                out.values.append(join(value, row))
-                out.keys.append(key)
-                out.timestamps.append(at)
-                out.stamps.append(stamp)
-            if most is not None and joined + done >= most:
-                break
-        done += joined
-        self.meetings.count(joined - missed, missed)
-        if self._waiting.due() > self._reached:
-            left = self._waiting.drop_past(self._reached, None if most is None else max(most - done, 0))
-            if left != 0:
-                self._versions.fold(self._reached, MAX_TIMESTAMP, left)
-        return out if out.values else None
-
-    def drop_due(self) -> Batch:
-        """Remove the first message that would be joined, and return its value."""
-        return self._waiting.drop_due(self._reached)
-
-    def next_due(self) -> int:
-        """Return the watermark at which the next message can be joined, or rows are past."""
-        return min(self._waiting.next_past(), self._versions.due())
-
-    def lowest_stamp(self) -> int:
-        """Return the smallest stamp of a message that waits."""
-        return self._waiting.lowest_stamp()
-
-    def forget(self) -> None:
-        """Drop all that is held, and look up what the store has."""
-        self._waiting.load()
-        self._versions.load()
+    def keep(self, key: Key, at: int, stamp: int, value: object) -> None:
+        """Keep a version."""
+        self.rights.add(key, at, value)

@@ -1,14 +1,21 @@
-"""The rows of a join that wait, each until the watermark is past its time and so much more."""
+"""The rows of a join that wait, each until the watermark is past its time and so much more, and what joins them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
+from typing import ClassVar, Generic, Protocol, TypeVar
 
-from operators.core.base import MAX_TIMESTAMP, Batch, Form, Key, Keys, Store
+from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, MOST_HELD, Batch, Form, Key, Keys, Store
+from operators.joins.match_counts import Meetings
 from operators.state.agenda import DueItems
+from operators.state.keyed_state import typed_sides
 from operators.state.stamp_counts import Stamps
-from operators.state.time_buckets import Row, RowsByTime
+from operators.state.time_buckets import Held, OverRows, Row, RowsByTime
+
+LEFT, RIGHT = 0, 1
+MISSING = object()
+"""Stands for the value of a right row where there is none; None may be the value of one."""
 
 
 class WaitingRows:
@@ -90,3 +97,142 @@ class WaitingRows:
         due = min(at + self._wait_ms + 1, MAX_TIMESTAMP)
         self._due.add((due, stamp, next(self._numbers), key, at))
         self._stamps.add(stamp)
+
+
+class Candidates(Held, Protocol):
+    """The right rows that may still be met, by key and time."""
+
+    def declare(self, form: Form | None) -> None:
+        """Set the stored form of values."""
+
+    def met_by(self, key: Key, at: int) -> object:
+        """Return the value of the right row that a left one at a time meets; MISSING where there is none."""
+
+    def drop_past(self, horizon: int, most: int | None = None) -> int:
+        """Drop what only left rows that are due before a watermark may meet, at most so many entries; return how many.
+
+        Without `most` it may return fewer than there were.
+        """
+
+    def next_past(self) -> int:
+        """Return the watermark at which something can be dropped, or NEVER."""
+
+    def load(self) -> None:
+        """Drop all that is held, and look up what the store has."""
+
+
+R = TypeVar("R", bound=Candidates)
+
+
+class WaitingJoin(OverRows, Generic[R]):
+    """One task's share of a join of left rows, which wait, each with one of its `rights`.
+
+    A row is late that lies before its stamp, a left one more than `allowed_ms` before it. Results leave in the order of
+    the left rows' times.
+    """
+
+    calls = ("join",)
+    no_key: ClassVar[str]
+    """The mistake of a row without a key."""
+    allowed_ms = 0
+
+    def __init__(
+        self,
+        join: Callable[..., object],
+        waiting: WaitingRows,
+        rights: R,
+        store: Store,
+        keys: Keys,
+        most_held: int = MOST_HELD,
+        *,
+        is_left: bool,
+    ) -> None:
+        self.join = join
+        super().__init__(store, keys, most_held)
+        self.meetings = Meetings(0, keys.kind_of)
+        self.waiting, self.rights, self.is_left = waiting, rights, is_left
+        self.held = (waiting, rights)
+        self.reached = MIN_TIMESTAMP
+        self._forms: tuple[Form | None, Form | None] | None = None
+
+    def declare(self, left: Form | None, right: Form | None) -> None:
+        """Set the stored forms of the values of either side."""
+        self.waiting.declare(left)
+        self.rights.declare(right)
+        self._forms = None if left is right is None else (left, right)
+
+    def keep(self, key: Key, at: int, stamp: int, value: object) -> None:
+        """Keep a right row."""
+        raise NotImplementedError
+
+    def process(self, batch: Batch) -> Batch | None:
+        """Keep each row; late ones are set aside in `late`."""
+        assert batch.timestamps is not None and batch.stamps is not None
+        # By side: LEFT, and RIGHT.
+        late, allowed, keep = [], (self.allowed_ms, 0), (self.waiting.add, self.keep)
+        values = batch.values if self._forms is None else typed_sides(self._forms, batch.values)
+        columns = zip(batch.keys or [None] * len(batch), values, batch.timestamps, batch.stamps, strict=True)
+        for place, (key, (side, value), at, stamp) in enumerate(columns):
+            if key is None:
+                raise ValueError(self.no_key)
+            if at < stamp - allowed[side]:
+                late.append(place)
+            else:
+                keep[side](key, at, stamp, value)
+        self.late = batch.take(late) if late else None
+        if self.late is not None:
+            self.late.values = [value for _, value in self.late.values]
+        self.relieve()
+        return None
+
+    def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
+        """Join the left rows that are due, in the order of their times, and drop right ones that nothing can meet."""
+        self.reached = max(self.reached, watermark)
+        out = Batch([], keys=[], timestamps=[], stamps=[])
+        assert out.keys is not None and out.timestamps is not None and out.stamps is not None
+        assert most is None or most > 0, "a firing is of at least one row"
+        waiting, rights, join = self.waiting, self.rights, self.join
+        done = missed = 0
+        found: list[Key] = []
+        past = rights.next_past()
+        for due, key, (at, stamp, value, _) in waiting.each(self.reached):
+            if due > past:
+                # Only what none of the rows that are due from now on may meet: so no look-up passes many buckets.
+                done += rights.drop_past(due - 1)
+                past = rights.next_past()
+            met = rights.met_by(key, at)
+            done += 1
+            if met is MISSING:
+                missed += 1
+            else:
+                found.append(key)
+            if met is not MISSING or self.is_left:
+                out.values.append(join(value, None if met is MISSING else met))
+                out.keys.append(key)
+                out.timestamps.append(at)
+                out.stamps.append(stamp)
+            if most is not None and done >= most:
+                break
+        self.meetings.count(len(found), missed, found)
+        if waiting.due() > self.reached:
+            left = waiting.drop_past(self.reached, None if most is None else max(most - done, 0))
+            if left != 0:
+                rights.drop_past(self.reached, left)
+        return out if out.values else None
+
+    def drop_due(self) -> Batch:
+        """Remove the first left row that is due, and return its value."""
+        return self.waiting.drop_due(self.reached)
+
+    def next_due(self) -> int:
+        """Return the watermark at which the next left row is due, or rows are past."""
+        return min(self.waiting.next_past(), self.rights.next_past())
+
+    def lowest_stamp(self) -> int:
+        """Return the smallest stamp of a left row that waits."""
+        return self.waiting.lowest_stamp()
+
+    def forget(self) -> None:
+        """Drop all that is held, and look up what the store has."""
+        self.waiting.load()
+        self.rights.load()

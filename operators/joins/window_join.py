@@ -38,7 +38,7 @@ class WindowJoin(Window):
     def build(self, context: OperatorContext) -> Operator:
         """Return the operator of its windows, which counts what has met."""
         # The windows know nothing of sides: what has met is seen where a pane is finished.
-        meetings = Meetings(0, context.keys.decode)
+        meetings = Meetings(0, context.keys.kind_of)
         aggregation = counting(context.functions["aggregation"], len(self.parents), meetings)
         operator = super().build(replace(context, functions={**context.functions, "aggregation": aggregation}))
         cast(MatchCounting, operator).meetings = meetings

@@ -117,6 +117,11 @@ class Window(Spec):
         """Panes of a key come by event time, but for early ones, and where values are counted off."""
         return not (self.early is not None or isinstance(self.windows, ByClock | Counted))
 
+    @property
+    def forgives_ms(self) -> int:  # type: ignore[override]
+        """The lateness that its windows allow."""
+        return self.allowed_lateness_ms
+
     def by_order(self) -> str:
         """Return what the order decides: the cuts of windows, the values of early panes, or the aggregation."""
         if isinstance(self.windows, Counted) and self.windows.number is not None:

@@ -195,7 +195,11 @@ class Assembly:
         return partial(self.key_places.note, spec.subject, partition, partitions)
 
     def _pacing(self, spec: Input, stream: str, partition: int) -> Pacing:
-        times = EventTimes(spec, self.plan.app, (stream, partition), self.clock, self.jumped)
+        # What waits for less than a jump makes what follows it late; what allows more does not mind it.
+        below = [self.graph.specs[id] for id in self.graph.below(spec.op_id or "")]
+        forgiven_ms = min((one.forgives_ms for one in below if one.event_time), default=0)
+        place = stream, partition
+        times = EventTimes(spec, self.plan.app, place, self.clock, self.jumped, forgiven_ms)
         if not self._needs_event_time(spec):
             return Pacing(spec.max_disorder_ms, times=times)
         return Pacing(spec.max_disorder_ms, spec.idle_after_ms, spec.close_on_idle, spec.max_drift_ms, times)

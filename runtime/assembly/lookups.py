@@ -14,7 +14,17 @@ def lookups(contents: TableContents, key: Serde, keys: KeySerde, meetings: Meeti
     """Return what finds a row by what `on` gave for a message, and by the message's own key.
 
     `key` is the serde of the table's keys, `keys` that of the messages'. What is not among the rows in use is looked
-    up in the store, and is in use from then on. Only a miss is noted, in `meetings`.
+    up in the store, and is in use from then on. `meetings` are told each miss, and of what is found the type of its key
+    when it is looked up in the store.
+
+    >>> from operators.core.base import Batch
+    >>> from runtime.encoding.serdes import Tagged
+    >>> from runtime.stores.memory import MemoryStore
+    >>> contents, keys, meetings = TableContents(MemoryStore(), KeySerde(Tagged())), KeySerde(Tagged()), Meetings()
+    >>> _ = contents.process(Batch(["row"], keys=[7]))
+    >>> look_up = lookups(contents, Tagged(), keys, meetings)["lookup"]
+    >>> look_up(7), look_up("7"), meetings.kinds(["messages"])
+    ('row', None, {'messages': {'str': 1, 'int': 0}})
     """
     get, encode, encode_held, in_use, use = contents.store.get, key.encode, keys.encode, contents.in_use, contents.use
     # What `on` returns is a key as held where it is of these kinds, and the table's own keys are held in the same way.
@@ -23,18 +33,18 @@ def lookups(contents: TableContents, key: Serde, keys: KeySerde, meetings: Meeti
     by_key = own == keys.serde
 
     def lookup(on: object) -> object:
+        if on is None:
+            meetings.missed += 1
+            return None
         if type(on) in held_kinds:
             held, version = cast(Key, on), contents.version
             row = in_use.get(held, ABSENT)
             if row is ABSENT:
                 row = use(held, get(encode(on)), version)
         else:
-            row = None if on is None else get(encode(on))
-        if row is None:
-            meetings.missed += 1
-            if on is not None:
-                meetings.keys[0] = on
-        return row
+            held = place = encode(on)
+            row = get(place)
+        return meetings.looked_up(held, row)
 
     def lookup_key(held: Key | None) -> object:
         if held is None:
@@ -44,11 +54,7 @@ def lookups(contents: TableContents, key: Serde, keys: KeySerde, meetings: Meeti
             row = get(encode_held(held))
             if by_key:
                 use(held, row, version)
-        if row is None:
-            meetings.missed += 1
-            if not meetings.keys:
-                meetings.keys[0] = keys.decode(held)
-        return row
+        return meetings.looked_up(held, row)
 
     return {
         "lookup": lookup,

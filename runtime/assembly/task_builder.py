@@ -302,7 +302,9 @@ class TaskBuilder:
 
     def _stateful_exit(self, spec: Spec, operator: Operator) -> StatefulExit:
         id = spec.op_id or ""
-        return StatefulExit(operator, self._late(id, spec), self.meetings.get(id) if spec.sided else None)
+        meetings = self.meetings.get(id)
+        noting = meetings if meetings is not None and meetings.notes_batches else None
+        return StatefulExit(operator, self._late(id, spec), noting)
 
     @_exit.register
     def _window_exit(self, spec: Window, operators: Mapping[str, Operator]) -> Exit:
@@ -394,7 +396,8 @@ class TaskBuilder:
         id = spec.op_id or ""
         # They share in what is asked for a second.
         tasks = next(len(stage.tasks) for stage in self.stages if id in stage.operators)
-        return RemoteJoining(spec, self.functions.by_operator[id], tasks, self.functions.contexts[id].count)
+        meetings = self.meetings[id] = Meetings(0)
+        return RemoteJoining(spec, self.functions.by_operator[id], tasks, self.functions.contexts[id].count, meetings)
 
     def _intermediate(self, id: str, spec: Repartition) -> Destination:
         stream = intermediate_of(self.graph, spec)
@@ -473,8 +476,12 @@ class TaskBuilder:
     def _join(self, id: str) -> dict[str, Callable[..., object]]:
         spec = self.graph.of(TableJoin)[id]
         contents = self.tables[spec.table.op_id or ""]
-        meetings = self.meetings[id] = Meetings(of_table=lambda: contents.keys.decode(contents.seen))
-        found = lookups(contents, spec.table.key or Tagged(), self._keys(id), meetings)
+        keys = self._keys(id)
+        meetings = self.meetings[id] = Meetings(kind=(contents.keys if spec.on else keys).kind_of)
+        # A table that all tasks share is counted by one of them.
+        counts = self.number == 0 or not spec.table.broadcast
+        meetings.of_table = lambda: contents.kinds if counts else dict.fromkeys(contents.kinds, 0)
+        found = lookups(contents, spec.table.key or Tagged(), keys, meetings)
         return {**self.functions.by_operator[id], **found}
 
     def _late(self, id: str, spec: Spec) -> Callable[[Batch], None]:

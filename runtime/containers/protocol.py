@@ -20,7 +20,7 @@ from planner.model.graph import Graph
 from planner.model.plan import Options
 from runtime.assembly.bindings import ANOTHER
 from runtime.model import errors
-from runtime.model.errors import Elsewhere, SamzaError
+from runtime.model.errors import Elsewhere, ExitAsked, SamzaError
 from runtime.model.metrics import ContainerMetrics, RunMetrics, added
 from runtime.opening.opening import Share
 from runtime.ports.connectors import ConnectedSource, DeliveredSink, PulledSource, PushedSource
@@ -112,11 +112,15 @@ class ToldState(msgspec.Struct, frozen=True, tag=True):
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """I end with an error: its class, what it says, and the lines of the user's program that it came from."""
+    """I end with an error: its class, what it says, and the lines of the user's program that it came from.
+
+    Where these asked the process to end, `code` is the exit code.
+    """
 
     kind: str
     text: str
     lines: tuple[str, ...] = ()
+    code: int = 1
 
 
 class EndedWell(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -247,6 +251,8 @@ def error_of(failed: Failed) -> Exception:
     """Return the error that a container has ended with, as if it had been raised here."""
     kind = PlanError if failed.kind == PlanError.__name__ else getattr(errors, failed.kind, None)
     error = kind(failed.text) if kind is not None else SamzaError(f"{failed.kind}: {failed.text}")
+    if isinstance(error, ExitAsked):
+        error.code = failed.code
     error.__cause__ = Elsewhere(failed.lines) if failed.lines else None
     return error
 

@@ -8,6 +8,7 @@ from typing import Any, TypeGuard, TypeVar, cast
 
 from operators.core.base import Key, Serde
 from operators.core.wording import shown
+from operators.joins.match_counts import kind_of
 from runtime.encoding.nested_tuples import SCALARS
 from runtime.encoding.serdes import Json, MessagePack, String, Tagged, encode_all
 from runtime.model.errors import SerdeError
@@ -40,6 +41,7 @@ class KeySerde:
         self._plain = plain_types(serde)
         self._load: Callable[[Any], Key] = remembering(self._loaded)
         self._decode = remembering(serde.decode)
+        self._kind_of = remembering(self._kind_of_bytes)
 
     def hold(self, keys: list[Any]) -> list[Key | None]:
         """Return a column of keys as it is held; raises for a key that the serde can't encode, or not read again."""
@@ -79,6 +81,15 @@ class KeySerde:
     def decode(self, key: Key | None) -> object:
         """Return the key."""
         return self._decode(key) if type(key) is bytes else key
+
+    def kind_of(self, key: Key) -> str:
+        """Return the type of a key, and of its parts; nothing where its bytes are another serde's.
+
+        >>> keys = KeySerde(Tagged())
+        >>> [keys.kind_of(key) for key in keys.hold([7, ("AA", 7)])]
+        ['int', '(str, int)']
+        """
+        return self._kind_of(key) if type(key) is bytes else type(key).__name__
 
     def in_order(self, keys: Iterable[Key]) -> list[Key]:
         """Return held keys in the order of their bytes.
@@ -133,6 +144,16 @@ class KeySerde:
             # Written on, it would end each run behind, whatever the policy says here.
             raise SerdeError(f"{shown(key)} can be written as a key and not be read again: {error}") from error
         return held
+
+    def _kind_of_bytes(self, data: bytes) -> str:
+        try:
+            return self._told_kind(self.serde.decode(data))
+        except Exception:
+            # Of a class that is not loaded, or bytes of somebody else's: a hint is not worth a failure.
+            return ""
+
+    def _told_kind(self, key: object) -> str:
+        return kind_of(key)
 
     def _loaded(self, data: bytes) -> Key:
         key = self.serde.decode(data)

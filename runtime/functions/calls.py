@@ -19,6 +19,7 @@ from runtime.functions.answers import Answers, Question
 from runtime.functions.failures import Failure
 from runtime.functions.user_lines import OPERATOR
 from runtime.model.clock import clock_of, sleep_ms
+from runtime.model.errors import ExitAsked
 from runtime.model.metrics import Durations
 
 TIMED = 16
@@ -332,12 +333,17 @@ class Calls:
         return not worker.given_up
 
     def _raised(self, worker: Worker, error: BaseException) -> None:
-        # These end the process, or the loop that closes its coroutines: no policy may take them for a failed record.
-        if isinstance(error, GeneratorExit | KeyboardInterrupt | SystemExit):
+        # This ends the loop that closes its coroutines: no policy may take it for a failed record.
+        if isinstance(error, GeneratorExit):
             raise error
         if worker.given_up:
             # The call was settled when it was given up: whatever it says later is of interest to nobody.
             self._given_up.discard(worker.task)
+        elif isinstance(error, KeyboardInterrupt | SystemExit):
+            # Told as the record is settled, in its turn: raised here it would end the loop beneath all others.
+            asked = ExitAsked()
+            asked.__cause__ = error
+            self._settle(worker, asked)
         elif isinstance(error, asyncio.CancelledError):
             self._settle(worker, RuntimeError("the call was cancelled, and not by the run"))
         else:
@@ -371,7 +377,7 @@ class Calls:
         if not row % TIMED:
             self._time(worker, asyncio.get_running_loop().time())
         tries = asked.tries.get(row, 0)
-        if isinstance(policy, Retry) and tries < policy.times:
+        if isinstance(policy, Retry) and tries < policy.times and not isinstance(error, ExitAsked):
             self.retried += 1
             asked.tries[row] = tries + 1
             self._workers.pop(worker, None)

@@ -8,14 +8,14 @@ from types import TracebackType
 from typing import NamedTuple
 
 from operators.core.base import Spec
-from operators.core.wording import raised
+from operators.core.wording import raised, shown
 from operators.process import TimerFailed
 from planner.codegen.fusion import FUSED, VALUES_ONLY, bound, functions_of, row_in
 from planner.codegen.inlining import called, written_out
 from planner.model.errors import PlanError
 from planner.model.graph import Graph
 from planner.model.plan import SegmentPlan
-from runtime.model.errors import OperatorFailure
+from runtime.model.errors import INTERRUPTED, ExitAsked, OperatorFailure, SamzaError
 
 
 class Whence(NamedTuple):
@@ -147,6 +147,22 @@ def record_error(spec: Spec, error: Exception, where: Whence) -> OperatorFailure
         f"{spec.kind} {spec.op_id!r} at {spec.site}: {raised(error)}, on {where}; nothing of that record was "
         "committed. Mend the function, or let such records pass: on_error=skip, dead_letter('name') or retry(3)"
     )
+    failure.__cause__ = error
+    return failure
+
+
+def exit_error(spec: Spec, error: BaseException) -> SamzaError:
+    """Return the error that ends a run for what a function raised that is no Exception, whatever its policy is."""
+    place = f"{spec.kind} {spec.op_id!r} at {spec.site}"
+    ends = "the run ends, and what was not committed yet is processed again by the next one"
+    failure: SamzaError
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        failure = ExitAsked(f"{place}: it has called sys.exit({shown(error.code)}): {ends}", code)
+    elif isinstance(error, KeyboardInterrupt):
+        failure = ExitAsked(f"{place}: it was interrupted, or has raised KeyboardInterrupt: {ends}", INTERRUPTED)
+    else:
+        failure = OperatorFailure(f"{place}: {raised(error)}, which is no Exception, so no policy heeds it: {ends}")
     failure.__cause__ = error
     return failure
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from operators.core.base import EVENT_COLUMNS, Batch
 from operators.core.wording import shown
-from operators.joins.match_counts import MET, MISSED, kind_of
+from operators.joins.match_counts import Meetings, kind_of
 from operators.joins.remote_join import RemoteJoin, RemoteRows
 from runtime.model.clock import clock_of, sleep_ms
 
@@ -73,8 +73,10 @@ class RowsFetched:
         fetch_many: Callable[[list[object]], Awaitable[object]],
         tasks: int,
         count: Callable[..., None] = lambda name, by=1: None,
+        meetings: Meetings | None = None,
     ) -> None:
         self._count = count
+        self._meetings = meetings or Meetings(0)
         self._fetch_many = fetch_many
         self._batch_size = rows.batch_size
         self._wait_s = rows.batch_wait_ms / 1_000
@@ -126,9 +128,10 @@ class RowsFetched:
                 coming.exception()
             raise
         now = clock_of(asyncio.get_running_loop())()
-        missed = sum(rows.get(key) is None for key in gathering.keys)
-        self._count(MISSED, missed)
-        self._count(MET, len(gathering.keys) - missed)
+        met = [key for key in gathering.keys if rows.get(key) is not None]
+        self._meetings.note(0, gathering.keys)
+        self._meetings.note(1, met)
+        self._meetings.count(len(met), len(gathering.keys) - len(met), met)
         for key, coming in zip(gathering.keys, self._close(gathering), strict=True):
             row = rows.get(key)
             self._kept.put(key, row, now)
@@ -187,11 +190,16 @@ class RemoteJoining:
     calls = ("on", "join")
 
     def __init__(
-        self, spec: RemoteJoin, functions: Mapping[str, Callable[..., Any]], tasks: int, count: Callable[..., None]
+        self,
+        spec: RemoteJoin,
+        functions: Mapping[str, Callable[..., Any]],
+        tasks: int,
+        count: Callable[..., None],
+        meetings: Meetings,
     ) -> None:
         self.on, self.join = functions["on"], functions["join"]
         self._left = spec.left
-        self._rows = RowsFetched(spec.rows, functions["fetch_many"], tasks, count)
+        self._rows = RowsFetched(spec.rows, functions["fetch_many"], tasks, count, meetings)
 
     async def call(self, value: object) -> list[object]:
         """Return the results of a message: the joined value, or none where the row is absent and the join is inner."""

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from operators.core.base import Key, Serde, Spec
 from operators.joins.match_counts import kind_of
 from planner.model.virtual_tasks import is_task
-from runtime.encoding.keys import KeySerde, remembering
+from runtime.encoding.keys import KeySerde
 from runtime.encoding.record_types import fields_of, hints_of, is_record
 from runtime.job.job_model import JOB
 from runtime.model.checkpoint import Checkpoint
@@ -83,7 +83,6 @@ class KeptKeys(KeySerde):
         self._kinds = kinds
         self._seen: set[type] = set()
         self._kinds_seen: set[str] = set()
-        self._kind_of = remembering(self._kind_of_bytes)
         kind: object = getattr(serde, "type", None)
         self._is_of_one_class = isinstance(kind, type) and is_record(kind)
 
@@ -111,12 +110,8 @@ class KeptKeys(KeySerde):
                 self._seen.add(type(key))
                 self._kinds.note(kept_kind(key))
 
-    def _kind_of_bytes(self, data: bytes) -> str:
-        try:
-            return kept_kind(self.serde.decode(data))
-        except Exception:
-            # Of a class that is not loaded, or bytes of somebody else's: a warning is not worth a failure.
-            return ""
+    def _told_kind(self, key: object) -> str:
+        return kept_kind(key)
 
 
 def kept_kind(key: object) -> str:

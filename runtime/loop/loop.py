@@ -14,15 +14,17 @@ from typing import Any, TypeVar
 
 from operators.core.base import MAX_TIMESTAMP, NEVER
 from operators.task import Effects
+from planner.model.graph import Graph
 from planner.model.plan import Options
 from runtime.commit.commit import Committer
 from runtime.commit.schedule import CommitListeners, Commits
+from runtime.functions.failures import exit_error
 from runtime.loop.chooser import Choice, Chooser
 from runtime.loop.tables import BroadcastTables, TableReads
-from runtime.loop.threads import Watch
+from runtime.loop.threads import Watch, operator_raising
 from runtime.loop.waiting import LEAST_MS, LOOK_MS, Waiting
 from runtime.model.clock import Clock, sleep_ms
-from runtime.model.errors import OperatorFailure
+from runtime.model.errors import ExitAsked, OperatorFailure, SamzaError
 from runtime.ports.environment import Ear
 from runtime.reading.reader import Reader
 from runtime.reading.relay import AnyRelay, Relay, SplitRelay
@@ -228,6 +230,13 @@ class Loop:
             return 0.0
         rest_ms = self.commits.rest_ms
         return 0.0 if not rest_ms or all(reader.exhausted for reader in self._sources(self.tasks)) else rest_ms
+
+    def exit_of(self, error: BaseException, graph: Graph) -> SamzaError | None:
+        """Return the error that ends a run for what is no Exception; None where no function of the user's raised it."""
+        operator = operator_raising(error, self._lines)
+        if operator in graph.specs:
+            return exit_error(graph.specs[operator], error)
+        return ExitAsked(f"a function of {graph.app!r} asked for it") if isinstance(error, SystemExit) else None
 
     def stop(self) -> None:
         """Ask for an end: what is in flight completes, and is committed."""

@@ -120,6 +120,22 @@ def _operator_at(frame: FrameType | None) -> str:
     return ""
 
 
+def operator_raising(error: BaseException, lines: Mapping[str, tuple[str, ...]]) -> str:
+    """Return the operator whose function has raised something, as its traceback tells; "" where it is nobody's."""
+    found, trace = "", error.__traceback__
+    tellers: dict[CodeType, Callable[[Mapping[str, Any]], str]]
+    tellers = {**TELLERS, Chain.explore.__code__: lambda known: known["entry"]}
+    while trace is not None:
+        frame, owners = trace.tb_frame, lines.get(trace.tb_frame.f_code.co_filename, ())
+        # The innermost counts: one line of fused source may call another.
+        if 0 < trace.tb_lineno <= len(owners):
+            found = owners[trace.tb_lineno - 1] or found
+        elif (tell := tellers.get(frame.f_code)) is not None:
+            found = tell(frame.f_locals) or found
+        trace = trace.tb_next
+    return found
+
+
 def _same(call: tuple[Any, Any], seen: tuple[Any, Any] | None) -> bool:
     return seen is not None and call[0] is seen[0] and call[1] == seen[1]
 

@@ -2,6 +2,7 @@
 
 SamzaError
 ├── OperatorFailure     a user's function raised, or took too long
+├── ExitAsked           a user's function asked its process to end
 ├── SerdeError          bytes that are not what the serde reads
 └── EnvironmentFault    the data directory
     ├── EnvironmentFull     no space left: nothing of the commit was written
@@ -22,6 +23,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+INTERRUPTED = 130
+"""The exit code of a process that was interrupted."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The error numbers of the operating system where a disk, a quota or a limit leaves no room."""
 
@@ -36,6 +39,18 @@ class SamzaError(Exception):
 
 class OperatorFailure(SamzaError):
     """A user's function raised, or took longer than it may."""
+
+
+class ExitAsked(SamzaError):
+    """A user's function has called `sys.exit()`, or raised KeyboardInterrupt; `code` is what it has asked for."""
+
+    def __init__(self, text: str = "", code: int = 1) -> None:
+        super().__init__(text)
+        self.code = code
+
+    def exit(self) -> BaseException:
+        """Return what ends the process as was asked."""
+        return KeyboardInterrupt() if self.code == INTERRUPTED else SystemExit(self.code)
 
 
 class SerdeError(SamzaError):

@@ -174,8 +174,11 @@ class OperatorMetrics(msgspec.Struct, frozen=True, kw_only=True):
     cache_misses: int = 0
     watermark: int = MIN_TIMESTAMP
     counters: dict[str, int] = {}
-    keys: dict[str, str] = {}
-    """The types of keys on each side of a join, as far as anything came of it."""
+    keys: dict[str, dict[str, int]] = {}
+    """The keys of each side of a join by their types; 0 where one is known to be there, and was not counted.
+
+    Of messages that look a row up only those that found none are counted.
+    """
 
 
 class TaskMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,9 +204,10 @@ class TaskMetrics(msgspec.Struct, frozen=True, kw_only=True):
 class InputMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """One source partition: the next offset to read, the end, the offsets between, and the watermark (ms).
 
-    `jumps` counts the records of which each alone moved event time by more than a day; `warning` tells of one.
-    Of what lies between, an open transaction has kept the last `held` from being read, for `held_ms` by now. Where
-    no container has the task now, it is not `owned`, and `offset` is that of its last commit.
+    `jumps` counts the records of which each alone moved event time by more than a day, or by minutes or hours where
+    most that came next lay behind it; `warning` tells of one. Of what lies between, an open transaction has kept the
+    last `held` from being read, for `held_ms` by now. Where no container has the task now, it is not `owned`, and
+    `offset` is that of its last commit.
     """
 
     stream: str

@@ -36,7 +36,7 @@ from runtime.opening.rewind import (
     meanings_of,
     rewind,
 )
-from runtime.opening.stored_state import STORES, finish, lies
+from runtime.opening.stored_state import STORES, check_between, finish, forget, lies, lost
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment, LiveEnvironment, own_whole, typed, where_typed
 from runtime.ports.source import StampingSource
@@ -95,11 +95,12 @@ def open_application(
 ) -> Opened:
     """Own an application, plan it, and make what it writes to; raises `Owned`, PlanError and SamzaError."""
     graph = pipeline.graph
-    # A reset needs nothing of what is there, so it may be damaged.
-    generation = environment.own(graph.app) if state == "reset" else own_whole(environment, graph.app)
+    generation = _owned(environment, graph.app, state)
     # A crash may have left the state of an operator half dropped or half moved: nothing may be read before that is
     # done.
     finish(environment, graph.app)
+    if state != "reset":
+        check_between(environment, graph.app)
     bindings, to, target = Bindings(environment, graph, bind), None, None
     made = partial(make_plan, graph, wrapped=pipeline.wrapped, levers=levers)
     try:
@@ -145,6 +146,26 @@ def open_application(
         raise
     job = JobMetrics(tasks=plan.tasks, model_ms=model_ms, checkpoints_ms=checkpoints_ms)
     return Opened(generation, bindings, counts, plan, job, to, target)
+
+
+def _owned(environment: Environment, app: str, state: State) -> int:
+    """Own an application and return its new generation; what is lost of it is dropped as far as it is to forget that.
+
+    Raises `Damaged` where more is lost than that.
+    """
+    # A reset needs nothing of what is there, so it may be damaged.
+    if state == "reset":
+        return environment.own(app)
+    if not isinstance(state, Forget):
+        return own_whole(environment, app)
+    generation = environment.own(app)
+    finish(environment, app)
+    if gone := [operator for operator in state.operators if operator in lost(environment, app)]:
+        forget(environment, app, gone)
+        _log.warning("drops the state of %s, which application %r said to forget: it is lost", ", ".join(gone), app)
+    if isinstance(environment, LiveEnvironment):
+        environment.check_kept(app)
+    return generation
 
 
 def _can_move(plan: Plan, bindings: Bindings, stream: str) -> bool:

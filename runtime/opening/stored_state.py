@@ -18,10 +18,12 @@ from runtime.commit.commit import STATE
 from runtime.job import key_kinds
 from runtime.job.job_model import JOB, reads_of
 from runtime.job.parameters import PARAMETERS, renamed
-from runtime.model.checkpoint import Checkpoint
+from runtime.model.checkpoint import Checkpoint, Position
+from runtime.model.errors import Damaged
 from runtime.ports.commits import Commit
-from runtime.ports.environment import Environment
+from runtime.ports.environment import Environment, LiveEnvironment, typed
 from runtime.ports.state import StateWrites
+from runtime.ports.streams import StreamConfig
 
 CHANGING = "changing"
 """The checkpoint that says which operators' state is being dropped ("") or given to another, until that is done."""
@@ -53,7 +55,8 @@ class StoredOperator(msgspec.Struct, frozen=True, kw_only=True):
     """The stored state of an operator: its entries and their bytes, in so many tasks, and their meaning.
 
     `since_ms` is when an operator of that id first kept what it means now; None where that was not noted. `unread` has
-    the records that lie in front of its stage, of an operator that ends one.
+    the records that lie in front of its stage, of an operator that ends one; `lost` says what is wrong where less is
+    there than was committed.
     """
 
     operator: str
@@ -63,6 +66,7 @@ class StoredOperator(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int = 0
     since_ms: int | None = None
     unread: int | None = None
+    lost: str = ""
 
 
 def stored(environment: Environment, app: str) -> list[StoredOperator]:
@@ -84,7 +88,58 @@ def stored(environment: Environment, app: str) -> list[StoredOperator]:
     for stream in sorted(streams_between(environment, app)):
         id = operator_of(app, stream)
         found[id] = replace(found.get(id, StoredOperator(operator=id)), unread=unread(environment, app, stream))
+    for operator, what in lost(environment, app).items():
+        found[operator] = replace(found.get(operator, StoredOperator(operator=operator)), lost=what)
     return [found[id] for id in sorted(found)]
+
+
+def lost(environment: Environment, app: str) -> dict[str, str]:
+    """Return the operators of which less is there than was committed, with what is wrong: state, or what they write."""
+    stores = environment.lost_stores(app) if isinstance(environment, LiveEnvironment) else {}
+    return {**stores, **_lost_between(environment, app)}
+
+
+def check_between(environment: Environment, app: str) -> None:
+    """Raise `Damaged` where a stream between stages is not what was read: a run would make it anew, without a word."""
+    found = _lost_between(environment, app)
+    if found:
+        forget = typed(environment, " ".join(("state forget", app, *found)))
+        what = next(iter(found.values()))
+        raise Damaged(
+            f"{what[0].upper()}{what[1:]}: what the next stage of application {app!r} had not read of it is lost. Put "
+            f"it back as it was. Or go on without that, with all state: {forget}. Or begin anew, which drops all state "
+            f"and reads the inputs from their start: {typed(environment, f'reset {app}')}."
+        )
+
+
+def _lost_between(environment: Environment, app: str) -> dict[str, str]:
+    """Return the operators that end a stage whose streams are not there as they were read, with what is wrong."""
+    found: dict[str, str] = {}
+    positions = [one for checkpoint in environment.checkpoints(app).values() for one in checkpoint.positions]
+    existing = environment.streams()
+    for one in positions:
+        # Nothing else has producers that speak for tasks, and it lies in the environment, whatever is bound.
+        if not one.producers or one.stream != intermediate(app, operator_of(app, one.stream)):
+            continue
+        what = _wrong_with(environment, existing, one)
+        if what:
+            found.setdefault(operator_of(app, one.stream), f"the stream {one.stream!r} between stages {what}")
+    return found
+
+
+def _wrong_with(environment: Environment, existing: Mapping[str, StreamConfig], read: Position) -> str:
+    if not read.stream_id and not read.offset:
+        return ""  # nothing was read of it yet, as where state has just moved to other partitions
+    if read.stream not in existing:
+        return "is no longer there"
+    if not 0 <= read.partition < existing[read.stream].partitions:
+        return ""  # moved to other partitions, or about to be
+    if read.stream_id and environment.stream_id(read.stream) not in (0, read.stream_id):
+        return "was deleted and made anew"
+    start, end, _ = environment.offsets(read.stream, read.partition)
+    if not start <= read.offset <= end:
+        return f"has offsets {start} to {end} of partition {read.partition}, and was read up to {read.offset}"
+    return ""
 
 
 def streams_between(environment: Environment, app: str) -> set[str]:

@@ -116,8 +116,10 @@ class SinkOwner(NamedTuple):
         if not start <= position <= self.end:
             raise Damaged(
                 f"{where} has rows of {self.output!r} up to {position:,}, and this environment has those from "
-                f"{start:,} to {self.end:,}: one of the two was restored from a copy of another time. Restore both "
-                f"from the same time, or let the application begin anew (samza-dsl reset {self.app})"
+                f"{start:,} to {self.end:,}: one of the two was restored from a copy of another time, or what waits to "
+                f"be delivered was lost. Restore both from the same time; or let the application begin anew, which "
+                f"writes all of it again: samza-dsl reset {self.app}, and another place for it, or this one without "
+                "what was written"
             )
 
     def fenced_error(self, where: str) -> Fenced:

@@ -91,5 +91,8 @@ class BrokerPort(Protocol):
     def described(self, stream: str) -> StreamConfig:
         """Return the present configuration of a stream, whoever has made it."""
 
+    def lost_stores(self, app: str) -> Mapping[str, str]:
+        """Return the stores of an application of which less is there than was committed, with what is wrong."""
+
     def ranges(self) -> dict[str, list[Offsets]]:
         """Return the readable range of each partition of all streams; whether one has ended is not looked at."""

@@ -17,13 +17,18 @@ from planner.model.errors import refuse
 from runtime.model.clock import Clock
 
 DAY_MS = 86_400_000
+FAR_MS = 300_000
+"""The ms by which one record has to move event time before those that follow it are looked at."""
+FOLLOWING, BEHIND = 10, 5
+"""The records that are looked at after such a one, and those of them that make it a jump as they lie behind it."""
+SPARSE = 5
+"""The records of a batch that each move event time far, from which on its stream is taken to go so."""
 FIRST_REAL_S, LAST_REAL_S = 10**9 + 1, 41 * 10**8
 """From 2001 to 2099, in seconds: what the times of real records are. Taken as ms they are some weeks of early 1970.
 
 A round 10**9 is a number of somebody's who tests.
 """
 FIRST_REAL_MS = FIRST_REAL_S * 1_000
-SECONDS = (FIRST_REAL_S, LAST_REAL_S - 1)
 CALENDAR = (
     (2001_01_01, 2099_12_31),
     (2001_01_01_00_00, 2099_12_31_23_59),
@@ -33,6 +38,9 @@ CALENDAR = (
 PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 IF_MEANT = "unit='ms' on the input, if such ms are meant"
 NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+
+AHEAD_MS = (3_600_000, 600_000)
+"""The limits that are proposed for records from clocks that are ahead: the first that is at most half of that."""
 
 COUNTED = {"days": 86_400, "hours": 3_600, "minutes": 60}
 """Other counts since 1970, with their seconds. They are told, not refused: as ms a test may mean 20_000 to 40_000."""
@@ -47,35 +55,69 @@ class Misread(NamedTuple):
     instead: str
 
 
-def may_be_misread(lowest: int, highest: int) -> bool:
-    """Whether times that are taken as ms lie where seconds of our time do, or days and times written as one number.
+def may_be_misread(lowest: int, highest: int, unit: str = "ms") -> bool:
+    """Whether numbers in a unit lie where those of a smaller one do for our time, or days written as one number.
 
     >>> may_be_misread(1_750_000_000, 1_750_000_300), may_be_misread(20250615, 20250616), may_be_misread(0, 5_000)
     (True, True, False)
+    >>> may_be_misread(1_750_000_000_000, 1_750_000_000_000, "us")
+    True
     """
-    return any(least <= lowest and highest <= most for least, most in (SECONDS, *CALENDAR))
+    return _unit_of(lowest, highest, unit) is not None or any(
+        least <= lowest and highest <= most for least, most in CALENDAR
+    )
 
 
-def misread(times: Sequence[int]) -> Misread | None:
-    """Return as what times were probably meant that are taken as ms, with the words of an error; None for real ms.
+def _unit_of(lowest: int, highest: int, unit: str) -> str | None:
+    """Return the unit in which numbers are of our time that are taken in a smaller one."""
+    for other, per_second in PER_SECOND.items():
+        if other == unit:
+            break
+        if FIRST_REAL_S * per_second <= lowest and highest < LAST_REAL_S * per_second:
+            return other
+    return None
+
+
+def misread(times: Sequence[int], unit: str = "ms") -> Misread | None:
+    """Return as what numbers were probably meant that are taken in a unit, with the words of an error; else None.
 
     >>> misread([1_750_000_000]).wrong
     '1_750_000_000, which as ms is 1970-01-21 06:06:40, and as seconds 2025-06-15 15:06:40'
+    >>> misread([1_750_000_000_000], "us").instead
+    "unit='ms'"
     >>> misread([20250615, 20250616]).wrong, misread([20250615, 20250699])
     ('20_250_615, which as ms is 1970-01-01 05:37:30.615, and as a date 2025-06-15 00:00:00', None)
     """
     lowest, highest = min(times), max(times)
-    if not may_be_misread(lowest, highest):
+    if not may_be_misread(lowest, highest, unit):
         return None
     first = times[0]
-    if SECONDS[0] <= first <= SECONDS[1]:
-        return Misread(f"{first:_}, which as ms is {utc(first)}, and as seconds {utc(first * 1_000)}", "unit='s'")
+    taken = f"{first:_}, which as {_name(unit)} is {_shown_in(first, unit)}"
+    if (meant := _unit_of(lowest, highest, unit)) is not None:
+        return Misread(f"{taken}, and as {NAMES[meant]} {_shown_in(first, meant)}", f"unit={meant!r}")
     # A number of ms that only happens to lie there is, among some of them, soon one without such a month or hour.
     dates = [_date_of(at) for at in {*times}]
     if None in dates:
         return None
-    as_date = f"{first:_}, which as ms is {utc(first)}, and as a date {_date_of(first)}"
+    as_date = f"{taken}, and as a date {_date_of(first)}"
     return Misread(as_date, "an aware datetime as what timestamp= returns, datetime.strptime(...).replace(tzinfo=UTC)")
+
+
+def as_given(times: Sequence[int], unit: str) -> list[int]:
+    """Return times in ms as numbers of a unit.
+
+    >>> as_given([1_500], "us")
+    [1500000]
+    """
+    return [at * PER_SECOND[unit] // 1_000 for at in times]
+
+
+def _name(unit: str) -> str:
+    return unit if unit == "ms" else NAMES[unit]
+
+
+def _shown_in(number: int, unit: str) -> str:
+    return utc(number * 1_000 // PER_SECOND[unit])
 
 
 def _date_of(number: int) -> datetime | None:
@@ -88,7 +130,7 @@ def _date_of(number: int) -> datetime | None:
 
 
 def _counted(times: Sequence[int]) -> str:
-    """Return as what the first of some times of 1970 is one of ours, "days" or less; "" where they are no such number.
+    """Return as what the first of some numbers of 1970 is one of ours, "days" or less; "" where it is no such number.
 
     >>> _counted([20_254, 20_255]), _counted([29_166_666]), _counted([0, 20_254])
     ('as days since 1970 it is 2025-06-15 00:00:00', 'as minutes since 1970 it is 2025-06-15 15:06:00', '')
@@ -129,21 +171,45 @@ def utc(ms: int) -> str:
     return at.isoformat(" ", "milliseconds").removesuffix(".000")
 
 
+@dataclass
+class Jump:
+    """A record that alone moved event time far, and those that came next: looked at, and far behind it."""
+
+    before: int
+    after: int
+    offset: int | None
+    following: int = 0
+    behind: int = 0
+
+
 class EventTimes:
     """Judges the event times of one source partition; its task's thread alone uses it.
 
-    `jumps` counts the records of which each alone moved event time by more than a day. The first of a stream, in
-    this process, is told in the log, and in `warning`.
+    `jumps` counts the records of which each alone moved event time by more than a day, or by minutes or hours where
+    most that came next lay behind it, by more than the `lateness_ms` that all of the plan allows. The first of a
+    stream, in this process, is told in the log, and in `warning`.
     """
 
-    def __init__(self, spec: Input, app: str, place: tuple[str, int], clock: Clock, told: set[str]) -> None:
+    def __init__(
+        self,
+        spec: Input,
+        app: str,
+        place: tuple[str, int],
+        clock: Clock,
+        told: set[str],
+        lateness_ms: int = 0,
+    ) -> None:
         self.jumps = 0
         self.warning = ""
         self._spec, self._app, self._clock, self._told = spec, app, clock, told
         self._stream, self._partition = place
-        self._unit_is_known = spec.unit is not None
-        self._most_ms = DAY_MS
-        """The ms by which a batch has to move event time before its records are looked at one by one."""
+        self._unit = spec.unit or "ms"
+        self._unit_is_known = False
+        self._lateness_ms = lateness_ms
+        self._far_ms = self._most_ms = FAR_MS
+        """The ms by which a record, and a batch, has to move event time before what they do is looked at."""
+        self._jump: Jump | None = None
+        """The newest record that moved event time far, while those that follow it are looked at."""
 
     @property
     def is_limited(self) -> bool:
@@ -156,24 +222,26 @@ class EventTimes:
         Given is its highest time, and the watermarks before it, or where there was none after its first record, and
         after its last.
         """
-        return self._is_doubtful(highest) or after - first > self._most_ms
+        return self._jump is not None or self._is_doubtful(highest) or after - first > self._most_ms
 
     def are_of_history(self, highest: int, stamps: Sequence[int]) -> bool:
         """Whether records move event time far only as they are many: none does by itself, and no time is doubtful.
 
         Given is their highest time, and the watermark before each and after the last.
         """
-        if len(stamps) < 2 or self._is_doubtful(highest):
+        if len(stamps) < 2 or self._jump is not None or self._is_doubtful(highest):
             return False
         before, after = self._steps(stamps)
-        if max(map(sub, after, before)) > DAY_MS:
+        if max(map(sub, after, before)) > self._far_ms:
             return False
         self._most_ms = max(self._most_ms, 2 * (after[-1] - before[0]))
         return True
 
     def _is_doubtful(self, highest: int) -> bool:
-        if not self._unit_is_known and (may_be_misread(highest, highest) or _counted([highest])):
-            return True
+        if not self._unit_is_known:
+            (number,) = as_given([highest], self._unit)
+            if may_be_misread(number, number, self._unit) or _counted([number]):
+                return True
         return self._is_ahead(highest)
 
     def _steps(self, stamps: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -182,7 +250,7 @@ class EventTimes:
         return [first, *islice(stamps, 1, len(stamps) - 1)], [*islice(stamps, 1, len(stamps))]
 
     def check_unit(self, times: Sequence[int]) -> None:
-        """Look at the first times that come; raises PlanError where these are seconds or dates, taken as ms."""
+        """Look at the first times that come; raises PlanError where these are probably of another unit, or dates."""
         if self._unit_is_known or not times:
             return
         # Only the first times that come are judged: a stream has one unit, and a later record that is far out of it is
@@ -192,17 +260,30 @@ class EventTimes:
         if self._spec.timestamp_of is None and is_a_tests:
             return  # a test's clock gave the records their times
         by = "timestamp= returned" if self._spec.timestamp_of is not None else "the records' own times begin with"
-        if (found := misread(times)) is not None:
+        numbers = as_given(times, self._unit)
+        if (found := misread(numbers, self._unit)) is not None:
+            self._refuse(by, found, is_a_tests)
+        elif not is_a_tests and self._spec.unit != "ms" and (guess := _counted(numbers)):
+            at = numbers[0]
+            wrong = f"{by} {at:_}, which as {_name(self._unit)} is {utc(times[0])}; {guess}"
+            meant = "" if self._spec.unit is not None else f"; or say {IF_MEANT}"
+            self._warn(f"{wrong}. Return {_name(self._unit)}{meant}")
+
+    def _refuse(self, by: str, found: Misread, is_a_tests: bool) -> None:
+        """Raise PlanError for times that are probably of another unit; a warning does where ms are what was said."""
+        unit = self._spec.unit
+        if unit is None:
             raise refuse(self._spec, f"{by} {found.wrong}", f"{found.instead}; or {IF_MEANT}")
-        if not is_a_tests and (guess := _counted(times)):
-            at = times[0]
-            self._warn(f"{by} {at:_}, which as ms is {utc(at)}; {guess}. Return ms; or say {IF_MEANT}")
+        if unit != "ms":
+            raise refuse(self._spec, f"{by} {found.wrong}", f"{found.instead} in the place of unit={unit!r}")
+        if not is_a_tests:
+            self._warn(f"{by} {found.wrong}. If these are not ms, write {found.instead} in the place of unit='ms'")
 
     def check_told(self, told: Sequence[int | None]) -> None:
-        """Look at how far records say that event time has come; raises PlanError where that is in seconds, not ms."""
-        known = [at for at in told if at is not None]
-        if self._spec.unit is None and known and (found := misread(known)) is not None:
-            raise refuse(self._spec, f"watermark= returned {found.wrong}", f"{found.instead}; or {IF_MEANT}")
+        """Look at how far records say that event time has come; raises PlanError where that is of another unit."""
+        known = as_given([at for at in told if at is not None], self._unit)
+        if known and (found := misread(known, self._unit)) is not None:
+            self._refuse("watermark= returned", found, self._clock.now_ms() < FIRST_REAL_MS)
 
     def too_far(self, times: Sequence[int | None]) -> dict[int, Exception]:
         """Return, by row, what is wrong with times that are too far ahead of the clock."""
@@ -219,10 +300,12 @@ class EventTimes:
             if at is not None and at - now > most
         }
 
-    def note(self, stamps: Sequence[int], offsets: Sequence[int] | None) -> None:
+    def note(self, stamps: Sequence[int], offsets: Sequence[int] | None, times: Sequence[int | None] = ()) -> None:
         """Note which records alone moved event time far, given the watermark before each and after the last."""
         if len(stamps) < 2:
             return
+        if self._jump is not None:
+            self._follow(self._jump, times)
         first = stamps[0] if stamps[0] > MIN_TIMESTAMP else self.begun(stamps[1])
         moved_ms = stamps[-1] - first
         if moved_ms <= self._most_ms:
@@ -230,13 +313,39 @@ class EventTimes:
         before, after = self._steps(stamps)
         # In C over the whole batch first: the rows are looked for one by one only where one of them really
         # jumped.
-        if max(map(sub, after, before)) <= DAY_MS:
+        if max(map(sub, after, before)) <= self._far_ms:
             self._most_ms = 2 * moved_ms  # a history of which each batch is long: to look at all of it takes time
             return
-        rows = [row for row, (was, now) in enumerate(zip(before, after, strict=True)) if now - was > DAY_MS]
-        self.jumps += len(rows)
-        row = rows[0]
-        self._tell(before[row], after[row], offsets[row] if offsets is not None else None)
+        steps = [*map(sub, after, before)]
+        far = [row for row, step in enumerate(steps) if step > self._far_ms]
+        jumps = [Jump(before[row], after[row], None if offsets is None else offsets[row]) for row in far]
+        if days := [jump for jump in jumps if jump.after - jump.before > DAY_MS]:
+            self.jumps += len(days)
+            self._tell(days[0])
+        if len(far) > SPARSE:
+            # Its records are so far apart: none is a jump that moves event time as far as others do.
+            self._far_ms = min(max(self._far_ms, 2 * max(step for step in steps if step <= DAY_MS)), DAY_MS)
+            self._most_ms = max(self._most_ms, 2 * moved_ms)
+            return
+        for row, jump in zip(far, jumps, strict=True):
+            if jump.after - jump.before <= DAY_MS:
+                self._jump = jump
+                self._follow(jump, times[row + 1 :])
+
+    def _follow(self, jump: Jump, times: Sequence[int | None]) -> None:
+        """Look at the records after one that moved event time far, and tell it where most go on from before it."""
+        middle = (jump.before + jump.after) // 2 + self._spec.max_disorder_ms
+        for at in times:
+            if at is None:
+                continue
+            jump.following += 1
+            jump.behind += at < min(middle, jump.after - self._lateness_ms)
+            if jump.behind == BEHIND:
+                self.jumps += 1
+                self._tell(jump)
+            if jump.behind == BEHIND or jump.following == FOLLOWING:
+                self._jump = None
+                return
 
     def may_be_told(self, before: int, told: int) -> bool:
         """Whether a producer's own word for how far event time is holds; one that jumps is noted like a record."""
@@ -257,12 +366,16 @@ class EventTimes:
         now = self._clock.now_ms()
         return now if FIRST_REAL_MS <= now < first else first
 
-    def _tell(self, before: int, after: int, offset: int | None) -> None:
-        where = f"one record, {self._stream}/{self._partition} at {offset}," if offset is not None else "its producer"
+    def _tell(self, jump: Jump) -> None:
+        place = f"{self._stream}/{self._partition} at {jump.offset}"
+        where = f"one record, {place}," if jump.offset is not None else "its producer"
+        behind = f", and {jump.behind} of the {jump.following} that came next lie before that" if jump.behind else ""
+        ahead_ms = next((one for one in AHEAD_MS if 2 * one <= jump.after - jump.before), FAR_MS // 2)
         self._warn(
-            f"{where} moved event time from {utc(before)} to {utc(after)}. If its clock is ahead, all that follows is "
-            "late: max_ahead_ms=3_600_000 on the input takes no such record, and samza-dsl checkpoint set "
-            f"{self._app} {self._stream}:{self._partition} --watermark '{utc(before)}' sets event time back"
+            f"{where} moved event time from {utc(jump.before)} to {utc(jump.after)}{behind}. If its clock is ahead, "
+            f"all that follows is late: max_ahead_ms={ahead_ms:_} on the input takes no such record, and samza-dsl "
+            f"checkpoint set {self._app} {self._stream}:{self._partition} --watermark '{utc(jump.before)}' sets event "
+            "time back"
         )
 
     def _warn(self, what: str) -> None:

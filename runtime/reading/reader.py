@@ -638,7 +638,7 @@ class Reader:
         """Return the watermark before each row, and after the last, by their times or by what they say of it."""
         stamps = self._source.stamp(times) if told is None else self._source.stamp_by(told)
         if self.times is not None:
-            self.times.note(stamps, offsets)
+            self.times.note(stamps, offsets, times)
         return stamps
 
     def _at_least(self, watermark: int, control: Control | None) -> int:
@@ -700,18 +700,23 @@ class Reader:
         if timestamp_of is not None and self._decoding.tombstones and has_none(batch.values):
             rows = list(zip(batch.values, batch.timestamps or repeat(None), strict=False))
             batch.timestamps, errors = column_of(lambda rows: [self._time_of(value, at) for value, at in rows], rows)
-            return errors
+            if errors or batch.timestamps is None:
+                return errors
+            # A record without a value has its own time, which is ms.
+            return self._look_at_unit(
+                [at for at, value in zip(batch.timestamps, batch.values, strict=True) if value is not None]
+            )
         if timestamp_of is not None:
             batch.timestamps, errors = column_of(
                 lambda values: to_ms([timestamp_of(v) for v in values], unit=unit), batch.values
             )
-            return errors or self._look_at_unit(batch)
+            return errors or self._look_at_unit(batch.timestamps or [])
         is_read = self._decoding.timed or self._decoding.stamped or (self.times is not None and self.times.is_limited)
         if batch.timestamps is None or not is_read:
             batch.timestamps = None
             return {}
         batch.timestamps, errors = column_of(lambda times: to_ms(times, RECORDS, unit), batch.timestamps)
-        return errors or self._look_at_unit(batch)
+        return errors or self._look_at_unit(batch.timestamps or [])
 
     def _time_of(self, value: Any, at: int | None) -> int:
         """Return the time of a record of a table: its own where it has no value that would tell it."""
@@ -722,11 +727,11 @@ class Reader:
             else to_ms([self._decoding.timestamp_of(value)], unit=self._decoding.unit)[0]
         )
 
-    def _look_at_unit(self, batch: Batch) -> dict[int, Exception]:
+    def _look_at_unit(self, times: list[int]) -> dict[int, Exception]:
         """Return what is wrong with the first times of all, where these can't be meant, and somebody asks for them."""
         try:
             if self.times is not None and (self._decoding.stamped or self._decoding.timestamp_of is not None):
-                self.times.check_unit(batch.timestamps or [])
+                self.times.check_unit(times)
         except PlanError as error:
             return {0: error}
         return {}

@@ -118,6 +118,10 @@ def _operators(graph: Graph, task: Task, lane: Lane) -> list[OperatorMetrics]:
     ]
 
 
+REMOTE = "the remote table"
+"""The name of the side whose rows a service has."""
+
+
 def _sides(graph: Graph, id: str) -> list[str]:
     """Return the names of the sides of a join: its parents as the user wrote them, without what was put between."""
     parents = graph.parents(id)
@@ -125,7 +129,8 @@ def _sides(graph: Graph, id: str) -> list[str]:
         graph.parents(one)[0] if graph.specs[one].repartitions and not graph.specs[one].rekeys else one
         for one in parents
     ]
-    return above if len(set(above)) == len(parents) else parents
+    sides = above if len(set(above)) == len(parents) else parents
+    return sides if len(sides) > 1 else [*sides, REMOTE]
 
 
 def _met(task: Task, id: str, received: int) -> dict[str, int]:

@@ -380,6 +380,7 @@ class Run:
                 await self._work()
                 self._final = self.metrics()
             except BaseException as error:
+                asked = self._loop.exit_of(error, self._graph) if not isinstance(error, Exception) else None
                 # What others have consumed since they took over is missing here, and is no damage.
                 fenced = self._fenced() if isinstance(error, Damaged) else None
                 # An environment that has failed may tell nothing; what ended the run is what counts.
@@ -388,6 +389,8 @@ class Run:
                 await self._close(quietly=True)
                 if fenced is not None:
                     raise fenced from error
+                if asked is not None:
+                    raise asked from error
                 raise
             await self._close()
         except BaseException as error:

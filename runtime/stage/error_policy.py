@@ -18,9 +18,9 @@ from planner.model.graph import Graph
 from planner.model.plan import StagePlan
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Tagged
-from runtime.functions.failures import Failure, Whence, advice_for, record_error
+from runtime.functions.failures import Failure, Whence, advice_for, exit_error, record_error
 from runtime.model.clock import Clock
-from runtime.model.errors import OperatorFailure, SerdeError, TooLarge
+from runtime.model.errors import ExitAsked, OperatorFailure, SerdeError, TooLarge
 from runtime.ports.store import TaskStore
 from runtime.stage.chain import Chain
 from runtime.stage.outputs import Outputs, letter_of
@@ -271,6 +271,8 @@ class Guard:
         """Apply the policy of the operator that failed to a record with no effects left; raises when it is to fail."""
         if isinstance(failure.error, PlanError):
             raise failure.error  # a mistake in the program, not in a record
+        if isinstance(failure.error, ExitAsked):
+            raise exit_error(self.graph.specs[failure.operator], failure.error.__cause__ or failure.error)
         spec = self.graph.specs[failure.operator]
         policy = final(spec.on_error) if spec.on_error is not None else None
         if not spec.source and not spec.asynchronous and where.partition is not None:

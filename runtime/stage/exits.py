@@ -270,7 +270,7 @@ class StatefulExit:
         if batch.timestamps is not None and batch.stamps is None:
             batch.stamps = list(batch.timestamps)
         if self._meetings is not None:
-            self._meetings.note(batch, 0, 0)
+            self._meetings.note_batch(batch)
         emitted = self._operator.process(batch)
         if self._operator.late is not None:
             self._on_late(self._operator.late)

@@ -74,6 +74,7 @@ BY_OPERATOR: Mapping[Instrument, Callable[[OperatorMetrics], int]] = {
 }
 """The counts of an operator over all tasks: those that ran elsewhere before are in them, so they never fall."""
 COUNTED = _counter("samza.operator.counted", "{count}", "Counters of the user's own, and those that joins keep.")
+JOIN_KEYS = _counter("samza.join.keys", "{key}", "Keys of a side of a join, by type; of look-ups, those without a row.")
 OPERATOR_DELAY = _gauge("samza.operator.watermark.delay", "s", "Time that event time is behind, in the slowest task.")
 
 JOB_TASKS = _gauge("samza.job.tasks", "{task}", "Tasks of the job, virtual ones included.")
@@ -93,7 +94,7 @@ INPUT_DELAY = _gauge("samza.input.watermark.delay", "s", "Time that the event ti
 HELD = _gauge("samza.input.held", "{record}", "Records that an open transaction keeps from being read.")
 IDLE = _gauge("samza.input.idle", "1", "Whether nothing has come of a partition for long.")
 OWNED = _gauge("samza.input.owned", "1", "Whether a container has the task of a partition.")
-JUMPS = _counter("samza.input.jumps", "{record}", "Records of which each alone moved event time by more than a day.")
+JUMPS = _counter("samza.input.jumps", "{record}", "Records of which each alone moved event time far.")
 
 ENTRIES = _gauge("samza.state.entries", "{entry}", "Entries of an operator's committed state in a task.")
 SIZE = _gauge("samza.state.size", "By", "The size of an operator's committed state in a task.")
@@ -132,7 +133,7 @@ DURATIONS: Mapping[Timed, tuple[Instrument, str]] = {
 """The histogram of each kind of duration, and the label that says of what it is."""
 
 INSTRUMENTS = (
-    *(UPTIME, WARNINGS, DEATHS, RESTARTS, TAKE_OVERS, *BY_OPERATOR, COUNTED, OPERATOR_DELAY, JOB_TASKS),
+    *(UPTIME, WARNINGS, DEATHS, RESTARTS, TAKE_OVERS, *BY_OPERATOR, COUNTED, JOIN_KEYS, OPERATOR_DELAY, JOB_TASKS),
     *(MODEL_TIME, CHECKPOINTS_TIME, IN_FLIGHT, BUSY, READ_TIME, HASH_TIME, OWN_TIME, ASSIGNED),
     *(LAG, OFFSET, INPUT_DELAY, HELD, IDLE, OWNED, JUMPS, ENTRIES, SIZE, RESTORED, COMMITS, COMMIT_AGE),
     *(CONTAINER_LAG, REBALANCES),
@@ -186,6 +187,10 @@ def _operators(metrics: RunMetrics, now_ms: int) -> Iterator[Series]:
         for name in names[:MOST_COUNTERS]:
             number = sum(one.counters.get(name, 0) for one in parts)
             yield Series(COUNTED, (of, ("counter", name)), number)
+        sides = {(side, kind): 0 for one in parts for side, kinds in one.keys.items() for kind in kinds}
+        for side, kind in sides:
+            number = sum(one.keys.get(side, {}).get(kind, 0) for one in parts)
+            yield Series(JOIN_KEYS, (of, ("side", side), ("type", kind)), number)
         # The last of each task: one that ran elsewhere before has stayed behind there.
         newest = {one.task: one.watermark for one in parts}
         delay = _delay_s(min(newest.values()), now_ms)

@@ -23,6 +23,7 @@ from samza_dsl.application.run_request import (
     LiveRunOptions,
     RunRequest,
     SparkRunOptions,
+    exiting,
     in_background,
     served,
 )
@@ -540,7 +541,8 @@ class App(Reprocessing):
             on=on,
             collect=collect,
         )
-        return served(self, request)
+        with exiting(self.name):
+            return served(self, request)
 
     async def run_async(
         self,
@@ -555,8 +557,9 @@ class App(Reprocessing):
     ) -> Run:
         """Run as `run` does, inside the running event loop."""
         request = RunRequest(data, environment, bind, from_start, state, until_now, metrics=metrics)
-        async with in_background(self, request) as run:
-            await run.ended()
+        with exiting(self.name):
+            async with in_background(self, request) as run:
+                await run.ended()
         return run
 
     def running(

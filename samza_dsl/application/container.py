@@ -17,7 +17,7 @@ from runtime.containers.protocol import Failed, Start
 from runtime.containers.supervisor import Containers, run_containers
 from runtime.containers.worker import serve
 from runtime.functions.user_lines import deepest, user_lines
-from runtime.model.errors import SamzaError
+from runtime.model.errors import ExitAsked, SamzaError
 from runtime.model.metrics import Metrics
 from runtime.run.settings import CrewSettings
 from runtime.watching.telemetry import telling
@@ -89,4 +89,6 @@ def _failed(error: BaseException) -> Failed:
     expected = isinstance(error, SamzaError | PlanError)
     text = words_of(error)
     lines = tuple(map(encodable, user_lines(deepest(error))))
-    return Failed(kind=encodable(type(error).__name__), text=text if expected or text else shown(error), lines=lines)
+    code = error.code if isinstance(error, ExitAsked) else 1
+    told = text if expected or text else shown(error)
+    return Failed(kind=encodable(type(error).__name__), text=told, lines=lines, code=code)

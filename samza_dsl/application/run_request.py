@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar
 from operators.core.base import Site
 from operators.core.sites import here
 from planner.model.errors import refuse
-from runtime.model.errors import SamzaError
+from runtime.model.errors import ExitAsked, SamzaError
 from runtime.spark.session import Spark, check_installed
 from samza_dsl.fluent.checks import DATA, check_type, check_whole, ms_said
 
@@ -126,6 +127,16 @@ def served(app: App, request: RunRequest) -> Run | Containers | BatchRun:
         request = _autosized(request, request.autosize)
     with _watched(app, request) as request:
         return _run(app, request)
+
+
+@contextmanager
+def exiting(app: str) -> Iterator[None]:
+    """End the process as a function of the application has asked for, once the run has ended; the log says which."""
+    try:
+        yield
+    except ExitAsked as asked:
+        logging.getLogger("samza_dsl").warning("%s: %s", app, asked)
+        raise asked.exit() from asked
 
 
 @contextmanager

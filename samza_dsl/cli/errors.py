@@ -15,7 +15,7 @@ import typer
 from planner.model.errors import PlanError
 from planner.model.flow import plain
 from runtime.functions.user_lines import deepest, user_lines
-from runtime.model.errors import SamzaError
+from runtime.model.errors import ExitAsked, SamzaError
 from samza_dsl.application.loading import CantLoad
 from samza_dsl.settings import logs
 from samza_dsl.settings.sources import WrongSetting
@@ -60,7 +60,8 @@ def told(*, whole: bool = False, loading: bool = False) -> Iterator[None]:
         # A PlanError names the line itself.
         _say(error, [] if isinstance(error, PlanError) else lines, named=not expected)
         # Without a cause, so that Python prints no traceback behind what was said.
-        raise typer.Exit(MISTAKEN if is_mistake else FAILED) from None
+        failed = error.code if isinstance(error, ExitAsked) else FAILED
+        raise typer.Exit(MISTAKEN if is_mistake else failed) from None
 
 
 def say_error(text: str, *following: str) -> None:

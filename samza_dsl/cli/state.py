@@ -79,6 +79,10 @@ def list_stored(
         columns += [Column("tasks", right=True), Column("unread", right=True), Column("since (UTC)")]
         columns += [Column("in the plan")] * (planned is not None) + [Column("kept as")]
         print_rows(columns, [_row(one, planned) for one in found])
+        for one in found:
+            if one.lost:
+                drop = typed(place, f"state forget {app} {one.operator}")
+                say(f"{one.operator} has less than was committed, as {one.lost}: {drop}")
         for pulled in pulled_places(place, app):
             say(pulled.told(app))
 
@@ -99,14 +103,19 @@ def forget_stored(
     """
     with told(), opened(data, environment, kafka_options) as place:
         app, _ = _loaded(target, place)
-        _own(place, app)
+        check_not_shared(place, known(place, app))
+        # Before it is owned: the state of an owner is brought here, which can't be where some of it is lost.
         found = {one.operator: one for one in stored(place, app)}
+        if place.checkpoints(app).get(CHANGING, Checkpoint(0)).meanings:
+            _own(place, app)
+            found = {one.operator: one for one in stored(place, app)}
         # All of them are looked at before any is dropped.
         for operator in operators:
             if operator not in found:
                 raise no_state_error(app, operator, found)
         what = ", ".join(f"{_said(found[operator])} of {operator!r}" for operator in operators)
         _confirm(f"Drop {what} in {app!r} in {place}?", yes)
+        _own(place, app)
         forget(place, app, operators)
         say(f"{app} has dropped {what}")
 
@@ -722,6 +731,8 @@ def _own(place: Environment, app: str) -> None:
 
 
 def _said(one: StoredOperator) -> str:
+    if one.lost:
+        return "what is left"
     said = [counted(one.entries, "key")] if one.tasks or one.unread is None else []
     return " and ".join([*said, *([f"{counted(one.unread, 'unread record')}"] if one.unread is not None else [])])
 

@@ -19,7 +19,7 @@ from runtime.encoding.formats.subjects import placed
 from runtime.encoding.serdes import Natural, encode_all
 from runtime.model.errors import SamzaError
 from runtime.ports.streams import END, Append, StreamConfig, contradicted
-from runtime.reading.event_times import misread
+from runtime.reading.event_times import as_given, misread
 from runtime.reading.watermarks import to_ms
 from samza_dsl.data.json_lines import partition_for
 from samza_dsl.fluent.arguments import Compression
@@ -137,8 +137,10 @@ def produce(
 def _times(site: Site, said: list[int | datetime], unit: Unit | None) -> list[int]:
     check_unit(site, unit)
     times = to_ms(said, unit=unit)
-    if unit is None and times and (found := misread(times)) is not None:
-        raise refuse(site, f"timestamp= returned {found.wrong}", f"{found.instead}; or unit='ms', if ms are meant")
+    found = misread(as_given(times, unit or "ms"), unit or "ms") if times and unit != "ms" else None
+    if found is not None:
+        meant = "; or unit='ms', if ms are meant" if unit is None else f" in the place of unit={unit!r}"
+        raise refuse(site, f"timestamp= returned {found.wrong}", found.instead + meant)
     return times
 
 

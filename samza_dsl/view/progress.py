@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from operators.core.base import MIN_TIMESTAMP
 from operators.io import Input, SendTo, SinkCall
-from operators.joins.match_counts import MET, MISSED
+from operators.joins.match_counts import MET, MISSED, apart
 from planner.model.flow import counted
 from planner.model.plan import Plan, StagePlan
 from runtime.model.metrics import InputMetrics, RunMetrics, unread
@@ -26,6 +26,8 @@ ALIKE = (
     "within= where it is a join of streams"
 )
 UNLIKE = ". Keys meet where they are of one type and equal: make both alike, as by key=lambda value: str(...)"
+MOST_STRANGE = 5
+"""The types of keys that can't meet that are told of one join."""
 TROUBLES = {"skipped": "skipped", "dead_lettered": "to dead letters", "retried": "retried", "late": "late"}
 """The counts that are worth a word, where they are not 0."""
 DROPPED = ("late", "skipped", "to dead letters")
@@ -155,22 +157,32 @@ class Progress:
                     yield f"{where} is new" if change.is_new else f"{where} was changed: {', '.join(change.what)}"
 
     def strangers(self) -> Iterator[str]:
-        """Yield for each join with hardly any matches their number, and the types of its keys."""
+        """Yield for each join with hardly any matches, or keys of types that can't meet, their numbers and types."""
         for operator in self.plan.operators:
             mine = [one for one in self.metrics.operators if one.operator == operator.id]
             met, missed = (sum(one.counters.get(name, 0) for one in mine) for name in (MET, MISSED))
-            if not met + missed or met * FEW > met + missed:
+            # What waits has still to meet something, also of rows that a run before has read.
+            if not met + missed:
                 continue
-            sides: dict[str, set[str]] = {}
+            sides: dict[str, Counter[str]] = {}
             for one in mine:
-                for side, kind in one.keys.items():
-                    sides.setdefault(side, set()).update(filter(None, [kind]))
+                for side, kinds in one.keys.items():
+                    # Not by addition, which drops what is known to be there and was not counted.
+                    sides.setdefault(side, Counter()).update(kinds)
+            strange = [
+                f"{counted(number, 'key')} of {side} {'is' if number == 1 else 'are'} {kind}, and none of {other}"
+                for side, kind, number, without in apart(sides)
+                for other in without
+            ]
+            if met * FEW > met + missed and not strange:
+                continue
             told = [f"of {side} {' and '.join(sorted(kinds)) or 'none came'}" for side, kinds in sides.items()]
             where = f"{operator.kind} {operator.id!r}" + (f" at {operator.site}" if operator.site else "")
             yield (
                 f"{where}: {met:,} of {met + missed:,} messages have met something"
                 + (f"; keys: {', '.join(told)}" if told else "")
-                + (ALIKE if _are_alike([*sides.values()]) else UNLIKE)
+                + (f"; {', '.join(strange[:MOST_STRANGE])}" if strange else "")
+                + (ALIKE if _are_alike([set(kinds) for kinds in sides.values()]) else UNLIKE)
             )
 
     def nothing(self) -> Iterator[str]:

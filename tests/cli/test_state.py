@@ -107,6 +107,24 @@ def test_what_an_error_says_to_move_goes_on_where_it_was(after, shop, call):
     assert len(shop.totals()) == 5
 
 
+def test_a_stream_between_stages_that_is_gone_is_told_and_forgotten(shop, call, folder):
+    shop.version(REPARTITIONED)
+    assert shop.run().exit_code == 0
+    environment = LogEnvironment(folder / ".samza-dsl")
+    (between,) = [name for name, config in environment.streams().items() if config.intermediate]
+    environment.delete_stream(between)
+    environment.close()
+    shop.sell("a")
+    refused = shop.run()
+    assert refused.exit_code == 1
+    assert f"The stream '{between}' between stages is no longer there" in refused.stderr
+    command = re.search(r"samza-dsl (state forget [^.]*)\.", refused.stderr.replace("\n", " "))
+    assert call(*shlex.split(command[1]), "--yes").exit_code == 0
+    again = shop.run()
+    assert again.exit_code == 0, again.stderr
+    assert shop.totals()[-1] == '["a",3]', "with all state"
+
+
 def test_a_run_forgets_what_does_not_fit_once(shop, call):
     shop.run()
     shop.version(RENAMED)

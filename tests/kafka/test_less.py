@@ -1,17 +1,23 @@
 """Topics of a real broker that hold less than was committed, or are not configured as they must be."""
 
 import logging
+import re
+from time import monotonic
 
 import pytest
+from typer.testing import CliRunner
 
 from runtime.model.errors import Damaged
 from runtime.ports.streams import StreamConfig
+from runtime.systems.connectors.inbox import inbox_of
 from runtime.systems.kafka.client.admin import described
 from runtime.systems.kafka.client.thread import KafkaThread
 from runtime.systems.kafka.environment import KafkaEnvironment
-from samza_dsl import App, KafkaCluster, String, count, tumbling
+from samza_dsl import App, Forget, KafkaCluster, String, count, tumbling
+from samza_dsl.cli.main import commands
+from samza_dsl.connectors import Pulled, PulledRecord, PulledSource
 from tests.kafka.topics import configure as change
-from tests.kafka.topics import consume, create, delete, group_offsets, produce, remove
+from tests.kafka.topics import consume, create, delete, group_offsets, produce, remove, remove_all
 
 
 def counting(topics: str) -> App:
@@ -118,3 +124,123 @@ def test_own_topics_are_compacted_alone_and_what_they_have_lost_is_told(broker, 
     told = run("here")
     assert told[5:] == [*range(1, len(told) - 4)]
     assert run("there") == [*told, told[-1] + 1]
+
+
+def typed(broker, *words: str) -> str:
+    """Run a command on the cluster, within the time that a broker is asked for one topic, and return what it says."""
+    began = monotonic()
+    done = CliRunner().invoke(commands, [*words, "--environment", f"kafka://{broker.bootstrap}"])
+    assert done.exit_code == 0, done.output
+    assert monotonic() - began < 30, "nobody waits for a topic that is gone"
+    return done.output
+
+
+def advised(error: Damaged, broker) -> None:
+    """Type the first command that an error advises."""
+    words = re.search(r"samza-dsl (state forget [^.]*?)( --environment \S+)?\.( |$)", str(error))
+    assert words is not None, str(error)
+    typed(broker, *words[1].split(), "--yes")
+
+
+@pytest.mark.parametrize("how", ["the command", "the run"])
+def test_a_lost_changelog_is_forgotten_alone(how, broker, topics, cluster, tmp_path):
+    words, changelog = f"{topics}-words", f"{topics}-count-changelog"
+    create(broker, words)
+
+    def app():
+        app = App(topics)
+        keyed = app.input(words, value=String()).partition_by(lambda word: word, partitions=1, op_id="by-word")
+        out = app.output(f"{topics}-counts", value=int)
+        for op_id in ("count", "other"):
+            keyed.scan(lambda total, _: (total or 0) + 1, op_id=op_id).send_to(out)
+        return app
+
+    def run(machine, **more):
+        produce(broker, words, (0, None, b"word"))
+        app().run(until_now=True, environment=cluster, data=str(tmp_path / machine), **more)
+        return sorted(counts(broker, topics))
+
+    assert run("here") == [1, 1]
+    delete(broker, changelog)
+    with pytest.raises(Damaged, match=rf"{changelog}' is no longer there: state of 'count'") as found:
+        run("here")
+    listed = typed(broker, "state", "list", topics)
+    assert f"count has less than was committed, as the topic {changelog!r} is no longer there" in listed
+    assert re.search(r"other +1 ", listed)
+    if how == "the command":
+        advised(found.value, broker)
+        forgotten = {}
+    else:
+        forgotten = {"state": Forget("count")}
+    # `count` begins with the word that was not read then, and `other` goes on.
+    assert run("elsewhere", **forgotten) == [1, 1, 1, 2, 2, 3]
+    assert run("here") == [1, 1, 1, 2, 2, 3, 3, 4]
+
+
+@pytest.mark.parametrize("how", ["deleted", "made anew", "cut"])
+def test_a_lost_stream_between_stages_is_told_as_the_run_begins_and_forgotten_alone(how, broker, topics, run):
+    between = f"{topics}-by-word"
+    assert run("here") == [1]
+    if how == "cut":
+        # As it is where a stage was behind: what it had not read is gone.
+        produce(broker, between, *((0, b"x", b"x") for _ in range(3)))
+        remove_all(broker, between)
+    else:
+        delete(broker, between)
+    if how == "made anew":
+        create(broker, between, 1)
+    with pytest.raises(Damaged, match=rf"The stream '{between}' between stages .* had not read of it is lost") as found:
+        run("here")
+    assert f"by-word has less than was committed, as the stream {between!r}" in typed(broker, "state", "list", topics)
+    advised(found.value, broker)
+    assert run("here") == [1, 2, 3]
+    assert run("elsewhere") == [1, 2, 3, 4]
+
+
+def test_lost_checkpoints_are_begun_without_at_an_offset(broker, topics, run, tmp_path):
+    assert run("here") == [1]
+    delete(broker, f"{topics}-checkpoints")
+    with pytest.raises(Damaged, match="are lost"):
+        run("here")
+    typed(broker, "reset", topics, "--yes")
+    file = tmp_path / "app.py"
+    file.write_text(
+        f"from samza_dsl import App, String\napp = App({topics!r})\n"
+        f"words = app.input('{topics}-words', value=String())"
+        ".partition_by(lambda word: word, partitions=1, op_id='by-word')\n"
+        f"words.scan(lambda n, _: (n or 0) + 1, op_id='count').send_to(app.output('{topics}-counts', value=int))"
+    )
+    typed(broker, "checkpoint", "set", str(file), f"{topics}-words:0", "1", "--state", "reset")
+    assert run("here") == [1, 1, 2]
+
+
+@pytest.mark.parametrize("lost", ["records", "positions"])
+def test_a_lost_inbox_is_told_with_a_way_out(lost, broker, topics, cluster, tmp_path):
+    inbox = inbox_of(topics, f"{topics}-numbers", "numbers of a queue")
+
+    def run(most):
+        def pull(reader, position):
+            number = int(position or 0)
+            found = [PulledRecord(number, key="k")] if number < most else []
+            return Pulled(found, b"%d" % min(number + 1, most), number < most)
+
+        app = App(topics)
+        app.input(f"{topics}-numbers", value=int, key=str).send_to(app.output(f"{topics}-counts", value=int))
+        source = PulledSource("numbers of a queue", pull, lambda reader, position: None)
+        app.run(tmp_path, until_now=True, environment=cluster, bind={f"{topics}-numbers": source})
+        return counts(broker, topics)
+
+    assert run(2) == [0, 1]
+    delete(broker, inbox if lost == "records" else f"{inbox}.position")
+    with pytest.raises(Damaged) as found:
+        run(3)
+    assert counts(broker, topics) == [0, 1]
+    if lost == "records":
+        assert f"checkpoint set APP {topics}-numbers:0 earliest" in str(found.value)
+        typed(broker, "checkpoint", "set", topics, f"{topics}-numbers:0", "earliest")
+        assert run(3) == [0, 1, 2]
+    else:
+        assert f"samza-dsl reset {topics}, and then samza-dsl streams delete {inbox}" in str(found.value)
+        typed(broker, "reset", topics, "--yes")
+        typed(broker, "streams", "delete", inbox)
+        assert run(3) == [0, 1, 0, 1, 2]

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from operators.aggregations.identity import identity
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP
-from operators.joins.asof_join import LEFT, RIGHT, AsofJoin, AsofJoinOperator
+from operators.joins.asof_join import AsofJoin, AsofJoinOperator
+from operators.joins.waiting_rows import LEFT, RIGHT
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Tagged
 from runtime.stores.memory import MemoryStore

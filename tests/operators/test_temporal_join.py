@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP
 from operators.io import Input, VersionedTable
-from operators.joins.temporal_join import STREAM, TABLE, TemporalJoin, TemporalJoinOperator
+from operators.joins.temporal_join import TemporalJoin, TemporalJoinOperator
+from operators.joins.waiting_rows import LEFT, RIGHT
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Tagged
 from runtime.stores.memory import MemoryStore
@@ -39,14 +40,14 @@ class Story(WaitingStory):
 
     def __init__(self, how, retention_ms, disorder_ms, most_held, store):
         self.how, self.retention_ms, self.versions = how, retention_ms, []
-        undone = ((STREAM, -1, "a", 5), (TABLE, -2, "a", 5), (TABLE, None, "b", 50_000))
+        undone = ((LEFT, -1, "a", 5), (RIGHT, -2, "a", 5), (RIGHT, None, "b", 50_000))
         super().__init__(lambda: operator(store, how, retention_ms, most_held), disorder_ms, store, undone)
 
     def is_late(self, side, at, stamp):
-        return at < stamp - (self.retention_ms if side == STREAM else 0)
+        return at < stamp - (self.retention_ms if side == LEFT else 0)
 
     def note(self, value, side, key, at, stamp):
-        if side == STREAM:
+        if side == LEFT:
             self.waiting.append((value, key, at, stamp))
         else:
             self.versions.append((value, key, at))
@@ -68,9 +69,9 @@ def stories(draw, how):
     store = draw(st.sampled_from((MemoryStore, durable)))()
     disorder, retention = draw(st.sampled_from((0, 0, 2, 10))) * unit, draw(st.sampled_from((0, 1, 3, 10))) * unit
     number = count(1)
-    message = st.builds(lambda key, at: (next(number), STREAM, key, at), st.sampled_from(KEYS), at)
-    version = st.builds(lambda key, at: (next(number), TABLE, key, at), st.sampled_from(KEYS), at)
-    removal = st.builds(lambda key, at: (None, TABLE, key, at), st.sampled_from(KEYS), at)
+    message = st.builds(lambda key, at: (next(number), LEFT, key, at), st.sampled_from(KEYS), at)
+    version = st.builds(lambda key, at: (next(number), RIGHT, key, at), st.sampled_from(KEYS), at)
+    removal = st.builds(lambda key, at: (None, RIGHT, key, at), st.sampled_from(KEYS), at)
     events = draw(st.lists(message | version | version | removal | st.sampled_from(STEPS), max_size=40))
     return Story(how, retention, disorder, draw(st.sampled_from((0, 2, 100))), store), events
 
@@ -88,8 +89,8 @@ def test_it_is_a_look_through_all_versions_that_came_in_time(how, data):
 
 def test_a_version_holds_from_its_own_time_on():
     join = operator(MemoryStore(), "left")
-    join.process(rows((TABLE, "old", "k", 10), (TABLE, "new", "k", 20)))
-    join.process(rows(*((STREAM, at, "k", at) for at in (9, 10, 19, 20, 1_000_000))))
+    join.process(rows((RIGHT, "old", "k", 10), (RIGHT, "new", "k", 20)))
+    join.process(rows(*((LEFT, at, "k", at) for at in (9, 10, 19, 20, 1_000_000))))
     found = results(join.on_watermark(MAX_TIMESTAMP))
     assert [value for value, *_ in found] == [
         (9, None), (10, "old"), (19, "old"), (20, "new"), (1_000_000, "new"),
@@ -98,10 +99,10 @@ def test_a_version_holds_from_its_own_time_on():
 
 def test_a_message_waits_until_the_watermark_is_past_its_time():
     join = operator(MemoryStore(), "left")
-    join.process(rows((STREAM, "m", "k", 100, 42)))
+    join.process(rows((LEFT, "m", "k", 100, 42)))
     assert join.lowest_stamp() == 42
     assert join.on_watermark(100) is None and join.next_due() == 101
-    join.process(rows((TABLE, "v", "k", 100, 100)))
+    join.process(rows((RIGHT, "v", "k", 100, 100)))
     assert results(join.on_watermark(101)) == [(("m", "v"), "k", 100, 42)]
     assert join.lowest_stamp() > MAX_TIMESTAMP
 
@@ -109,7 +110,7 @@ def test_a_message_waits_until_the_watermark_is_past_its_time():
 def test_a_removed_row_is_gone_from_then_on_and_leaves_nothing():
     store = MemoryStore()
     join = operator(store, "inner")
-    join.process(rows((TABLE, "v", "k", 10), (TABLE, None, "k", 20), (STREAM, 1, "k", 19), (STREAM, 2, "k", 20)))
+    join.process(rows((RIGHT, "v", "k", 10), (RIGHT, None, "k", 20), (LEFT, 1, "k", 19), (LEFT, 2, "k", 20)))
     assert [value for value, *_ in results(join.on_watermark(MAX_TIMESTAMP))] == [(1, "v")]
     assert list(store.range()) == []
 
@@ -118,16 +119,16 @@ def test_a_removed_row_is_gone_from_then_on_and_leaves_nothing():
 def test_what_lies_exactly_the_retention_before_its_stamp_still_has_its_version(retention_ms):
     join = operator(durable(), "left", retention_ms)
     at = 1_000_000
-    join.process(rows((TABLE, "old", "k", at), (TABLE, "new", "k", at + 1)))
+    join.process(rows((RIGHT, "old", "k", at), (RIGHT, "new", "k", at + 1)))
     join.on_watermark(at + retention_ms)
-    join.process(rows((STREAM, 1, "k", at, at + retention_ms), (STREAM, 2, "k", at - 1, at + retention_ms)))
+    join.process(rows((LEFT, 1, "k", at, at + retention_ms), (LEFT, 2, "k", at - 1, at + retention_ms)))
     assert join.late.values == [2]
     assert [value for value, *_ in results(join.on_watermark(MAX_TIMESTAMP))] == [(1, "old")]
 
 
 def test_what_fires_at_once_comes_in_pieces():
     join = operator(durable(), "left")
-    join.process(rows(*((STREAM, n, n, 100 - n) for n in range(10))))
+    join.process(rows(*((LEFT, n, n, 100 - n) for n in range(10))))
     join.write_back()
     pieces = []
     while join.next_due() <= 1_000_000:
@@ -143,7 +144,7 @@ def test_a_message_that_can_not_be_joined_is_dropped_alone():
         return value
 
     failing = operator(MemoryStore(), "left", join=join)
-    failing.process(rows((STREAM, 1, "a", 10), (STREAM, 2, "b", 20)))
+    failing.process(rows((LEFT, 1, "a", 10), (LEFT, 2, "b", 20)))
     failing.write_back()
     with pytest.raises(ValueError, match="1"):
         failing.on_watermark(100)
@@ -159,7 +160,7 @@ def test_versions_are_kept_for_their_retention_and_no_longer():
     join = operator(store, "left", retention_ms=120_000, most_held=10)
     most = 0
     for at in range(0, 10_000_000, 10_000):
-        join.process(rows((STREAM, at, at % 3, at), (TABLE, at, at % 3, at)))
+        join.process(rows((LEFT, at, at % 3, at), (RIGHT, at, at % 3, at)))
         join.write_back()
         join.on_watermark(at)
         most = max(most, len(list(store.range())))
@@ -171,23 +172,23 @@ def test_a_table_that_is_far_ahead_costs_a_lookup_no_more():
     store = MemoryStore()
     join = operator(store, "left")
     hours = range(0, 3_600_000 * 24 * 30, 3_600_000)
-    join.process(rows((TABLE, "base", "k", -1), *((TABLE, at, "other", at) for at in hours)))
-    join.process(rows(*((STREAM, at, "k", at) for at in hours)))
+    join.process(rows((RIGHT, "base", "k", -1), *((RIGHT, at, "other", at) for at in hours)))
+    join.process(rows(*((LEFT, at, "k", at) for at in hours)))
     looked = Counter()
-    rows_of = join._versions._rows.rows_of
+    rows_of = join.rights._rows.rows_of
 
     def counted(number, key):
         looked[number] += 1
         return rows_of(number, key)
 
-    join._versions._rows.rows_of = counted
+    join.rights._rows.rows_of = counted
     assert {row for (_, row), *_ in results(join.on_watermark(MAX_TIMESTAMP))} == {"base"}
     assert looked.total() <= 2 * len(hours)
 
 
 def test_a_record_without_a_key_is_refused():
     with pytest.raises(ValueError, match="a record has no key, and a join with a table"):
-        operator(MemoryStore()).process(rows((STREAM, 1, None, 10)))
+        operator(MemoryStore()).process(rows((LEFT, 1, None, 10)))
 
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from("ab"), st.integers(0, 30)), min_size=1), st.randoms())
@@ -197,9 +198,9 @@ def test_how_stream_and_table_are_interleaved_makes_no_difference(told, chance):
         join.process(rows(*numbered))
         return Counter(results(join.on_watermark(MAX_TIMESTAMP)))
 
-    numbered = [(STREAM if message else TABLE, n, key, at) for n, (message, key, at) in enumerate(told)]
-    messages = [one for one in numbered if one[0] == STREAM]
-    versions = [one for one in numbered if one[0] == TABLE]
+    numbered = [(LEFT if message else RIGHT, n, key, at) for n, (message, key, at) in enumerate(told)]
+    messages = [one for one in numbered if one[0] == LEFT]
+    versions = [one for one in numbered if one[0] == RIGHT]
     shuffled = []
     while messages or versions:
         side = messages if not versions or (messages and chance.random() < 0.5) else versions

@@ -1,7 +1,9 @@
 """Records from clocks that are ahead, or in another unit: refused, told, and counted."""
 
 import logging
+import re
 from datetime import UTC, datetime
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ from msgspec import Struct
 
 from operators.core.base import EARLIEST_MS
 from runtime.model.errors import OperatorFailure
-from samza_dsl import App, PlanError, collect, count, dead_letter, produce, session, skip, testing, tumbling
+from runtime.reading.event_times import PER_SECOND
+from samza_dsl import App, PlanError, SamzaError, collect, count, dead_letter, produce, session, skip, testing, tumbling
 
 BASE, MINUTE, HOUR, DAY = 1_750_000_000_000, 60_000, 3_600_000, 86_400_000
 AHEAD = [BASE + DAY, BASE + 400 * DAY, 253_300_000_000_000, BASE * 1_000, BASE * 10**6]
@@ -150,6 +153,128 @@ def test_a_jump_is_told_once_with_the_ways_out_and_counted(caplog):
 def test_no_jump_is_told_where_no_record_alone_moved_event_time_by_more_than_a_day(apart_ms, caplog):
     testing.run(windowed(), {"r": readings(200, apart_ms)})
     assert not caplog.messages
+
+
+def at_times(*times, **more):
+    """Run windows over records with these ms after the beginning, and return what was told."""
+    app = windowed(**more)
+    testing.run(app, {"r": [Reading("m", BASE + at) for at in times]}, start_ms=BASE)
+
+
+SECONDS = [*range(0, 40_000, 1_000)]
+
+
+def jumping(by_ms, after=20):
+    return [*SECONDS[:after], SECONDS[after] + by_ms, *SECONDS[after + 1 :]]
+
+
+@pytest.mark.parametrize("by_ms", [10 * 60_000, HOUR, 2 * HOUR, 23 * HOUR])
+@pytest.mark.parametrize("disorder_ms", [0, 60_000])
+def test_a_record_that_is_ahead_by_less_than_a_day_is_told_where_most_that_follow_lie_behind_it(
+    by_ms, disorder_ms, caplog
+):
+    with testing.running(windowed(max_disorder_ms=disorder_ms), start_ms=BASE) as run:
+        run.send("r", *(Reading("m", BASE + at) for at in jumping(by_ms)))
+        (found,) = [one for one in run.metrics().inputs if one.stream == "r"]
+    (told,) = caplog.messages
+    assert "one record, r/0 at 20, moved event time from 2025-06-15 15:0" in told
+    assert "5 of the 5 that came next lie before that" in told
+    limit_ms = int(re.search(r"max_ahead_ms=([0-9_]+)", told)[1])
+    assert 0 < limit_ms < by_ms
+    assert (found.jumps, found.warning) == (1, told)
+
+
+@given(st.lists(st.sampled_from([1_000, 60_000, 10 * 60_000, 10 * HOUR]), min_size=1, max_size=60))
+def test_gaps_of_a_sparse_stream_are_no_jumps(steps):
+    with testing.running(windowed(), start_ms=BASE) as run:
+        run.send("r", *(Reading("m", BASE + at) for at in accumulate(steps)))
+        assert [one.warning for one in run.metrics().inputs] == [""]
+
+
+def test_a_clock_that_is_half_the_time_ahead_is_told(caplog):
+    at_times(*(at + 2 * HOUR * (at % 2_000 == 0) for at in SECONDS))
+    assert "moved event time" in caplog.text
+
+
+def test_a_jump_after_a_night_of_rest_is_told_as_well(caplog):
+    days = [day * 20 * HOUR + at for day in range(4) for at in SECONDS]
+    at_times(*days, *(80 * HOUR + at for at in jumping(2 * HOUR)))
+    assert "r/0 at 180, moved event time" in caplog.text
+
+
+@pytest.mark.parametrize("lateness_ms", [3 * HOUR, 2 * HOUR + 60_000])
+def test_what_the_plan_has_lateness_for_is_no_jump(lateness_ms, caplog):
+    app = App("fleet")
+    stream = app.input("r", value=Reading, key=lambda r: r.meter, timestamp=lambda r: r.at)
+    stream.window(tumbling(minutes=1), count(), allowed_lateness_ms=lateness_ms).send_to(app.output("out"))
+    testing.run(app, {"r": [Reading("m", BASE + at) for at in jumping(2 * HOUR)]}, start_ms=BASE)
+    assert not caplog.messages
+
+
+def test_a_jump_is_told_where_batches_are_folded_as_well(tmp_path, caplog):
+    app = App("fleet")
+    stream = app.input("r", value=Reading, key=lambda r: r.meter, timestamp=lambda r: r.at)
+    stream.window(tumbling(minutes=1), count(), op_id="w").map(lambda pane: pane.value).send_to(app.output("out"))
+    many = [BASE + at for at in range(0, 20_000_000, 1_000)]
+    produce("r", [Reading("m", at) for at in many], data=tmp_path)
+    app.run(tmp_path, until_now=True)
+    assert not caplog.messages
+    many = [BASE + at for at in range(20_000_000, 40_000_000, 1_000)]
+    many[10_000] += 12 * HOUR
+    produce("r", [Reading("m", at) for at in many], data=tmp_path)
+    app.run(tmp_path, until_now=True)
+    assert "r/0 at 30000, moved event time" in caplog.text
+
+
+MEANT = [("us", "ms"), ("us", "s"), ("ns", "us"), ("ns", "ms"), ("ns", "s")]
+
+
+@pytest.mark.parametrize(("said", "meant"), MEANT)
+def test_times_in_a_larger_unit_than_was_said_are_refused(said, meant):
+    found = [Reading("m", BASE * PER_SECOND[meant] // 1_000 + one) for one in range(5)]
+    with pytest.raises(PlanError) as ended:
+        testing.run(windowed(unit=said), {"r": found})
+    assert f"unit={meant!r} in the place of unit={said!r}" in str(ended.value)
+    assert "2025-06-15 15:0" in str(ended.value)
+
+
+@pytest.mark.parametrize(("said", "meant"), MEANT)
+def test_watermarks_in_a_larger_unit_than_was_said_are_refused(said, meant):
+    app = windowed(
+        unit=said,
+        timestamp=lambda r: datetime.fromtimestamp(r.at / 1_000, UTC),
+        watermark=lambda r: r.at * PER_SECOND[meant] // 1_000,
+    )
+    with pytest.raises(PlanError, match=f"unit={meant!r}"):
+        testing.run(app, {"r": readings(5)})
+
+
+@pytest.mark.parametrize(("said", "meant"), [("s", "ms"), ("s", "us"), ("ms", "us"), ("us", "ns")])
+def test_times_in_a_smaller_unit_than_was_said_are_refused(said, meant):
+    with pytest.raises(SamzaError, match=f"unit={meant!r}"):
+        testing.run(windowed(unit=said), {"r": [Reading("m", BASE * PER_SECOND[meant] // 1_000)]})
+
+
+def test_a_table_s_times_are_looked_at_as_well():
+    app = App("fleet")
+    rows = app.table("prices", value=Reading, key=str, timestamp=lambda r: r.at, retention_ms=DAY)
+    stream = app.input("r", value=Reading, key=str, timestamp=lambda r: r.at)
+    stream.join(rows, lambda r, row: r.at).send_to(app.output("out"))
+    given_ = {"prices": [("m", Reading("m", BASE // 1_000)), ("n", None)], "r": [("m", Reading("m", BASE))]}
+    with pytest.raises(PlanError, match="unit='s'"):
+        testing.run(app, given_, start_ms=BASE)
+
+
+@pytest.mark.parametrize("meant", ["s", "ms"])
+def test_times_are_not_written_in_a_larger_unit_than_was_said(meant, tmp_path):
+    with pytest.raises(PlanError, match=f"unit={meant!r} in the place of unit='us'"):
+        produce(
+            "r",
+            readings(3),
+            timestamp=lambda r: r.at * PER_SECOND[meant] // 1_000,
+            unit="us",
+            data=tmp_path,
+        )
 
 
 def test_the_first_record_of_all_is_compared_with_a_real_clock(caplog):

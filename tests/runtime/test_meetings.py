@@ -6,7 +6,7 @@ import pytest
 
 from operators.joins.match_counts import MET, MISSED
 from runtime.systems.memory.environment import MemoryEnvironment
-from samza_dsl import App, SamzaError, dead_letter, remote_table, skip, testing, tumbling
+from samza_dsl import App, SamzaError, dead_letter, produce, remote_table, skip, testing, tumbling
 from samza_dsl.view.progress import Progress
 
 
@@ -90,7 +90,11 @@ def ran(build, ids, others):
     app = App("meeting")
     build(app).send_to(app.output("out"))
     given = {"sales": [{"id": id} for id in ids], "products": [{"id": id} for id in others]}
-    run = app.run(MemoryEnvironment(), bind=given)
+    return outcome(app.run(MemoryEnvironment(), bind=given))
+
+
+def outcome(run):
+    """Return what the join has counted, and what the end of the run says."""
     counted = Counter()
     for one in run.metrics().operators:
         if one.operator == "joined":
@@ -123,6 +127,66 @@ def test_keys_that_meet_are_counted_and_nothing_is_told(join):
     counted, told = ran(JOINS[join], [7, 8], [7, 8])
     assert counted[MET] >= 2
     assert told == []
+
+
+MANY = [*range(98)]
+
+
+@pytest.mark.parametrize(
+    ("ids", "others", "told_of"),
+    [
+        ([*MANY, "7", "8"], MANY, "2 keys of sales are str, and none of products"),
+        (MANY, [*MANY, "7", "8"], "2 keys of products are str, and none of sales"),
+        ([*MANY, 7.0], MANY, "1 key of sales is float, and none of products"),
+        ([[7, "a"], [7, 7]], [[7, 7], [8, 7]], "1 key of sales is [int, str], and none of products"),
+    ],
+    ids=["text on the left", "text on the right", "a float", "parts"],
+)
+@pytest.mark.parametrize("join", JOINS)
+def test_some_keys_of_a_type_that_the_other_side_never_has_are_told_however_many_others_meet(
+    join, ids, others, told_of
+):
+    counted, told = ran(JOINS[join], ids, others)
+    assert counted[MET] > 0
+    (line,) = told
+    assert told_of in line
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_several_types_that_both_sides_have_are_no_reason_for_a_word(join):
+    _, told = ran(JOINS[join], [*MANY, "7"], [*MANY, "7", "8"])
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    "join",
+    [
+        "left with a table",
+        "inner with a table",
+        "of keys looked up",
+        "with versions",
+        "of tables",
+        "of tables by foreign key",
+    ],
+)
+def test_a_row_that_an_earlier_run_has_read_is_met_without_a_word(join, tmp_path):
+    for others in ([7, "8"], [7]):
+        for stream, ids in {"sales": [7, "8"], "products": others}.items():
+            produce(stream, [{"id": id} for id in ids], data=tmp_path)
+        app = App("meeting")
+        JOINS[join](app).send_to(app.output("out"))
+        assert outcome(app.run(tmp_path, until_now=True))[1] == []
+
+
+def test_keys_that_a_service_has_no_row_of_their_type_for_are_told():
+    async def numbers(ids):
+        return {id: "row" for id in ids if type(id) is int}
+
+    app = App("meeting")
+    sales(app, key).join(remote_table(numbers), both, on=key, how="left", op_id="joined").send_to(app.output("out"))
+    counted, (line,) = outcome(app.run(MemoryEnvironment(), bind={"sales": [{"id": id} for id in [*MANY, "7", "8"]]}))
+    assert (counted[MET], counted[MISSED]) == (98, 2)
+    assert "2 keys of sales are str, and none of the remote table" in line
 
 
 @pytest.mark.parametrize("join", JOINS)

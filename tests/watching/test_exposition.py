@@ -172,7 +172,9 @@ def whole_run():
     """Return a run of which everything can be told."""
     every = tuple(histogram(what, "of", [1.0]) for what in DURATIONS)
     return RunMetrics(
-        operators=(OperatorMetrics(operator="op", task=0, watermark=1_000, counters={"mine": 1}),),
+        operators=(
+            OperatorMetrics(operator="op", task=0, watermark=1_000, counters={"mine": 1}, keys={"one": {"int": 1}}),
+        ),
         tasks=(TaskMetrics(task=0),),
         job=JobMetrics(tasks=1, model_ms=2.0, checkpoints_ms=3.0),
         inputs=(InputMetrics(stream="s", partition=0, task=0, offset=0, end=0, lag=0, watermark=1_000),),

@@ -21,13 +21,13 @@ from operators.partition_by import murmur2
 from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.serdes import Evolving, Tagged
 from runtime.model.clock import monotonic_ms, wall_clock_ms
-from runtime.model.errors import Fenced, Owned, SamzaError
+from runtime.model.errors import Damaged, Fenced, Owned, SamzaError
 from runtime.ports.commits import Appender, Commit
 from runtime.ports.connectors import Intake, Pulled, PulledRecord, PulledSource, PushedRecord, PushedSource
 from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.source import FetchedSource, LiveSource, TransactionalSource
-from runtime.ports.streams import END, Append, Offsets, Read, StreamConfig, check_name
+from runtime.ports.streams import END, Append, Offsets, Read, StreamConfig, check_name, gone_error
 from runtime.systems.connectors.reading import GivenValue
 from runtime.systems.connectors.tries import Words, tried
 from runtime.systems.host.locks import lock_within
@@ -164,7 +164,19 @@ class Inbox:
             # Before the notes are read: whoever took in until now makes none from here on.
             self._appender = environment.appender(notes)
         self._noted, self._notes_end = _notes_in(environment, notes)
+        if self.pulling is not None and POSITION not in self._noted:
+            self._check_empty(notes)
         self._notes_stream = notes
+
+    def _check_empty(self, notes: str) -> None:
+        """Raise `Damaged` where records were pulled, and the notes beside them are gone: all would be pulled again."""
+        # The reader is noted before anything is pulled.
+        if any(self._environment.offsets(self.stream, number).end for number in range(self._partitions)):
+            raise Damaged(
+                f"{notes!r} has nothing, and {self.stream!r} has what was taken in of {self.name}: how far that came "
+                "is lost, and all that is there would be taken in again. Put it back as it was. Or let all be taken "
+                f"in again: samza-dsl reset {self._app}, and then samza-dsl streams delete {self.stream}."
+            )
 
     def _notes_name(self) -> str:
         if self.pulling is not None:
@@ -306,6 +318,7 @@ class PulledInput(LiveSource):
     def __init__(self, environment: Environment, app: str, spec: Input, source: PulledSource) -> None:
         self.inbox = Inbox(environment, app, spec, source)
         self._environment, self._source, self._stream = environment, source, self.inbox.stream
+        self._input = spec.stream
         check_name("stream", positions_of(self._stream))
         self._keys, self._gives_changes = spec.key or Tagged(), gives_changes(spec.value)
         wanted = StreamConfig(partitions=spec.partitions or 1)
@@ -355,7 +368,14 @@ class PulledInput(LiveSource):
 
     def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
         """Return what was pulled from `offset` on, with values and keys as the inputs that read it have declared."""
-        read = self._stored(partition, offset, max_records)
+        try:
+            read = self._stored(partition, offset, max_records)
+        except Damaged as error:
+            start, end, _ = self.offsets(partition)
+            if start <= offset <= end:
+                raise
+            # By the input's name, which the way out takes.
+            raise gone_error(self._input, partition, offset, start, end) from error
         if read is None:
             return None
         values, keys = [], []

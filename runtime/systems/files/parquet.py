@@ -58,6 +58,7 @@ from runtime.systems.files.plain_columns import (
     times_within,
     values_in,
 )
+from runtime.systems.files.record_files import check_not_beyond
 from runtime.systems.host.durable import make_durable
 
 if TYPE_CHECKING:

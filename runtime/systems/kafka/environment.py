@@ -55,7 +55,15 @@ from runtime.systems.kafka.coordination.owner import (
 )
 from runtime.systems.kafka.coordination.shared_runs import Announced, KafkaRuns
 from runtime.systems.kafka.coordination.task_producers import Writers
-from runtime.systems.kafka.state.changelog import PARTITIONS, Changelog, ChangelogEnd, check_topics, held_in, sizes_in
+from runtime.systems.kafka.state.changelog import (
+    PARTITIONS,
+    Changelog,
+    ChangelogEnd,
+    check_topics,
+    held_in,
+    lost_of_stores,
+    sizes_in,
+)
 from runtime.systems.kafka.state.ledger import (
     REACHED,
     TABLE,
@@ -485,6 +493,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         def read(store: str) -> Entries:
             if store not in ledger.changelogs:
                 return {}
+            # Brokers are asked for a topic that is not there until time is up.
+            check_topics(self._streams, app, ledger.changelogs, [store])
             found = self._call(app, held_in(self._streams.topic(ledger.changelogs[store].topic(app, store)), isolation))
             # What a task has forgotten may lie in its changelog still.
             keep = {task.base for task, stores in ledger.kept.items() if store in stores}
@@ -620,9 +630,17 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         owner.wrote -= wrote
         return said_of_reached(self._state.reached(app, wrote))
 
+    def lost_stores(self, app: str) -> dict[str, str]:
+        """Return the stores of an application whose changelogs are not what was written, with what is wrong."""
+        ledger = self._known(app)
+        kept = sorted(set().union(*ledger.kept.values()))
+        lost = lost_of_stores(self._streams, app, ledger.changelogs, kept)
+        return {store: f"the topic {topic!r} {what}" for store, (topic, what) in lost.items()}
+
     def _sizes(self, app: str) -> dict[tuple[str, int], tuple[int, int]]:
         ledger, found = self._ledger(app), {}
-        for store in sorted(ledger.changelogs.keys() & {one for names in ledger.kept.values() for one in names}):
+        kept = set().union(*ledger.kept.values())
+        for store in sorted((ledger.changelogs.keys() & kept) - self.lost_stores(app).keys()):
             topic = self._streams.topic(ledger.changelogs[store].topic(app, store))
             for task, size in self._call(app, sizes_in(topic)).items():
                 found[store, task] = size

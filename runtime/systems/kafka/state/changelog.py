@@ -224,27 +224,40 @@ def begin_at(
 
 def check_topics(streams: KafkaStreams, app: str, changelogs: Mapping[str, Changelog], stores: Collection[str]) -> None:
     """Raise `Damaged` where the changelog of one of these stores is not the topic that was written."""
-    absent = [store for store in stores if store not in changelogs]
-    if absent:
-        raise lost_error(app, f"{app}-checkpoints", f"says no more which changelog store {absent[0]!r} has")
-    names = {changelogs[store].topic(app, store): changelogs[store] for store in stores}
-    found: Mapping[str, TopicMetadata] = streams.metadata([*names])
-    for name, changelog in names.items():
-        topic = found.get(name)
+    if lost := lost_of_stores(streams, app, changelogs, stores):
+        raise lost_error(app, *next(iter(lost.values())), *lost)
+
+
+def lost_of_stores(
+    streams: KafkaStreams, app: str, changelogs: Mapping[str, Changelog], stores: Collection[str]
+) -> dict[str, tuple[str, str]]:
+    """Return, of each store whose changelog is not the topic that was written, a topic and what is wrong with it."""
+    absent = {store: f"says no more which changelog store {store!r} has" for store in stores if store not in changelogs}
+    lost = {store: (f"{app}-checkpoints", what) for store, what in absent.items()}
+    names = {store: changelogs[store].topic(app, store) for store in stores if store in changelogs}
+    found: Mapping[str, TopicMetadata] = streams.metadata([*names.values()])
+    for store, name in names.items():
+        topic, id = found.get(name), changelogs[store].topic_id
         if topic is None:
-            raise lost_error(app, name, "is no longer there")
+            lost[store] = name, "is no longer there"
         # A topic of the same name that was made anew has other offsets: the noted ones would skip what it holds.
-        if changelog.topic_id and topic.id and changelog.topic_id != topic.id:
-            raise lost_error(app, name, "was deleted and made anew")
-        if topic.partitions != PARTITIONS:
-            raise lost_error(app, name, f"has {topic.partitions} partitions, and not the {PARTITIONS} it was made with")
+        elif id and topic.id and id != topic.id:
+            lost[store] = name, "was deleted and made anew"
+        elif topic.partitions != PARTITIONS:
+            lost[store] = name, f"has {topic.partitions} partitions, and not the {PARTITIONS} it was made with"
+    return lost
 
 
-def lost_error(app: str, topic: str, what: str) -> Damaged:
-    """Return what is wrong where a topic holds less of an application's state than was committed."""
+def lost_error(app: str, topic: str, what: str, *stores: str) -> Damaged:
+    """Return what is wrong where topics hold less than was committed of the state of operators; one is told."""
+    # What was staged for an operator goes with what is dropped of it.
+    operators = sorted({store.lstrip(".") for store in stores})
+    their = "its" if len(operators) == 1 else "their"
     return Damaged(
-        f"The topic {topic!r} {what}: state of application {app!r} that was committed is lost. Put the topic back as "
-        f"it was; or begin anew, which drops all state and reads the inputs from their start: samza-dsl reset {app}."
+        f"The topic {topic!r} {what}: state of {' and '.join(map(repr, operators))} of application {app!r} that was "
+        f"committed is lost. Put the topic back as it was. Or drop {their} state alone; a run then begins with none "
+        f"there and reads on: samza-dsl state forget {app} {' '.join(operators)}. Or begin anew, which drops all state "
+        f"and reads the inputs from their start: samza-dsl reset {app}."
     )
 
 
@@ -267,7 +280,7 @@ def _positions(one: TaskState, committed: Committed, held: Mapping[str, Begun]) 
         # The topic ends before what was committed: to go on would silently lose that.
         if reached > end:
             what = f"ends at offset {end} of partition {one.partition}, and was written up to {reached}"
-            raise lost_error(one.app, changelog.topic(one.app, store), what)
+            raise lost_error(one.app, changelog.topic(one.app, store), what, store)
         if place in noted and noted[place] < max(start, whole_from):
             return None
         # What lies here is of a changelog of another identity.
@@ -302,7 +315,7 @@ def _first_positions(one: TaskState, committed: Committed, held: Mapping[str, Be
                 f"removed, as by a retention or with DeleteRecords, and the state of task {one.task.name} is not in "
                 "this data directory. Where another machine has it, run it there"
             )
-            raise lost_error(one.app, changelog.topic(one.app, store), what)
+            raise lost_error(one.app, changelog.topic(one.app, store), what, store)
         found[changelog.place(store, one.partition)] = max(start, whole_from)
     return found
 
@@ -424,6 +437,7 @@ def _check_entries(one: TaskState, topic: str, store: str, entries: int) -> None
             one.app,
             topic,
             f"has {found:,} entries of store {store!r}, task {one.task.name}, and {entries:,} were committed",
+            store,
         )
 
 
