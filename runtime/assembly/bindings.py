@@ -139,7 +139,12 @@ class Bindings:
                 outbox.forget()
             identity = found.setdefault(place, secrets.randbits(62))
             outbox.open(generation, identity, _recorded(outbox, positions), _passed(outbox, positions))
-        return found | self.delivered()
+        return self._noted(found)
+
+    def _noted(self, positions: Mapping[str, int]) -> dict[str, int]:
+        """Return what checkpoints note of outputs, as it is now: rows that sinks were led past are noted no more."""
+        starts = tuple(f"{place_of_sink(outbox)}!" for outbox in self.outboxes.values())
+        return {name: at for name, at in positions.items() if not name.startswith(starts)} | self.delivered()
 
     def delivered(self) -> dict[str, int]:
         """Return how far sinks have what was committed, as checkpoints note it."""
@@ -540,7 +545,7 @@ class Bindings:
         """Commit dead letters of rows that a sink refuses, with how far sinks have come and which rows these are."""
         letters = [one._replace(stream=self.place_of(one.stream)) for one in letters]
         stored = self.environment.checkpoints(self._app).get(SHARED, Checkpoint(0)).outputs
-        noted = {SHARED: Checkpoint(generation, outputs={**stored, **self.delivered()})}
+        noted = {SHARED: Checkpoint(generation, outputs=self._noted(stored))}
         self.environment.commit(Commit(self._app, generation, letters, [], noted))
 
     def _bind_to_another(self, stream: str, what: str) -> None:

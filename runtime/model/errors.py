@@ -19,7 +19,7 @@ SamzaError
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -92,15 +92,17 @@ class Unavailable(EnvironmentFault):
 class RowRefused(SamzaError):
     """A sink refuses one of the rows that it was given, of which it has taken none: the one at `row`.
 
-    It is for the `on_error=` of the operator that writes the output.
+    It is for the `on_error=` of the operator that writes the output. A sink that has tried all of the rows names the
+    others that it refuses in `also`, in their order: they are noted together. None says that it does not know.
 
     >>> RowRefused("CHECK constraint failed: cents > 0", row=2).row
     2
     """
 
-    def __init__(self, told: str, row: int = 0) -> None:
+    def __init__(self, told: str, row: int = 0, also: Sequence[RowRefused] | None = None) -> None:
         super().__init__(told)
         self.row = row
+        self.also = also
 
 
 class Unreachable(Unavailable):

@@ -107,6 +107,13 @@ class RunRequest:
     beside: str = ""
     """The suffix of the application's name, for a run beside the live one."""
 
+    def __post_init__(self) -> None:
+        # As a path it would be a directory of that name, in which all that the run keeps lies unseen.
+        if isinstance(self.data, str) and "://" in self.data:
+            wrong = f"the data directory {self.data!r} is a URL, and lies on this machine"
+            cluster = f"environment={self.data!r}" if self.data.startswith("kafka:") else 'run("data")'
+            raise refuse(here(), wrong, cluster)
+
     def viewed(self) -> RunRequest:
         """Return the same request, watched by the view that suits this terminal where it is `live`."""
         if not self.live:

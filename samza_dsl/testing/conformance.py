@@ -343,6 +343,8 @@ class _SinkTrial:
             may_be = {position}
             """The positions that the next owner may find."""
             end = self._chance.choice(("answered", "answered", "lost", "dies at a row", "dies at a line"))
+            if end == "answered" and self._chance.random() < 0.1:
+                rows = []  # all of them were refused: the position alone moves on
             if end == "dies at a row":
                 self._dies(sink.write, owner, self._dying(rows), position, following)
             elif end == "dies at a line":
@@ -352,6 +354,13 @@ class _SinkTrial:
                 self._lines.call(sink.write, owner, rows, position, following)
                 self._given += rows
                 position, may_be = following, {following}
+                if not rows:
+                    owner = owner._replace(generation=owner.generation + 1)
+                    found = self._lines.call(sink.claim, owner)
+                    assert found == following, (
+                        f"claim() returned {found} behind a write of no rows up to {following}: it leads on, too, as "
+                        "where all rows were refused"
+                    )
             if end != "dies at a line":
                 self._compare("exactly once")
             if end != "answered":
@@ -370,6 +379,7 @@ class _SinkTrial:
                     self._check_fenced(*past.pop(self._chance.randrange(len(past))), position)
         for zombie, _ in past:
             apart(zombie.close)
+        self._check_partitions(sink, owner, position)
         self._begin_anew(sink, owner, position)
 
     def _claimed_anew(self, owner: SinkOwner) -> tuple[PositionedSink, SinkOwner]:
@@ -401,6 +411,26 @@ class _SinkTrial:
                 raise AssertionError(f"generation {owner.generation} has written after a later one: raise Fenced")
         apart(sink.close)
         self._compare("exactly once")
+
+    def _check_partitions(self, sink: PositionedSink, owner: SinkOwner, position: int) -> None:
+        """Let the owner of another partition of the output write beside this one: each has a position of its own."""
+        other = owner._replace(partition=1)
+        found = apart(sink.claim, other)
+        assert found == 0, (
+            f"claim() returned {found} for another partition, which has no rows yet: keep a position of each"
+        )
+        for one, at in ((other, 0), (owner, position), (other, 5)):
+            rows = self._some()
+            try:
+                apart(sink.write, one, rows, at, at + 5)
+            except Fenced as error:
+                raise AssertionError(
+                    f"the owner of partition {one.partition} was fenced by that of another partition: keep owner and "
+                    "position of each"
+                ) from error
+            self._given += rows
+            self._compare("exactly once")
+        apart(sink.empty, other)
 
     def _begin_anew(self, sink: PositionedSink, owner: SinkOwner, position: int) -> None:
         apart(sink.empty, owner)

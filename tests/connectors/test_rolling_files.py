@@ -26,7 +26,7 @@ from runtime.systems.files.places.remote import written_system
 from runtime.systems.folders import manifest
 from runtime.systems.folders.object_place import LocalObjects, RemoteObjects
 from runtime.systems.memory.environment import MemoryEnvironment
-from samza_dsl import App, SamzaError, connectors
+from samza_dsl import App, SamzaError, connectors, dead_letter
 from samza_dsl.connectors import SinkOwner, SinkRow
 from samza_dsl.testing import check_sink
 from tests.connectors.programs import run_program, write_program
@@ -278,3 +278,21 @@ def test_containers_leave_no_row_behind_as_they_end(tmp_path: Path) -> None:
         line for file in connectors.committed_files(tmp_path / "out") for line in Path(file).read_text().splitlines()
     ]
     assert sorted(json.loads(line)["id"] for line in lines) == [*range(20)]
+
+
+def test_a_row_that_no_folder_can_name_is_for_the_policy_of_the_output(tmp_path: Path) -> None:
+    class Sold(msgspec.Struct):
+        city: str
+        n: int
+
+    app = App("naming")
+    sold = app.input("sold", value=Sold)
+    sold.send_to(app.output("all", value=Sold), on_error=dead_letter("unnamed"))
+    rows = [Sold("", 0), *[Sold("Bonn", n) for n in range(1, 9)], Sold("", 9)]
+    bind = {"sold": rows, "all": connectors.rolling_files(str(tmp_path / "out"), partition_by="city")}
+    run = app.run(tmp_path / "data", bind=bind)
+    files = connectors.committed_files(str(tmp_path / "out"))
+    assert sorted(n for file in files for n in pq.read_table(file, partitioning=None)["n"].to_pylist()) == [
+        *range(1, 9)
+    ]
+    assert sum(one.dead_lettered for one in run.metrics().operators) == 2

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from operators.core.base import Batch
 from runtime.assembly.bindings import Bindings
 from runtime.job.pipeline import Pipeline
+from runtime.model.errors import SerdeError
 from runtime.ports.streams import Append, StreamConfig
 from runtime.run.run import run_blocking
 from runtime.run.settings import RunSettings
 from runtime.systems.connectors import outbox
+from runtime.systems.databases import table_sink
 from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, Options, SamzaError, connectors, dead_letter, fail, retry, skip
 from samza_dsl.connectors import IdempotentSink, PositionedSink, RowRefused
@@ -147,6 +149,29 @@ def test_rows_that_are_passed_over_are_counted(policy: Any, kind: str, tmp_path:
     assert sum(getattr(one, kind) for one in run.metrics().operators if one.operator == "send_to-table") == 6
 
 
+@pytest.mark.parametrize("key", ["", "id"])
+def test_rows_that_are_refused_together_are_noted_together(
+    database: Database, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, kept = database.table(), list[int]()
+    database.change(f"CREATE TABLE {table} (id BIGINT PRIMARY KEY, note TEXT CHECK (note <> 'bad'), other BIGINT)")
+    rows = [Row(n, "bad" if n % 5 in (0, 2, 3) else "good") for n in range(200)]
+    keep = Bindings._keep_letters
+
+    def counted(self: Bindings, generation: int, letters: list[Append]) -> None:
+        kept.append(len(letters))
+        keep(self, generation, letters)
+
+    monkeypatch.setattr(Bindings, "_keep_letters", counted)
+    environment = filled(rows)
+    run_over(environment, dead_letter("refused"), database.sink(table, *([key] if key else [])))
+    assert sum(kept) == 120 and len(kept) <= 3
+    assert [row for row, _ in letters_in(environment)] == [row for row in rows if row.note == "bad"]
+    assert [id for (id,) in database.rows(f"SELECT id FROM {table} ORDER BY id")] == [
+        row.id for row in rows if row.note == "good"
+    ]
+
+
 class Dying:
     """A sink and a keeper of letters that fail as often as they are told, before or behind what they do."""
 
@@ -174,6 +199,7 @@ def run_through(environment: MemoryEnvironment, policy: Any, sink: Any, deaths: 
     dying = Dying(deaths)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(outbox, "FEWEST", 2)
+        patched.setattr(table_sink, "MOST_REFUSED", 3)
         patched.setattr(Bindings, "_keep_letters", dying.over(Bindings._keep_letters))
         for _ in range(len(deaths) + 1):
             try:
@@ -235,6 +261,26 @@ def test_a_sink_that_has_no_positions_refuses_a_row_once_as_well(deaths: list[in
     run_through(environment, dead_letter("refused"), sink, deaths)
     assert sorted(kept) == [1, 2, 4, 5, 7]
     assert [row.id for row, _ in letters_in(environment) if row] == [0, 3, 6]
+
+
+@given(
+    bad=st.sets(st.integers(0, 19)),
+    deaths=st.lists(st.integers(1, 30), max_size=3),
+    batch_rows=st.sampled_from([1, 3, 100]),
+)
+def test_a_row_that_a_sink_can_not_put_is_found_among_others(bad: set[int], deaths: list[int], batch_rows: int) -> None:
+    """The sink only says that there is one."""
+    kept: dict[int, str] = {}
+
+    def write(rows: Any) -> None:
+        if any(row.value.id in bad for row in rows):
+            raise SerdeError("that has no place here")
+        kept.update({row.value.id: row.value.note for row in rows})
+
+    environment = filled([Row(n, "good") for n in range(20)])
+    run_through(environment, dead_letter("refused"), IdempotentSink("kept", write, batch_rows=batch_rows), deaths)
+    assert sorted(kept) == [n for n in range(20) if n not in bad]
+    assert [row.id for row, _ in letters_in(environment) if row] == sorted(bad)
 
 
 @pytest.mark.parametrize("policy", [fail, retry(2)])

@@ -264,3 +264,10 @@ def test_many_values_lie_in_a_stream_and_in_state(tmp_path):
     produce("orders", [Order(n) for n in range(50)], value=Avro(Order), data=tmp_path, end=True)
     app.run(tmp_path)
     assert sorted(order.id for order in found) == list(range(50))
+
+
+def test_an_earlier_type_says_what_has_written():
+    earlier = msgspec.defstruct("Earlier", [("number", int), ("text", str)])
+    later = msgspec.defstruct("Later", [("number", float), ("more", int, 5)])
+    data = Avro(earlier).encode(earlier(1, "x"))
+    assert Avro(later, written_with=earlier).decode(data) == later(1.0, 5)

@@ -196,3 +196,21 @@ def test_what_is_no_change_is_not_written():
             Debezium(Order, key="id").encode(wrong)
     with pytest.raises(PlanError, match="no field number"):
         Debezium(Order, key="number")
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "kind", "value"),
+    [
+        ("io.debezium.time.IsoDate", "2026-01-02Z", dt.date, dt.date(2026, 1, 2)),
+        ("io.debezium.time.IsoTime", "01:02:03Z", dt.time, dt.time(1, 2, 3)),
+        ("io.debezium.time.IsoTimestamp", "2026-01-02T03:04:05Z", dt.datetime, dt.datetime(2026, 1, 2, 3, 4, 5)),
+        ("io.debezium.data.VariableScaleDecimal", {"scale": 2, "value": "AN4="}, Decimal, Decimal("2.22")),
+    ],
+)
+def test_text_without_a_zone_and_decimals_of_any_scale_are_told_by_their_names(name, told, kind, value):
+    """As connectors write them by time.precision.mode=isostring, and numeric of Postgres and NUMBER of Oracle."""
+    row = {"field": "after", "type": "struct", "fields": [{"field": "it", "type": "any", "name": name}]}
+    payload = {"before": None, "after": {"it": told}, "op": "c"}
+    data = msgspec.json.encode({"schema": {"type": "struct", "fields": [row]}, "payload": payload})
+    held = msgspec.defstruct("Held", [("it", kind)])
+    assert Debezium(held).decode(data).new == held(value)

@@ -118,3 +118,18 @@ def test_a_model_of_pydantic_is_a_value_with_and_without_a_schema():
     with pytest.raises(SerdeError, match="greater than 0"):
         JsonSchema(Paid).decode(b'{"id": 1, "cents": 0}')
     assert JsonSchema(Model)._name == "Model"
+
+
+@pytest.mark.parametrize("schema", [True, {"$ref": "https://example.com/order.json"}, {"$ref": "#/$defs/Order"}])
+def test_a_schema_that_says_nothing_or_lacks_what_it_refers_to_is_told_when_it_is_planned(schema):
+    with pytest.raises(PlanError, match=r"says nothing of values|which it has not, and nobody fetches"):
+        JsonSchema(schema=schema)
+
+
+def test_a_schema_refers_to_parts_of_its_own():
+    names = {"a/b": {"type": "integer"}, "c": {"anyOf": [{"type": "integer"}]}}
+    for ref in ("#/$defs/a~1b", "#/$defs/c/anyOf/0"):
+        serde = JsonSchema(schema={"$defs": names, "type": "array", "items": {"$ref": ref}})
+        assert serde.decode(serde.encode([1])) == [1]
+        with pytest.raises(SerdeError, match="is not of type 'integer'"):
+            serde.encode(["1"])

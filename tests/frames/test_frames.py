@@ -9,6 +9,7 @@ import msgspec
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ from runtime.model.errors import Damaged
 from runtime.systems.files.parquet import ROWS_AT_ONCE
 from runtime.systems.frames.frame_source import FrameSource
 from runtime.systems.memory.environment import MemoryEnvironment
-from samza_dsl import App, MessagePack, SamzaError
+from samza_dsl import App, MessagePack, SamzaError, skip
 from tests.scale import examples
 
 
@@ -133,6 +134,8 @@ def test_plain_values_are_one_column() -> None:
         (pd.DataFrame({"a": pd.period_range("2026-01", periods=2, freq="M")}), "'a' .* would be read as the int64"),
         (pd.DataFrame({"a": pd.interval_range(0, 2)}), "'a' .* would be read as the struct"),
         (pl.DataFrame({"a": pl.Series([object()], dtype=pl.Object)}), "'a' .* objects of Python"),
+        (pl.DataFrame({"a": pl.Series([2**100], dtype=pl.Int128)}), "the DataFrame for 'trips' is no table"),
+        (pa.chunked_array([[1]]), "the ChunkedArray for 'trips' is no table"),
         (pd.Series([1]), "to_frame"),
         (pa.table([[1], [2]], names=["a", "a"]), "two columns of one name"),
     ],
@@ -161,3 +164,61 @@ def test_columns_are_read_where_they_lie_without_a_copy() -> None:
         assert read is not None and isinstance(read.batch.values, Columns)
         column = read.batch.values.table.column("n")
         assert column.buffers()[1].address == start and column.offset == offset and len(column) == ROWS_AT_ONCE
+
+
+class Noted(msgspec.Struct):
+    note: str
+
+
+class Timed(msgspec.Struct):
+    n: int
+    at: dt.datetime | None
+
+
+BEYOND = [
+    (pa.timestamp("ms"), 2**62),
+    (pa.timestamp("s"), 2**45),
+    (pa.timestamp("us", "Asia/Kolkata"), -(2**62)),
+    (pa.date32(), 10**7),
+    (pa.date64(), 86_400_000 * 10**7),
+    (pa.duration("s"), 2**60),
+]
+
+
+@pytest.mark.parametrize(("kind", "number"), BEYOND, ids=[f"{kind}" for kind, _ in BEYOND])
+@pytest.mark.parametrize("where", ["frame", "Parquet"])
+def test_a_time_that_python_has_not_is_for_the_policy_of_the_input(
+    kind: pa.DataType, number: int, where: str, tmp_path: Path
+) -> None:
+    at = pa.array([1, number, None], pa.int32() if kind == pa.date32() else pa.int64()).view(kind)
+    bound: Any = pa.table({"n": [1, 2, 3], "at": at})
+    if where == "Parquet":
+        pq.write_table(bound, tmp_path / "rows.parquet", store_schema=True)
+        bound = tmp_path / "rows.parquet"
+    app = App("timed")
+    typed = app.input("rows", value=Timed, on_error=skip)
+    typed.map(lambda row: row.n).send_to(app.output("typed", value=int))
+    any_rows = app.input("any-rows", value=dict[str, Any])
+    any_rows.map(lambda row: row["n"]).send_to(app.output("any", value=int))
+    run = app.run(MemoryEnvironment(), bind={"rows": bound, "any-rows": bound})
+    assert run.received("any") == [1, 2, 3], "without a type it is text, as all times are"
+    assert run.received("typed") == ([1, 3] if pa.types.is_timestamp(kind) else [3])
+
+
+def test_a_file_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table([[1], [2]], names=["n", "n"]), tmp_path / "rows.parquet")
+    with pytest.raises(SamzaError, match="two columns of one name"):
+        copying(dict[str, int]).run(MemoryEnvironment(), bind={"trips": tmp_path / "rows.parquet"})
+
+
+@pytest.mark.parametrize("declared", [dict[str, str], dict[str, str | None], Noted])
+def test_a_column_of_bytes_is_no_text(declared: Any, tmp_path: Path) -> None:
+    """It was read as base64."""
+    pq.write_table(pa.table({"note": [b"ab"]}), tmp_path / "notes.parquet")
+    app = App("noted")
+    app.input("rows", value=declared).send_to(app.output("out", value=declared))
+    for bound in (pa.table({"note": [b"ab"]}), tmp_path / "notes.parquet"):
+        with pytest.raises(SamzaError, match="the column 'note' holds bytes"):
+            app.run(MemoryEnvironment(), bind={"rows": bound})
+    raw = copying(dict[str, bytes]).run(MemoryEnvironment(), bind={"trips": pa.table({"note": [b"ab"]})})
+    assert [row["note"] for row in raw.output("copies").to_arrow().to_pylist()] == [b"ab"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 
@@ -245,3 +246,17 @@ def test_a_stream_that_is_kept_otherwise_is_refused(said, wrong):
     app.input("numbers", value=int).send_to(app.output("there", value=int, **said))
     with pytest.raises(PlanError, match=rf"test_bindings.py:\d+: {wrong}"):
         app.run(environment)
+
+
+@pytest.mark.parametrize(
+    ("data", "write"),
+    [("kafka://broker:9092", r"environment='kafka://broker:9092'"), ("s3://lake/data", r'run\("data"\)')],
+)
+def test_a_url_is_no_data_directory(data: str, write: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was made on this machine, as a directory of that name, where the run went on as if it were the cluster."""
+    monkeypatch.chdir(tmp_path)
+    app = App("placed")
+    app.input("rows", value=int).send_to(app.output("out", value=int))
+    with pytest.raises(PlanError, match=rf"is a URL.*write instead: {write}"):
+        app.run(data, bind={"rows": [1]})
+    assert not [*tmp_path.iterdir()]

@@ -35,34 +35,42 @@ class Kept:
         self.mistake = mistake
         self.values: list[Any] = []
         self.by_key: dict[Any, Any] = {}
-        self.owner: SinkOwner | None = None
-        self.position = 0
+        self.owners: dict[int, SinkOwner] = {}
+        self.positions: dict[int, int] = {}
 
     def content(self) -> list[Any]:
         return [*self.values, *self.by_key.values()]
 
     def claim(self, owner: SinkOwner) -> int:
-        if self.owner is not None and owner.identity == self.owner.identity:
-            if owner.generation < self.owner.generation and self.mistake != "claims again":
-                raise Fenced("there is a later one")
-            self.owner = owner
-        else:
-            self.owner, self.position = owner, 0
-        return self.position + (self.mistake == "another position" and self.position > 5)
+        part, known = self.part_of(owner), self.owners.get(self.part_of(owner))
+        self.owners[part] = owner
+        if known is None or owner.identity != known.identity:
+            self.positions[part] = 0
+        elif owner.generation < known.generation and self.mistake != "claims again":
+            self.owners[part] = known
+            raise Fenced("there is a later one")
+        return self.positions[part] + (self.mistake == "another position" and self.positions[part] > 5)
+
+    def part_of(self, owner: SinkOwner) -> int:
+        return 0 if self.mistake == "one position for all" else owner.partition
 
     def write(self, owner: SinkOwner, rows: Sequence[SinkRow], position: int, following: int) -> None:
-        if (owner, position) != (self.owner, self.position) and self.mistake != "zombies write":
+        part = self.part_of(owner)
+        is_mine = owner._replace(partition=part) == self.owners[part]._replace(partition=part)
+        if not (is_mine and position == self.positions[part]) and self.mistake != "zombies write":
             raise Fenced("there is another one")
+        if not rows and self.mistake == "nothing to do":
+            return
         found = self.taken(rows)
         if self.mistake == "the position first":
-            self.position = following
+            self.positions[part] = following
             self.values = [*self.values, *found]
         elif self.mistake == "two commits":
             self.values = [*self.values, *found]
-            self.position = following
+            self.positions[part] = following
         else:
             # In one step, as a transaction has it.
-            self.values, self.position = [*self.values, *found], following
+            self.values, self.positions[part] = [*self.values, *found], following
 
     def taken(self, rows: Sequence[SinkRow]) -> list[Any]:
         if self.mistake == "half of it":
@@ -127,6 +135,8 @@ def test_a_sink_that_keeps_its_promise_passes(kind: Callable[[Kept], Any], seed:
         (Kept.positioned, "claims again", "raise Fenced"),
         (Kept.positioned, "another position", "claim"),
         (Kept.positioned, "keeps", "beside"),
+        (Kept.positioned, "one position for all", "keep (owner and )?position of each|keep a position of each"),
+        (Kept.positioned, "nothing to do", "a write of no rows"),
         (Kept.transactional, "never cut back", "beside"),
         (Kept.transactional, "loses one", "lacks"),
         (Kept.idempotent, "never replaced", "lacks"),
@@ -136,7 +146,7 @@ def test_a_sink_that_keeps_its_promise_passes(kind: Callable[[Kept], Any], seed:
 def test_a_mistake_of_a_sink_is_noticed(kind: Callable[[Kept], Any], mistake: str, said: str) -> None:
     kept = Kept(mistake)
     with pytest.raises(AssertionError, match=said):
-        check_sink(lambda: kind(kept), kept.content, ROWS)
+        check_sink(lambda: kind(kept), kept.content, ROWS, times=300)
 
 
 def reading(read: Callable[[int, int], list[int]], names: Sequence[str] = ("all",)) -> ConnectedSource:

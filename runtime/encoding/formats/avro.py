@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 AT_ONCE = 100
 """The values whose data are in memory beside them: of more, Python would look for garbage among all of them."""
 
+RecordClass = type
+"""A type, under a name that no field has."""
+
 
 @dataclass(frozen=True)
 class Avro:
@@ -45,7 +48,8 @@ class Avro:
     A type is a Struct, a dataclass, a model of pydantic or attrs, or a plain type; without one, values are dicts and
     need a `schema`. With a `registry` values lie as Confluent's serialisers write them: each is read by the schema that
     it was written with, and the own schema is registered under the `subject`, which follows from the stream if it is
-    not said. Without one there is no number in front, and what an earlier schema has written is read by `written_with`.
+    not said. Without one there is no number in front, and what an earlier schema, or type, has written is read by
+    `written_with`.
     Records that are derived lie in a `namespace`.
 
     Of a type the names of fields count, and not that of the record: a field that was not written takes its default, and
@@ -68,7 +72,7 @@ class Avro:
     registry: SchemaRegistry | None = None
     subject: str | None = None
     namespace: str | None = None
-    written_with: str | Mapping[str, object] | Sequence[object] | None = None
+    written_with: RecordClass | str | Mapping[str, object] | Sequence[object] | None = None
     place: SubjectPlace | None = field(default=None, repr=False, compare=False)
     """The stream that it writes, which a run fills in."""
     _codec: AvroCodec = field(init=False, repr=False, compare=False)
@@ -96,6 +100,8 @@ class Avro:
     def _text(self, name: str) -> str | None:
         """Return a schema as JSON, so that equal ones are equal, whoever has said them."""
         said = vars(self)[name]
+        if isinstance(said, type) and name == "written_with":
+            said = AvroCodec(said, None, self.namespace).text
         return None if said is None else to_json(_of_text(said)).decode()
 
     def __reduce__(self) -> tuple[object, ...]:

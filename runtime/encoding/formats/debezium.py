@@ -216,7 +216,7 @@ def _instant(value: int) -> dt.datetime:
     return _since("milliseconds", value).replace(tzinfo=dt.UTC)
 
 
-_TIMES: dict[str, Callable[[Any], object]] = {
+_NAMED: dict[str, Callable[[Any], object]] = {
     "io.debezium.time.Date": _days,
     "io.debezium.time.Timestamp": partial(_since, "milliseconds"),
     "io.debezium.time.MicroTimestamp": partial(_since, "microseconds"),
@@ -224,11 +224,17 @@ _TIMES: dict[str, Callable[[Any], object]] = {
     "io.debezium.time.Time": partial(_of_day, "milliseconds"),
     "io.debezium.time.MicroTime": partial(_of_day, "microseconds"),
     "io.debezium.time.MicroDuration": lambda value: dt.timedelta(microseconds=value),
+    # Text of days and clocks that are in no zone, and have the letter of UTC behind them all the same.
+    **dict.fromkeys(
+        ("io.debezium.time.IsoDate", "io.debezium.time.IsoTime", "io.debezium.time.IsoTimestamp"),
+        lambda text: text.removesuffix("Z"),
+    ),
+    "io.debezium.data.VariableScaleDecimal": lambda value: _decimal(value["scale"], value["value"]),
     "org.apache.kafka.connect.data.Date": _days,
     "org.apache.kafka.connect.data.Time": partial(_of_day, "milliseconds"),
     "org.apache.kafka.connect.data.Timestamp": _instant,
 }
-"""What the numbers of Kafka Connect stand for, by the name of their type."""
+"""What numbers and texts of Kafka Connect stand for, by the name of their type."""
 
 
 def _by_schema(schema: Told) -> Callable[[Told], Told]:
@@ -236,7 +242,7 @@ def _by_schema(schema: Told) -> Callable[[Told], Told]:
     if not isinstance(schema, dict):
         return _same
     name = schema.get("name")
-    change = _TIMES.get(str(name))
+    change = _NAMED.get(str(name))
     if name == "org.apache.kafka.connect.data.Decimal":
         change = partial(_decimal, int(schema["parameters"]["scale"]))
     if change is None and schema.get("type") == "struct":

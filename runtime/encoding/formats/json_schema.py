@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -53,6 +54,8 @@ class JsonSchema:
 
     def __post_init__(self) -> None:
         given = msgspec.json.decode(self.schema) if isinstance(self.schema, str) else self.schema
+        if given is not None and not isinstance(given, Mapping):
+            raise refuse(here(), f"JsonSchema(schema={given!r}) says nothing of values", 'schema={"type": "object", …}')
         if given is None and self.type is Any:
             raise refuse(here(), "JsonSchema() says neither a type nor a schema", "JsonSchema(Order), or schema=...")
         try:
@@ -141,6 +144,34 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _said(part: object, name: str) -> Iterator[str]:
+    """Yield the texts that a schema and what lies in it say under a name, as "$ref"."""
+    if isinstance(part, Mapping):
+        if isinstance(text := part.get(name), str):
+            yield text
+        part = [*part.values()]
+    if isinstance(part, list):
+        for one in part:
+            yield from _said(one, name)
+
+
+def _is_within(schema: object, ref: str) -> bool:
+    """Whether a schema has what one of its parts refers to."""
+    at = schema
+    start, _, path = ref.partition("#")
+    if start or (path and not path.startswith("/")):
+        return False
+    for step in unquote(path).split("/")[1:]:
+        step = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(at, Mapping) and step in at:
+            at = at[step]
+        elif isinstance(at, list) and step.isdecimal() and int(step) < len(at):
+            at = at[int(step)]
+        else:
+            return False
+    return True
+
+
 def _validation(what: str, schema: Mapping[str, Any]) -> Callable[[bytes], None]:
     """Return what raises SerdeError for JSON that does not fit a schema; raises PlanError for one that is none."""
     with needs_extra("JsonSchema(schema=...)", "jsonschema", "jsonschema"):
@@ -150,6 +181,12 @@ def _validation(what: str, schema: Mapping[str, Any]) -> Callable[[bytes], None]
         kind.check_schema(schema)
     except jsonschema.SchemaError as error:
         raise refuse(here(), f"JsonSchema({what}): the schema is none: {error.message}", "a JSON Schema") from None
+    # With names of its own, of the whole or of parts, a schema may refer to these.
+    if not any([*_said(schema, name)] for name in ("$id", "$anchor", "$dynamicAnchor")):
+        for ref in _said(schema, "$ref"):
+            if not _is_within(schema, ref):
+                told = f"JsonSchema({what}): the schema refers to {ref!r}, which it has not, and nobody fetches"
+                raise refuse(here(), told, 'what is referred to in "$defs"')
     validator = kind(schema)
 
     def check(data: bytes) -> None:

@@ -16,7 +16,7 @@ from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.serdes import decoded, encode_all
 from runtime.functions.at_work import tells
 from runtime.model.clock import monotonic_ms
-from runtime.model.errors import EnvironmentFault, RowRefused, SamzaError
+from runtime.model.errors import EnvironmentFault, RowRefused, SamzaError, SerdeError
 from runtime.model.metrics import OperatorMetrics
 from runtime.ports.connectors import Batching, DeliveredSink, PositionedSink, SinkOwner, SinkRow, TransactionalSink
 from runtime.ports.environment import Environment, LiveEnvironment
@@ -65,8 +65,6 @@ class Outbox:
         self.sink = sink
         self.positions: dict[int, int] = {}
         """By partition, the offset behind what the sink has."""
-        self.passed: dict[str, int] = {}
-        """The offset of the last row of a partition that became a dead letter, by identity and partition."""
         self.refused = 0
         """The rows that were passed over in this run."""
         self._refusals = refusals
@@ -74,6 +72,8 @@ class Outbox:
         self._app = app
         self._output = output
         self._owners: dict[int, SinkOwner] = {}
+        self._passed: dict[int, frozenset[int]] = {}
+        """By partition, the offsets of rows that are dead letters, and that the sink was not led past yet."""
         self._since_ms: dict[int, float] = {}
         """By partition, since when rows have waited for others."""
         self._closing, self._is_to_end = threading.Event(), threading.Event()
@@ -82,6 +82,21 @@ class Outbox:
     def operator(self) -> str:
         """The operator whose rows it delivers, as lines of the log name it; of several, their output."""
         return self.name if self._refusals is None else self._refusals.operator
+
+    @property
+    def passed(self) -> dict[str, int]:
+        """The rows that are dead letters and that the sink was not led past yet, as checkpoints note them.
+
+        By the application's identity, the partition and the first offset of each run of rows, the one behind the last.
+        """
+        found: dict[str, int] = {}
+        for partition, offsets in self._passed.items():
+            start = None
+            for offset in sorted(offsets):
+                if start is None or found[start] != offset:
+                    start = f"{self._owners[partition].identity:x}-{partition}+{offset}"
+                found[start] = offset + 1
+        return found
 
     @property
     def where(self) -> str:
@@ -108,8 +123,7 @@ class Outbox:
         or lacks rows that are here no more.
         """
         kind = type_of_values(self._output.value)
-        # Of another identity the same offsets are other rows.
-        self.passed = {name: at for name, at in passed.items() if name.startswith(f"{identity:x}-")}
+        self._passed = _offsets_noted(passed, identity)
         for partition in range(self._environment.streams()[self.stream].partitions):
             start, end, _ = self._environment.offsets(self.stream, partition)
             owner = SinkOwner(self._app, self.name, partition, generation, identity, kind, end)
@@ -158,32 +172,42 @@ class Outbox:
 
     def _hand_over(self, partition: int, rows: list[SinkRow], offsets: list[int]) -> None:
         """Give the sink rows at offsets, which end with the one behind them; raises where it refuses one for good."""
-        passed = self.passed.get(self._name_of(partition))
-        # Most rows lie behind it: only those around it are looked through.
-        if passed is not None and offsets[0] <= passed < offsets[-1] and passed in offsets:
-            # Its dead letter was committed, and then the run has died.
-            at = offsets.index(passed)
-            rows, offsets = rows[:at] + rows[at + 1 :], offsets[:at] + offsets[at + 1 :]
-        start, most = 0, max(len(rows), 1)
-        while not start or start < len(rows):
+        # Their dead letters were committed, and then the run has died.
+        self._leave_out(rows, offsets, [n for n, at in enumerate(offsets[:-1]) if at in self._passed_in(partition)])
+        start, most, then = 0, len(rows), FEWEST
+        while True:
             part = rows[start : start + most]
             try:
                 self._give(partition, part, offsets[start + len(part)])
             except EnvironmentFault:
                 raise
-            except RowRefused as refused:
-                if self._refusals is None or isinstance(self._refusals.policy, Fail) or refused.row >= len(part):
-                    raise self._held_up(refused) from refused
-                if refused.row:
-                    most = refused.row  # those in front of it, and then it by itself
+            except (RowRefused, SerdeError) as error:
+                if self._refusals is None or isinstance(self._refusals.policy, Fail):
+                    raise self._held_up(error) from error
+                if not isinstance(error, RowRefused) and len(part) > 1:
+                    # One of them can't be put as the sink has rows, of which nothing was taken: fewer show which.
+                    most = then = len(part) // 2
                     continue
-                self._pass_over(self._refusals, partition, rows[start], offsets[start], refused)
-                self._give(partition, [], offsets[start + 1])
-                start, most = start + 1, FEWEST
+                refused = error if isinstance(error, RowRefused) else RowRefused(str(error))
+                found = [refused, *(refused.also or ())]
+                places = [one.row for one in found]
+                assert places == sorted({*places}), "a sink names each row that it refuses once, in order"
+                if places[-1] >= len(part):
+                    raise self._held_up(error) from error
+                self._pass_over(
+                    self._refusals, partition, [(part[one.row], offsets[start + one.row], one) for one in found]
+                )
+                self._leave_out(rows, offsets, [start + place for place in places])
+                # First those in front of the last one, which is led past with them.
+                most = places[-1] + 1 - len(places)
+                then = FEWEST if refused.also is None else 2 * len(part)
             except SamzaError as error:
                 raise self._held_up(error) from error
             else:
-                start, most = start + len(part) if part else 1, 2 * most
+                start += len(part)
+                if start == len(rows):
+                    return
+                most, then = then, 2 * then
 
     def _give(self, partition: int, rows: list[SinkRow], following: int) -> None:
         if isinstance(self.sink, PositionedSink):
@@ -192,41 +216,67 @@ class Outbox:
         elif rows:
             self._tried(self.sink.write, rows)
         self.positions[partition] = following
+        if partition in self._passed:
+            self._passed[partition] = frozenset(at for at in self._passed[partition] if at >= following)
 
     def _held_up(self, error: SamzaError) -> SamzaError:
         # A row that was committed is not left out: whoever reads the place counts on its order.
         pass_it = ""
-        if isinstance(error, RowRefused) and self._refusals is not None:
+        if isinstance(error, RowRefused | SerdeError) and self._refusals is not None:
             pass_it = ", or let such rows pass (on_error=dead_letter('name') or skip, where the output is written)"
         return SamzaError(
             f"{error}. Rows of the output {self.name!r} at {self._output.site} wait for it in the stream "
             f"{self.stream!r}, in order: mend what refuses it{pass_it}, and run the application again"
         )
 
-    def _pass_over(self, refusals: Refusals, partition: int, row: SinkRow, offset: int, refused: RowRefused) -> None:
-        """Make a dead letter of a row, or none, as the policy says; the sink is given the position behind it then."""
-        told = f"{refused}; it is of the output {self.name!r} at {self._output.site}"
-        where = {"stream": self.stream.encode(), "partition": b"%d" % partition, "offset": b"%d" % offset}
-        operator, policy = refusals.operator, refusals.policy
+    def _pass_over(self, refusals: Refusals, partition: int, found: Sequence[tuple[SinkRow, int, RowRefused]]) -> None:
+        """Make dead letters of rows at offsets, or none, as the policy says; the sink may pass them over then."""
+        policy = refusals.policy
         if isinstance(policy, DeadLetterPolicy):
-            value = None if row.value is None else self._output.value.encode(row.value)
-            key = None if row.key is None or self._output.key is None else self._output.key.encode(row.key)
-            headers = {**where, "operator": operator.encode(), "error": told.encode()}
-            times = None if row.timestamp_ms is None else [row.timestamp_ms]
-            letter = Append(policy.stream, 0, Batch([value], [key], times, headers=[headers]))
-            before, self.passed = self.passed, {**self.passed, self._name_of(partition): offset}
+            letters = [self._letter(refusals, policy, partition, *one) for one in found]
+            before = self._passed_in(partition)
+            self._passed[partition] = before | {offset for _, offset, _ in found}
             try:
-                refusals.keep(self._owners[partition].generation, [letter])
+                refusals.keep(self._owners[partition].generation, letters)
             except BaseException:
-                self.passed = before  # else a later commit would say that the letter is there
+                self._passed[partition] = before  # else a later commit would say that the letters are there
                 raise
-        self.refused += 1
-        if self.refused & (self.refused - 1) == 0:
-            whither = f"a dead letter in {policy.stream!r}" if isinstance(policy, DeadLetterPolicy) else "skipped"
-            _log.warning("%s. It is %s, as on_error= of %r says: %d so far", told, whither, operator, self.refused)
+        whither = f"a dead letter in {policy.stream!r}" if isinstance(policy, DeadLetterPolicy) else "skipped"
+        for *_, refused in found:
+            self.refused += 1
+            if self.refused & (self.refused - 1) == 0:
+                words = "%s. It is %s, as on_error= of %r says: %d so far"
+                _log.warning(words, self._told(refused), whither, refusals.operator, self.refused)
 
-    def _name_of(self, partition: int) -> str:
-        return f"{self._owners[partition].identity:x}-{partition}"
+    def _letter(
+        self,
+        refusals: Refusals,
+        policy: DeadLetterPolicy,
+        partition: int,
+        row: SinkRow,
+        offset: int,
+        refused: RowRefused,
+    ) -> Append:
+        where = {"stream": self.stream.encode(), "partition": b"%d" % partition, "offset": b"%d" % offset}
+        value = None if row.value is None else self._output.value.encode(row.value)
+        key = None if row.key is None or self._output.key is None else self._output.key.encode(row.key)
+        headers = {**where, "operator": refusals.operator.encode(), "error": self._told(refused).encode()}
+        times = None if row.timestamp_ms is None else [row.timestamp_ms]
+        return Append(policy.stream, 0, Batch([value], [key], times, headers=[headers]))
+
+    def _told(self, refused: RowRefused) -> str:
+        return f"{refused}; it is of the output {self.name!r} at {self._output.site}"
+
+    def _passed_in(self, partition: int) -> frozenset[int]:
+        return self._passed.get(partition, frozenset())
+
+    @staticmethod
+    def _leave_out(rows: list[SinkRow], offsets: list[int], places: Sequence[int]) -> None:
+        """Take rows at places, which rise, out of a delivery."""
+        if places:
+            gone = frozenset(places)
+            rows[:] = [row for place, row in enumerate(rows) if place not in gone]
+            offsets[:] = [offset for place, offset in enumerate(offsets) if place not in gone]
 
     def counts(self) -> Iterator[OperatorMetrics]:
         """Yield the rows that were passed over, as a count of the operator that has written them."""
@@ -318,6 +368,23 @@ class Outbox:
             "again",
         )
         return tried(partial(function, *arguments), words, self._closing.wait)
+
+
+def _offsets_noted(passed: Mapping[str, int], identity: int) -> dict[int, frozenset[int]]:
+    """Return the offsets of rows that a checkpoint has as dead letters, by partition.
+
+    >>> _offsets_noted({"5-0+7": 9, "5-1+3": 4, "6-0+1": 2}, 5) == {0: frozenset({7, 8}), 1: frozenset({3})}
+    True
+    """
+    found: dict[int, frozenset[int]] = {}
+    for name, end in passed.items():
+        of, _, place = name.partition("-")
+        partition, is_run, start = place.partition("+")
+        # Of another identity the same offsets are other rows. Former versions have noted the last row alone.
+        if of == f"{identity:x}":
+            offsets = range(int(start), end) if is_run else (end,)
+            found[int(partition)] = found.get(int(partition), frozenset()) | frozenset(offsets)
+    return found
 
 
 @dataclass(frozen=True)

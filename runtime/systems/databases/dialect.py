@@ -61,7 +61,8 @@ class Dialect:
     those that would keep other values than they are given, without a word. `put` inserts many rows at once, or replaces
     those of their keys. `errors` are the driver's, and those for which `passes` says so go away by themselves;
     `denies` says which ones tell that a right is missing, and `refuses` which ones that a row can't be kept, as by a
-    constraint. `ask` has constraints that wait for the end of a transaction looked at.
+    constraint. `ask` has constraints that wait for the end of a transaction looked at. All rows that are refused are
+    looked for among `most_tried`: without savepoints those in front are tried again behind each of them.
     """
 
     name: str
@@ -76,6 +77,8 @@ class Dialect:
     denies: Callable[[Exception], bool] = _never
     refuses: Callable[[Exception], bool] = _never
     ask: str = ""
+    has_savepoints: bool = True
+    most_tried: int = 1 << 60
     begin: str = "BEGIN"
     mark: str = "?"
     lock: str = ""

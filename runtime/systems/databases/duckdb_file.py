@@ -75,6 +75,8 @@ def dialect_at(path: str | Path) -> tuple[Dialect, str]:
         changes=_CHANGES,
         refuses=lambda error: isinstance(error, of_rows),
         adapt={"decimal": str, "uuid": str},
+        has_savepoints=False,
+        most_tried=512,
     )
     return dialect, f"duckdb:{Path(path).absolute()}"
 

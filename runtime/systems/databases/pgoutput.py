@@ -17,21 +17,30 @@ _EPOCH_MS = 946_684_800_000
 
 
 class PgRelation(NamedTuple):
-    """A table as a message describes it: its number, name, and the names and types of its columns."""
+    """A table as a message describes it: its number, name, and the names and types of its columns.
+
+    It is told in full where the log has the rows of before whole.
+    """
 
     oid: int
     name: str
     columns: tuple[str, ...]
     types: tuple[int, ...]
+    is_full: bool
 
 
 class RowChange(NamedTuple):
-    """A row before and after, None where there is none; it `is_whole` where all of the row before was told."""
+    """A row before and after, None where there is none; it `is_whole` where all of the row before was told.
+
+    `partial` has the names of those tables told so far of which no row before is whole: the change may be one of a
+    partition among them, and tell NULL for what it does not know.
+    """
 
     relation: PgRelation
     old: TextRow | None
     new: TextRow | None
     is_whole: bool = True
+    partial: tuple[str, ...] = ()
 
 
 class PgTransaction(NamedTuple):
@@ -49,6 +58,7 @@ def transactions(messages: Iterable[bytes]) -> Iterator[PgTransaction]:
     """Yield the transactions of messages; raises `Damaged` for a message that is not known."""
     relations: dict[int, PgRelation] = {}
     current: PgTransaction | None = None
+    partial: tuple[str, ...] = ()
     for data in messages:
         letter, message = data[:1], _Message(data)
         if letter == b"B":
@@ -62,9 +72,10 @@ def transactions(messages: Iterable[bytes]) -> Iterator[PgTransaction]:
         elif letter == b"R":
             relation = _relation(message)
             relations[relation.oid] = relation
+            partial = tuple(one.name for one in relations.values() if not one.is_full)
         elif letter in b"IUD":
             assert current is not None, "a change lies in a transaction"
-            current.changes.append(_change(letter, message, relations))
+            current.changes.append(_change(letter, message, relations)._replace(partial=partial))
         elif letter == b"T":
             assert current is not None, "a change lies in a transaction"
             number, _ = message.take(">IB")
@@ -99,13 +110,13 @@ class _Message:
 def _relation(message: _Message) -> PgRelation:
     (oid,) = message.take(">I")
     schema, name = message.text(), message.text()
-    _, number = message.take(">BH")
+    identity, number = message.take(">BH")
     names, types = [], []
     for _ in range(number):
         message.take(">B")
         names.append(message.text())
         types.append(message.take(">Ii")[0])
-    return PgRelation(oid, f"{schema}.{name}", tuple(names), tuple(types))
+    return PgRelation(oid, f"{schema}.{name}", tuple(names), tuple(types), identity == ord("f"))
 
 
 def _change(letter: bytes, message: _Message, relations: dict[int, PgRelation]) -> RowChange:

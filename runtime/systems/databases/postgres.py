@@ -11,7 +11,7 @@ from urllib.parse import quote
 from runtime.model.errors import SamzaError
 from runtime.ports.connectors import PositionedSink, PulledSource
 from runtime.systems.databases.column_source import CHANGES, column_source
-from runtime.systems.databases.dialect import POSITIONS, Dialect, SqlConnection, Target
+from runtime.systems.databases.dialect import POSITIONS, Dialect, SqlConnection, Target, put_each
 from runtime.systems.databases.postgres_changes import PostgresChanges
 from runtime.systems.databases.table_columns import ColumnKind
 from runtime.systems.databases.table_sink import table_sink
@@ -20,6 +20,8 @@ STALLED = "30s"
 """How long a transaction may do nothing: a process that hangs in one keeps who takes over waiting no longer."""
 FIRST_OWN_TYPE = 16_384
 """The types of a database's own have numbers from here on."""
+FEW_ROWS = 20
+"""The rows by key for which a table to copy them to costs more than a statement for each."""
 STAGED = "samza_dsl_rows"
 """The temporary table that rows are copied to before they replace those of their keys."""
 
@@ -94,7 +96,8 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
 
     def connect() -> SqlConnection:
         connection: Any = psycopg.connect(url, autocommit=True, application_name="samza-dsl")
-        connection.execute(f"SET idle_in_transaction_session_timeout = '{STALLED}'")
+        for name, said in _SESSION.items():
+            connection.execute(f"SET {name} = '{said}'")
         for name, loader in _loaders().items():
             connection.adapters.register_loader(name, loader)
         return connection  # type: ignore[no-any-return]  # psycopg's, whose statements are literals to type checkers
@@ -116,7 +119,7 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
         name="postgres",
         connect=connect,
         types=_TYPES,
-        errors=(psycopg.Error, UnicodeEncodeError, OverflowError),
+        errors=(psycopg.Error, UnicodeError, OverflowError),
         passes=passes,
         denies=lambda error: isinstance(error, psycopg.errors.InsufficientPrivilege),
         refuses=refuses,
@@ -174,9 +177,13 @@ def _copy(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tupl
     names = dialect.listed([column.name for column in target.columns])
     into = target.table
     if target.key:
+        rows = [*rows]
+        if len(rows) <= FEW_ROWS:
+            put_each(connection, dialect, target, rows)
+            return
         into = f'"{STAGED}"'
-        columns = ", ".join(f"{dialect.word(one.name)} {dialect.types[one.kind]}" for one in target.columns)
-        connection.execute(f"CREATE TEMP TABLE {into} ({columns}) ON COMMIT DROP")
+        # Of the table's own types, which read text as COPY into it does: an enum, an address or an array among them.
+        connection.execute(f"CREATE TEMP TABLE {into} AS SELECT {names} FROM {target.table} WITH NO DATA")
     with connection.cursor() as cursor:
         with cursor.copy(f"COPY {into} ({names}) FROM STDIN") as copy:
             write = copy.write_row
@@ -184,18 +191,30 @@ def _copy(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tupl
                 write(row)
         if target.key:
             cursor.execute(dialect.insert(target, f"SELECT {names} FROM {into}"))
+            cursor.execute(f"DROP TABLE {into}")
 
 
+_SESSION = {
+    "idle_in_transaction_session_timeout": STALLED,
+    "client_encoding": "UTF8",
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "1",
+}
+"""What databases and users may have set in another way: values come whole, and are read one way."""
 _INTEGERS = "smallint|integer|bigint"
 _CHANGES: dict[ColumnKind, re.Pattern[str]] = {
+    "bool": re.compile(rf"text|character.*|real|double precision|numeric.*|{_INTEGERS}"),
+    "bytes": re.compile(r"text|character.*|jsonb?"),
+    "json": re.compile(r".*\[\]"),
     "int": re.compile(r"real|double precision"),
     "float": re.compile(rf"real|numeric.*|{_INTEGERS}"),
     "decimal": re.compile(rf"real|double precision|{_INTEGERS}"),
-    "text": re.compile(rf"character\(.*|real|double precision|numeric.*|{_INTEGERS}"),
+    "text": re.compile(rf"character\(.*|bytea|real|double precision|numeric.*|{_INTEGERS}"),
     "instant": re.compile(r"timestamp(\(\d\))? without time zone|date|time(\(\d\))? with.*"),
     "local": re.compile(r"timestamp(\(\d\))? with time zone|date|time(\(\d\))? with.*"),
 }
-"""What COPY and casts round, pad, or read in another time zone."""
+"""What COPY and casts round, pad, write in other words, or read in another time zone."""
 _TYPES: dict[ColumnKind, str] = {
     "bool": "boolean",
     "int": "bigint",

@@ -16,7 +16,7 @@ from runtime.ports.connectors import Pulled, PulledRecord
 from runtime.systems.databases.column_source import READ_ANEW, key_of
 from runtime.systems.databases.dialect import PARAMETER, Dialect
 from runtime.systems.databases.pgoutput import PgTransaction, RowChange, TextRow, transactions
-from runtime.systems.databases.postgres_table import PgTable, check_published, read_table
+from runtime.systems.databases.postgres_table import PgTable, check_published, parts_of, read_table
 
 MOST_CHANGES, CHUNK_ROWS = 10_000, 5_000
 NOTED_BYTES = 1 << 20
@@ -44,7 +44,7 @@ class OpenChunk(msgspec.Struct, array_like=True, frozen=True):
 class PgPosition(msgspec.Struct, array_like=True, frozen=True):
     """The place in the server's log up to which its transactions were read, and how far the snapshot has come.
 
-    `columns` are those that rows have had so far.
+    `columns` are those that rows have had so far, and `parts` the partitions that there were.
     """
 
     lsn: int
@@ -52,6 +52,7 @@ class PgPosition(msgspec.Struct, array_like=True, frozen=True):
     is_complete: bool = False
     chunk: OpenChunk | None = None
     columns: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
 
 
 class PostgresChanges:
@@ -82,6 +83,9 @@ class PostgresChanges:
                 return Pulled((), _encode(self._begin(connection, reader)), more=True)
             at = msgspec.msgpack.decode(position, type=PgPosition)
             self._check_told(connection, reader, at)
+            if self._table_now(connection).is_partitioned:
+                at = self._with_parts(at, parts_of(connection, self._table_now(connection).oid))
+                position = _encode(at)
             if not at.is_complete and at.chunk is None:
                 return self._chunk(connection, at)
             return self._log(connection, reader, at, position)
@@ -131,7 +135,7 @@ class PostgresChanges:
         made = connection.execute(
             "SELECT lsn - '0/0'::pg_lsn FROM pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,)
         ).fetchone()
-        return PgPosition(int(made[0]), columns=table.columns)
+        return PgPosition(int(made[0]), columns=table.columns, parts=parts_of(connection, table.oid))
 
     def _check_told(self, connection: Any, reader: str, at: PgPosition) -> None:
         """Raise `Damaged` where changes since a position are gone, or those of the table are not told any more."""
@@ -216,7 +220,8 @@ class PostgresChanges:
                     connection.execute(PAUSE)  # what commits without waiting for the disk is written a moment later
                 return Pulled(records, _encode(position), more=True)
             is_complete = at.chunk.last is None
-            position = PgPosition(lsn, None if is_complete else at.chunk.last, is_complete, columns=at.columns)
+            done = None if is_complete else at.chunk.last
+            position = msgspec.structs.replace(position, done=done, is_complete=is_complete, chunk=None)
             return Pulled(records, _encode(position), more=True)
         is_worth_noting = bool(records) or lsn - at.lsn >= NOTED_BYTES
         return Pulled(records, _encode(position) if is_worth_noting else before, more=is_cut)
@@ -236,6 +241,23 @@ class PostgresChanges:
                 ", ".join(lost),
             )
         return msgspec.structs.replace(at, columns=columns)
+
+    def _with_parts(self, at: PgPosition, parts: tuple[str, ...]) -> PgPosition:
+        """Return a position that knows the partitions there are, and say what the server does not tell of others."""
+        # Positions of former versions know of none.
+        if at.parts and (gone := [name for name in at.parts if name not in parts]):
+            _log.warning(
+                "%s has lost the partitions %s: of the rows that they had, none is told as a deletion",
+                self._where,
+                ", ".join(gone),
+            )
+        if at.parts and (come := [name for name in parts if name not in at.parts]):
+            _log.warning(
+                "%s has the new partitions %s: rows that were in one before it was attached are not told",
+                self._where,
+                ", ".join(come),
+            )
+        return msgspec.structs.replace(at, parts=parts)
 
     def _changes(self, connection: Any, at: PgPosition, found: Sequence[PgTransaction]) -> list[PulledRecord]:
         """Return the changes of transactions that no chunk has, or will have, in its rows."""
@@ -270,10 +292,13 @@ class PostgresChanges:
         old, new, names = change.old, change.new, change.relation.columns
         if missing := [name for name in table.key if name not in names]:
             raise Damaged(f"{self._where} has lost the columns {', '.join(missing)} of its key")
-        if not change.is_whole:
+        others = [value for name, value in zip(names, old or (), strict=False) if name not in table.key]
+        # Of a partition that is not told in full the server has NULL for all but the key.
+        if not change.is_whole or (change.partial and others and all(value is None for value in others)):
             raise SamzaError(
-                f"{self._where} does not tell rows as they were before: ALTER TABLE {table.quoted} REPLICA IDENTITY "
-                "FULL, and let the application read the table anew"
+                f"{self._where} does not tell rows as they were before: "
+                + "; ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in change.partial or (table.quoted,))
+                + ", and let the application read the table anew"
             )
         if old is None or new is None or _text_key(names, table.key, old) == _text_key(names, table.key, new):
             yield old, new
@@ -363,8 +388,6 @@ class PostgresChanges:
             if self._connection is None:
                 self._connection = self._dialect.connect()
                 self._connection.execute("SET TimeZone = 'UTC'")
-                self._connection.execute("SET DateStyle = 'ISO'")
-                self._connection.execute("SET IntervalStyle = 'postgres'")
             yield self._connection
 
 

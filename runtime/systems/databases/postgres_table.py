@@ -16,6 +16,7 @@ class PgTable(NamedTuple):
     columns: tuple[str, ...]
     key: tuple[str, ...]
     key_types: tuple[str, ...]
+    is_partitioned: bool = False
 
     @property
     def publication(self) -> str:
@@ -25,10 +26,22 @@ class PgTable(NamedTuple):
 
 def read_table(connection: Any, where: str, name: str, quoted: str) -> PgTable:
     """Return a table as it is now; raises SamzaError where its changes can't be read."""
-    found = connection.execute("SELECT to_regclass(%s)::oid", (quoted,)).fetchone()
-    if found[0] is None:
+    found = connection.execute(
+        "SELECT oid, relkind = 'p' FROM pg_class WHERE oid = to_regclass(%s)", (quoted,)
+    ).fetchone()
+    if found is None:
         raise SamzaError(f"{where} is not there")
-    oid = int(found[0])
+    oid, is_partitioned = int(found[0]), bool(found[1])
+    heirs = connection.execute(
+        "SELECT inhrelid::regclass::text FROM pg_inherits JOIN pg_class ON oid = inhparent "
+        "WHERE inhparent = %s AND relkind <> 'p'",
+        (oid,),
+    ).fetchall()
+    if heirs:
+        raise SamzaError(
+            f"{where} has tables that inherit from it, as {heirs[0][0]}: their rows are among its own, and the server "
+            "tells their changes apart from its own. Read it by= a column, or each of the tables"
+        )
     columns = connection.execute(
         "SELECT attname FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped "
         "AND attgenerated = '' ORDER BY attnum",
@@ -42,9 +55,16 @@ def read_table(connection: Any, where: str, name: str, quoted: str) -> PgTable:
     ).fetchall()
     if not key:
         raise SamzaError(f"{where} has no primary key, by which its rows are told apart: read it by= a column")
-    return PgTable(
-        oid, quoted, tuple(row[0] for row in columns), tuple(row[0] for row in key), tuple(row[1] for row in key)
-    )
+    names, kinds = (tuple(row[place] for row in key) for place in (0, 1))
+    return PgTable(oid, quoted, tuple(row[0] for row in columns), names, kinds, is_partitioned)
+
+
+def parts_of(connection: Any, oid: int) -> tuple[str, ...]:
+    """Return the names of the partitions of a table that have rows; none where it is not partitioned."""
+    found = connection.execute(
+        "SELECT relid::regclass::text FROM pg_partition_tree(%s) WHERE isleaf AND level > 0 ORDER BY 1", (oid,)
+    ).fetchall()
+    return tuple(row[0] for row in found)
 
 
 def check_published(connection: Any, where: str, table: PgTable) -> None:
@@ -57,7 +77,7 @@ def check_published(connection: Any, where: str, table: PgTable) -> None:
         )
     parts = connection.execute(
         "SELECT relid::regclass::text, relreplident FROM pg_partition_tree(%s) JOIN pg_class ON oid = relid "
-        "WHERE isleaf UNION SELECT oid::regclass::text, relreplident FROM pg_class WHERE oid = %s AND relkind = 'r'",
+        "WHERE isleaf OR level = 0 UNION SELECT oid::regclass::text, relreplident FROM pg_class WHERE oid = %s",
         (table.oid, table.oid),
     ).fetchall()
     if partial := [row[0] for row in parts if row[1] != "f"]:

@@ -73,7 +73,7 @@ def dialect_at(path: str | Path) -> tuple[Dialect, str]:
         name="sqlite",
         connect=connect,
         types=_TYPES,
-        errors=(sqlite3.Error, OverflowError, UnicodeEncodeError),
+        errors=(sqlite3.Error, OverflowError, UnicodeError),
         passes=lambda error: isinstance(error, sqlite3.OperationalError) and "locked" in str(error),
         put=put_each,
         adapt=_ADAPT,

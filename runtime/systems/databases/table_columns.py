@@ -72,7 +72,9 @@ def columns_for(kind: Any, where: str) -> tuple[TableColumn, ...]:
         )
     of: Any = found[0]
     tag = [TableColumn(str(of.tag_field), "text")] if getattr(of, "tag", None) is not None else []
-    return (*tag, *(_column(one.encode_name, one.type, one.name) for one in of.fields))
+    # Of a class a field that is not required has a default; of a TypedDict it may be absent.
+    may_lack = isinstance(of, inspect.TypedDictType)
+    return (*tag, *(_column(one.encode_name, one.type, one.name, may_lack and not one.required) for one in of.fields))
 
 
 def rows_maker(columns: Sequence[TableColumn], adapted: Callable[[ColumnKind], Made | None], where: str) -> RowsMade:
@@ -174,11 +176,12 @@ def _by_name(columns: Sequence[TableColumn], value: Any) -> tuple[object, ...]:
     return tuple(row.get(column.name) for column in columns)
 
 
-def _column(name: str, info: inspect.Type, attribute: str = "") -> TableColumn:
+def _column(name: str, info: inspect.Type, attribute: str = "", is_left_out: bool = False) -> TableColumn:
+    """Return the column of a field, which `is_left_out` where values may be without it."""
     found = alternatives(info)
     kinds = [one for one in found if not _is_none(one)]
     kind, make = _kind_of(kinds[0]) if len(kinds) == 1 else JSON
-    nullable = len(kinds) < len(found) or any(isinstance(one, inspect.AnyType) for one in kinds)
+    nullable = is_left_out or len(kinds) < len(found) or any(isinstance(one, inspect.AnyType) for one in kinds)
     return TableColumn(name, kind, nullable, attribute, make)
 
 

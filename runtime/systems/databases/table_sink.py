@@ -92,17 +92,13 @@ class TableSink:
         except Exception as error:
             if isinstance(error.__cause__, Exception) and self._dialect.denies(error.__cause__):
                 raise
-            at = self._refused(rows)
-            if at is None:
+            refused = self._refused(rows)
+            if not refused:
                 raise
-            refused = rows[at]
-            # The words of that row: of what is wrong with others behind it they may tell first.
-            wrong = self._wrong_with(rows[: at + 1]) or error
-            key = "" if refused.key is None else f" of the key {shown(refused.key)}"
-            said = str(wrong) if isinstance(wrong, SamzaError) else f"{self._where}: {wrong!r}"
-            told = f"{said.rstrip('.')}. The first row that it does not take is {shown(refused.value)}{key}"
-            # A table that is gone, or not as it was, takes none of the rows: that is the fault of none of them.
-            raise (RowRefused(told, at) if self._is_of_a_row(wrong) else SamzaError(told)) from wrong
+            first, *others = refused
+            # Of more rows than one look is for, others may be refused behind the first.
+            also = others if len(rows) <= self._dialect.most_tried else None
+            raise RowRefused(str(first), first.row, also) from first.__cause__
 
     def _write(self, owner: SinkOwner, rows: Sequence[SinkRow], position: int, following: int) -> None:
         put, gone = self._changes(rows)
@@ -131,36 +127,43 @@ class TableSink:
         if put:
             self._dialect.put(connection, self._dialect, self._target, put)
 
-    def _is_of_a_row(self, error: Exception) -> bool:
-        return isinstance(error, SerdeError) or (
-            isinstance(error.__cause__, Exception) and self._dialect.refuses(error.__cause__)
-        )
+    def _refused(self, rows: Sequence[SinkRow]) -> list[RowRefused]:
+        """Return the rows that the table does not take, as a transaction finds that is taken back.
 
-    def _refused(self, rows: Sequence[SinkRow]) -> int | None:
-        """Return the place of the first row that the table does not take; None where it takes all, to take back."""
-        if not rows or self._wrong_with(rows) is None:
-            return None
-        taken, refused = 0, len(rows)
-        while refused - taken > 1:
-            middle = (taken + refused) // 2
-            if self._wrong_with(rows[:middle]) is None:
-                taken = middle
-            else:
-                refused = middle
-        return taken
+        Raises `Unavailable` where the database has not said, and SamzaError where no row is at fault.
+        """
+        found: list[RowRefused] = []
+        most = MOST_REFUSED if len(rows) <= self._dialect.most_tried else 1
 
-    def _wrong_with(self, rows: Sequence[SinkRow]) -> Exception | None:
-        """Return why the table takes no such rows, which are taken back; raises `Unavailable` where it has not said."""
-        try:
-            with self._transaction("ROLLBACK") as connection:
-                self._change(connection, *self._changes(rows))
-                if self._dialect.ask:
-                    connection.execute(self._dialect.ask)
-        except EnvironmentFault:
-            raise
-        except Exception as error:
-            return error
-        return None
+        def look(start: int, end: int) -> None:
+            error = trial.takes(rows[start:end]) if len(found) < most else None
+            if error is None:
+                return
+            if end - start == 1:
+                found.append(self._refusal(rows[start], start, error))
+                return
+            # In order: rows in front are there already, as a row may need them, or be refused for them.
+            middle = (start + end) // 2
+            look(start, middle)
+            look(middle, end)
+
+        with self._transaction("ROLLBACK") as connection:
+            trial = _Trial(connection, self._dialect, lambda some: self._change(connection, *self._changes(some)))
+            look(0, len(rows))
+        return found
+
+    def _refusal(self, row: SinkRow, at: int, error: Exception) -> RowRefused:
+        """Return the refusal of a row; raises SamzaError for an error that is the fault of none."""
+        words = str(error).strip() if isinstance(error, self._dialect.errors) else repr(error)
+        words = str(error) if isinstance(error, SerdeError) else f"{self._where}: {words}"
+        key = "" if row.key is None else f" of the key {shown(row.key)}"
+        told = f"{words.rstrip('.')}. The row that it does not take is {shown(row.value)}{key}"
+        # A table that is gone, or not as it was, takes none of the rows.
+        if not isinstance(error, SerdeError) and not self._dialect.refuses(error):
+            raise SamzaError(told) from error
+        refused = RowRefused(told, at)
+        refused.__cause__ = error
+        return refused
 
     def empty(self, owner: SinkOwner) -> None:
         """Drop the rows of an application that begins anew, and its positions; raises SamzaError where others write.
@@ -223,7 +226,13 @@ class TableSink:
                 newest[self._key_of(row[1])] = None
             else:
                 one = next(made)
-                newest[tuple(one[place] for place in places)] = one
+                key = tuple(one[place] for place in places)
+                if None in key:
+                    raise SerdeError(
+                        f"{self._where}: the key ({', '.join(self._key)}) of a row is {key}: NULL is no key, by which "
+                        "the row of before is found: filter such rows out, or name other columns"
+                    )
+                newest[key] = one
         put = [row for row in newest.values() if row is not None]
         return put, [key for key, row in newest.items() if row is None]
 
@@ -306,6 +315,52 @@ def table_sink(dialect: Dialect, where: str, table: str, key: str | Sequence[str
     return PositionedSink(f"{where}#{table}", sink.claim, sink.write, sink.empty, sink.close, deletes=bool(names))
 
 
+class _Trial:
+    """Rows that a table takes one behind the other, in a transaction that is taken back in the end."""
+
+    def __init__(
+        self, connection: SqlConnection, dialect: Dialect, change: Callable[[Sequence[SinkRow]], None]
+    ) -> None:
+        self._connection, self._dialect, self._change = connection, dialect, change
+        self._taken: list[SinkRow] = []
+
+    def takes(self, rows: Sequence[SinkRow]) -> Exception | None:
+        """Return why the table takes no such rows behind those that it has taken, which it has still."""
+        if self._dialect.has_savepoints:
+            self._connection.execute("SAVEPOINT samza_dsl_rows")
+        try:
+            self._put(rows)
+        except Exception as error:
+            if isinstance(error, self._dialect.errors) and self._dialect.passes(error):
+                raise
+            self._go_back()
+            return error
+        if self._dialect.has_savepoints:
+            self._connection.execute("RELEASE SAVEPOINT samza_dsl_rows")
+        self._taken += rows
+        return None
+
+    def _put(self, rows: Sequence[SinkRow]) -> None:
+        self._change(rows)
+        if self._dialect.ask:
+            self._connection.execute(self._dialect.ask)
+
+    def _go_back(self) -> None:
+        if self._dialect.has_savepoints:
+            with suppress(*self._dialect.errors):
+                self._connection.execute("ROLLBACK TO SAVEPOINT samza_dsl_rows")
+                self._connection.execute("RELEASE SAVEPOINT samza_dsl_rows")
+                return
+        # Without savepoints, and where a trigger has ended the transaction, it begins anew with what was taken.
+        with suppress(*self._dialect.errors):
+            self._connection.execute("ROLLBACK")
+        self._connection.execute(self._dialect.begin)
+        if self._taken:
+            self._put(self._taken)
+
+
+MOST_REFUSED = 1_000
+"""The rows that are refused together: a checkpoint names each until the sink is led past them."""
 _VALUE = itemgetter(0)
 _POSITIONS_TABLE = (
     f"CREATE TABLE IF NOT EXISTS {POSITIONS} (app VARCHAR(255) NOT NULL, output VARCHAR(255) NOT NULL, "

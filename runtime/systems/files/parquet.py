@@ -53,7 +53,10 @@ from runtime.systems.files.plain_columns import (
     UnlikeDeclared,
     batches_of,
     fields_in,
+    in_microseconds,
     row_columns,
+    times_beyond,
+    times_within,
     values_in,
 )
 from runtime.systems.files.record_files import check_not_beyond
@@ -130,6 +133,7 @@ class ParquetSource(ReplaceableSource):
         if not len(table):
             check_not_beyond(offset, self._files[partition].count(), self._files[partition].path)
             return None
+        check_text(table.schema, self._kind)
         end = offset + len(table)
         values = cast("list[object]", Columns(table, offset, partial(self._rows, partition)))
         return Read(Batch(values, offsets=range(offset, end)), None, end)
@@ -363,10 +367,11 @@ def parted(table: pa.Table, by: Sequence[str]) -> Iterator[tuple[str, pa.Table]]
     rows: dict[tuple[object, ...], list[int]] = {}
     for row, found in enumerate(zip(*(table.column(name).to_pylist() for name in by), strict=True)):
         rows.setdefault(found, []).append(row)
+    # All names first: one that is none is told before any file is written.
+    folders = ["".join(f"{folder_name(*one)}/" for one in zip(by, found, strict=True)) for found in rows]
     rest = table.drop_columns([*by])
-    for found, places in rows.items():
-        names = (folder_name(name, value) for name, value in zip(by, found, strict=True))
-        yield "".join(f"{name}/" for name in names), rest.take(places)
+    for folder, places in zip(folders, rows.values(), strict=True):
+        yield folder, rest.take(places)
 
 
 def bytes_of(table: pa.Table) -> bytes:
@@ -382,6 +387,18 @@ def _make(folder: Path) -> None:
         _make(folder.absolute().parent)
         folder.mkdir()
         make_durable(folder.absolute().parent)
+
+
+def check_text(schema: pa.Schema, kind: object) -> None:
+    """Raise SamzaError where a field of text is to have a column of bytes, which would be read as base64."""
+    held = [one.name for one in schema if pa.types.is_binary(one.type) or pa.types.is_large_binary(one.type)]
+    for name, info in column_types(kind, held).items() if held else ():
+        kinds = {type(one) for one in alternatives(info)}
+        if inspect.StrType in kinds and not kinds - {inspect.StrType, inspect.NoneType}:
+            raise SamzaError(
+                f"the column {name!r} holds bytes, and the field of that name is text: declare it as bytes, and decode "
+                "these, or write the column as text"
+            )
 
 
 @dataclass(frozen=True)
@@ -514,9 +531,28 @@ def json_values(batch: pa.RecordBatch) -> list[bytes]:
 
 
 def _spelled_rows(batch: pa.RecordBatch) -> list[dict[str, object]]:
-    """Return rows whose numbers that JSON has not are spelled out."""
-    columns = [_in_microseconds(column) for column in batch.columns]
-    rows = pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist(maps_as_pydicts="strict")
+    """Return rows whose numbers that JSON has not are spelled out, and whose times that Python has not are text."""
+    if len({*batch.schema.names}) < len(batch.schema.names):
+        raise SamzaError(f"a file has two columns of one name, of {batch.schema.names}: rename one")
+    columns = [in_microseconds(column) for column in batch.columns]
+    beyond = {
+        name: found for name, column in zip(batch.schema.names, columns, strict=True) if (found := times_beyond(column))
+    }
+    if beyond:
+        columns = [
+            pc.if_else(times_within(column), column, None) if name in beyond else column
+            for name, column in zip(batch.schema.names, columns, strict=True)
+        ]
+    try:
+        rows = pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist(maps_as_pydicts="strict")
+    except OverflowError as error:
+        told = ", ".join(one.name for one in batch.schema if pa.types.is_nested(one.type))
+        raise SamzaError(
+            f"one of the columns {told} holds a time that Python has not, before year 1 or after 9999"
+        ) from error
+    for name, texts in beyond.items():
+        for place, text in texts.items():
+            rows[place][name] = text
     for name, column in zip(batch.schema.names, columns, strict=True):
         if pa.types.is_floating(column.type) and pc.all(pc.is_finite(column)).as_py() is False:
             for row in rows:
@@ -535,16 +571,6 @@ def _spelled(value: object) -> object:
     if isinstance(value, dict):
         return {name: _spelled(one) for name, one in value.items()}
     return _MARKED[str(value)] if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _in_microseconds(column: pa.Array) -> pa.Array:
-    """Python's dates and times end at microseconds; pyarrow makes finer ones pandas objects."""
-    kind = column.type
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        return column.cast(pa.timestamp("us", kind.tz), safe=False)
-    if pa.types.is_duration(kind) and kind.unit == "ns":
-        return column.cast(pa.duration("us"), safe=False)
-    return column.cast(pa.time64("us"), safe=False) if kind == pa.time64("ns") else column
 
 
 def _batches(table: pa.Table, rows: int) -> list[pa.RecordBatch]:

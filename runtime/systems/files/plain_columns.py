@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, cast
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import inspect
 
 from runtime.encoding.formats.rows import alternatives, fields_wanted
@@ -87,6 +88,49 @@ def values_in(table: pa.RecordBatch | pa.Table, kind: object) -> list[Any] | Non
         columns.append(column.to_pylist())
     assert isinstance(kind, type)
     return list(map(kind, *columns))
+
+
+def in_microseconds(column: pa.Array) -> pa.Array:
+    """Return a column whose times end at microseconds, as Python's do: pyarrow makes finer ones pandas objects."""
+    kind = column.type
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return column.cast(pa.timestamp("us", kind.tz), safe=False)
+    if pa.types.is_duration(kind) and kind.unit == "ns":
+        return column.cast(pa.duration("us"), safe=False)
+    return column.cast(pa.time64("us"), safe=False) if kind == pa.time64("ns") else column
+
+
+_DAYS, _SPAN_DAYS = (-719_161, 2_932_895), (-999_999_998, 999_999_998)
+"""The days since 1970 that Python's dates have in any time zone, and those that its lengths of time have."""
+_OF_A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
+
+
+def times_within(column: pa.Array) -> pa.Array | None:
+    """Return which of a column's times Python has; None where these are no times, or it has all that there can be."""
+    kind = column.type
+    if pa.types.is_date(kind):
+        days, unit, width = _DAYS, 1 if pa.types.is_date32(kind) else 86_400_000, column.type.bit_width
+    elif pa.types.is_timestamp(kind):
+        days, unit, width = _DAYS, _OF_A_DAY[kind.unit], 64
+    elif pa.types.is_duration(kind) and kind.unit != "us":
+        days, unit, width = _SPAN_DAYS, _OF_A_DAY[kind.unit], 64
+    else:
+        return None
+    numbers = column.view(pa.int32() if width == 32 else pa.int64())
+    return pc.and_(pc.greater_equal(numbers, days[0] * unit), pc.less_equal(numbers, days[1] * unit))
+
+
+def times_beyond(column: pa.Array) -> dict[int, str]:
+    """Return as text the times of a column that Python has not, by their places: no field of times reads these."""
+    inside = times_within(column)
+    if inside is None or pc.all(inside).as_py() is not False:
+        return {}
+    places = pc.indices_nonzero(pc.invert(inside)).to_pylist()
+    try:
+        texts = column.take(pa.array(places)).cast(pa.string()).to_pylist()
+    except pa.ArrowException:  # of what is too far even for Arrow the number is left
+        texts = [f"{number} {column.type}" for number in column.take(pa.array(places)).view(pa.int64()).to_pylist()]
+    return dict(zip(places, texts, strict=True))
 
 
 def type_of(kind: pa.DataType) -> str | None:

@@ -14,7 +14,7 @@ from runtime.encoding.formats.rows import type_of_rows
 from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.source import ReplaceableSource
 from runtime.ports.streams import Offsets, Read
-from runtime.systems.files.parquet import ROWS_AT_ONCE, LaxJson, json_rows
+from runtime.systems.files.parquet import ROWS_AT_ONCE, LaxJson, check_text, json_rows
 
 
 class FrameSource(ReplaceableSource):
@@ -32,6 +32,8 @@ class FrameSource(ReplaceableSource):
     def serde(self, declared: Serde) -> Serde:
         """Return lax JSON of the declared type; String, Bytes or one of the user's reads the JSON itself."""
         kind = type_of_rows(declared)
+        if kind is not None:
+            check_text(self._table.schema, kind)
         return declared if kind is None else LaxJson(kind)
 
     def offsets(self, partition: int) -> Offsets:
@@ -67,18 +69,13 @@ class FrameSource(ReplaceableSource):
 
 def arrow_of(frame: Any, stream: str) -> pa.Table:
     """Return the columns of a frame; raises SamzaError for what it has and they would lose."""
-    package = type(frame).__module__.partition(".")[0]
-    if package == "polars" and hasattr(frame, "collect"):
-        frame = frame.collect()
-    if package == "pandas":
-        table = _of_pandas(frame, stream)
-    elif package == "polars":
-        table = _of_polars(frame, stream)
-    elif isinstance(frame, pa.Table):
-        table = frame
-    else:
-        # A batch; or what exports its columns to Arrow, as DuckDB's relations do.
-        table = pa.Table.from_batches([frame]) if isinstance(frame, pa.RecordBatch) else pa.table(frame)
+    try:
+        table = _columns_of(frame, stream)
+    except pa.ArrowException as error:
+        raise SamzaError(
+            f"the {type(frame).__name__} for {stream!r} is no table that Arrow has: {error}; make its columns of types "
+            "that it has, or bind a list of values"
+        ) from error
     if len(set(table.column_names)) < len(table.column_names):
         raise SamzaError(f"the frame for {stream!r} has two columns of one name, of {table.column_names}: rename one")
     for field in table.schema:
@@ -90,6 +87,20 @@ def arrow_of(frame: Any, stream: str) -> pa.Table:
                 f"frame.astype({{{field.name!r}: str}})"
             )
     return table
+
+
+def _columns_of(frame: Any, stream: str) -> pa.Table:
+    package = type(frame).__module__.partition(".")[0]
+    if package == "polars" and hasattr(frame, "collect"):
+        frame = frame.collect()
+    if package == "pandas":
+        return _of_pandas(frame, stream)
+    if package == "polars":
+        return _of_polars(frame, stream)
+    if isinstance(frame, pa.Table):
+        return frame
+    # A batch; or what exports its columns to Arrow, as DuckDB's relations do.
+    return pa.Table.from_batches([frame]) if isinstance(frame, pa.RecordBatch) else pa.table(frame)
 
 
 def _of_polars(frame: Any, stream: str) -> pa.Table:
