@@ -61,7 +61,7 @@ from runtime.systems.kafka.state.changelog import (
     ChangelogEnd,
     check_topics,
     lost_of_stores,
-    sizes_in,
+    sizes_of,
     snapshot_of,
 )
 from runtime.systems.kafka.state.ledger import (
@@ -620,19 +620,13 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
 
     def lost_stores(self, app: str) -> dict[str, str]:
         """Return the stores of an application whose changelogs are not what was written, with what is wrong."""
-        ledger = self._known(app)
-        kept = sorted(set().union(*ledger.kept.values()))
-        lost = lost_of_stores(self._streams, app, ledger.changelogs, kept)
+        lost = lost_of_stores(self._streams, app, self._known(app).changelogs, self.stores(app))
         return {store: f"the topic {topic!r} {what}" for store, (topic, what) in lost.items()}
 
     def _sizes(self, app: str) -> dict[tuple[str, int], tuple[int, int]]:
-        ledger, found = self._ledger(app), {}
-        kept = set().union(*ledger.kept.values())
-        for store in sorted((ledger.changelogs.keys() & kept) - self.lost_stores(app).keys()):
-            topic = self._streams.topic(ledger.changelogs[store].topic(app, store))
-            for task, size in self._call(app, sizes_in(topic)).items():
-                found[store, task] = size
-        return found
+        ledger = self._ledger(app)
+        kept = set().union(*ledger.kept.values()) - self.lost_stores(app).keys()
+        return sizes_of(self._streams, app, {store: one for store, one in ledger.changelogs.items() if store in kept})
 
     def _changed(self) -> None:
         # `+=` on its own may lose a change of another thread, and with it a wake-up.

@@ -373,15 +373,17 @@ async def _newest_in(topic: KafkaTopic, told: Callable[[bytes], T], isolation: I
     return found
 
 
-async def sizes_in(topic: KafkaTopic) -> dict[int, tuple[int, int]]:
-    """Return of each task how many entries a changelog has of it and their bytes; the keys are held meanwhile."""
-    lengths = await _newest_in(topic, len, "read_committed")
-    found = {key: len(key) - _TASK.size + length for key, length in lengths.items()}
-    sizes: dict[int, tuple[int, int]] = {}
-    for key, size_bytes in found.items():
-        task = _TASK.unpack_from(key)[0]
-        entries, before = sizes.get(task, (0, 0))
-        sizes[task] = entries + 1, before + size_bytes
+def sizes_of(
+    streams: KafkaStreams, app: str, changelogs: Mapping[str, Changelog]
+) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return, by store and task, how many entries changelogs have and their bytes; its keys are held meanwhile."""
+    sizes: dict[tuple[str, int], tuple[int, int]] = {}
+    for store, changelog in sorted(changelogs.items()):
+        topic = streams.topic(changelog.topic(app, store))
+        for key, length in streams.call(topic.name, _newest_in(topic, len, "read_committed")).items():
+            task = _TASK.unpack_from(key)[0]
+            entries, size_bytes = sizes.get((store, task), (0, 0))
+            sizes[store, task] = entries + 1, size_bytes + len(key) - _TASK.size + length
     return sizes
 
 
