@@ -204,6 +204,23 @@ def changed_error(kind: type, why: str) -> SerdeError:
     )
 
 
+def by_position(kind: type, values: list[object]) -> object:
+    """Return a record as earlier versions stored it: by the order of its fields."""
+    fields = fields_of(kind)
+    if len(values) != len(fields):
+        why = f"an earlier version stored it by the order of {len(values)} fields, and it has {len(fields)}"
+        raise changed_error(kind, why)
+    return made(kind, {field.name: value for field, value in zip(fields, values, strict=True)})
+
+
+def record_named(name: str) -> type:
+    """Return the class of records that has a name; raises SerdeError where it is another class now."""
+    found = class_of(name)
+    if not is_record(found):
+        raise SerdeError(f"stored bytes name {name} as a record, and it is another class now")
+    return found
+
+
 def said_in(name: str) -> tuple[str, bool, str, str]:
     """Return what the head of a whole value says: its class, whether it is by name, its definition, and tags inside."""
     path, by_name, rest = name.partition("#")

@@ -19,7 +19,7 @@ from runtime.encoding.conformity import is_as_declared
 from runtime.encoding.finite import may_be_infinite
 from runtime.encoding.nested_tuples import SCALARS
 from runtime.encoding.record_types import fields_of, hints_of, is_pydantic
-from runtime.encoding.serdes import PAIR, WHOLE, Json, MessagePack, String, Tagged, encode_all
+from runtime.encoding.serdes import PAIR, WHOLE, Json, MessagePack, String, Tagged, encode_all, of_keys
 from runtime.model.errors import SerdeError
 
 In = TypeVar("In")
@@ -46,7 +46,7 @@ class KeySerde:
     """
 
     def __init__(self, serde: Serde) -> None:
-        self.serde = serde
+        self.serde = serde = of_keys(serde)
         self.kind: type | None = None
         """The one type that all keys of the newest column have, if such keys are held as themselves."""
         self._plain = plain_types(serde)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeGuard, cast, get_ori
 
 import msgspec
 
-from operators.core.declared_types import has_sets, types_in
+from operators.core.declared_types import has_sets, has_types, types_in
 from operators.core.wording import named, shown
 from runtime.model.errors import SerdeError
 
@@ -299,15 +299,19 @@ def tags_inside(kind: type) -> dict[str, str | int]:
     return {one.__qualname__: tag[1] for one in records_inside(kind) or () if (tag := tag_of(one)) is not None}
 
 
-has_sets_inside = cache(has_sets)
-"""Whether the fields of a class of records have sets; of a class alone, since other types may have no hash."""
+@cache
+def has_sets_inside(kind: type) -> bool:
+    """Whether the fields of a class of records may have sets."""
+    return has_sets(kind) or has_types(kind, msgspec.inspect.AnyType)
 
 
 def holds_sets(value: Any) -> bool:
-    """Whether a key has a set in it, which Python orders otherwise in each process."""
+    """Whether a key may have a set in it, which Python orders otherwise in each process."""
     kind: type = type(value)
     if kind in (tuple, list):
         return any(map(holds_sets, value))
+    if kind is dict:
+        return any(map(holds_sets, value)) or any(map(holds_sets, value.values()))
     return kind in (set, frozenset) or (is_record(kind) and has_sets_inside(kind))
 
 

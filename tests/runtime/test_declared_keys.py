@@ -372,7 +372,7 @@ class Typed(Struct, frozen=True):
 def test_equal_sets_are_equal_keys_however_python_orders_them(serde, make):
     sets = [make(names) for names in permutations((0, 64, 128))]
     assert all(one == sets[0] for one in sets)
-    assert len({*map(serde.encode, sets)}) == 1
+    assert len({*map(KeySerde(serde).serde.encode, sets)}) == 1
     assert len({*map(KeySerde(serde).hold_one, sets)}) == 1
     assert len({*KeySerde(serde).encode_all(KeySerde(serde).hold(sets))}) == 1
 
