@@ -52,15 +52,25 @@ def fitted(value: object, hint: object, where: str) -> object:
     Traceback (most recent call last):
     runtime.model.errors.SerdeError: Card.n was stored as str ('seven') and is declared int now
     """
+    return _fitted(value, hint, where, fitted)
+
+
+def _fitted_within(value: object, hint: object, where: str) -> object:
+    """Return what `fitted` does; raises SerdeError, too, for what is beyond the bounds that the declared type says."""
+    return _fitted(value, hint, where, _fitted_within)
+
+
+def _fitted(value: object, hint: object, where: str, part: Part) -> object:
     if (bare := _bare(hint)) is not hint:
-        found = fitted(value, bare, where)
-        _check_bounds(found, _said_of(hint), where)
+        found = part(value, bare, where)
+        if part is _fitted_within:
+            _check_bounds(found, _said_of(hint), where)
         return found
     if _is_silent(hint):
         return value
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
-        return _one_of(value, get_args(hint), where, fitted)
+        return _one_of(value, get_args(hint), where, part)
     if origin is Literal:
         if any(type(value) is type(one) and value == one for one in get_args(hint)):
             return value
@@ -70,9 +80,9 @@ def fitted(value: object, hint: object, where: str) -> object:
             return None
         raise _misfit(value, hint, where)
     if origin is not None and isinstance(origin, type):
-        return _in_container(value, hint, origin, where, fitted)
+        return _in_container(value, hint, origin, where, part)
     if typing.is_typeddict(hint):
-        return _typed_dict(value, hint, where, fitted)
+        return _typed_dict(value, hint, where, part)
     if isinstance(hint, type):
         return _instance(value, hint, where)
     return value
@@ -83,9 +93,19 @@ def revived(raw: object, hint: object, where: str) -> object:
 
     Raises SerdeError for what is not of the declared type; unknown fields are dropped, at every depth.
     """
+    return _revived(raw, hint, where, revived)
+
+
+def _revived_within(raw: object, hint: object, where: str) -> object:
+    """Return what `revived` does; raises SerdeError, too, for what is beyond the bounds that the declared type says."""
+    return _revived(raw, hint, where, _revived_within)
+
+
+def _revived(raw: object, hint: object, where: str, part: Part) -> object:
     if (bare := _bare(hint)) is not hint:
-        found = revived(raw, bare, where)
-        _check_bounds(found, _said_of(hint), where)
+        found = part(raw, bare, where)
+        if part is _revived_within:
+            _check_bounds(found, _said_of(hint), where)
         return found
     if _is_silent(hint):
         if isinstance(raw, list | dict):
@@ -96,16 +116,16 @@ def revived(raw: object, hint: object, where: str) -> object:
         return raw
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
-        return _one_of(raw, get_args(hint), where, revived)
+        return _one_of(raw, get_args(hint), where, part)
     kind = origin or hint
     if is_record(kind):
         if not isinstance(raw, dict):
             raise _misfit(raw, hint, where)
-        return revived_record(kind, raw)
+        return made(kind, _brought(kind, raw, part))
     if typing.is_typeddict(hint):
-        return _typed_dict(raw, hint, where, revived)
+        return _typed_dict(raw, hint, where, part)
     if isinstance(origin, type) and isinstance(raw, list | dict) and issubclass(origin, _COLLECTIONS):
-        return _in_container(raw, hint, origin, where, revived)
+        return _in_container(raw, hint, origin, where, part)
     return _converted(raw, hint, where)
 
 
@@ -124,14 +144,15 @@ def _converted(value: object, hint: Any, where: str) -> object:
 
 def fitted_record(kind: type, values: Mapping[str, object]) -> object:
     """Return a record of values that were stored with their types, by name."""
-    found = made(kind, _brought(kind, values, fitted))
+    found = made(kind, _brought(kind, values, _fitted_within))
     check_validators(found)
     return found
 
 
-def revived_record(kind: type, raw: Mapping[str, object]) -> object:
+def revived_record(kind: type, raw: Mapping[str, object], was_described: bool) -> object:
     """Return a record of values that were stored without their types, by name."""
-    return made(kind, _brought(kind, raw, revived))
+    # Where nothing says that the class was another, a bound may be as old as the value: no constructor asks it.
+    return made(kind, _brought(kind, raw, _revived_within if was_described else revived))
 
 
 def as_it_was(kind: type, raw: Mapping[str, object]) -> object:
@@ -250,7 +271,7 @@ def _brought(kind: type, values: Mapping[str, object], part: Part) -> dict[str, 
         name: part(value, hints.get(name, Any), f"{kind.__qualname__}.{name}") if name in names else value
         for name, value in values.items()
     }
-    for name in names & found.keys():
+    for name in names & found.keys() if part in (_fitted_within, _revived_within) else ():
         _check_bounds(found[name], bounds_of(kind, name), f"{kind.__qualname__}.{name}")
     return found
 
@@ -264,7 +285,8 @@ _BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
     "min_length": lambda value, least: len(value) >= least,
     "max_length": lambda value, most: len(value) <= most,
     "pattern": lambda value, pattern: re.search(pattern, value) is not None,
-    "tz": lambda value, has_zone: (value.tzinfo is not None) == has_zone,
+    # Of annotated-types it is the name of a zone, or any: of which values of one instant do not differ.
+    "tz": lambda value, has_zone: type(has_zone) is not bool or (value.tzinfo is not None) == has_zone,
 }
 """The bounds that `Annotated` and pydantic say of values, by the names that msgspec and annotated-types give them."""
 
@@ -386,7 +408,7 @@ def _mapping(value: Mapping[object, object], hint: object, where: str, part: Par
     changed = {part(key, keys, where): part(one, values, f"{where}[{key!r}]") for key, one in value.items()}
     if len(changed) != len(value):  # keys that were several are one as they are declared now
         raise _misfit(value, hint, where)
-    if all(changed.get(key, value) is one for key, one in value.items()) and part is fitted:
+    if all(changed.get(key, value) is one for key, one in value.items()) and part in (fitted, _fitted_within):
         return value
     if isinstance(value, dict) and type(value) is not dict:
         found = value.copy()

@@ -901,4 +901,4 @@ def _read_whole(reader: _Reader, name: str, raw: bytes) -> object:
     with explained(kind):
         if is_described(kind, written):
             return as_it_was(kind, held)
-        return revived_record(kind, held)
+        return revived_record(kind, held, was_described=bool(written))
