@@ -23,7 +23,9 @@ from runtime.encoding.record_types import (
     check_validators,
     fields_of,
     hints_of,
+    is_by_position,
     is_record,
+    is_struct,
     made,
     tag_of,
     tags_inside,
@@ -101,6 +103,11 @@ def _revived_within(raw: object, hint: object, where: str) -> object:
     return _revived(raw, hint, where, _revived_within)
 
 
+def _revived_as_outside(raw: object, hint: object, where: str) -> object:
+    """Return what `revived` does of records that were stored as JSON calls their fields."""
+    return _revived(raw, hint, where, _revived_as_outside)
+
+
 def _revived(raw: object, hint: object, where: str, part: Part) -> object:
     if (bare := _bare(hint)) is not hint:
         found = part(raw, bare, where)
@@ -149,10 +156,12 @@ def fitted_record(kind: type, values: Mapping[str, object]) -> object:
     return found
 
 
-def revived_record(kind: type, raw: Mapping[str, object], was_described: bool) -> object:
-    """Return a record of values that were stored without their types, by name."""
+def revived_record(kind: type, raw: Mapping[str, object], by_name: bool, was_described: bool) -> object:
+    """Return a record of values that were stored without their types, by its own names or as JSON calls its fields."""
     # Where nothing says that the class was another, a bound may be as old as the value: no constructor asks it.
-    return made(kind, _brought(kind, raw, _revived_within if was_described else revived))
+    return made(
+        kind, _brought(kind, raw, _revived_within if was_described else revived if by_name else _revived_as_outside)
+    )
 
 
 def as_it_was(kind: type, raw: Mapping[str, object]) -> object:
@@ -234,6 +243,14 @@ def by_position(kind: type, values: list[object]) -> object:
     return made(kind, {field.name: value for field, value in zip(fields, values, strict=True)})
 
 
+def in_order(kind: type, parts: object) -> dict[str, object]:
+    """Return the parts of a record that msgspec wrote as an array, by name; raises SerdeError where they are none."""
+    if not isinstance(parts, list) or not is_by_position(kind):
+        raise changed_error(kind, "it was stored by the order of its fields, which are others now")
+    tags = 0 if tag_of(kind) is None else 1
+    return dict(zip((field.name for field in fields_of(kind)), parts[tags:], strict=False))
+
+
 def record_named(name: str) -> type:
     """Return the class of records that has a name; raises SerdeError where it is another class now."""
     found = class_of(name)
@@ -265,6 +282,10 @@ def check_tags(kind: type, stored: str) -> None:
 def _brought(kind: type, values: Mapping[str, object], part: Part) -> dict[str, object]:
     hints = hints_of(kind)
     names = {field.name for field in fields_of(kind)}
+    if part is _revived_as_outside and is_struct(kind):
+        own = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
+        assert len(own) == len(kind.__struct_fields__), "two fields have one name in JSON"
+        values = {own.get(name, name): value for name, value in values.items()}
     # Names that are no fields any more go along as they are: `made` takes only the fields, and what is stored of a
     # pydantic model beside its fields lies under such a name.
     found = {

@@ -335,15 +335,23 @@ def is_by_name(kind: type) -> bool:
 
 
 @cache
-def stand_in_for(kind: type) -> type[msgspec.Struct]:
-    """Return a Struct of the same fields, which msgspec reads by name where it would not read the record itself so."""
+def stand_in_for(kind: type, by_name: bool) -> type[msgspec.Struct]:
+    """Return a Struct of the same fields, which msgspec reads without asking `__post_init__`.
+
+    It is read by the own names of fields, or as msgspec would write the record.
+    """
     hints = hints_of(kind)
     fields = [
         (one.name, hints[one.name]) if one.required else (one.name, hints[one.name] | msgspec.UnsetType, msgspec.UNSET)
         for one in fields_of(kind)
     ]
+    outside: dict[str, Any] = {}
+    if not by_name and is_struct(kind):
+        said = kind.__struct_config__
+        renamed = dict(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True))
+        outside = {"rename": renamed, "array_like": said.array_like, "tag_field": said.tag_field, "tag": said.tag}
     # By keyword only: a field with a default may so stand before one without, as it may in the record.
-    found = msgspec.defstruct(kind.__name__, fields, kw_only=True)
+    found = msgspec.defstruct(kind.__name__, fields, kw_only=True, **outside)
     assert {*found.__struct_fields__} == {one.name for one in fields_of(kind)}, "a field of the record is missing"
     return found
 

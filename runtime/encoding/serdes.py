@@ -23,11 +23,11 @@ from runtime.encoding.copies import COPIED, copied, with_sets_in_order
 from runtime.encoding.evolution import (
     as_it_was,
     by_position,
-    changed_error,
     check_tags,
     explained,
     fitted,
     fitted_record,
+    in_order,
     member,
     record_named,
     revived_record,
@@ -48,7 +48,6 @@ from runtime.encoding.record_types import (
     is_described,
     is_pydantic,
     is_record,
-    is_struct,
     made,
     records_inside,
     stand_in_for,
@@ -817,11 +816,11 @@ def _reader_of(kind: type, by_name: bool) -> Callable[[bytes], object]:
     if built_in_base(kind) is not None or (by_name and not _is_readable_whole(kind)):
         return _refuse
     # Of keys, whose bytes are what they ever were: a second `__post_init__` would make other ones of them.
-    if any(hasattr(one, "__post_init__") for one in (kind, *(records_inside(kind) or ()))):
+    if any(hasattr(one, "__post_init__") for one in records_inside(kind) or ()):
         return _refuse
-    if not by_name or is_by_name(kind):
+    if is_by_name(kind) or not (by_name or hasattr(kind, "__post_init__")):
         return msgspec.msgpack.Decoder(kind).decode
-    decode = msgspec.msgpack.Decoder(stand_in_for(kind)).decode
+    decode = msgspec.msgpack.Decoder(stand_in_for(kind, by_name)).decode
 
     def read(data: bytes) -> object:
         held = msgspec.structs.asdict(decode(data))
@@ -890,15 +889,11 @@ def _read_whole(reader: _Reader, name: str, raw: bytes) -> object:
         return reader.read(raw)
     except REFUSALS:
         held = _unpack(raw)
-    if not isinstance(held, dict):
-        raise changed_error(kind, "it was stored by the order of its fields, which are others now")
-    if not by_name and is_struct(kind):  # earlier versions stored it as JSON calls its fields
-        own = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
-        assert len(own) == len(kind.__struct_fields__), "two fields have one name in JSON"
-        held = {own.get(name, name): value for name, value in held.items()}
+    if not isinstance(held, dict):  # msgspec has refused it, or was not asked
+        held = in_order(kind, held if reader.read is _refuse and not by_name else None)
     # The description tells two cases apart that look alike: a value that never was of its declared type comes back as
     # it was, and a value whose type the class no longer declares is refused.
     with explained(kind):
         if is_described(kind, written):
             return as_it_was(kind, held)
-        return revived_record(kind, held, was_described=bool(written))
+        return revived_record(kind, held, by_name, was_described=bool(written))
