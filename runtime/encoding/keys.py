@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import repeat
 from operator import countOf
 from typing import Any, NamedTuple, TypeGuard, TypeVar, cast
 
+import msgspec
 from msgspec import inspect
 
 from operators.aggregations.identity import with_one_nan
@@ -19,7 +21,7 @@ from runtime.encoding.conformity import is_as_declared
 from runtime.encoding.finite import may_be_infinite
 from runtime.encoding.nested_tuples import SCALARS
 from runtime.encoding.record_types import fields_of, hints_of, is_pydantic
-from runtime.encoding.serdes import PAIR, WHOLE, Json, MessagePack, String, Tagged, encode_all, of_keys
+from runtime.encoding.serdes import LAST_TAG, PAIR, WHOLE, Json, MessagePack, String, Tagged, encode_all, of_keys
 from runtime.model.errors import SerdeError
 
 In = TypeVar("In")
@@ -104,6 +106,19 @@ class KeySerde:
         """
         return self._kind_of(key) if type(key) is bytes else type(key).__name__
 
+    def lies_under(self, key: object, data: bytes) -> bool:
+        """Whether bytes are those of a key, in whatever order a former version wrote the sets in it.
+
+        >>> keys = KeySerde(Json(frozenset[int]))
+        >>> keys.lies_under(frozenset([1, 2]), b"[2,1]"), keys.lies_under(frozenset([1, 2]), b"[2,3]")
+        (True, False)
+        """
+        again = self.serde.encode(key)
+        if again == data or len(again) != len(data):
+            return again == data
+        said = _said_in_json if isinstance(self.serde, Json) else _said_in
+        return repr(said(again)) == repr(said(data))
+
     def in_order(self, keys: Iterable[Key]) -> list[Key]:
         """Return held keys in the order of their bytes.
 
@@ -186,6 +201,27 @@ class KeySerde:
         key = self.serde.decode(data)
         is_plain = self.are_held(type(key), [key]) and self.serde.encode(key) == data
         return key if is_plain else data
+
+
+def _said_in_json(data: bytes) -> object:
+    return _without_order(msgspec.json.decode(data))
+
+
+def _said_in(data: bytes) -> object:
+    """Return what MessagePack says, alone or behind the tag of `Tagged`; the bytes where they are none."""
+    for start in (1, 0) if data[:1] <= LAST_TAG else (0,):
+        with suppress(msgspec.DecodeError, UnicodeError):
+            return data[:start], _without_order(msgspec.msgpack.decode(data[start:]))
+    return data
+
+
+def _without_order(value: object) -> object:
+    """Return a value with arrays, which sets are written as, in one order, and the fields of records in their own."""
+    if isinstance(value, dict):
+        return [(name, _without_order(part)) for name, part in value.items()]
+    if isinstance(value, list):
+        return sorted(map(_without_order, value), key=repr)
+    return _said_in(value) if isinstance(value, bytes) else value
 
 
 def plain_types(serde: Serde) -> frozenset[type]:

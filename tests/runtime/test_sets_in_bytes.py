@@ -6,16 +6,31 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 from pydantic import BaseModel
 
+from operators.state.key_collections import EntryKeys
+from runtime.encoding.classes import name_of
+from runtime.encoding.copies import with_sets_in_order
 from runtime.encoding.keys import KeySerde
-from runtime.encoding.serdes import Json, MessagePack, Natural, Tagged, encode_all, of_keys, to_json
+from runtime.encoding.serdes import (
+    PAIR,
+    TUPLE,
+    WHOLE,
+    Json,
+    MessagePack,
+    Natural,
+    Tagged,
+    encode_all,
+    of_keys,
+    to_json,
+)
 from samza_dsl import App, testing
 
 
@@ -43,6 +58,10 @@ class Pair(NamedTuple):
 
 class Model(BaseModel, frozen=True):
     of: frozenset[str]
+
+
+class Deep(Struct, frozen=True):
+    of: frozenset[frozenset[str]]
 
 
 class Loud(Struct, frozen=True):
@@ -152,3 +171,61 @@ def test_a_serde_of_keys_is_what_it_was_and_stays_one_on_its_way_to_a_worker():
         assert pickle.loads(pickle.dumps(of_keys(serde))).encode == of_keys(serde).encode != serde.encode
         assert pickle.loads(pickle.dumps(serde)).encode != of_keys(serde).encode
     assert all(of_keys(serde) is serde for serde in (Json(), Json(str), MessagePack(list[int]), Tagged()))
+
+
+class Counting(Tagged):
+    calls: ClassVar[list[str]] = []
+
+    def encode(self, value):
+        self.calls.append("encode")
+        return super().encode(value)
+
+    def decode(self, data):
+        self.calls.append("decode")
+        return super().decode(data)
+
+
+def entry_keys(serde):
+    return EntryKeys(serde, KeySerde(serde), lambda key: None)
+
+
+def test_keys_of_entries_are_encoded_once_and_looked_at_only_where_they_may_be_others():
+    keys = entry_keys(Counting())
+    for key, put, compared in [
+        ("a", ["encode"], 0),
+        ((1, "a", None), ["encode"], 0),
+        (Loud(frozenset("ab")), ["encode", "decode"], 1),
+    ]:
+        Counting.calls.clear()
+        data = keys.encode(key)
+        assert put == Counting.calls
+        Counting.calls.clear()
+        assert keys.decode(data) == key
+        assert Counting.calls.count("encode") == compared
+
+
+def in_other_order(packed, kind, value):
+    """Return what a former version wrote, which had sets in the order of their hashes."""
+    turned = packed(with_sets_in_order(value, lambda part: bytes(255 - byte for byte in packed(part))))
+    assert turned != packed(with_sets_in_order(value, packed))
+    return WHOLE + PAIR + packed(name_of(type(value))) + turned if kind is None else turned
+
+
+@pytest.mark.parametrize("value", [Point(1, frozenset("abc")), Deep(frozenset([frozenset("ab"), frozenset("c")]))])
+@pytest.mark.parametrize(
+    ("serde", "packed", "kind"),
+    [
+        (lambda kind: Tagged(), msgspec.msgpack.encode, None),
+        (Json, msgspec.json.encode, Json),
+        (MessagePack, msgspec.msgpack.encode, MessagePack),
+    ],
+    ids=["Tagged", "Json", "MessagePack"],
+)
+def test_an_entry_under_a_set_in_the_order_of_hashes_is_read(value, serde, packed, kind):
+    keys = entry_keys(serde(type(value)))
+    former = in_other_order(packed, kind, value)
+    assert keys.decode(keys.encode(value)) == keys.decode(former) == value
+    assert keys.encode(value) != former
+    if kind is None:
+        in_a_tuple = TUPLE + msgspec.msgpack.encode([Tagged().encode(1), former])
+        assert keys.decode(in_a_tuple) == (1, value)
