@@ -83,14 +83,18 @@ def identity(value: Any) -> bytes:
         except TypeError:
             wrong = f"a {type(value).__qualname__} can't be told from another one ({words_of(error)})"
             raise TypeError(f"{wrong}; return a plain value, a tuple of them, a Struct or a dataclass") from error
-    # Few values have the byte of a float and what may be a NaN behind it: only these are walked through.
-    if _FLOAT in found and _NAN.search(found):
+    if may_have_nan(found):
         return _pack_plain(with_one_nan(_unpack(found)))
     return found
 
 
-def with_one_nan(value: Any) -> Any:
-    """Return a value whose NaNs, in collections at every depth, are one.
+def may_have_nan(packed: bytes) -> bool:
+    """Whether a NaN or an infinity may lie in a value, given as MessagePack: few need to be walked through."""
+    return _FLOAT in packed and _NAN.search(packed) is not None
+
+
+def with_one_nan(value: Any, of_other: Callable[[Any], Any] = lambda other: other) -> Any:
+    """Return a value whose NaNs, in collections at every depth, are one; `of_other` says what a record becomes.
 
     >>> math.copysign(1, with_one_nan((-math.nan, 1))[0])
     1.0
@@ -99,7 +103,7 @@ def with_one_nan(value: Any) -> Any:
     if kind is float:
         return math.nan if value != value else value
     if kind in (list, tuple, set, frozenset):
-        return kind(map(with_one_nan, value))
+        return kind(with_one_nan(part, of_other) for part in value)
     if kind is dict:
-        return {with_one_nan(key): with_one_nan(part) for key, part in value.items()}
-    return value
+        return {with_one_nan(key, of_other): with_one_nan(part, of_other) for key, part in value.items()}
+    return of_other(value)

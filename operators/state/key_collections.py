@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, TypeVar, cast
 
+from operators.aggregations.identity import may_have_nan
 from operators.core.base import MOST_HELD, Form, Key, Keys, Serde, Store
 from operators.core.entry_keys import LENGTH_BYTES, EntryKind, LengthAhead, Rest, beyond
 from operators.core.wording import shown
@@ -325,10 +326,15 @@ class EntryKeys:
         if type(key) not in SCALARS:
             self._note(key)
             if not _is_of_scalars(key):
-                held = self._keys.hold_one(key)
-                assert held is not None, "None is a scalar"
-                return self._keys.encode(held)
-        return self._serde.encode(key)
+                return self._held(key)
+        data = self._serde.encode(key)
+        # NaN is one key, whatever its sign.
+        return self._held(key) if may_have_nan(data) else data
+
+    def _held(self, key: object) -> bytes:
+        held = self._keys.hold_one(key)
+        assert held is not None, "None is a scalar"
+        return self._keys.encode(held)
 
     def decode(self, data: bytes) -> Any:
         """Return the key of bytes."""
