@@ -83,14 +83,10 @@ def identity(value: Any) -> bytes:
         except TypeError:
             wrong = f"a {type(value).__qualname__} can't be told from another one ({words_of(error)})"
             raise TypeError(f"{wrong}; return a plain value, a tuple of them, a Struct or a dataclass") from error
-    if may_have_nan(found):
+    # Few values have the byte of a float and what may be a NaN behind it: only these are walked through.
+    if _FLOAT in found and _NAN.search(found):
         return _pack_plain(with_one_nan(_unpack(found)))
     return found
-
-
-def may_have_nan(packed: bytes) -> bool:
-    """Whether a NaN or an infinity may lie in a value, given as MessagePack: few need to be walked through."""
-    return _FLOAT in packed and _NAN.search(packed) is not None
 
 
 def with_one_nan(value: Any, of_other: Callable[[Any], Any] = lambda other: other) -> Any:

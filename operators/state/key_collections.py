@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from functools import lru_cache
 from itertools import chain, islice
-from typing import Any, TypeVar, cast
+from operator import eq
+from typing import Any, TypeGuard, TypeVar, cast
 
-from operators.aggregations.identity import may_have_nan
 from operators.core.base import MOST_HELD, Form, Key, Keys, Serde, Store
 from operators.core.entry_keys import LENGTH_BYTES, EntryKind, LengthAhead, Rest, beyond
 from operators.core.wording import shown
@@ -325,14 +325,12 @@ class EntryKeys:
         """Return the bytes of a key."""
         if type(key) not in SCALARS:
             self._note(key)
-            if not _is_of_scalars(key):
-                return self._held(key)
-        data = self._serde.encode(key)
-        # NaN is one key, whatever its sign.
-        return self._held(key) if may_have_nan(data) else data
-
-    def _held(self, key: object) -> bytes:
-        held = self._keys.hold_one(key)
+            is_itself = _is_of_scalars(key) and all(map(eq, key, key))
+        else:
+            is_itself = key == key
+        if is_itself:
+            return self._serde.encode(key)
+        held = self._keys.hold_one(key)  # as which NaN is one key, whatever its sign
         assert held is not None, "None is a scalar"
         return self._keys.encode(held)
 
@@ -350,7 +348,7 @@ class EntryKeys:
         return key
 
 
-def _is_of_scalars(key: object) -> bool:
+def _is_of_scalars(key: object) -> TypeGuard[tuple[object, ...]]:
     return type(key) is tuple and SCALARS.issuperset(map(type, key))
 
 
