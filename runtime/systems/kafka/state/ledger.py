@@ -95,6 +95,8 @@ class Ledger:
         """None where only earlier versions have written."""
         self.said: dict[str, bytes] = {}
         self.changelog_keys: list[bytes] = []
+        self.end = 0
+        """The offset up to which the topic was read, for who waited until all was settled: each commit writes there."""
         self.outlived: dict[int, list[bytes]] = {}
         """By task, the keys of claims that are no more in force."""
         for key, said in entries.items():
@@ -269,9 +271,8 @@ def said_of_stores(kept: Mapping[VirtualTask, Collection[str]]) -> Batch:
 
 
 def said_of_reached(reached: Mapping[VirtualTask, Mapping[str, ChangelogEnd]]) -> Batch:
-    """Return the records of how much tasks have committed to changelogs, those that have anything."""
-    said = {task: one for task, one in reached.items() if one}
-    return Batch([_encode(one) for one in said.values()], [key_of(REACHED, task) for task in said])
+    """Return the records of how much tasks have committed to changelogs."""
+    return Batch([_encode(one) for one in reached.values()], [key_of(REACHED, task) for task in reached])
 
 
 def said_of_claims(claims: Collection[Claim]) -> Batch:
@@ -319,7 +320,8 @@ async def settle(
             # Then it is looked again: what the fenced had left open is rolled back, and no longer hides what lies
             # behind.
             fenced |= gone
-        elif await table.position() >= end:
+        elif (position := await table.position()) >= end:
+            ledger.end = position
             return ledger
         else:
             await sleep_ms(LOOK_MS)
