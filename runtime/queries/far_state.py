@@ -118,12 +118,12 @@ class FarStateQuery(StateQuery):
         bounds = ("from", start), ("to", end)
         said.update({name: said_of(shape.key.encode(key)) for name, key in bounds if key is not None})
         self._check(at_least)
-        until_ms, begun, whole = monotonic_ms() + whole_ms(timeout_ms), False, _Whole(self._graph.app)
+        until_ms, begun, seen = monotonic_ms() + whole_ms(timeout_ms), False, _RangeTasks(self._graph.app)
         try:
             model = self._heard(anew=True)
             for address in self._addresses(model):
                 for page in self._pages_at(address, shape.operator, said, at_least or {}, until_ms):
-                    whole.take_in(page)
+                    seen.take_in(page)
                     yield page.snapshot()
                     begun = True
         except Unheard as unheard:
@@ -133,7 +133,7 @@ class FarStateQuery(StateQuery):
             return
         if self._heard(anew=True).generation != model.generation:
             raise _moved_error(self._graph.app, "other containers have its tasks since")
-        whole.check()
+        seen.check()
 
     def _check(self, at_least: Mapping[str, int] | None) -> None:
         if at_least:
@@ -277,14 +277,14 @@ class NotHere(Exception):
         self.status = status
 
 
-class _Whole:
-    """Which tasks a range has gone through: it is whole where each was begun in one container, and in one alone."""
+class _RangeTasks:
+    """The tasks that a range has gone through: it is whole where each was in one container, and in one alone."""
 
     def __init__(self, app: str) -> None:
         self._app = app
         self._begun: set[int] = set()
         self._of: set[int] = set()
-        """The numbers of tasks that containers say there are, of which there is one as long as none is split."""
+        """The number of tasks, as each container says it; others, where tasks are split or merged meanwhile."""
 
     def take_in(self, page: StoredAnswer) -> None:
         """Take note of the tasks that begin with a page; raises SamzaError where one has been gone through already."""

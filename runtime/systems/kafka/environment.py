@@ -491,9 +491,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         return snapshot_of(self._streams, app, ledger.changelogs, ledger.kept, isolation)
 
     def settled_commits(self, app: str) -> SettledCommits:
-        """Return what the ledger says once no transaction that was begun there is open; its end is the mark."""
-        ledger = self._ledger(app, settled=True)
-        return SettledCommits(ledger.checkpoints, ledger.end)
+        """Return what the ledger says once no transaction that was begun there is open."""
+        return self._ledger(app, settled=True).settled
 
     def snapshot_here(self, app: str) -> StateSnapshot:
         """Return what is committed of the tasks that are here; raises `EnvironmentFault` where none can be."""

@@ -13,6 +13,7 @@ from runtime.model.assignment import Scale
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import sleep_ms
 from runtime.model.host_affinity import Homes
+from runtime.ports.state import SettledCommits
 from runtime.ports.streams import StreamConfig
 from runtime.systems.kafka.client.clients import ended, side_by_side
 from runtime.systems.kafka.state.changelog import Changelog, ChangelogEnd, Committed
@@ -96,7 +97,7 @@ class Ledger:
         self.said: dict[str, bytes] = {}
         self.changelog_keys: list[bytes] = []
         self.end = 0
-        """The offset up to which the topic was read, for who waited until all was settled: each commit writes there."""
+        """The offset up to which the topic was read, where it was waited until all was settled."""
         self.outlived: dict[int, list[bytes]] = {}
         """By task, the keys of claims that are no more in force."""
         for key, said in entries.items():
@@ -165,6 +166,11 @@ class Ledger:
             known = self.checkpoints.get(name)
             if is_task(name) and (known is None or _is_further(one, known)):
                 self.checkpoints[name] = one
+
+    @property
+    def settled(self) -> SettledCommits:
+        """The commits of the application, where it was waited for them; each writes to the topic."""
+        return SettledCommits(self.checkpoints, self.end)
 
     @property
     def committed(self) -> Committed:
