@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from runtime.encoding.serdes import MessagePack
 from runtime.model.assignment import JobModel
@@ -231,6 +232,23 @@ def test_a_range_leaves_out_no_task_and_has_none_twice_without_a_word(tmp_path_f
         except SamzaError as error:
             refused = str(error)
     assert found == [(key, 3) for key in range(10)] or ("begin it anew" in refused and not is_still)
+
+
+def test_a_range_of_a_process_that_has_the_application_to_itself_is_whole_as_it_comes(tmp_path):
+    app = counting(int)
+    app.run(tmp_path, bind={"keys": [(1, 7)]}, until_now=True)
+    cluster = Cluster(tmp_path, app.graph(), [[0] * TASKS])
+    desk = cluster.desk(0, [*range(TASKS)])
+    model = replace(cluster.job_model("counting"), tasks=())
+    cluster.job_model = lambda app: model
+
+    def ask(address, path, token):
+        found = asyncio.run(desk.answer(StateRequest("count", urlsplit(path).query)))
+        return found.status, found.json.encode()
+
+    with FarStateQuery(app.graph(), cluster, cluster.close, ask=ask) as far:
+        assert dict(far.state("count").range()) == {7: 1} and far.state("count").get(7) == 1
+        assert far.state("count").get(8) is None
 
 
 def test_what_changelogs_say_is_as_new_as_state_that_changed_alone(tmp_path):
