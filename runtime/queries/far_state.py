@@ -126,13 +126,13 @@ class FarStateQuery(StateQuery):
                     seen.take_in(page)
                     yield page.snapshot()
                     begun = True
+            if self._heard(anew=True).generation != model.generation:
+                raise _moved_error(self._graph.app, "other containers have its tasks since")
         except Unheard as unheard:
             if begun:
                 raise _moved_error(self._graph.app, str(unheard)) from None
             yield self._instead(unheard, shape, at_least, timeout_ms)
             return
-        if self._heard(anew=True).generation != model.generation:
-            raise _moved_error(self._graph.app, "other containers have its tasks since")
         if model.tasks:  # else one process has the application to itself
             seen.check()
 

@@ -283,6 +283,19 @@ def far_snapshots(cluster):
     return told
 
 
+def test_a_range_of_what_ends_meanwhile_is_to_be_begun_anew(tmp_path):
+    app = counting(int)
+    app.run(tmp_path, bind={"keys": [(1, 7)]}, until_now=True)
+    cluster = Cluster(tmp_path, app.graph(), [[0] * TASKS])
+    models = [cluster.job_model("counting"), JobModel()]
+    cluster.job_model = lambda app: models.pop(0)
+    with (
+        FarStateQuery(app.graph(), cluster, cluster.close, ask=cluster.ask) as far,
+        pytest.raises(SamzaError, match="no container runs it now; begin it anew"),
+    ):
+        list(far.state("count").range())
+
+
 def test_what_serves_nothing_is_read_from_changelogs_and_said_once(tmp_path, caplog):
     app = counting(int)
     app.run(tmp_path, bind={"keys": [(1, 7), (2, 7)]}, until_now=True)
