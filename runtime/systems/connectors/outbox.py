@@ -84,6 +84,11 @@ class Outbox:
         return self.name if self._refusals is None else self._refusals.operator
 
     @property
+    def is_open(self) -> bool:
+        """Whether it has claimed the sink, and so knows how far that is and which rows it is yet to be led past."""
+        return bool(self._owners)
+
+    @property
     def passed(self) -> dict[str, int]:
         """The rows that are dead letters and that the sink was not led past yet, as checkpoints note them.
 
