@@ -199,7 +199,8 @@ def run_through(environment: MemoryEnvironment, policy: Any, sink: Any, deaths: 
     dying = Dying(deaths)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(outbox, "FEWEST", 2)
-        patched.setattr(table_sink, "MOST_REFUSED", 3)
+        for module in (outbox, table_sink):
+            patched.setattr(module, "MOST_REFUSED", 3)
         patched.setattr(Bindings, "_keep_letters", dying.over(Bindings._keep_letters))
         for _ in range(len(deaths) + 1):
             try:

@@ -123,7 +123,7 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
         passes=passes,
         denies=lambda error: isinstance(error, psycopg.errors.InsufficientPrivilege),
         refuses=refuses,
-        ask="SET CONSTRAINTS ALL IMMEDIATE",
+        ask=_ASK,
         put=_copy,
         typed=_typed,
         changes=_CHANGES,
@@ -194,6 +194,20 @@ def _copy(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tupl
             cursor.execute(f"DROP TABLE {into}")
 
 
+_ASK = """
+SET CONSTRAINTS ALL IMMEDIATE;
+DO $$
+DECLARE waiting text;
+BEGIN
+    SELECT string_agg(format('%I.%I', nspname, conname), ', ') INTO waiting
+    FROM pg_constraint JOIN pg_namespace ON pg_namespace.oid = connamespace
+    WHERE condeferred AND has_schema_privilege(connamespace, 'USAGE') AND NOT pg_is_other_temp_schema(connamespace);
+    IF waiting IS NOT NULL THEN
+        EXECUTE 'SET CONSTRAINTS ' || waiting || ' DEFERRED';
+    END IF;
+END $$
+"""
+"""Looks at constraints that wait, which wait for the end again for what comes behind: by itself none would any more."""
 _SESSION = {
     "idle_in_transaction_session_timeout": STALLED,
     "client_encoding": "UTF8",
