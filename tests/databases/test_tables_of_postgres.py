@@ -1,10 +1,13 @@
 """Tables of Postgres as people have them: in partitions, with heirs, types and settings of their own."""
 
+import datetime as dt
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from decimal import Decimal
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import psycopg
@@ -174,6 +177,55 @@ def test_rows_replace_others_in_columns_of_types_that_read_text(make: Callable[.
     with closing(psycopg.connect(base.url)) as connection:
         found = connection.execute("SELECT id, mood::text, known::text, day::text, host(place) FROM t ORDER BY id")
         assert [Typed(*row) for row in found.fetchall()] == rows
+
+
+class Worded(msgspec.Struct):
+    id: int
+    price: float
+    cost: Decimal
+    at: dt.datetime
+    local: Annotated[dt.datetime, msgspec.Meta(tz=False)]
+    day: dt.date
+    time: Annotated[dt.time, msgspec.Meta(tz=False)]
+    took: dt.timedelta
+    known: uuid.UUID
+    count: int
+
+
+KNOWN = uuid.UUID("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11")
+NOON = dt.datetime(2026, 1, 2, 12, 0, 0, 500_000)
+
+
+@pytest.mark.parametrize("kind", ["text", "varchar(40)", "words"])
+def test_the_words_of_a_row_do_not_depend_on_how_many_are_written(make: Callable[..., Base], kind: str) -> None:
+    base, found = make(), []
+    base.do("CREATE DOMAIN words AS text", f"ALTER DATABASE {base.name} SET timezone = 'Asia/Kolkata'")
+    for number in (1, 20, 21, 50):
+        names = [name for name in Worded.__struct_fields__ if name != "id"]
+        base.do(f"CREATE TABLE t{number} (id bigint PRIMARY KEY, {', '.join(f'{name} {kind}' for name in names)})")
+        took = dt.timedelta(days=1, seconds=3, microseconds=5)
+        plain = (1.0, Decimal("1E+3"), NOON.replace(tzinfo=dt.UTC), NOON, NOON.date(), NOON.time(), took, KNOWN, 2**62)
+        owner = SinkOwner("shop", f"out{number}", 0, 1, 5, Worded)
+        with closing(connectors.postgres(base.url, f"t{number}", "id")) as sink:
+            sink.claim(owner)
+            sink.write(owner, [SinkRow(Worded(n, *plain)) for n in range(number)], 0, number)
+        with closing(psycopg.connect(base.url)) as connection:
+            found += connection.execute(f"SELECT DISTINCT {', '.join(names)} FROM t{number}").fetchall()
+    at, local = "2026-01-02 17:30:00.5+05:30", "2026-01-02 12:00:00.5"
+    took_text = "1 day 00:00:03.000005"
+    words = ("1", "1000", at, local, "2026-01-02", "12:00:00.5", took_text, f"{KNOWN}", f"{2**62}")
+    assert found == [words] * 4
+
+
+def test_lengths_of_time_are_not_put_into_times_of_day(make: Callable[..., Base]) -> None:
+    """They would lose their days."""
+    base = make()
+    base.do("CREATE TABLE t (value time)")
+    with (
+        closing(connectors.postgres(base.url, "t")) as sink,
+        pytest.raises(SamzaError, match=r"the column value is time without time zone.*: make it interval"),
+    ):
+        sink.claim(SinkOwner("shop", "out", 0, 1, 5, dt.timedelta))
 
 
 class Listed(msgspec.Struct):

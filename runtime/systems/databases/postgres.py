@@ -182,8 +182,15 @@ def _copy(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tupl
             put_each(connection, dialect, target, rows)
             return
         into = f'"{STAGED}"'
-        # Of the table's own types, which read text as COPY into it does: an enum, an address or an array among them.
-        connection.execute(f"CREATE TEMP TABLE {into} AS SELECT {names} FROM {target.table} WITH NO DATA")
+        # A value gets the words that it gets as a parameter, which has a type of ours, or is text that the table's own
+        # type reads: an enum, an address or an array among them.
+        columns = ", ".join(
+            dialect.word(one.name)
+            if one.kind in _READ_BY_TABLE
+            else f"NULL::{dialect.types[one.kind]} AS {dialect.word(one.name)}"
+            for one in target.columns
+        )
+        connection.execute(f"CREATE TEMP TABLE {into} AS SELECT {columns} FROM {target.table} WITH NO DATA")
     with connection.cursor() as cursor:
         with cursor.copy(f"COPY {into} ({names}) FROM STDIN") as copy:
             write = copy.write_row
@@ -216,6 +223,8 @@ _SESSION = {
     "extra_float_digits": "1",
 }
 """What databases and users may have set in another way: values come whole, and are read one way."""
+_READ_BY_TABLE: frozenset[ColumnKind] = frozenset(("text", "json", "int"))
+"""The kinds of columns whose values a table's own type reads, whatever it is."""
 _INTEGERS = "smallint|integer|bigint"
 _CHANGES: dict[ColumnKind, re.Pattern[str]] = {
     "bool": re.compile(rf"text|character.*|real|double precision|numeric.*|{_INTEGERS}"),
@@ -227,6 +236,7 @@ _CHANGES: dict[ColumnKind, re.Pattern[str]] = {
     "text": re.compile(rf"character\(.*|bytea|real|double precision|numeric.*|{_INTEGERS}"),
     "instant": re.compile(r"timestamp(\(\d\))? without time zone|date|time(\(\d\))? with.*"),
     "local": re.compile(r"timestamp(\(\d\))? with time zone|date|time(\(\d\))? with.*"),
+    "duration": re.compile(r"time(\(\d\))? with.*"),
 }
 """What COPY and casts round, pad, write in other words, or read in another time zone."""
 _TYPES: dict[ColumnKind, str] = {
