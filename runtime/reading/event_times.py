@@ -326,7 +326,7 @@ class EventTimes:
             self._tell(days[0])
         if len(far) > SPARSE:
             # Its records are so far apart: none is a jump that moves event time as far as others do.
-            self._is_sparse(max((step for step in steps if step <= DAY_MS), default=DAY_MS))
+            self._note_sparse(max((step for step in steps if step <= DAY_MS), default=DAY_MS))
             self._most_ms = max(self._most_ms, 2 * moved_ms)
             return
         for row, jump in zip(far, jumps, strict=True):
@@ -350,10 +350,10 @@ class EventTimes:
                 self._pauses += jump.behind < BEHIND
                 if self._pauses > SPARSE:
                     # Whoever rests each night would have all of its batches looked at, record by record.
-                    self._is_sparse(jump.after - jump.before)
+                    self._note_sparse(jump.after - jump.before)
                 return
 
-    def _is_sparse(self, step_ms: int) -> None:
+    def _note_sparse(self, step_ms: int) -> None:
         """Take note that event time moves so far as a rule."""
         self._far_ms = min(max(self._far_ms, 2 * step_ms), DAY_MS)
 
