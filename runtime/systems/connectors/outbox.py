@@ -160,7 +160,7 @@ class Outbox:
         """The rows that are to wait for the sink, where it is not given those of each commit."""
         return self.sink.batching if isinstance(self.sink, PositionedSink) else None
 
-    @tells(lambda known: known["self"].operator)
+    @tells(lambda known: known["self"].operator, rests=True)
     def deliver(self, whole: bool = False) -> None:
         """Hand the sink what is committed and that it has not; raises `Unavailable` where it fails for long.
 
