@@ -294,9 +294,9 @@ def tag_of(kind: object) -> tuple[str, str | int] | None:
 
 
 @cache
-def tags_inside(kind: type) -> dict[str, str | int]:
-    """Return the tags of the records that the fields of `kind` may hold, by the names of their classes."""
-    return {one.__qualname__: tag[1] for one in records_inside(kind) or () if (tag := tag_of(one)) is not None}
+def tags_inside(kind: type) -> dict[type, str | int]:
+    """Return the tags of the records that the fields of `kind` may hold, of those that have one."""
+    return {one: tag[1] for one in records_inside(kind) or () if (tag := tag_of(one)) is not None}
 
 
 has_sets_inside = cache(has_sets)

@@ -2,7 +2,10 @@
 
 import collections
 import dataclasses
+import functools
+import operator
 import sys
+import types
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import annotated_types
@@ -70,7 +73,7 @@ def test_tags_that_were_exchanged_are_told():
     shapes({"A": "b", "B": "a"})
     for serde in (Evolving(), Declared(sys.modules[__name__].Holder)):
         with pytest.raises(
-            SerdeError, match=r"a stored Holder may hold a A, whose tag was 'a' then and is 'b' now.*Give A the tag"
+            SerdeError, match=r"a stored Holder holds a A, whose tag was 'a' then and is 'b' now.*Give A the tag"
         ):
             serde.decode(stored["A"])
 
@@ -93,6 +96,151 @@ def test_what_a_former_version_stored_has_no_tags_in_its_head_and_is_read():
     former = data[:1] + msgspec.msgpack.encode((head.rpartition("#")[0], raw))
     assert Evolving().decode(former) == Evolving().decode(data) == module.Holder(module.B(1))
     assert Evolving().decode_all([former, data]) == [module.Holder(module.B(1))] * 2
+
+
+def versions(tags, holder="Holder", among=None):
+    """Define classes of one name in modules `v1`, `v2`, ... and a union of them, or of some, as a deployment does."""
+    found = {}
+    for place, tag in tags.items():
+        where, _, name = place.partition(".")
+        module = sys.modules.setdefault(f"tagged_{where}", types.ModuleType(f"tagged_{where}"))
+        made = msgspec.defstruct(name, [("n", int)], tag=tag, module=module.__name__)
+        setattr(module, name, made)
+        found[place] = made
+    hint = functools.reduce(operator.or_, [found[one] for one in among or found])
+    here = sys.modules[__name__]
+    setattr(here, holder, msgspec.defstruct(holder, [("of", hint), ("all", dict[str, hint], {})], module=__name__))
+    return getattr(here, holder), found
+
+
+def stored_of(tags):
+    holder, found = versions(tags)
+    values = {one: holder(kind(1), {"a": kind(2)}) for one, kind in found.items()}
+    return {one: Evolving().encode(value) for one, value in values.items()}
+
+
+def reads_itself(data, holder, kind):
+    found = Evolving().decode(data)
+    return found == holder(kind(1), {"a": kind(2)}) and Evolving().decode_all([data, data]) == [found, found]
+
+
+def test_classes_of_one_name_in_two_modules_are_read_and_may_become_more():
+    stored = stored_of({"v1.Event": "v1", "v2.Event": "v2"})
+    for more in ({}, {"v3.Event": "v3"}, {"v3.Event": "Event"}, {"v3.Event": "v3", "v1.Other": True, "v4.Event": "e"}):
+        holder, found = versions({"v1.Event": "v1", "v2.Event": "v2", **more})
+        for one, data in stored.items():
+            assert reads_itself(data, holder, found[one])
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        ({"v1.Event": "v1", "v2.Event": "v2"}, {"v1.Event": "v2", "v2.Event": "v1"}),
+        ({"v1.Event": "v1", "v2.Event": "v2"}, {"v3.Event": "v3", "v1.Event": "v2", "v2.Event": "v1"}),
+        ({"v1.Event": True, "v2.Event": "v2"}, {"v1.Event": "v2", "v2.Event": True}),
+        ({"v1.Event": True, "v2.Event": "v2"}, {"v1.Event": "v1", "v2.Event": True}),
+        ({"v1.Event": "v1", "v2.Event": "v2"}, {"v1.Event": "v2", "v2.Event": "new"}),
+        ({"v1.A": True, "v1.B": True}, {"v1.A": "B", "v1.B": "A"}),
+        ({"v1.A": True, "v2.B": True}, {"v1.A": "B", "v2.B": "A"}),
+        ({"v1.A": "B", "v1.B": "A"}, {"v1.A": True, "v1.B": True}),
+        ({"v1.A": "B", "v1.B": "A", "v1.C": True}, {"v1.A": True, "v1.B": True, "v1.C": True}),
+        ({"v1.A": True, "v1.B": True, "v1.C": "c"}, {"v1.A": "a", "v1.B": True, "v1.C": "A"}),
+        ({"v1.A": 1, "v1.B": 2}, {"v1.A": 2, "v1.B": 1}),
+    ],
+)
+def test_no_record_is_read_as_one_that_has_got_its_tag(then, now):
+    stored = stored_of(then)
+    holder, found = versions(now)
+    told = 0
+    for one, data in stored.items():
+        try:
+            assert reads_itself(data, holder, found[one])
+        except SerdeError:
+            told += 1
+            for read in (lambda data: Evolving().decode(data), lambda data: Evolving().decode_all([data, data])):
+                with pytest.raises(SerdeError, match="tag"):
+                    read(data)
+    assert told
+
+
+@pytest.mark.parametrize(
+    ("then", "more"),
+    [
+        ({"v1.A": True, "v1.B": True}, {"v1.C": True, "v2.C": "c"}),
+        ({"v1.A": True, "v2.B": True}, {"v1.C": "c", "v2.D": "C"}),
+        ({"v1.A": "a", "v1.C": True}, {"v1.B": "b", "v2.A": True}),
+        ({"v1.A": "B", "v1.C": True}, {"v1.B": "new"}),
+        ({"v1.A": 1, "v1.B": 2}, {"v1.C": 3}),
+        ({"v1.A": str.lower, "v1.B": str.lower}, {"v1.C": str.lower}),
+        ({"v1.Event": True}, {"v2.Event": "v2"}),
+    ],
+)
+def test_a_union_that_has_more_members_or_fewer_reads_what_it_stored(then, more):
+    stored = stored_of(then)
+    holder, found = versions({**then, **more})
+    for one, data in stored.items():
+        assert reads_itself(data, holder, found[one])
+    # And back again: what no value has may go.
+    many = {one: data for one, data in stored_of({**then, **more}).items() if one in then}
+    holder, found = versions(then)
+    for one, data in many.items():
+        assert reads_itself(data, holder, found[one])
+
+
+UNIONS = st.dictionaries(
+    st.sampled_from(["v1.A", "v1.B", "v1.C", "v2.A", "v2.B"]),
+    st.sampled_from([True, "A", "B", "x", "y"]),
+    min_size=2,
+    max_size=4,
+).map(lambda tags: {one: one[3:] if tag is True else tag for one, tag in tags.items()})
+
+
+@given(UNIONS.filter(lambda tags: len({*tags.values()}) == len(tags)), UNIONS)
+def test_whatever_the_modules_names_and_tags_a_record_is_itself_or_an_error(then, later):
+    stored = stored_of(then)
+    for now in (later, {**{one: tag for one, tag in later.items() if tag not in then.values()}, **then}):
+        if len({*now.values()}) < len(now):
+            continue  # which msgspec refuses
+        _, found = versions(now)
+        for one in then.keys() & now.keys():
+            try:
+                assert type(Evolving().decode(stored[one]).of) is found[one]
+            except SerdeError:
+                assert any(now.get(place) != tag for place, tag in then.items())
+
+
+def test_a_tag_that_no_member_has_is_told_with_those_that_they_have_now():
+    stored = stored_of({"v1.A": "a", "v1.B": "b", "v1.C": "c"})
+    holder, found = versions({"v1.A": "a", "v1.B": "b2", "v1.C": "c"})
+    assert reads_itself(stored["v1.A"], holder, found["v1.A"])
+    with pytest.raises(SerdeError, match=r"Holder.of was stored with type='b'.*are 'a' \(A\), 'b2' \(B\), 'c' \(C\)"):
+        Evolving().decode(stored["v1.B"])
+
+
+@pytest.mark.parametrize(
+    ("tags", "most"),
+    [
+        ({f"v1.E{number}": True for number in range(10)}, 4),
+        ({f"v1.E{number}": str.lower for number in range(10)}, 4),
+        ({"v1.Event": "v1", "v2.Event": "v2"}, 10),
+        ({"v1.A": "a", "v1.B": "b", "v1.C": "c"}, 10),
+    ],
+)
+def test_tags_take_few_bytes_of_each_value(tags, most):
+    """The head of a former version is the class and its definition; what is told of tags comes behind these."""
+    holder, found = versions(tags)
+    value = holder(next(iter(found.values()))(1))
+    head, _ = msgspec.msgpack.decode(Evolving().encode(value)[1:], type=tuple[str, msgspec.Raw])
+    former = f"{__name__}:Holder#{record_types.description_of(holder)}"
+    assert head.startswith(former) and len(former) < len(head) <= len(former) + most
+
+
+def test_classes_with_long_names_are_read_as_fast_as_others():
+    tags = {f"v1.E{number}": f"tag {number}" for number in range(100)}
+    holder, found = versions(tags)
+    data = Evolving().encode(holder(found["v1.E7"](1)))
+    assert len(data) > 300 and Evolving().decode(data) == holder(found["v1.E7"](1))
+    assert any(data.startswith(start) for start in serdes._readers)
 
 
 # Bounds that are newer than what is stored.
