@@ -4,6 +4,8 @@ import collections
 import dataclasses
 import functools
 import operator
+import os
+import subprocess
 import sys
 import types
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
@@ -492,3 +494,93 @@ def test_the_parameter_of_a_generic_class_counts(kind):
     holder(kind[str])
     with pytest.raises(SerdeError, match=r"(Crate|Chest).of was stored as int \(1\) and is declared str now"):
         Evolving().decode(stored)
+
+
+VALIDATED = """
+import dataclasses, enum, functools, re, sys
+from typing import Annotated
+import attrs
+from runtime.encoding import serdes
+
+class Side(enum.Enum):
+    BUY = "buy"
+    SELL = "sell"
+
+class Among:
+    def __init__(self, among): self.among, self._seen = among, {id(self)}
+    def __call__(self, record, field, value): assert value in self.among
+    def __repr__(self): return f"Among({self.among})"
+
+def is_among(record, field, value, among=()): assert not among or value in among
+
+SIDES = {"buy", "sell", "hold", "none"}
+v = attrs.validators
+VALIDATORS = [
+    v.in_(SIDES), v.in_(frozenset(SIDES)), v.optional(v.in_(SIDES)), v.and_(v.instance_of(str), v.in_(SIDES)),
+    v.not_(v.in_({"never", "ever"})), v.or_(v.in_(SIDES), v.matches_re("s.*")), v.deep_iterable(v.in_(SIDES)),
+    v.matches_re("[a-z]+", re.I), v.in_({Side.BUY.value, "sell"}), v.in_({"a": SIDES, "buy": SIDES}), is_among,
+    lambda record, field, value: None, functools.partial(is_among, among=SIDES), functools.partial(is_among),
+    Among(SIDES), Among([Side.BUY, "buy"]).__call__, functools.lru_cache(is_among),
+]
+@attrs.define
+class Said:
+    side: Annotated[str, Among(SIDES), "said"] | None
+    n: list[Annotated[int, functools.partial(max, SIDES)]]
+
+@dataclasses.dataclass
+class Kept:
+    side: Annotated[str, Among(SIDES), "said"] | None
+    n: int
+
+KINDS = [Said, Kept]
+for number, one in enumerate(VALIDATORS):
+    fields = {"side": attrs.field(type=str, validator=one), "n": attrs.field(type=int)}
+    KINDS.append(attrs.make_class(f"O{number}", fields))
+    globals()[f"O{number}"] = KINDS[-1]
+if len(sys.argv) > 1:
+    for line in sys.argv[1].split(","):
+        serdes.Evolving().decode(bytes.fromhex(line))
+    print("read")
+else:
+    stored = []
+    for kind in KINDS:
+        one = kind.__new__(kind)
+        one.side, one.n = "buy", "seven"
+        stored.append(serdes.Evolving().encode(one).hex())
+    print(",".join(stored))
+"""
+
+
+def test_a_class_with_validators_has_one_description_in_every_process(tmp_path):
+    program = tmp_path / "validated.py"
+    program.write_text(VALIDATED)
+
+    def ran(seed, *args):
+        environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run([sys.executable, program, *args], env=environment, capture_output=True, text=True)
+        assert not done.returncode, done.stderr
+        return done.stdout.strip()
+
+    stored = ran(1)
+    assert ran(2) == stored
+    assert ran(3, stored) == "read"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (attrs.validators.in_({"a", "b"}), attrs.validators.in_({"a", "c"})),
+        (attrs.validators.gt(1), attrs.validators.gt(2)),
+        (attrs.validators.gt(1), attrs.validators.ge(1)),
+        (attrs.validators.matches_re("a"), attrs.validators.matches_re("b")),
+        (attrs.validators.instance_of(int), attrs.validators.instance_of(str)),
+        (attrs.validators.optional(attrs.validators.in_([1])), attrs.validators.optional(attrs.validators.in_([2]))),
+        (functools.partial(max, 1), functools.partial(max, 2)),
+        ({1, 2}.__contains__, {1, 3}.__contains__),
+        (max, min),
+        (None, max),
+    ],
+)
+def test_a_class_whose_validator_has_changed_has_another_description(one, other):
+    kinds = [attrs.make_class("O", {"n": attrs.field(type=int, validator=validator)}) for validator in (one, other)]
+    assert record_types.description_of(kinds[0]) != record_types.description_of(kinds[1])
