@@ -386,6 +386,30 @@ class Labelled(str):
     __slots__ = ("label",)
 
 
+class Referred(str):
+    __slots__ = ("__weakref__",)
+
+
+class Roomy(float):
+    __slots__ = ("__dict__", "__weakref__")
+
+
+class Metres(float):
+    __slots__ = ("__unit",)
+
+    def with_unit(self, unit):
+        self.__unit = unit
+        return self
+
+
+class Miles(Metres):
+    pass
+
+
+class Told(str):
+    __slots__ = iter(("label",))
+
+
 class Holding(msgspec.Struct):
     of: Mapped
 
@@ -399,8 +423,7 @@ def with_items(value, add):
     return value
 
 
-def labelled():
-    value = Labelled("a")
+def with_label(value):
     value.label = "b"
     return value
 
@@ -420,7 +443,11 @@ MORE = {
     "within a record": lambda: Holding(Mapped(2)),
     "named tuple": noted,
     "factory": lambda: Sorted(list, a=[1]),
-    "slot": labelled,
+    "slot": lambda: with_label(Labelled("a")),
+    "slot of an iterator": lambda: with_label(Told("a")),
+    "slot of its own": lambda: Metres(2.5).with_unit("m"),
+    "slot of a base": lambda: Miles(2.5).with_unit("m"),
+    "room": lambda: with_label(Roomy(2.5)),
 }
 
 
@@ -457,7 +484,14 @@ def test_it_is_refused_where_it_is_declared(kind):
             serde(kind)
 
 
-@pytest.mark.parametrize("value", [Pair(1, 2), Point(1), Sorted(None, a=1), Labelled("a")], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(Pair(1, 2), Point(1), Sorted(None, a=1), Labelled("a"), Referred("a"), Roomy(2.5), Metres(2.5), Miles(2.5)),
+        Told("a"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
 def test_what_holds_no_more_comes_back(value):
     for serde in SERDES:
         found: Any = serde.decode(serde.encode(value))
