@@ -24,12 +24,14 @@ from runtime.encoding.evolution import (
     as_it_was,
     changed_error,
     check_tags,
+    exchanged_tags,
     explained,
     fitted,
     fitted_record,
     member,
     revived_record,
     said_in,
+    tags_told,
 )
 from runtime.encoding.finite import check_finite
 from runtime.encoding.lines import ObjectLines
@@ -51,7 +53,6 @@ from runtime.encoding.record_types import (
     made,
     records_inside,
     stand_in_for,
-    tags_inside,
     values_of,
 )
 from runtime.encoding.value_types import (
@@ -243,6 +244,8 @@ PAIR = b"\x92"
 ONLY_TEXT = frozenset({str})
 SHORT_TEXT = 0xD9
 """The first byte of text of 32 to 255 bytes in MessagePack."""
+LONG_TEXT = 0xDA
+"""The first byte of text of 256 to 65,535 bytes in MessagePack."""
 SEQUENCES: dict[bytes, Callable[..., object]] = {TUPLE: tuple, LIST: list, SET: set, FROZEN_SET: frozenset}
 TAG_OF_SEQUENCE = {kind: tag for tag, kind in SEQUENCES.items()}
 LAST_TAG = NESTED
@@ -763,9 +766,8 @@ _NO_START: tuple[None, Callable[[Any], bool]] = None, bool
 def _start_of(kind: type) -> bytes:
     """Return the first bytes of each value of a class that msgspec brings back."""
     # Which of several classes a part is of its tag says alone: by it nobody could tell two that were exchanged.
-    tags = tags_inside(kind)
-    told = f"#{msgspec.json.encode(tags).decode()}" if tags else ""
-    return WHOLE + PAIR + _pack(f"{name_of(kind)}#{description_of(kind)}{told}")
+    told = tags_told(kind)
+    return WHOLE + PAIR + _pack(f"{name_of(kind)}#{description_of(kind)}" + ("" if told is None else f"#{told}"))
 
 
 def _is_whole(kind: type) -> bool:
@@ -834,9 +836,11 @@ _readers: dict[bytes, _Reader] = {}
 def _whole(data: bytes) -> object:
     """Return the record of bytes that begin with its class."""
     # The name of the class is cut out by its length byte and found as bytes, so that it is seldom decoded.
-    # MessagePack begins text of less than 32 bytes with one byte, and text of less than 256 with two.
+    # MessagePack begins text of less than 32 bytes with one byte, of less than 256 with two, and longer with three.
     size = data[2] if len(data) > 3 else 0
     end = 4 + data[3] if size == SHORT_TEXT else 3 + (size & 31)
+    if size == LONG_TEXT:
+        end = 5 + int.from_bytes(data[3:5])
     reader = _readers.get(data[:end])
     if reader is not None and find(reader.name) is reader.kind:
         try:
@@ -845,7 +849,7 @@ def _whole(data: bytes) -> object:
             pass
     name, raw = _whole_decoder.decode(data[1:])
     reader = _reader_named(name)
-    # Only where the cut was right: a longer name has a longer head, and is decoded each time.
+    # Only where the cut was right.
     if data[:end] == WHOLE + PAIR + _pack(name):
         _readers[data[:end]] = reader
     return _read_whole(reader, name, raw)
@@ -855,16 +859,15 @@ def _reader_named(name: str) -> _Reader:
     """Return the reader of whole values of a class, which name it and its definition as it was."""
     path, by_name, written, tags = said_in(name)
     kind = _record_named(path)
-    check_tags(kind, tags)
     # What another definition wrote is read part by part: msgspec would make other values of some parts, and not refuse
     # them. It rounds an int to a float, reads text as Base64, and drops one of two that are equal from a set.
-    is_same = not written or is_described(kind, written)
+    is_same = not written or (is_described(kind, written) and not exchanged_tags(kind, tags))
     return _Reader(path, kind, _reader_of(kind, by_name) if is_same else _refuse)
 
 
 def _read_whole(reader: _Reader, name: str, raw: bytes) -> object:
     kind = reader.kind
-    _, by_name, written, _ = said_in(name)
+    _, by_name, written, tags = said_in(name)
     try:
         return reader.read(raw)
     except REFUSALS:
@@ -875,6 +878,7 @@ def _read_whole(reader: _Reader, name: str, raw: bytes) -> object:
         own = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
         assert len(own) == len(kind.__struct_fields__), "two fields have one name in JSON"
         held = {own.get(name, name): value for name, value in held.items()}
+    check_tags(kind, tags, held)
     # The description tells two cases apart that look alike: a value that never was of its declared type comes back as
     # it was, and a value whose type the class no longer declares is refused.
     with explained(kind):
