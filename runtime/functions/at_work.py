@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
-from planner.codegen.fusion import FUSED
+from operators.core.sites import FUSED
 
 F = TypeVar("F", bound=Callable[..., Any])
 Variables = Mapping[str, Any]

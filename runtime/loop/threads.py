@@ -10,7 +10,8 @@ from concurrent.futures import Executor, Future
 from types import FrameType
 from typing import Any
 
-from planner.codegen.fusion import FUSED, row_in
+from operators.core.sites import FUSED
+from planner.codegen.fusion import row_in
 from runtime.functions.at_work import operator_at, told_by
 from runtime.functions.first_call import checked_once
 from runtime.model.errors import OperatorFailure
