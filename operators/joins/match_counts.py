@@ -14,6 +14,8 @@ MET, MISSED = "met", "met nothing"
 MOST_KINDS = 100
 """The types of keys that are told apart on a side: tuples of any length have one for each."""
 OTHERS = "of other types"
+SAMPLED = 64
+"""The keys of a batch of which each is looked at, where types are not told apart in C: they stand for the rest."""
 _PLAIN: frozenset[type] = frozenset({int, str})
 _side = itemgetter(0)
 
@@ -36,8 +38,8 @@ def kind_of(key: object, told: Callable[[type], str] = lambda kind: kind.__name_
 class Meetings:
     """The counts of one task's share of a join since it began, and of the keys of each side by their types.
 
-    Where `met` is None, all that did not miss has met. They count attempts: a record that is tried again counts again.
-    One thread at a time adds to it.
+    Those of tuples and records are counted by samples of a batch. Where `met` is None, all that did not miss has met.
+    They count attempts: a record that is tried again counts again. One thread at a time adds to it.
 
     >>> meetings = Meetings(met=0)
     >>> meetings.count(1, 3, ["a"])
@@ -65,9 +67,11 @@ class Meetings:
         self.missed += missed
         for kind in set(map(type, keys)):
             if kind in _PLAIN:
-                self._met_kinds.add(kind.__name__)
+                self._note_met(kind.__name__)
             else:
-                self._met_kinds.update(self._kind(key) or OTHERS for key in keys if type(key) is kind)
+                mine = [key for key in keys if type(key) is kind]
+                for key in mine[:: _step(mine)]:
+                    self._note_met(self._kind(key) or OTHERS)
 
     def note_batch(self, batch: Batch) -> None:
         """Count the keys of a batch of both sides, by their types."""
@@ -95,8 +99,12 @@ class Meetings:
             self.missed += 1
             note_kind(self._noted.setdefault(0, {}), kind)
         else:
-            self._met_kinds.add(kind)
+            self._note_met(kind)
         return row
+
+    def _note_met(self, kind: str) -> None:
+        if kind not in self._met_kinds:
+            self._met_kinds.add(kind if len(self._met_kinds) < MOST_KINDS else OTHERS)
 
     def counters(self, received: int) -> dict[str, int]:
         """Return both counts, given how many messages have come."""
@@ -108,7 +116,8 @@ class Meetings:
         found: dict[str, Kinds] = {}
         for place, side in enumerate(sides):
             noted = self.of_table() if self.of_table is not None and place == 1 else self._noted.get(place, {})
-            found[side] = {**noted, **{kind: noted.get(kind, 0) for kind in self._met_kinds}}
+            # Copied in C at once: a task's thread may add to it meanwhile.
+            found[side] = {**noted, **{kind: noted.get(kind, 0) for kind in tuple(self._met_kinds)}}
         return found
 
 
@@ -121,16 +130,29 @@ def note_kinds(noted: Kinds, keys: Sequence[object], kind_of_key: Callable[[Any]
     if first in _PLAIN and countOf(map(type, keys), first) == len(keys):
         noted[first.__name__] = noted.get(first.__name__, 0) + len(keys)
         return
+    by_type: dict[type, list[object]] = {}
     for key in keys:
-        if key is not None:
-            note_kind(noted, kind_of_key(key) or OTHERS)
+        by_type.setdefault(type(key), []).append(key)
+    by_type.pop(type(None), None)
+    for kind, mine in by_type.items():
+        if kind in _PLAIN:
+            note_kind(noted, kind.__name__, len(mine))
+            continue
+        step = _step(mine)
+        for place in range(0, len(mine), step):
+            note_kind(noted, kind_of_key(mine[place]) or OTHERS, min(step, len(mine) - place))
 
 
-def note_kind(noted: Kinds, kind: str) -> None:
-    """Add one key of a type."""
+def _step(keys: Sequence[object]) -> int:
+    """Return how many keys one stands for that is looked at: to look at each would cost most of what a join does."""
+    return max(len(keys) // SAMPLED, 1)
+
+
+def note_kind(noted: Kinds, kind: str, number: int = 1) -> None:
+    """Add keys of a type."""
     if kind not in noted and len(noted) >= MOST_KINDS:
         kind = OTHERS
-    noted[kind] = noted.get(kind, 0) + 1
+    noted[kind] = noted.get(kind, 0) + number
 
 
 def apart(sides: Mapping[str, Mapping[str, int]]) -> Iterable[tuple[str, str, int, list[str]]]:
@@ -143,7 +165,8 @@ def apart(sides: Mapping[str, Mapping[str, int]]) -> Iterable[tuple[str, str, in
     """
     for side, kinds in sides.items():
         for kind, number in kinds.items():
-            without = [other for other, theirs in sides.items() if theirs and kind not in theirs]
+            # Of a side with types beyond those that are told apart nobody can say what it never had.
+            without = [other for other, theirs in sides.items() if theirs and not {kind, OTHERS} & theirs.keys()]
             if number and without and kind != OTHERS:
                 yield side, kind, number, without
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from operators.core.policies import Fail
+from operators.core.sites import FUSED
 from operators.io import Input
 from planner.codegen.counters import droppers, exit_below, teller
 from planner.codegen.inlining import called, inlined, made_by, written_out
@@ -22,8 +23,6 @@ from planner.model.plan import ExitPlan, SegmentPlan
 Segment = Callable[..., tuple[Any, ...]]
 """`segment(values, keys)` returns per exit its values, rows (None: every row) and new keys, then a tuple of counts."""
 
-FUSED = "<fused "
-"""The start of the file names of generated source."""
 VALUES_ONLY = ", values only"
 """The end of such a name where the function keeps no rows."""
 INDENT = "    "

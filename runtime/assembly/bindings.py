@@ -142,8 +142,11 @@ class Bindings:
         return self._noted(found)
 
     def _noted(self, positions: Mapping[str, int]) -> dict[str, int]:
-        """Return what checkpoints note of outputs, as it is now: rows that sinks were led past are noted no more."""
-        starts = tuple(f"{place_of_sink(outbox)}!" for outbox in self.outboxes.values())
+        """Return what checkpoints note of outputs, as it is now: rows that sinks were led past are noted no more.
+
+        Of outputs that are yet to be opened it stays as it was noted: letters of one may be kept before.
+        """
+        starts = tuple(f"{place_of_sink(outbox)}!" for outbox in self.outboxes.values() if outbox.is_open)
         return {name: at for name, at in positions.items() if not name.startswith(starts)} | self.delivered()
 
     def delivered(self) -> dict[str, int]:

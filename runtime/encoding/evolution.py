@@ -7,17 +7,20 @@ import operator
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from base64 import urlsafe_b64encode
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import date, datetime
 from enum import Enum, Flag
 from functools import cache
+from hashlib import blake2s
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
 from operators.core.wording import named, shown
-from runtime.encoding.classes import class_of, is_again
+from runtime.encoding.classes import class_of, is_again, name_of
 from runtime.encoding.record_types import (
     bounds_of,
     check_validators,
@@ -259,24 +262,114 @@ def record_named(name: str) -> type:
     return found
 
 
-def said_in(name: str) -> tuple[str, bool, str, str]:
-    """Return what the head of a whole value says: its class, whether it is by name, its definition, and tags inside."""
+def said_in(name: str) -> tuple[str, bool, str, str | None]:
+    """Return what the head of a whole value says: its class, whether it is by name, its definition, and tags inside.
+
+    None of tags means that nothing is said of them.
+    """
     path, by_name, rest = name.partition("#")
-    written, _, tags = rest.partition("#")
-    return path, bool(by_name), written, tags
+    written, says_tags, tags = rest.partition("#")
+    return path, bool(by_name), written, tags if says_tags else None
 
 
 @cache
-def check_tags(kind: type, stored: str) -> None:
-    """Raise SerdeError where a class that values of `kind` may hold had another tag when they were stored."""
-    now = tags_inside(kind)
-    for name, tag in (msgspec.json.decode(stored) if stored else {}).items():
-        if now.get(name, tag) != tag:
+def tags_told(kind: type) -> str | None:
+    """Return a few signs for the tags of the classes that values of `kind` may hold; None where none has a tag.
+
+    All values carry them. So the classes of one module whose tags are their names share the signs of that module, and
+    each other class has signs of its own with its tag.
+    """
+    tags = tags_inside(kind)
+    # Where a tag is the name of two, both are told with theirs.
+    named = {one for one, tag in tags.items() if [other for other in tags if _is_name_of(other, tag)] == [one]}
+    # Of one module alone: with the signs of two, nobody could tell which of them had a class whose name is in both.
+    modules = Counter(map(_module_of, named))
+    module = max(sorted(modules), key=modules.__getitem__, default=None)
+    signs = {
+        _signs(module) if one in named and _module_of(one) == module else _signs_of(one, tag)
+        for one, tag in tags.items()
+    }
+    return "".join(sorted(signs)) if tags else None
+
+
+@cache
+def exchanged_tags(kind: type, stored: str | None) -> Mapping[str | int, type]:
+    """Return the tags that another class had when values with these signs were stored, and that class."""
+    if stored is None or stored == tags_told(kind):
+        return {}
+    signs, now = {stored[at : at + _SIGNS] for at in range(0, len(stored), _SIGNS)}, tags_inside(kind)
+
+    def told(one: type, tag: str | int) -> int:
+        """Return 2 where a class had a tag, and 1 where it had if it was there, as its tag would be its name."""
+        return 2 if _signs_of(one, tag) in signs else int(_is_name_of(one, tag) and _signs(_module_of(one)) in signs)
+
+    found = {}
+    for tag in now.values():
+        of_owner = max(told(one, tag) for one, its in now.items() if its == tag)
+        for one, its in now.items():
+            # A class that had the tag that it has now had no other.
+            if its != tag and told(one, its) < 2 and (told(one, tag) == 2 or told(one, tag) > of_owner):
+                found[tag] = one
+    return found
+
+
+def check_tags(kind: type, stored: str | None, held: Mapping[str, object]) -> None:
+    """Raise SerdeError where a part of a stored record has a tag that was another class's when it was stored."""
+    exchanged, now = exchanged_tags(kind, stored), tags_inside(kind)
+    names = {field for one in now if (field := _tag_field(one)) is not None}
+    # Only by what is really there: a class may be new, and nothing stored has its tag.
+    for tag in _tags_in([*held.values()], names) if exchanged else ():
+        if (one := exchanged.get(tag)) is not None:
+            was, by = _told_apart(one, now), next(_told_apart(other, now) for other in now if now[other] == tag)
             raise SerdeError(
-                f"a stored {kind.__qualname__} may hold a {name}, whose tag was {tag!r} then and is {now[name]!r} now: "
-                f"what was a {name} would be read as another class, or not at all. Give {name} the tag that it had, "
-                "and new classes tags of their own"
+                f"a stored {kind.__qualname__} holds a {was}, whose tag was {tag!r} then and is {now[one]!r} now: it "
+                f"would be read as a {by}. Give {was} the tag that it had, and new classes tags of their own"
             )
+
+
+_SIGNS = 3
+"""The signs for a tag, of 6 bits each: values of ten classes that were exchanged go unseen once in 26,000 times."""
+
+
+def _signs(text: str) -> str:
+    return urlsafe_b64encode(blake2s(text.encode("utf-8", "replace")).digest())[:_SIGNS].decode()
+
+
+def _signs_of(kind: type, tag: str | int) -> str:
+    return _signs(f"{_module_of(kind)}:{kind.__qualname__}#{tag!r}")
+
+
+def _module_of(kind: type) -> str:
+    """Return the module that a class is stored under; of one that is not found there, the module that it says."""
+    with suppress(SerdeError):
+        return name_of(kind).partition(":")[0]
+    return kind.__module__
+
+
+def _is_name_of(kind: type, tag: str | int) -> bool:
+    """Whether a tag is a class's name, as `tag=True` says, or `tag=str.lower`."""
+    return isinstance(tag, str) and tag.lower() == kind.__qualname__.lower()
+
+
+def _tag_field(kind: object) -> str | None:
+    tag = tag_of(kind)
+    return tag and tag[0]
+
+
+def _tags_in(parts: Iterable[object], fields: Collection[str]) -> Iterator[str | int]:
+    """Yield the tags of the records in parts of a stored value, by the names of the fields that have them."""
+    for part in parts:
+        if isinstance(part, dict):
+            yield from (tag for name in fields if isinstance(tag := part.get(name), str | int))
+            yield from _tags_in(part.values(), fields)
+        elif isinstance(part, list):
+            yield from _tags_in(part, fields)
+
+
+def _told_apart(kind: type, among: Iterable[type]) -> str:
+    """Return the name of a class, with its module where another of the same name is among some."""
+    is_alone = sum(one.__qualname__ == kind.__qualname__ for one in among) == 1
+    return kind.__qualname__ if is_alone else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _brought(kind: type, values: Mapping[str, object], part: Part) -> dict[str, object]:
@@ -371,8 +464,22 @@ def _one_of(value: object, hints: Iterable[object], where: str, part: Part) -> o
             return value
         found.append(one)
     if not found:
-        raise _misfit(value, Union.__getitem__(tuple(hints)), where)
+        raise _tag_misfit(value, hints, where) or _misfit(value, Union.__getitem__(tuple(hints)), where)
     return found[0]
+
+
+def _tag_misfit(value: object, hints: Iterable[object], where: str) -> SerdeError | None:
+    """Return the error for a part with a tag that no member of a union has; None for another part."""
+    if not isinstance(value, dict):
+        return None
+    tags = {one: tag for hint in hints if isinstance(one := _bare(hint), type) and (tag := tag_of(one)) is not None}
+    told = ", ".join(f"{tag!r} ({_told_apart(one, tags)})" for one, (_, tag) in tags.items())
+    for name, _ in tags.values():
+        if name in value and (name, value[name]) not in tags.values():
+            return SerdeError(
+                f"{where} was stored with {name}={shown(value[name])}, and the tags of its types are {told} now"
+            )
+    return None
 
 
 def _may_have_tag(raw: object, kind: object) -> bool:

@@ -10,9 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from decimal import Decimal
-from functools import cache, cached_property
+from enum import Enum
+from functools import cache, cached_property, partial
 from hashlib import blake2s
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeGuard, cast, get_origin, get_type_hints
+from types import ModuleType
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, TypeGuard, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -232,15 +234,68 @@ def _described(kind: type, with_bounds: bool) -> str:
 def _lines_of(kind: type, with_bounds: bool) -> list[str]:
     hints = hints_of(kind)
     annotations = getattr(kind, "__annotations__", {})
-    lines = [f"{one.name}:{hints.get(one.name, annotations.get(one.name))!r}" for one in fields_of(kind)]
+    tell = _stable_type if with_bounds else repr
+    lines = [f"{one.name}:{tell(hints.get(one.name, annotations.get(one.name)))}" for one in fields_of(kind)]
     if not with_bounds or not (is_pydantic(kind) or _is_attrs(kind)):
         return lines
     # Said of a field that has none as well: a class without them is told from one of an earlier version.
     validators = {field.name: field.validator for field in _attrs_of(kind)}
     return [
-        f"{line}{[*bounds_of(kind, one.name), validators.get(one.name)]}"
+        f"{line}[{', '.join(map(_stable, (*bounds_of(kind, one.name), validators.get(one.name))))}]"
         for line, one in zip(lines, fields_of(kind), strict=True)
     ]
+
+
+def _stable_type(hint: object) -> str:
+    """Return a declared type in words that are the same in each process; those of `repr`, where these are."""
+    parts = get_args(hint)
+    inner, said = (parts[:1], parts[1:]) if get_origin(hint) is Annotated else (parts, ())
+    told = [*map(_stable_type, inner), *map(_stable, said)]
+    # Only `Annotated` says what may have a set in it, which `repr` tells in another order in each process.
+    has_sets = any("set(" in one for one in told)
+    return f"{get_origin(hint)!r}[{', '.join(told)}]" if has_sets else repr(hint)
+
+
+def _stable(part: Any, depth: int = 0) -> str:
+    """Return a bound, a validator or a part of one in words that are the same in each process.
+
+    Functions are told by their names, and objects by their class and fields. Collections are told in one order, as
+    validators keep what they were given as a set in a tuple as well.
+    """
+    if depth > _DEEPEST:
+        return "..."
+    kind: type = type(part)
+    tell = partial(_stable, depth=depth + 1)
+    if isinstance(part, Enum):
+        return f"{kind.__qualname__}.{part.name}"
+    if get_origin(part) is not None:  # a type with parameters, which has the name of the bare one as well
+        return repr(part)
+    if isinstance(part, re.Pattern):
+        return f"{part.pattern!r} {part.flags}"
+    if isinstance(part, partial):
+        named = [f"{name}={tell(one)}" for name, one in sorted(part.keywords.items())]
+        return f"{tell(part.func)}({', '.join([*map(tell, part.args), *named])})"
+    if isinstance(name := getattr(part, "__qualname__", None), str):
+        owner = getattr(part, "__self__", None)
+        return name if owner is None or isinstance(owner, ModuleType) else f"{name} of {tell(owner)}"
+    base: Any = next((base for base in _TOLD_BY_REPR if isinstance(part, base)), None)
+    if base is not None:
+        return f"{kind.__qualname__} {base.__repr__(part)}"
+    if isinstance(part, Mapping):
+        return f"{{{', '.join(sorted(f'{tell(key)}: {tell(one)}' for key, one in part.items()))}}}"
+    if isinstance(part, (set, frozenset, list, tuple, deque)) and not is_record(kind):
+        return f"{kind.__qualname__}({', '.join(sorted(map(tell, part)))})"
+    if is_record(kind):
+        names = [one.name for one in fields_of(kind)]
+    else:  # what is private may be a cache, which differs from process to process
+        names = [name for name in getattr(part, "__dict__", ()) if not name.startswith("_")]
+    told = [f"{name}={tell(getattr(part, name, None))}" for name in sorted(names)]
+    return f"{kind.__qualname__}({', '.join(told)})"
+
+
+_DEEPEST = 8
+_TOLD_BY_REPR = (*PLAIN_TYPES, complex, Decimal, dt.date, dt.time, dt.timedelta)
+"""The types whose values are told by what `repr` says of them."""
 
 
 def bounds_of(kind: type, name: str) -> list[object]:
@@ -294,9 +349,9 @@ def tag_of(kind: object) -> tuple[str, str | int] | None:
 
 
 @cache
-def tags_inside(kind: type) -> dict[str, str | int]:
-    """Return the tags of the records that the fields of `kind` may hold, by the names of their classes."""
-    return {one.__qualname__: tag[1] for one in records_inside(kind) or () if (tag := tag_of(one)) is not None}
+def tags_inside(kind: type) -> dict[type, str | int]:
+    """Return the tags of the records that the fields of `kind` may hold, of those that have one."""
+    return {one: tag[1] for one in records_inside(kind) or () if (tag := tag_of(one)) is not None}
 
 
 @cache

@@ -24,6 +24,7 @@ from runtime.encoding.evolution import (
     as_it_was,
     by_position,
     check_tags,
+    exchanged_tags,
     explained,
     fitted,
     fitted_record,
@@ -32,6 +33,7 @@ from runtime.encoding.evolution import (
     record_named,
     revived_record,
     said_in,
+    tags_told,
 )
 from runtime.encoding.finite import check_finite
 from runtime.encoding.lines import ObjectLines
@@ -51,7 +53,6 @@ from runtime.encoding.record_types import (
     made,
     records_inside,
     stand_in_for,
-    tags_inside,
     values_of,
 )
 from runtime.encoding.value_types import (
@@ -66,6 +67,7 @@ from runtime.encoding.value_types import (
 )
 from runtime.model.errors import SerdeError
 
+Encode = Callable[[object], bytes]
 Class = type
 """A class of values, for where a field is called `type`."""
 REFUSALS = (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError, ValueError, OverflowError, KeyError)
@@ -114,7 +116,7 @@ class Json:
         # The decoders of msgspec can't be pickled, as they would be on the way to a worker: they are made anew there.
         return _made_again, (type(self), self.type, self.encode is _key_as_json)
 
-    encode: Callable[[object], bytes] = dataclasses.field(init=False, repr=False, compare=False)
+    encode: Encode = dataclasses.field(init=False, repr=False, compare=False)
     decode: Callable[[bytes], Any] = dataclasses.field(init=False, repr=False, compare=False)
     _decode_lines: Callable[[bytes], list[object]] = dataclasses.field(init=False, repr=False, compare=False)
 
@@ -137,7 +139,7 @@ class MessagePack:
     def __reduce__(self) -> tuple[object, ...]:
         return _made_again, (type(self), self.type, self.encode is _key_as_messagepack)
 
-    encode: Callable[[object], bytes] = dataclasses.field(init=False, repr=False, compare=False)
+    encode: Encode = dataclasses.field(init=False, repr=False, compare=False)
     decode: Callable[[bytes], Any] = dataclasses.field(init=False, repr=False, compare=False)
 
 
@@ -242,6 +244,8 @@ PAIR = b"\x92"
 ONLY_TEXT = frozenset({str})
 SHORT_TEXT = 0xD9
 """The first byte of text of 32 to 255 bytes in MessagePack."""
+LONG_TEXT = 0xDA
+"""The first byte of text of 256 to 65,535 bytes in MessagePack."""
 SEQUENCES: dict[bytes, Callable[..., object]] = {TUPLE: tuple, LIST: list, SET: set, FROZEN_SET: frozenset}
 TAG_OF_SEQUENCE = {kind: tag for tag, kind in SEQUENCES.items()}
 LAST_TAG = NESTED
@@ -709,7 +713,7 @@ def decoded(serde: Serde, column: Sequence[bytes]) -> list[object]:
     return list(map(serde.decode, column))
 
 
-def _freeze(serde: object, encode: Callable[[object], bytes], decode: Callable[[bytes], object]) -> None:
+def _freeze(serde: object, encode: Encode, decode: Callable[[bytes], object]) -> None:
     object.__setattr__(serde, "encode", encode)
     object.__setattr__(serde, "decode", decode)
 
@@ -763,12 +767,8 @@ def _all_json(values: list[object]) -> list[bytes | None]:
 
 
 _json_encoder = msgspec.json.Encoder(enc_hook=as_plain)
-_to_key_json: Callable[[object], bytes] = msgspec.json.Encoder(
-    enc_hook=lambda one: with_sets_in_order(as_plain(one), _to_key_json)
-).encode
-_pack_key: Callable[[object], bytes] = msgspec.msgpack.Encoder(
-    enc_hook=lambda one: with_sets_in_order(as_plain(one), _pack_key)
-).encode
+_to_key_json: Encode = msgspec.json.Encoder(enc_hook=lambda one: with_sets_in_order(as_plain(one), _to_key_json)).encode
+_pack_key: Encode = msgspec.msgpack.Encoder(enc_hook=lambda one: with_sets_in_order(as_plain(one), _pack_key)).encode
 _to_json, _to_json_lines = _json_encoder.encode, _json_encoder.encode_lines
 """The bytes of a float that is not finite in MessagePack; other values hardly ever have them."""
 _pack = msgspec.msgpack.Encoder().encode
@@ -790,9 +790,8 @@ _NO_START: tuple[None, Callable[[Any], bool]] = None, bool
 def _start_of(kind: type) -> bytes:
     """Return the first bytes of each value of a class that msgspec brings back."""
     # Which of several classes a part is of its tag says alone: by it nobody could tell two that were exchanged.
-    tags = tags_inside(kind)
-    told = f"#{msgspec.json.encode(tags).decode()}" if tags else ""
-    return WHOLE + PAIR + _pack(f"{name_of(kind)}#{description_of(kind)}{told}")
+    told = tags_told(kind)
+    return WHOLE + PAIR + _pack(f"{name_of(kind)}#{description_of(kind)}" + ("" if told is None else f"#{told}"))
 
 
 def _is_whole(kind: type) -> bool:
@@ -854,9 +853,11 @@ _readers: dict[bytes, _Reader] = {}
 def _whole(data: bytes) -> object:
     """Return the record of bytes that begin with its class."""
     # The name of the class is cut out by its length byte and found as bytes, so that it is seldom decoded.
-    # MessagePack begins text of less than 32 bytes with one byte, and text of less than 256 with two.
+    # MessagePack begins text of less than 32 bytes with one byte, of less than 256 with two, and longer with three.
     size = data[2] if len(data) > 3 else 0
     end = 4 + data[3] if size == SHORT_TEXT else 3 + (size & 31)
+    if size == LONG_TEXT:
+        end = 5 + int.from_bytes(data[3:5])
     reader = _readers.get(data[:end])
     if reader is not None and find(reader.name) is reader.kind:
         try:
@@ -865,7 +866,7 @@ def _whole(data: bytes) -> object:
             pass
     name, raw = _whole_decoder.decode(data[1:])
     reader = _reader_named(name)
-    # Only where the cut was right: a longer name has a longer head, and is decoded each time.
+    # Only where the cut was right.
     if data[:end] == WHOLE + PAIR + _pack(name):
         _readers[data[:end]] = reader
     return _read_whole(reader, name, raw)
@@ -875,22 +876,22 @@ def _reader_named(name: str) -> _Reader:
     """Return the reader of whole values of a class, which name it and its definition as it was."""
     path, by_name, written, tags = said_in(name)
     kind = record_named(path)
-    check_tags(kind, tags)
     # What another definition wrote is read part by part: msgspec would make other values of some parts, and not refuse
     # them. It rounds an int to a float, reads text as Base64, and drops one of two that are equal from a set.
-    is_same = not written or is_described(kind, written)
+    is_same = not written or (is_described(kind, written) and not exchanged_tags(kind, tags))
     return _Reader(path, kind, _reader_of(kind, by_name) if is_same else _refuse)
 
 
 def _read_whole(reader: _Reader, name: str, raw: bytes) -> object:
     kind = reader.kind
-    _, by_name, written, _ = said_in(name)
+    _, by_name, written, tags = said_in(name)
     try:
         return reader.read(raw)
     except REFUSALS:
         held = _unpack(raw)
     if not isinstance(held, dict):  # msgspec has refused it, or was not asked
         held = in_order(kind, held if reader.read is _refuse and not by_name else None)
+    check_tags(kind, tags, held)
     # The description tells two cases apart that look alike: a value that never was of its declared type comes back as
     # it was, and a value whose type the class no longer declares is refused.
     with explained(kind):

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
-from types import ModuleType
+from functools import cache
+from types import MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
@@ -292,10 +293,25 @@ BASES = (str, int, float, bytes, list, dict, set, frozenset)
 
 def has_attributes(value: object) -> bool:
     """Whether a value of a subclass holds more than one of its built-in type: attributes, or a maker of defaults."""
-    said = [getattr(one, "__slots__", ()) for one in type(value).__mro__]
-    slots = [name for names in said for name in ((names,) if isinstance(names, str) else names)]
     factory = value.default_factory if isinstance(value, defaultdict) else None
-    return bool(getattr(value, "__dict__", None)) or factory is not None or any(hasattr(value, one) for one in slots)
+    kind: type = type(value)
+    has_more = bool(getattr(value, "__dict__", None)) or factory is not None
+    return has_more or any(_is_set(value, slot) for slot in _slots_of(kind))
+
+
+@cache
+def _slots_of(kind: type) -> tuple[MemberDescriptorType, ...]:
+    """Return the slots of a class and its bases, as what reads them: the names of some are not those that were said."""
+    own = [one for one in kind.__mro__ if "__slots__" in vars(one)]
+    return tuple(slot for one in own for slot in vars(one).values() if isinstance(slot, MemberDescriptorType))
+
+
+def _is_set(value: object, slot: MemberDescriptorType) -> bool:
+    try:
+        slot.__get__(value)
+    except AttributeError:
+        return False
+    return True
 
 
 def plain_of_subtype(base: Any, value: Any) -> object:

@@ -8,9 +8,10 @@ from types import TracebackType
 from typing import NamedTuple
 
 from operators.core.base import Spec
+from operators.core.sites import FUSED
 from operators.core.wording import raised, shown
 from operators.process import TimerFailed
-from planner.codegen.fusion import FUSED, VALUES_ONLY, bound, functions_of, row_in
+from planner.codegen.fusion import VALUES_ONLY, bound, functions_of, row_in
 from planner.codegen.inlining import called, written_out
 from planner.model.errors import PlanError
 from planner.model.graph import Graph

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Protocol
 
 from operators.core.sites import OURS
-from runtime.functions.at_work import operator_at
+from runtime.functions.at_work import no_owners, operator_at
 from runtime.model.errors import Elsewhere
 
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
@@ -39,12 +39,8 @@ def place_now() -> tuple[int | None, str | None]:
     """
     task, operator = TASK.get(), OPERATOR.get()
     if operator is None:
-        operator = operator_at(sys._getframe(1), _no_lines if task is None else task.owners)
+        operator = operator_at(sys._getframe(1), no_owners if task is None else task.owners)
     return None if task is None else task.number, operator
-
-
-def _no_lines(file: str) -> Sequence[str]:
-    return ()
 
 
 def user_lines(error: BaseException) -> list[str]:

@@ -10,7 +10,8 @@ from concurrent.futures import Executor, Future
 from types import FrameType
 from typing import Any
 
-from planner.codegen.fusion import FUSED, row_in
+from operators.core.sites import FUSED
+from planner.codegen.fusion import row_in
 from runtime.functions.at_work import operator_at, told_by
 from runtime.functions.first_call import checked_once
 from runtime.model.errors import OperatorFailure
@@ -95,14 +96,9 @@ def _call_of(frame: FrameType | None, lines: Mapping[str, tuple[str, ...]]) -> t
             frame = frame.f_back
             continue
         if module.partition(".")[0] in ("runtime", "operators"):
-            return ((below, None), operator_at(frame, _none) or "") if below is not None else (None, "")
+            return ((below, None), operator_at(frame) or "") if below is not None else (None, "")
         below, frame = frame, frame.f_back
     return None, ""
-
-
-def _none(file: str) -> tuple[str, ...]:
-    # Fused source was looked for on the way here.
-    return ()
 
 
 def operator_raising(error: BaseException, lines: Mapping[str, tuple[str, ...]]) -> str:

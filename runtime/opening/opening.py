@@ -154,7 +154,8 @@ def _owned(environment: Environment, app: str, state: State) -> int:
     generation = environment.own(app) if may_be_damaged else own_whole(environment, app)
     finish(environment, app)
     if isinstance(state, Forget):
-        if gone := [operator for operator in state.operators if operator in lost(environment, app)]:
+        less = lost(environment, app)
+        if gone := [operator for operator in state.operators if operator in less]:
             forget(environment, app, gone)
             _log.warning("drops the state of %s, which application %r said to forget: it is lost", ", ".join(gone), app)
         if isinstance(environment, LiveEnvironment):

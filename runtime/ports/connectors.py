@@ -13,6 +13,11 @@ from runtime.ports.streams import Offsets
 
 MOST_ROWS = 50_000
 """The rows that are handed to a sink at a time, about, where it says nothing else."""
+MOST_REFUSED = 1_000
+"""The rows that a sink names together as refused: where it names fewer, it has tried all of those that it was given.
+
+A checkpoint names each until the sink is led past them.
+"""
 FetchedRecords = Callable[[str, int, int], Sequence["SourceRecord"]]
 """Reads from a partition, from an offset on, at most so many records."""
 

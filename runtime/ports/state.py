@@ -52,6 +52,13 @@ class StateSnapshot(Protocol):
         """Let go of what was looked at; a second call does nothing."""
 
 
+class SettledCommits(NamedTuple):
+    """The newest checkpoints of an application, and a `mark` that each commit changes: some change state alone."""
+
+    checkpoints: Mapping[str, Checkpoint]
+    mark: int
+
+
 class SnapshotPort(Protocol):
     """The committed state of applications that may be running, in any process."""
 
@@ -61,10 +68,10 @@ class SnapshotPort(Protocol):
     def settled_snapshot(self, app: str) -> StateSnapshot:
         """Return the state of an application, with what is being committed just now; whoever asks closes it."""
 
-    def settled_checkpoints(self, app: str) -> Mapping[str, Checkpoint]:
-        """Return the newest checkpoints of an application, with those that are being committed just now.
+    def settled_commits(self, app: str) -> SettledCommits:
+        """Return how far an application has committed, with what is being committed just now.
 
-        Where they are those of an earlier look, all that was read in between is as of that look.
+        Where it is what an earlier look has found, all that was read in between is as of that look.
         """
 
 

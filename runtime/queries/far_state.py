@@ -17,11 +17,10 @@ from operators.core.protocols import CheckedProtocol
 from operators.core.sites import here
 from planner.model.graph import Graph
 from runtime.model.assignment import JobModel
-from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import monotonic_ms
 from runtime.model.errors import SamzaError
 from runtime.ports.environment import QueryableEnvironment, SnapshotEnvironment
-from runtime.ports.state import StateSnapshot
+from runtime.ports.state import SettledCommits, StateSnapshot
 from runtime.queries.state_query import NotReached, StateQuery, check_may_wait
 from runtime.queries.state_requests import MOST_IN_PAGE, MOST_PATIENCE_MS
 from runtime.queries.state_shape import StateShape
@@ -34,6 +33,8 @@ MOVING_MS, LOOK_MS = 10_000.0, 200.0
 """The time for which tasks that move are waited for, and the pause between two looks."""
 TRIES = 20
 """The looks at changelogs until nothing was committed meanwhile."""
+ELSEWHERE = (410, 421, 503, 504)
+"""The statuses of a container that has no answer for now, while another one may have, or it itself later."""
 _log = logging.getLogger("samza_dsl")
 Said = dict[str, str | int]
 Ask = Callable[[str, str, str | None], tuple[int, bytes]]
@@ -67,7 +68,7 @@ class FarStateQuery(StateQuery):
         super().__init__(graph, lambda: nullcontext(cluster), close)
         self._cluster, self._token, self._ask = cluster, token, ask or asked_at
         self._model: JobModel | None = None
-        self._changelogs: tuple[Mapping[str, Checkpoint], StateSnapshot] | None = None
+        self._changelogs: tuple[SettledCommits, StateSnapshot] | None = None
         self._told = False
 
     def held(self) -> StateSnapshot:
@@ -78,13 +79,12 @@ class FarStateQuery(StateQuery):
         """Return the state of these operators as changelogs hold it: what was read before, where that is still so."""
         app = self._graph.app
         for _ in range(TRIES):
-            before, kept = self._cluster.settled_checkpoints(app), self._changelogs
+            before, kept = self._cluster.settled_commits(app), self._changelogs
             if kept is None or kept[0] != before:
                 kept = before, self._cluster.settled_snapshot(app)
             for store in stores:
                 kept[1].tasks(store)
-            # Whatever commits in between changes a checkpoint.
-            if self._cluster.settled_checkpoints(app) == before:
+            if self._cluster.settled_commits(app) == before:
                 self._changelogs = kept
                 return _Kept(kept[1])
         raise SamzaError(
@@ -118,20 +118,23 @@ class FarStateQuery(StateQuery):
         bounds = ("from", start), ("to", end)
         said.update({name: said_of(shape.key.encode(key)) for name, key in bounds if key is not None})
         self._check(at_least)
-        until_ms, begun = monotonic_ms() + whole_ms(timeout_ms), False
+        until_ms, begun, seen = monotonic_ms() + whole_ms(timeout_ms), False, _RangeTasks(self._graph.app)
         try:
             model = self._heard(anew=True)
             for address in self._addresses(model):
                 for page in self._pages_at(address, shape.operator, said, at_least or {}, until_ms):
-                    yield page
+                    seen.take_in(page)
+                    yield page.snapshot()
                     begun = True
+            if self._heard(anew=True).generation != model.generation:
+                raise _moved_error(self._graph.app, "other containers have its tasks since")
         except Unheard as unheard:
             if begun:
                 raise _moved_error(self._graph.app, str(unheard)) from None
             yield self._instead(unheard, shape, at_least, timeout_ms)
             return
-        if self._heard(anew=True).generation != model.generation:
-            raise _moved_error(self._graph.app, "other containers have its tasks since")
+        if model.tasks:  # else one process has the application to itself
+            seen.check()
 
     def _check(self, at_least: Mapping[str, int] | None) -> None:
         if at_least:
@@ -177,10 +180,9 @@ class FarStateQuery(StateQuery):
 
     def _pages_at(
         self, address: str, operator: str, said: Said, at_least: Mapping[str, int], until_ms: float
-    ) -> Iterator[StateSnapshot]:
+    ) -> Iterator[StoredAnswer]:
         try:
-            for found in self._answers(address, operator, said, at_least, until_ms):
-                yield found.snapshot()
+            yield from self._answers(address, operator, said, at_least, until_ms)
         except NotHere as refused:
             raise Unheard(f"{address}: {refused}") from None
 
@@ -215,22 +217,31 @@ class FarStateQuery(StateQuery):
         try:
             status, body = self._ask(address, f"/state/{operator}?{urlencode(said)}", self._token)
         except (OSError, HTTPException) as error:
-            self._model = None
-            raise Unheard(f"the container at {address} can't be asked: {error}") from None
+            raise self._unheard(f"the container at {address} can't be asked: {error}") from None
         if status == 401:
             raise SamzaError(
                 f"the containers of {self._graph.app!r} at {address} show state to who has their token; write instead: "
                 "query(app, environment=..., token_file='FILE')"
             )
-        if status != 200:
+        if status in ELSEWHERE:
             raise NotHere(status, body)
+        if status not in (200, 404):
+            raise self._unheard(f"what is at {address} answers with {status}: {_text(body)}")
         try:
             found = msgspec.json.decode(body, type=StoredAnswer)
         except msgspec.MsgspecError as error:
-            raise Unheard(f"what is at {address} answers as no container does: {error}") from None
-        if found.app != self._graph.app:
-            raise Unheard(f"what is at {address} is {found.app!r}")
+            raise self._unheard(f"what is at {address} answers as no container does: {error}") from None
+        if (found.app, found.operator) != (self._graph.app, operator):
+            raise self._unheard(f"what is at {address} is {found.operator!r} of {found.app!r}")
+        # That there is nothing counts only from who has looked for just that.
+        if status == 404:
+            raise NotHere(status, body)
         return found
+
+    def _unheard(self, why: str) -> Unheard:
+        """Return why a container can't be asked, and look anew who has which task when it is asked again."""
+        self._model = None
+        return Unheard(why)
 
     def _heard(self, anew: bool = False) -> JobModel:
         """Return who has which task; raises `Unheard` where one of them can't be asked from here."""
@@ -263,8 +274,35 @@ class NotHere(Exception):
     """The answer of a container that has no entries to tell, with its status."""
 
     def __init__(self, status: int, body: bytes) -> None:
-        super().__init__(body.decode("utf-8", "replace").strip())
+        super().__init__(_text(body))
         self.status = status
+
+
+class _RangeTasks:
+    """The tasks that a range has gone through: it is whole where each was in one container, and in one alone."""
+
+    def __init__(self, app: str) -> None:
+        self._app = app
+        self._begun: set[int] = set()
+        self._of: set[int] = set()
+        """The number of tasks, as each container says it; others, where tasks are split or merged meanwhile."""
+
+    def take_in(self, page: StoredAnswer) -> None:
+        """Take note of the tasks that begin with a page; raises SamzaError where one has been gone through already."""
+        if page.begins is None:
+            raise _moved_error(self._app, "tasks came to a container, or left it, as it was asked")
+        if again := self._begun.intersection(page.begins):
+            raise _moved_error(self._app, f"task {min(again)} has moved to another container since")
+        self._begun.update(page.begins)
+        if page.of:
+            self._of.add(page.of)
+
+    def check(self) -> None:
+        """Raise SamzaError unless each task was gone through."""
+        if len(self._of) != 1:
+            raise _moved_error(self._app, "its tasks were split or merged meanwhile")
+        if left := {*range(*self._of)} - self._begun:
+            raise _moved_error(self._app, f"task {min(left)} was in no container, as one that moves is for a while")
 
 
 class _Kept(StateSnapshot):
@@ -296,6 +334,10 @@ def asked_at(address: str, path: str, token: str | None) -> tuple[int, bytes]:
         return answer.status, answer.read()
     finally:
         connection.close()
+
+
+def _text(body: bytes) -> str:
+    return body.decode("utf-8", "replace").strip()
 
 
 def _together(found: Collection[StoredAnswer]) -> StateSnapshot:

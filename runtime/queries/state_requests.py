@@ -246,6 +246,7 @@ class StateDesk:
         Nothing that was sent here is read by a serde of the user's: bounds that one alone can read are left out, and
         who asks leaves out what lies beyond them.
         """
+        limit = _number(said, "limit", MOST_IN_PAGE, MOST_IN_PAGE)
         if "key" not in said or said.keys() & {"list", "map"}:
             self._check_room()
         shape, snapshot = state.shape, RecordingSnapshot(self._query.held())
@@ -254,10 +255,9 @@ class StateDesk:
         except BaseException:
             snapshot.close()
             raise
-        limit = _number(said, "limit", MOST_IN_PAGE, MOST_IN_PAGE)
         found = await self._page(_Range(snapshot, shape, entries, limit, snapshot))
         if "key" in said and found.text.endswith(f'"{STORED}":[]') and not found.next_page:
-            return NoAnswer(404, "it has no state here").answer
+            return StateAnswer(404, f'{found.text},"error":"it has no state here"}}\n')
         return found
 
     async def _next_page(self, state: QueriedState, said: Mapping[str, bytes]) -> StateAnswer:

@@ -149,9 +149,15 @@ class StateRoutes:
 
     async def _range(self, slot: int, operator: str, said: str, first: str) -> StateAnswer:
         """Return a page of a container, whose next page is in the same one, or the first page of the next."""
+        before = {*self._held()[slot]}
         answer = await self._asked(slot)(StateRequest(operator, said))
         if not answer.is_page:
             return answer
+        if STORED in parameters_of(said):
+            # A task that came or went meanwhile may be in the snapshot or not.
+            begins = sorted(before) if before == {*self._held().get(slot, ())} else None
+            share = f',"begins":{to_json(begins).decode()},"of":{self._tasks}'
+            answer = msgspec.structs.replace(answer, text=answer.text + share)
         if answer.next_page or "key" in parameters_of(first):
             return self._going_on(slot, first, answer)
         following = sorted(one for one in self._held() if one > slot)[:1]

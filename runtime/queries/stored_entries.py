@@ -29,12 +29,18 @@ class StoredEntry(NamedTuple):
 
 
 class StoredAnswer(msgspec.Struct, frozen=True):
-    """An answer as it is read: which application's entries these are, and the next page, where there is one."""
+    """An answer as it is read: which application's entries these are, and the next page, where there is one.
+
+    The first page of a range in each container says which tasks' entries `begins` there, None where some came or went
+    just then, and how many tasks there are `of` the application: one that moves is in no container for a while.
+    """
 
     app: str
     operator: str
     stored: list[tuple[int, str, str]]
     next: str | None = None
+    begins: list[int] | None = []
+    of: int = 0
 
     def snapshot(self) -> HeldSnapshot:
         """Return state that has these entries alone; raises ValueError for what is no base64."""

@@ -208,6 +208,8 @@ class EventTimes:
         self._lateness_ms = lateness_ms
         self._far_ms = self._most_ms = FAR_MS
         """The ms by which a record, and a batch, has to move event time before what they do is looked at."""
+        self._pauses = 0
+        """The records that moved event time far, and that others went on from."""
         self._jump: Jump | None = None
         """The newest record that moved event time far, while those that follow it are looked at."""
 
@@ -324,7 +326,7 @@ class EventTimes:
             self._tell(days[0])
         if len(far) > SPARSE:
             # Its records are so far apart: none is a jump that moves event time as far as others do.
-            self._far_ms = min(max(self._far_ms, 2 * max(step for step in steps if step <= DAY_MS)), DAY_MS)
+            self._note_sparse(max((step for step in steps if step <= DAY_MS), default=DAY_MS))
             self._most_ms = max(self._most_ms, 2 * moved_ms)
             return
         for row, jump in zip(far, jumps, strict=True):
@@ -345,7 +347,15 @@ class EventTimes:
                 self._tell(jump)
             if jump.behind == BEHIND or jump.following == FOLLOWING:
                 self._jump = None
+                self._pauses += jump.behind < BEHIND
+                if self._pauses > SPARSE:
+                    # Whoever rests each night would have all of its batches looked at, record by record.
+                    self._note_sparse(jump.after - jump.before)
                 return
+
+    def _note_sparse(self, step_ms: int) -> None:
+        """Take note that event time moves so far as a rule."""
+        self._far_ms = min(max(self._far_ms, 2 * step_ms), DAY_MS)
 
     def may_be_told(self, before: int, told: int) -> bool:
         """Whether a producer's own word for how far event time is holds; one that jumps is noted like a record."""

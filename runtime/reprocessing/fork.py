@@ -44,7 +44,7 @@ class _Unread(NamedTuple):
 class _Cut(NamedTuple):
     """An application as of one commit: its checkpoints, its state, and the records between its stages."""
 
-    checkpoints: dict[str, Checkpoint]
+    checkpoints: Mapping[str, Checkpoint]
     snapshot: StateSnapshot
     between: dict[str, list[_Unread]]
     outputs: dict[str, int]
@@ -129,7 +129,8 @@ def _copied(
 def _cut(environment: SnapshotEnvironment, app: str, outputs: Collection[str]) -> _Cut:
     """Look at an application until all that was seen is of one commit."""
     for _ in range(TRIES):
-        before = environment.checkpoints(app)
+        seen = environment.settled_commits(app)
+        before = seen.checkpoints
         if not any(map(is_task, before)):
             raise SamzaError(f"the app {app!r} has committed nothing in {environment} that could be forked")
         if before.get(CHANGING, Checkpoint(0)).meanings or UNFINISHED in before.get(STATE, Checkpoint(0)).meanings:
@@ -140,12 +141,11 @@ def _cut(environment: SnapshotEnvironment, app: str, outputs: Collection[str]) -
             for store in environment.stores(app):
                 snapshot.tasks(store)
             between, ends = _between(environment, app, before), _ends(environment, outputs)
-            # Whatever commits in between changes a checkpoint.
-            if environment.settled_checkpoints(app) == before:
+            if environment.settled_commits(app) == seen:
                 return _Cut(before, snapshot, between, ends)
         except Damaged:
             # What was read there was consumed meanwhile.
-            if environment.settled_checkpoints(app) == before:
+            if environment.settled_commits(app) == seen:
                 snapshot.close()
                 raise
         snapshot.close()

@@ -65,7 +65,7 @@ class Sampler:
 
     def _operator_at(self, frame: FrameType | None) -> str | None:
         """Return the operator for which a thread is at work, the innermost; None where it does something else."""
-        return operator_at(frame, self._owners)
+        return operator_at(frame, self._owners, rests=False)
 
     def _owners(self, file: str) -> tuple[str, ...]:
         """Return the operator of each line of fused source."""

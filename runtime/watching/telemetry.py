@@ -41,8 +41,8 @@ class Instruments:
 
     def __init__(self, meter: Meter, tracer: Tracer) -> None:
         self.tracer = tracer
-        self.values: dict[str, Values] = {}
-        """By application, the numbers of its newest run."""
+        self.values: dict[Telemetry, Values] = {}
+        """The numbers of each run; those of one that is over stay until the next begins, to be told a last time."""
         self.durations: dict[Timed, tuple[Histogram, str]] = {}
         for what, (instrument, label) in DURATIONS.items():
             bounds = [bound / 1_000 for bound in BOUNDS_MS]
@@ -71,6 +71,7 @@ class Telemetry:
 
     def __init__(self, instruments: Instruments, app: str, container: str) -> None:
         self._instruments, self._app, self._container = instruments, app, container
+        self._is_over = False
 
     def take(self, metrics: RunMetrics) -> None:
         """Take in the numbers of a run."""
@@ -79,7 +80,7 @@ class Telemetry:
             if not isinstance(value, HistogramMetrics):
                 found.setdefault(instrument, []).append((value, self._attributes(labels)))
         # At once: a reader may be looking.
-        self._instruments.values[self._app] = found
+        self._instruments.values[self] = found
 
     def _attributes(self, labels: Labels) -> dict[str, str]:
         return {f"samza.{name}": value for name, value in (("app", self._app), *labels)}
@@ -121,11 +122,15 @@ class Telemetry:
 
     async def watch(self, run: Watched) -> None:
         """Gather the numbers of a run, beside it in its event loop, until cancelled at its end."""
+        values = self._instruments.values
+        for over in [one for one in [*values] if one._is_over]:
+            values.pop(over, None)
         try:
             while True:
                 self.take(run.metrics())
                 await sleep_ms(LOOK_MS)
         finally:
+            self._is_over = True
             if not run.failed:
                 self.take(run.metrics())
 

@@ -27,8 +27,15 @@ from samza_dsl.settings import logs
 from samza_dsl.settings.quantities import quantity_of, said_of, units_of
 from samza_dsl.settings.sources import TABLE, Setting, Sources, Stated, WrongSetting, file_of, is_secret
 
-OTHERS = {("scale", "containers"), ("checkpoint set", "state"), ("delete", "bind"), ("plan", "on")}
-"""The flags that say something else than the setting of their name, by command: to scale, move, drop and show."""
+OTHERS = {
+    *(("scale", "containers"), ("checkpoint set", "state"), ("delete", "bind")),
+    # What is computed beside a run must not write where its settings say, and does not run as it does.
+    *(("reprocess", name) for name in ("bind", "containers", "on", "master")),
+    *(("evolve", name) for name in ("on", "master")),
+    # A plan is shown where nothing that is bound need be there.
+    *(("plan", name) for name in ("bind", "on")),
+}
+"""The flags that say something else than the setting of their name, by command: no file or variable may say them."""
 LOADING = {"run", "drain", "evolve", "reprocess", "plan", "take-over", "kafka topics"}
 """The commands that take an application's program, and not its name."""
 RUNS = {"run", "reprocess"}

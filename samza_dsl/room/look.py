@@ -23,6 +23,7 @@ from runtime.model.metrics import (
     restores_told,
     unread,
 )
+from runtime.run.driver import Watched
 from samza_dsl.view.progress import TROUBLES
 from samza_dsl.view.readable import duration_of, rate_of, watermark_of
 
@@ -174,6 +175,15 @@ class Interval:
             }
             for one in self.now.containers
         }
+
+
+def state_of(run: Watched, is_over: bool) -> str:
+    """Return the word for how a run is."""
+    if run.failed:
+        return "begins anew" if run.begins_anew else "has failed"
+    if is_over:
+        return "was stopped" if run.stopping else "has ended"
+    return "is stopping" if run.stopping else "runs"
 
 
 def look(plan: Plan, span: Interval, state: str, stores: tuple[StoreMetrics, ...], now_ms: int) -> Look:

@@ -18,7 +18,7 @@ from runtime.model.clock import sleep_ms, wall_clock_ms
 from runtime.model.errors import SamzaError
 from runtime.model.metrics import RunMetrics
 from runtime.run.run import Run
-from samza_dsl.room.look import Interval, Look, edge_rates, look
+from samza_dsl.room.look import Interval, Look, edge_rates, look, state_of
 from samza_dsl.view.readable import duration_of, rate_of
 
 LOOK_MS, OVER_MS = 1_000.0, 5_000.0
@@ -105,10 +105,6 @@ def _picture(run: Run, looks: deque[RunMetrics]) -> RunPicture:
     looks.append(metrics)
     while len(looks) > 2 and looks[1].elapsed_ms <= metrics.elapsed_ms - OVER_MS:
         looks.popleft()
-    if run.failed:
-        state = "begins anew" if run.begins_anew else "has failed"
-    else:
-        state = "has ended" if run.over else "is stopping" if run.stopping else "runs"
     # Of one that is over the rates are those of all of it.
     span = Interval(RunMetrics() if run.over else looks[0], metrics)
-    return RunPicture(run, span, look(run.plan, span, state, metrics.stores, wall_clock_ms()))
+    return RunPicture(run, span, look(run.plan, span, state_of(run, run.over), metrics.stores, wall_clock_ms()))

@@ -22,7 +22,7 @@ from runtime.functions.user_lines import deepest, user_lines
 from runtime.model.clock import monotonic_ms, sleep_ms, wall_clock_ms
 from runtime.model.metrics import RunMetrics, StoreMetrics, unread
 from runtime.run.driver import Committing, Watched
-from samza_dsl.room.look import Interval, Look, look
+from samza_dsl.room.look import Interval, Look, look, state_of
 from samza_dsl.room.notes import EVENTS_BYTES, HISTORY_BYTES, KEPT_MS, Event, Identity, Notes
 from samza_dsl.room.ring import BLOCK_BYTES, RingWriter
 from samza_dsl.settings.logs import redacted
@@ -69,16 +69,13 @@ class Recorder:
             while True:
                 began_ms = monotonic_ms()
                 self._heed(run)
-                found = self._take(run, "is stopping" if run.stopping else "runs")
+                found = self._take(run, state_of(run, is_over=False))
                 rest_ms = max(LOOK_MS, LEAST_REST * (monotonic_ms() - began_ms))
                 # A disk that is slow holds nobody up.
                 await asyncio.to_thread(self._write, run.plan, found, rest_ms)
                 await sleep_ms(rest_ms)
         finally:
-            if run.failed:
-                state = "begins anew" if run.begins_anew else "has failed"
-            else:
-                state = "was stopped" if run.stopping else "has ended"
+            state = state_of(run, is_over=True)
             try:
                 found = self._take(run, state)
             except Exception:

@@ -27,6 +27,18 @@ def test_files_are_recomputed_into_a_file_and_the_live_run_goes_on_untouched(cal
     assert call("checkpoint", "show", "spending").stdout == before
 
 
+def test_history_does_not_go_where_the_settings_of_the_run_bind_its_outputs(call, write, spending):
+    write("samza-dsl.toml", 'bind = { spent = "live.jsonl", orders = "orders.jsonl" }\n')
+    write("orders.jsonl", lines(ORDERS))
+    call("run", "spending.py")
+    live = spending.with_name("live.jsonl").read_text()
+    assert call("plan", "spending.py").exit_code == 0
+    result = call("reprocess", "spending.py", "--from", "orders=orders.jsonl", "--to", "spent=again.jsonl")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert spending.with_name("live.jsonl").read_text() == live
+    assert spent(spending.with_name("again.jsonl").read_text()) == {"ann": 7, "bob": 5}
+
+
 def test_the_log_is_recomputed_between_two_points_into_another_stream(call, spending):
     call("streams", "produce", "orders", stdin=lines(ORDERS))
     how = ["--start", "1970-01-01T00:00:02", "--until", "orders=3", "--to", "stream:spent-again", "--throttle", "90/s"]

@@ -1,6 +1,6 @@
 """What every environment does, whichever it is."""
 
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 
@@ -523,3 +523,14 @@ def test_big_values_come_back(environment):
     generation = environment.own("app")
     environment.commit(Commit("app", generation, [], [StateWrites("s", 0, [(b"k", big)])], {}))
     assert environment.state_get("app", "s", 0, b"k") == big
+
+
+def test_each_commit_is_seen_by_who_looks_twice(environment):
+    generation = environment.own("app")
+    seen = [environment.settled_commits("app")]
+    for number in (1, 2, 3, 3):
+        state = [StateWrites("totals", 0, [(b"key", b"%d" % number)])]
+        environment.commit(Commit("app", generation, [], state, {}))
+        seen.append(environment.settled_commits("app"))
+        assert environment.settled_commits("app") == seen[-1]
+    assert all(one != other for one, other in pairwise(seen))

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from operators.core.base import Batch
@@ -199,7 +199,8 @@ def run_through(environment: MemoryEnvironment, policy: Any, sink: Any, deaths: 
     dying = Dying(deaths)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(outbox, "FEWEST", 2)
-        patched.setattr(table_sink, "MOST_REFUSED", 3)
+        for module in (outbox, table_sink):
+            patched.setattr(module, "MOST_REFUSED", 3)
         patched.setattr(Bindings, "_keep_letters", dying.over(Bindings._keep_letters))
         for _ in range(len(deaths) + 1):
             try:
@@ -261,6 +262,47 @@ def test_a_sink_that_has_no_positions_refuses_a_row_once_as_well(deaths: list[in
     run_through(environment, dead_letter("refused"), sink, deaths)
     assert sorted(kept) == [1, 2, 4, 5, 7]
     assert [row.id for row, _ in letters_in(environment) if row] == [0, 3, 6]
+
+
+@example(bad={"left": {0}, "right": {0}}, deaths=[3, 6], orders=[False, True])
+@given(
+    bad=st.fixed_dictionaries(dict.fromkeys(("left", "right"), st.sets(st.integers(0, 4)))),
+    deaths=st.lists(st.integers(1, 20), max_size=4),
+    orders=st.lists(st.booleans(), max_size=5),
+)
+def test_letters_of_one_output_leave_those_of_another(
+    bad: dict[str, set[int]], deaths: list[int], orders: list[bool]
+) -> None:
+    """Of outputs that are opened one behind the other, in any order, and refuse rows before the next one is open."""
+    app = App("refusing")
+    rows = app.input("rows", value=Row)
+    for name in bad:
+        rows.send_to(app.output(name, value=Row), on_error=dead_letter("refused"))
+    kept: dict[str, set[int]] = {name: set() for name in bad}
+    environment, dying = filled([Row(n) for n in range(5)]), Dying(deaths)
+
+    def sink(name: str) -> IdempotentSink:
+        def write(rows: Any) -> None:
+            for at, row in enumerate(rows):
+                if row.value.id in bad[name]:
+                    raise RowRefused("it is bad", at)
+            kept[name].update(row.value.id for row in rows)
+
+        return IdempotentSink(name, dying.over(write))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Bindings, "_keep_letters", dying.over(Bindings._keep_letters))
+        for run in range(len(deaths) + 1):
+            names = sorted(bad, reverse=run < len(orders) and not orders[run])
+            try:
+                pipeline = Pipeline(app.graph(), app.options)
+                run_blocking(pipeline, environment, RunSettings(bind={name: sink(name) for name in names}))
+            except (Died, SamzaError) as error:
+                if "Died" not in f"{error!r}":
+                    raise
+    assert kept == {name: {*range(5)} - bad[name] for name in bad}
+    letters = [(said["operator"], row.id) for row, said in letters_in(environment) if row]
+    assert sorted(letters) == [(f"send_to-{name}", n) for name in sorted(bad) for n in sorted(bad[name])]
 
 
 @given(

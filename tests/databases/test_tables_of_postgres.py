@@ -1,18 +1,24 @@
 """Tables of Postgres as people have them: in partitions, with heirs, types and settings of their own."""
 
+import datetime as dt
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from decimal import Decimal
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import psycopg
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from runtime.ports.connectors import SinkOwner
-from samza_dsl import App, Change, SamzaError, connectors
-from samza_dsl.connectors import SinkRow
+from samza_dsl import App, Change, SamzaError, connectors, dead_letter
+from samza_dsl.connectors import RowRefused, SinkRow
+from tests.scale import examples
 
 pytestmark = pytest.mark.ci
 NUMBERS = count()
@@ -173,6 +179,55 @@ def test_rows_replace_others_in_columns_of_types_that_read_text(make: Callable[.
         assert [Typed(*row) for row in found.fetchall()] == rows
 
 
+class Worded(msgspec.Struct):
+    id: int
+    price: float
+    cost: Decimal
+    at: dt.datetime
+    local: Annotated[dt.datetime, msgspec.Meta(tz=False)]
+    day: dt.date
+    time: Annotated[dt.time, msgspec.Meta(tz=False)]
+    took: dt.timedelta
+    known: uuid.UUID
+    count: int
+
+
+KNOWN = uuid.UUID("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11")
+NOON = dt.datetime(2026, 1, 2, 12, 0, 0, 500_000)
+
+
+@pytest.mark.parametrize("kind", ["text", "varchar(40)", "words"])
+def test_the_words_of_a_row_do_not_depend_on_how_many_are_written(make: Callable[..., Base], kind: str) -> None:
+    base, found = make(), []
+    base.do("CREATE DOMAIN words AS text", f"ALTER DATABASE {base.name} SET timezone = 'Asia/Kolkata'")
+    for number in (1, 20, 21, 50):
+        names = [name for name in Worded.__struct_fields__ if name != "id"]
+        base.do(f"CREATE TABLE t{number} (id bigint PRIMARY KEY, {', '.join(f'{name} {kind}' for name in names)})")
+        took = dt.timedelta(days=1, seconds=3, microseconds=5)
+        plain = (1.0, Decimal("1E+3"), NOON.replace(tzinfo=dt.UTC), NOON, NOON.date(), NOON.time(), took, KNOWN, 2**62)
+        owner = SinkOwner("shop", f"out{number}", 0, 1, 5, Worded)
+        with closing(connectors.postgres(base.url, f"t{number}", "id")) as sink:
+            sink.claim(owner)
+            sink.write(owner, [SinkRow(Worded(n, *plain)) for n in range(number)], 0, number)
+        with closing(psycopg.connect(base.url)) as connection:
+            found += connection.execute(f"SELECT DISTINCT {', '.join(names)} FROM t{number}").fetchall()
+    at, local = "2026-01-02 17:30:00.5+05:30", "2026-01-02 12:00:00.5"
+    took_text = "1 day 00:00:03.000005"
+    words = ("1", "1000", at, local, "2026-01-02", "12:00:00.5", took_text, f"{KNOWN}", f"{2**62}")
+    assert found == [words] * 4
+
+
+def test_lengths_of_time_are_not_put_into_times_of_day(make: Callable[..., Base]) -> None:
+    """They would lose their days."""
+    base = make()
+    base.do("CREATE TABLE t (value time)")
+    with (
+        closing(connectors.postgres(base.url, "t")) as sink,
+        pytest.raises(SamzaError, match=r"the column value is time without time zone.*: make it interval"),
+    ):
+        sink.claim(SinkOwner("shop", "out", 0, 1, 5, dt.timedelta))
+
+
 class Listed(msgspec.Struct):
     id: int
     sold: bool
@@ -190,3 +245,94 @@ def test_columns_that_would_be_given_other_words_are_refused(make: Callable[...,
         pytest.raises(SamzaError, match=f"the column {name} is .*: make it"),
     ):
         sink.claim(SinkOwner("shop", "out", 0, 1, 5, Listed))
+
+
+class Linked(msgspec.Struct):
+    id: int
+    other: int | None = None
+    note: str | None = "good"
+
+
+BAD = None
+"""Stands for a row that a constraint refuses at once, where rows are named by their numbers."""
+LINKS: dict[str, tuple[list[tuple[int, int | None] | None], set[int]]] = {
+    "in one half": ([(1, None), (2, None), (3, None), (4, None), (5, 6), (6, None), BAD, (8, None)], set()),
+    "on both sides": ([(1, 3), BAD, (3, None)], set()),
+    "of each other": ([(1, 4), BAD, (3, None), (4, 1)], set()),
+    "a chain": ([(1, 2), BAD, (2, 4), BAD, (3, None), (4, None)], set()),
+    "of one that is refused": ([(1, 9), (2, 4), BAD, (3, 1), (4, None), (5, 3)], {1, 3, 5}),
+    "of one that was there": ([(1, 100), BAD, (2, 1)], set()),
+}
+
+
+def linked(base: Base, says: str) -> None:
+    base.do(
+        "CREATE TABLE t (id bigint PRIMARY KEY, other bigint, note text CHECK (note <> 'bad'))",
+        f"ALTER TABLE t ADD FOREIGN KEY (other) REFERENCES t {says}",
+        "INSERT INTO t VALUES (100, NULL, 'first')",
+    )
+
+
+def put_linked(base: Base, rows: list[tuple[int, int | None] | None], key: Any, tmp_path: Path) -> set[int]:
+    """Put rows into the table, and return the ids of those that are dead letters, less those that are bad."""
+    app = App("linking")
+    read = app.input("in", value=Linked)
+    read.send_to(app.output("out", value=Linked), on_error=dead_letter("refused"))
+    items = [Linked(1_000 + n, None, "bad") if row is BAD else Linked(*row) for n, row in enumerate(rows)]
+    run = app.run(tmp_path / "linking", bind={"in": items, "out": connectors.postgres(base.url, "t", key)})
+    letters = [msgspec.json.decode(one, type=Linked) for one in run.received("refused")]
+    assert sum(one.note == "bad" for one in letters) == rows.count(BAD)
+    return {one.id for one in letters if one.note != "bad"}
+
+
+@pytest.mark.parametrize("key", [(), "id"], ids=["append", "by key"])
+@pytest.mark.parametrize("name", LINKS)
+def test_a_good_row_is_no_dead_letter_for_a_bad_one_beside_it(
+    make: Callable[..., Base], name: str, key: Any, tmp_path: Path
+) -> None:
+    """Constraints that wait for the end of a transaction let a row refer to one behind it."""
+    base, (rows, refused) = make(), LINKS[name]
+    linked(base, "DEFERRABLE INITIALLY DEFERRED")
+    assert put_linked(base, rows, key, tmp_path) == refused
+    there = {row[0] for row in rows if row is not BAD} - refused
+    with closing(psycopg.connect(base.url)) as connection:
+        assert {row[0] for row in connection.execute("SELECT id FROM t").fetchall()} == there | {100}
+
+
+def test_exactly_the_rows_that_lead_to_one_that_is_bad_are_refused(make: Callable[..., Base]) -> None:
+    base = make()
+    linked(base, "DEFERRABLE INITIALLY DEFERRED")
+
+    @settings(deadline=None, max_examples=examples(15, 100))
+    @given(data=st.data(), key=st.sampled_from([(), "id"]), number=st.integers(1, 30))
+    def law(data: st.DataObject, key: Any, number: int) -> None:
+        base.do("TRUNCATE t", "DROP TABLE IF EXISTS samza_dsl_positions")
+        notes = data.draw(st.lists(st.sampled_from(["good", "good", "good", "bad"]), min_size=number, max_size=number))
+        others = [data.draw(st.sampled_from([None, None, *range(n)])) for n in range(number)]
+        items = [Linked(n, other, note) for n, (other, note) in enumerate(zip(others, notes, strict=True))]
+        refused: set[int] = set()
+        for item in items:
+            if item.note == "bad" or item.other in refused:
+                refused.add(item.id)
+        rows = [SinkRow(item) for item in data.draw(st.permutations(items))]
+        owner = SinkOwner("shop", "out", 0, 1, 5, Linked)
+        with closing(connectors.postgres(base.url, "t", key)) as sink:
+            sink.claim(owner)
+            if refused:
+                with pytest.raises(RowRefused) as told:
+                    sink.write(owner, rows, 0, number)
+                found = [told.value, *(told.value.also or ())]
+                assert {rows[one.row].value.id for one in found} == refused
+            left = [row for row in rows if row.value.id not in refused]
+            sink.write(owner, left, 0, number)
+
+    law()
+
+
+@pytest.mark.parametrize("says", ["", "DEFERRABLE INITIALLY IMMEDIATE"])
+def test_a_constraint_that_does_not_wait_refuses_a_row_in_front_of_what_it_refers_to(
+    make: Callable[..., Base], says: str, tmp_path: Path
+) -> None:
+    base = make()
+    linked(base, says)
+    assert put_linked(base, [(1, 3), BAD, (3, None), (4, 3)], "id", tmp_path) == {1}

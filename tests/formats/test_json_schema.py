@@ -120,7 +120,18 @@ def test_a_model_of_pydantic_is_a_value_with_and_without_a_schema():
     assert JsonSchema(Model)._name == "Model"
 
 
-@pytest.mark.parametrize("schema", [True, {"$ref": "https://example.com/order.json"}, {"$ref": "#/$defs/Order"}])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        True,
+        {"$ref": "https://example.com/order.json"},
+        {"$ref": "#/$defs/Order"},
+        {"$ref": "http://json-schema.org/draft-07/schema#/definitions/none"},
+        {"properties": {"default": {"$ref": "#/$defs/Order"}}},
+        {"properties": {"enum": {"items": {"$ref": "#/$defs/Order"}}}, "const": {"$id": "https://example.com"}},
+        {"$defs": {"const": {"not": {"$ref": "other.json"}}}},
+    ],
+)
 def test_a_schema_that_says_nothing_or_lacks_what_it_refers_to_is_told_when_it_is_planned(schema):
     with pytest.raises(PlanError, match=r"says nothing of values|which it has not, and nobody fetches"):
         JsonSchema(schema=schema)
@@ -133,3 +144,47 @@ def test_a_schema_refers_to_parts_of_its_own():
         assert serde.decode(serde.encode([1])) == [1]
         with pytest.raises(SerdeError, match="is not of type 'integer'"):
             serde.encode(["1"])
+
+
+@pytest.mark.parametrize(
+    "ref",
+    [
+        "https://json-schema.org/draft/2020-12/schema",
+        "https://json-schema.org/draft/2020-12/meta/validation",
+        "http://json-schema.org/draft-07/schema#",
+        "http://json-schema.org/draft-07/schema#/definitions/schemaArray/items",
+    ],
+)
+def test_a_schema_refers_to_the_schemas_of_schemas(ref):
+    serde = JsonSchema(schema={"properties": {"schema": {"$ref": ref}}})
+    assert serde.decode(serde.encode({"schema": {"minLength": 1}})) == {"schema": {"minLength": 1}}
+    with pytest.raises(SerdeError, match="does not fit its schema"):
+        serde.encode({"schema": {"minLength": "one"}})
+
+
+@pytest.mark.parametrize("word", ["const", "enum", "default", "examples"])
+def test_a_reference_among_data_is_text(word):
+    data = {"$ref": "order.json"}
+    schema = {"properties": {"of": {word: data if word in ("const", "default") else [data]}}}
+    serde = JsonSchema(schema=schema)
+    assert serde.decode(serde.encode({"of": data})) == {"of": data}
+
+
+def test_properties_may_have_the_names_of_words():
+    names = ("$ref", "$id", "const", "enum", "default", "examples", "properties")
+    serde = JsonSchema(
+        schema={"properties": {name: {"$ref": "#/$defs/n"} for name in names}, "$defs": {"n": {"type": "integer"}}}
+    )
+    assert serde.decode(serde.encode({"$ref": 1, "enum": 2})) == {"$ref": 1, "enum": 2}
+    with pytest.raises(SerdeError, match="is not of type 'integer'"):
+        serde.encode({"default": "x"})
+
+
+def test_a_schema_of_draft_4_refers_to_names_of_its_own():
+    draft, name = "http://json-schema.org/draft-04/schema#", "http://example.com/order"
+    number = {"n": {"type": "integer"}}
+    schema = {"$schema": draft, "id": name, "definitions": number, "items": {"$ref": f"{name}#/definitions/n"}}
+    serde = JsonSchema(schema=schema)
+    assert serde.decode(serde.encode([1])) == [1]
+    with pytest.raises(SerdeError, match="is not of type 'integer'"):
+        serde.encode(["1"])

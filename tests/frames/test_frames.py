@@ -205,6 +205,56 @@ def test_a_time_that_python_has_not_is_for_the_policy_of_the_input(
     assert run.received("typed") == ([1, 3] if pa.types.is_timestamp(kind) else [3])
 
 
+FIRST, LAST = dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31)
+LAST_MOMENT = dt.datetime.max
+EDGES = [
+    (pa.date32(), FIRST.date(), "0001-01-01"),
+    (pa.date32(), LAST.date(), "9999-12-31"),
+    (pa.date64(), LAST.date(), "9999-12-31"),
+    (pa.timestamp("s"), FIRST, "0001-01-01T00:00:00"),
+    (pa.timestamp("s"), LAST, "9999-12-31T00:00:00"),
+    (pa.timestamp("us"), LAST_MOMENT, "9999-12-31T23:59:59.999999"),
+    (pa.timestamp("us", "UTC"), LAST.replace(tzinfo=dt.UTC), "9999-12-31T00:00:00Z"),
+    (pa.timestamp("us", "UTC"), LAST_MOMENT.replace(tzinfo=dt.UTC), "9999-12-31T23:59:59.999999Z"),
+    (pa.timestamp("us", "+01:00"), LAST.replace(tzinfo=dt.UTC), "9999-12-31T01:00:00+01:00"),
+    (pa.timestamp("ms", "Asia/Kolkata"), LAST.replace(tzinfo=dt.UTC), "9999-12-31T05:30:00+05:30"),
+    # There clocks show a time that Python has not, and the instant is one that it has.
+    (pa.timestamp("us", "+01:00"), LAST_MOMENT.replace(tzinfo=dt.UTC), "9999-12-31T23:59:59.999999Z"),
+    (pa.timestamp("s", "America/New_York"), FIRST.replace(tzinfo=dt.UTC), "0001-01-01T00:00:00Z"),
+]
+
+
+@pytest.mark.parametrize(("kind", "time", "text"), EDGES, ids=[f"{kind} {text}" for kind, _, text in EDGES])
+def test_the_first_and_last_times_that_python_has_are_read_as_all_others(
+    kind: pa.DataType, time: Any, text: str, tmp_path: Path
+) -> None:
+    at = pa.array([time, None], kind)
+    typed: Any = msgspec.defstruct("Typed", [("at", type(time) | None)])
+    seen = {}
+    for name, value in {"any": dict[str, Any], "text": dict[str, str | None], "typed": typed}.items():
+        app = App(name)
+        app.input("rows", value=value).send_to(app.output("out", value=value))
+        seen[name] = app.run(MemoryEnvironment(), bind={"rows": pa.table({"at": at})}).received("out")
+    assert seen["any"] == seen["text"] == [{"at": text}, {"at": None}]
+    assert [row.at for row in seen["typed"]] == [time, None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "text"),
+    [
+        (pa.timestamp("s"), 253_402_300_800, "10000-01-01T00:00:00"),
+        (pa.timestamp("us"), 253_402_300_800_500_000, "10000-01-01T00:00:00.500000"),
+        (pa.timestamp("ms", "Europe/Berlin"), 253_402_300_800_000, "10000-01-01T00:00:00Z"),
+        (pa.date32(), 2_932_897, "10000-01-01"),
+    ],
+)
+def test_a_time_that_python_has_not_is_iso_text(kind: pa.DataType, number: int, text: str) -> None:
+    at = pa.array([number], pa.int32() if kind == pa.date32() else pa.int64()).view(kind)
+    app = App("text")
+    app.input("rows", value=dict[str, Any]).send_to(app.output("out", value=dict[str, Any]))
+    assert app.run(MemoryEnvironment(), bind={"rows": pa.table({"at": at})}).received("out") == [{"at": text}]
+
+
 def test_a_file_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table([[1], [2]], names=["n", "n"]), tmp_path / "rows.parquet")
     with pytest.raises(SamzaError, match="two columns of one name"):

@@ -79,7 +79,7 @@ def test_a_picture_is_kept_up_and_ends_with_the_run(tmp_path, handles):
 
     asyncio.run(watched())
     told = [one._repr_mimebundle_() for one in handles[0].shown]
-    assert "doubling runs" in told[0]["text/plain"] and "doubling has ended" in told[-1]["text/plain"]
+    assert "doubling runs" in told[0]["text/plain"] and "doubling was stopped" in told[-1]["text/plain"]
     assert all("<svg" in one["text/html"] and "<script" not in one["text/html"] for one in told)
 
 

@@ -3,7 +3,12 @@
 import collections
 import dataclasses
 import datetime as dt
+import functools
+import operator
+import os
+import subprocess
 import sys
+import types
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import annotated_types
@@ -72,7 +77,7 @@ def test_tags_that_were_exchanged_are_told():
     shapes({"A": "b", "B": "a"})
     for serde in (Evolving(), Declared(sys.modules[__name__].Holder)):
         with pytest.raises(
-            SerdeError, match=r"a stored Holder may hold a A, whose tag was 'a' then and is 'b' now.*Give A the tag"
+            SerdeError, match=r"a stored Holder holds a A, whose tag was 'a' then and is 'b' now.*Give A the tag"
         ):
             serde.decode(stored["A"])
 
@@ -95,6 +100,151 @@ def test_what_a_former_version_stored_has_no_tags_in_its_head_and_is_read():
     former = data[:1] + msgspec.msgpack.encode((head.rpartition("#")[0], raw))
     assert Evolving().decode(former) == Evolving().decode(data) == module.Holder(module.B(1))
     assert Evolving().decode_all([former, data]) == [module.Holder(module.B(1))] * 2
+
+
+def versions(tags, holder="Holder", among=None):
+    """Define classes of one name in modules `v1`, `v2`, ... and a union of them, or of some, as a deployment does."""
+    found = {}
+    for place, tag in tags.items():
+        where, _, name = place.partition(".")
+        module = sys.modules.setdefault(f"tagged_{where}", types.ModuleType(f"tagged_{where}"))
+        made = msgspec.defstruct(name, [("n", int)], tag=tag, module=module.__name__)
+        setattr(module, name, made)
+        found[place] = made
+    hint = functools.reduce(operator.or_, [found[one] for one in among or found])
+    here = sys.modules[__name__]
+    setattr(here, holder, msgspec.defstruct(holder, [("of", hint), ("all", dict[str, hint], {})], module=__name__))
+    return getattr(here, holder), found
+
+
+def stored_of(tags):
+    holder, found = versions(tags)
+    values = {one: holder(kind(1), {"a": kind(2)}) for one, kind in found.items()}
+    return {one: Evolving().encode(value) for one, value in values.items()}
+
+
+def reads_itself(data, holder, kind):
+    found = Evolving().decode(data)
+    return found == holder(kind(1), {"a": kind(2)}) and Evolving().decode_all([data, data]) == [found, found]
+
+
+def test_classes_of_one_name_in_two_modules_are_read_and_may_become_more():
+    stored = stored_of({"v1.Event": "v1", "v2.Event": "v2"})
+    for more in ({}, {"v3.Event": "v3"}, {"v3.Event": "Event"}, {"v3.Event": "v3", "v1.Other": True, "v4.Event": "e"}):
+        holder, found = versions({"v1.Event": "v1", "v2.Event": "v2", **more})
+        for one, data in stored.items():
+            assert reads_itself(data, holder, found[one])
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        ({"v1.Event": "v1", "v2.Event": "v2"}, {"v1.Event": "v2", "v2.Event": "v1"}),
+        ({"v1.Event": "v1", "v2.Event": "v2"}, {"v3.Event": "v3", "v1.Event": "v2", "v2.Event": "v1"}),
+        ({"v1.Event": True, "v2.Event": "v2"}, {"v1.Event": "v2", "v2.Event": True}),
+        ({"v1.Event": True, "v2.Event": "v2"}, {"v1.Event": "v1", "v2.Event": True}),
+        ({"v1.Event": "v1", "v2.Event": "v2"}, {"v1.Event": "v2", "v2.Event": "new"}),
+        ({"v1.A": True, "v1.B": True}, {"v1.A": "B", "v1.B": "A"}),
+        ({"v1.A": True, "v2.B": True}, {"v1.A": "B", "v2.B": "A"}),
+        ({"v1.A": "B", "v1.B": "A"}, {"v1.A": True, "v1.B": True}),
+        ({"v1.A": "B", "v1.B": "A", "v1.C": True}, {"v1.A": True, "v1.B": True, "v1.C": True}),
+        ({"v1.A": True, "v1.B": True, "v1.C": "c"}, {"v1.A": "a", "v1.B": True, "v1.C": "A"}),
+        ({"v1.A": 1, "v1.B": 2}, {"v1.A": 2, "v1.B": 1}),
+    ],
+)
+def test_no_record_is_read_as_one_that_has_got_its_tag(then, now):
+    stored = stored_of(then)
+    holder, found = versions(now)
+    told = 0
+    for one, data in stored.items():
+        try:
+            assert reads_itself(data, holder, found[one])
+        except SerdeError:
+            told += 1
+            for read in (lambda data: Evolving().decode(data), lambda data: Evolving().decode_all([data, data])):
+                with pytest.raises(SerdeError, match="tag"):
+                    read(data)
+    assert told
+
+
+@pytest.mark.parametrize(
+    ("then", "more"),
+    [
+        ({"v1.A": True, "v1.B": True}, {"v1.C": True, "v2.C": "c"}),
+        ({"v1.A": True, "v2.B": True}, {"v1.C": "c", "v2.D": "C"}),
+        ({"v1.A": "a", "v1.C": True}, {"v1.B": "b", "v2.A": True}),
+        ({"v1.A": "B", "v1.C": True}, {"v1.B": "new"}),
+        ({"v1.A": 1, "v1.B": 2}, {"v1.C": 3}),
+        ({"v1.A": str.lower, "v1.B": str.lower}, {"v1.C": str.lower}),
+        ({"v1.Event": True}, {"v2.Event": "v2"}),
+    ],
+)
+def test_a_union_that_has_more_members_or_fewer_reads_what_it_stored(then, more):
+    stored = stored_of(then)
+    holder, found = versions({**then, **more})
+    for one, data in stored.items():
+        assert reads_itself(data, holder, found[one])
+    # And back again: what no value has may go.
+    many = {one: data for one, data in stored_of({**then, **more}).items() if one in then}
+    holder, found = versions(then)
+    for one, data in many.items():
+        assert reads_itself(data, holder, found[one])
+
+
+UNIONS = st.dictionaries(
+    st.sampled_from(["v1.A", "v1.B", "v1.C", "v2.A", "v2.B"]),
+    st.sampled_from([True, "A", "B", "x", "y"]),
+    min_size=2,
+    max_size=4,
+).map(lambda tags: {one: one[3:] if tag is True else tag for one, tag in tags.items()})
+
+
+@given(UNIONS.filter(lambda tags: len({*tags.values()}) == len(tags)), UNIONS)
+def test_whatever_the_modules_names_and_tags_a_record_is_itself_or_an_error(then, later):
+    stored = stored_of(then)
+    for now in (later, {**{one: tag for one, tag in later.items() if tag not in then.values()}, **then}):
+        if len({*now.values()}) < len(now):
+            continue  # which msgspec refuses
+        _, found = versions(now)
+        for one in then.keys() & now.keys():
+            try:
+                assert type(Evolving().decode(stored[one]).of) is found[one]
+            except SerdeError:
+                assert any(now.get(place) != tag for place, tag in then.items())
+
+
+def test_a_tag_that_no_member_has_is_told_with_those_that_they_have_now():
+    stored = stored_of({"v1.A": "a", "v1.B": "b", "v1.C": "c"})
+    holder, found = versions({"v1.A": "a", "v1.B": "b2", "v1.C": "c"})
+    assert reads_itself(stored["v1.A"], holder, found["v1.A"])
+    with pytest.raises(SerdeError, match=r"Holder.of was stored with type='b'.*are 'a' \(A\), 'b2' \(B\), 'c' \(C\)"):
+        Evolving().decode(stored["v1.B"])
+
+
+@pytest.mark.parametrize(
+    ("tags", "most"),
+    [
+        ({f"v1.E{number}": True for number in range(10)}, 4),
+        ({f"v1.E{number}": str.lower for number in range(10)}, 4),
+        ({"v1.Event": "v1", "v2.Event": "v2"}, 10),
+        ({"v1.A": "a", "v1.B": "b", "v1.C": "c"}, 10),
+    ],
+)
+def test_tags_take_few_bytes_of_each_value(tags, most):
+    """The head of a former version is the class and its definition; what is told of tags comes behind these."""
+    holder, found = versions(tags)
+    value = holder(next(iter(found.values()))(1))
+    head, _ = msgspec.msgpack.decode(Evolving().encode(value)[1:], type=tuple[str, msgspec.Raw])
+    former = f"{__name__}:Holder#{record_types.description_of(holder)}"
+    assert head.startswith(former) and len(former) < len(head) <= len(former) + most
+
+
+def test_classes_with_long_names_are_read_as_fast_as_others():
+    tags = {f"v1.E{number}": f"tag {number}" for number in range(100)}
+    holder, found = versions(tags)
+    data = Evolving().encode(holder(found["v1.E7"](1)))
+    assert len(data) > 300 and Evolving().decode(data) == holder(found["v1.E7"](1))
+    assert any(data.startswith(start) for start in serdes._readers)
 
 
 # Bounds that are newer than what is stored.
@@ -275,6 +425,30 @@ class Labelled(str):
     __slots__ = ("label",)
 
 
+class Referred(str):
+    __slots__ = ("__weakref__",)
+
+
+class Roomy(float):
+    __slots__ = ("__dict__", "__weakref__")
+
+
+class Metres(float):
+    __slots__ = ("__unit",)
+
+    def with_unit(self, unit):
+        self.__unit = unit
+        return self
+
+
+class Miles(Metres):
+    pass
+
+
+class Told(str):
+    __slots__ = iter(("label",))
+
+
 class Holding(msgspec.Struct):
     of: Mapped
 
@@ -288,8 +462,7 @@ def with_items(value, add):
     return value
 
 
-def labelled():
-    value = Labelled("a")
+def with_label(value):
     value.label = "b"
     return value
 
@@ -309,7 +482,11 @@ MORE = {
     "within a record": lambda: Holding(Mapped(2)),
     "named tuple": noted,
     "factory": lambda: Sorted(list, a=[1]),
-    "slot": labelled,
+    "slot": lambda: with_label(Labelled("a")),
+    "slot of an iterator": lambda: with_label(Told("a")),
+    "slot of its own": lambda: Metres(2.5).with_unit("m"),
+    "slot of a base": lambda: Miles(2.5).with_unit("m"),
+    "room": lambda: with_label(Roomy(2.5)),
 }
 
 
@@ -346,7 +523,14 @@ def test_it_is_refused_where_it_is_declared(kind):
             serde(kind)
 
 
-@pytest.mark.parametrize("value", [Pair(1, 2), Point(1), Sorted(None, a=1), Labelled("a")], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(Pair(1, 2), Point(1), Sorted(None, a=1), Labelled("a"), Referred("a"), Roomy(2.5), Metres(2.5), Miles(2.5)),
+        Told("a"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
 def test_what_holds_no_more_comes_back(value):
     for serde in SERDES:
         found: Any = serde.decode(serde.encode(value))
@@ -383,3 +567,93 @@ def test_the_parameter_of_a_generic_class_counts(kind):
     holder(kind[str])
     with pytest.raises(SerdeError, match=r"(Crate|Chest).of was stored as int \(1\) and is declared str now"):
         Evolving().decode(stored)
+
+
+VALIDATED = """
+import dataclasses, enum, functools, re, sys
+from typing import Annotated
+import attrs
+from runtime.encoding import serdes
+
+class Side(enum.Enum):
+    BUY = "buy"
+    SELL = "sell"
+
+class Among:
+    def __init__(self, among): self.among, self._seen = among, {id(self)}
+    def __call__(self, record, field, value): assert value in self.among
+    def __repr__(self): return f"Among({self.among})"
+
+def is_among(record, field, value, among=()): assert not among or value in among
+
+SIDES = {"buy", "sell", "hold", "none"}
+v = attrs.validators
+VALIDATORS = [
+    v.in_(SIDES), v.in_(frozenset(SIDES)), v.optional(v.in_(SIDES)), v.and_(v.instance_of(str), v.in_(SIDES)),
+    v.not_(v.in_({"never", "ever"})), v.or_(v.in_(SIDES), v.matches_re("s.*")), v.deep_iterable(v.in_(SIDES)),
+    v.matches_re("[a-z]+", re.I), v.in_({Side.BUY.value, "sell"}), v.in_({"a": SIDES, "buy": SIDES}), is_among,
+    lambda record, field, value: None, functools.partial(is_among, among=SIDES), functools.partial(is_among),
+    Among(SIDES), Among([Side.BUY, "buy"]).__call__, functools.lru_cache(is_among),
+]
+@attrs.define
+class Said:
+    side: Annotated[str, Among(SIDES), "said"] | None
+    n: list[Annotated[int, functools.partial(max, SIDES)]]
+
+@dataclasses.dataclass
+class Kept:
+    side: Annotated[str, Among(SIDES), "said"] | None
+    n: int
+
+KINDS = [Said, Kept]
+for number, one in enumerate(VALIDATORS):
+    fields = {"side": attrs.field(type=str, validator=one), "n": attrs.field(type=int)}
+    KINDS.append(attrs.make_class(f"O{number}", fields))
+    globals()[f"O{number}"] = KINDS[-1]
+if len(sys.argv) > 1:
+    for line in sys.argv[1].split(","):
+        serdes.Evolving().decode(bytes.fromhex(line))
+    print("read")
+else:
+    stored = []
+    for kind in KINDS:
+        one = kind.__new__(kind)
+        one.side, one.n = "buy", "seven"
+        stored.append(serdes.Evolving().encode(one).hex())
+    print(",".join(stored))
+"""
+
+
+def test_a_class_with_validators_has_one_description_in_every_process(tmp_path):
+    program = tmp_path / "validated.py"
+    program.write_text(VALIDATED)
+
+    def ran(seed, *args):
+        environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run([sys.executable, program, *args], env=environment, capture_output=True, text=True)
+        assert not done.returncode, done.stderr
+        return done.stdout.strip()
+
+    stored = ran(1)
+    assert ran(2) == stored
+    assert ran(3, stored) == "read"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (attrs.validators.in_({"a", "b"}), attrs.validators.in_({"a", "c"})),
+        (attrs.validators.gt(1), attrs.validators.gt(2)),
+        (attrs.validators.gt(1), attrs.validators.ge(1)),
+        (attrs.validators.matches_re("a"), attrs.validators.matches_re("b")),
+        (attrs.validators.instance_of(int), attrs.validators.instance_of(str)),
+        (attrs.validators.optional(attrs.validators.in_([1])), attrs.validators.optional(attrs.validators.in_([2]))),
+        (functools.partial(max, 1), functools.partial(max, 2)),
+        ({1, 2}.__contains__, {1, 3}.__contains__),
+        (max, min),
+        (None, max),
+    ],
+)
+def test_a_class_whose_validator_has_changed_has_another_description(one, other):
+    kinds = [attrs.make_class("O", {"n": attrs.field(type=int, validator=validator)}) for validator in (one, other)]
+    assert record_types.description_of(kinds[0]) != record_types.description_of(kinds[1])

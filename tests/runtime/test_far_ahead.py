@@ -4,6 +4,7 @@ import logging
 import re
 from datetime import UTC, datetime
 from itertools import accumulate
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from operators.core.base import EARLIEST_MS
+from operators.core.base import EARLIEST_MS, MIN_TIMESTAMP
 from runtime.model.errors import OperatorFailure
-from runtime.reading.event_times import PER_SECOND
+from runtime.reading.event_times import PER_SECOND, EventTimes
 from samza_dsl import App, PlanError, SamzaError, collect, count, dead_letter, produce, session, skip, testing, tumbling
 
 BASE, MINUTE, HOUR, DAY = 1_750_000_000_000, 60_000, 3_600_000, 86_400_000
@@ -189,6 +190,44 @@ def test_gaps_of_a_sparse_stream_are_no_jumps(steps):
     with testing.running(windowed(), start_ms=BASE) as run:
         run.send("r", *(Reading("m", BASE + at) for at in accumulate(steps)))
         assert [one.warning for one in run.metrics().inputs] == [""]
+
+
+@given(
+    st.sampled_from([[2 * DAY], [2 * DAY, 9 * DAY], [HOUR, 2 * DAY]]).flatmap(
+        lambda steps: st.lists(st.lists(st.sampled_from(steps), min_size=1, max_size=9), min_size=2, max_size=4)
+    ),
+    st.booleans(),
+)
+def test_records_that_are_days_apart_come_through_in_any_batches(batches, is_crashed):
+    with testing.running(windowed(), start_ms=BASE) as run:
+        at = BASE
+        for steps in batches:
+            times = [at := at + step for step in steps]
+            run.send("r", *(Reading("m", one) for one in times))
+            if is_crashed:
+                run.crash()
+                run.restart()
+        (found,) = [one for one in run.metrics().inputs if one.stream == "r"]
+        assert found.offset == sum(map(len, batches))
+
+
+def test_batches_of_a_stream_that_rests_each_night_are_not_all_looked_at():
+    times = EventTimes(
+        windowed().graph().inputs["r"], "fleet", ("r", 0), SimpleNamespace(now_ms=lambda: BASE + 400 * DAY), set()
+    )
+    day = [at * 60_000 for at in range(390)]
+    minutes = [BASE + number * DAY + at for number in range(60) for at in day]
+    looked = 0
+    for first in range(0, len(minutes), 1_000):
+        batch = minutes[first : first + 1_000]
+        before = minutes[first - 1] if first else MIN_TIMESTAMP
+        stamps = [before, *batch]
+        if times.are_unusual(batch[-1], max(before, batch[0]), batch[-1]) and not times.are_of_history(
+            batch[-1], stamps
+        ):
+            looked += 1
+            times.note(stamps, None, batch)
+    assert looked <= 4
 
 
 def test_a_clock_that_is_half_the_time_ahead_is_told(caplog):

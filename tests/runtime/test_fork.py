@@ -3,17 +3,22 @@
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
+from operators.core.base import Batch
 from planner.model.levers import Levers
 from runtime.assembly.history import beside
+from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import LoopClock
-from runtime.reprocessing.fork import difference, fork_now, forked, is_forked, starts_of
+from runtime.ports.commits import Commit
+from runtime.ports.state import StateWrites
+from runtime.ports.streams import Append, StreamConfig
+from runtime.reprocessing.fork import FORK, difference, fork_now, forked, is_forked, starts_of
 from runtime.run.run import Run
 from runtime.run.settings import RunSettings
 from samza_dsl import Options
 from tests.runtime.test_backfill import APP, Programs, add, build, drawn_records, environment_of
 from tests.runtime.test_laws import crash_points
 from tests.scale import examples
-from tests.simulation.crash import NOW_MS, Crash, Watched, run_through
+from tests.simulation.crash import NOW_MS, Crash, Watched, memory, run_through
 from tests.simulation.loop import simulate
 
 NAME = "trial"
@@ -79,3 +84,25 @@ def test_a_fork_writes_what_the_application_writes_from_then_on(chance, crashes,
         if stream in environment.streams():
             found = difference(environment, pair, starts_of(environment, pair))
             assert not found.only[0] and not found.only[1], stream
+
+
+def test_what_changes_no_checkpoint_while_it_is_cut_is_in_a_fork_whole_or_not_at_all():
+    environment, own = memory(), f"{APP}.{NAME}"
+    environment.create_stream("out", StreamConfig())
+    generation = environment.own(APP)
+    held = [StateWrites("waits", 0, [(b"alarm", b"1"), (b"other", b"2")])]
+    environment.commit(Commit(APP, generation, [], held, {"0": Checkpoint(generation)}))
+    # The alarm goes off, and says so: the cut that is under way has its state, and would have what it says as well.
+    gone, said = held[0]._replace(items=[(b"alarm", None)]), Append("out", 0, Batch([b"it is time"]))
+    fired = [Commit(APP, generation, [said], [gone], {})]
+
+    class Firing(Watched):
+        def settled_snapshot(self, app):
+            found = environment.settled_snapshot(app)
+            if fired:
+                environment.commit(fired.pop())
+            return found
+
+    fork_now(Firing(environment), APP, own, ["out"])
+    assert environment.checkpoints(own)[FORK].outputs == {"out:0": 1}
+    assert [*environment.state_range(own, "waits", 0)] == [(b"other", b"2")]

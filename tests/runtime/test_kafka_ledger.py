@@ -90,7 +90,7 @@ def test_who_is_of_an_older_run_has_no_task():
     model = shared_out(
         [Joining("old", 1, 3, JobModel(1, 9, ("old",), ("old",) * 3)), Joining("new", 2, 2, JobModel())], 0
     )
-    assert model == JobModel(2, 10, ("new",), ("new", "new"), ("",), ((), ()))
+    assert model == JobModel(2, 10, ("new",), ("new", "new"), ("",), ((), ()), ("",))
 
 
 def test_a_model_is_newer_than_those_of_containers_that_are_gone():

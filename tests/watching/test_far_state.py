@@ -2,16 +2,20 @@
 
 import asyncio
 import datetime as dt
+import platform
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from runtime.encoding.serdes import MessagePack
 from runtime.model.assignment import JobModel
+from runtime.ports.commits import Commit
+from runtime.ports.state import StateWrites
 from runtime.queries.far_state import FarStateQuery
 from runtime.queries.state_query import NotReached
 from runtime.queries.state_requests import StateDesk, StateRequest
@@ -80,6 +84,11 @@ class Cluster(LogEnvironment):
         super().__init__(path)
         self.graph, self.moves, self.looks, self.down = graph, [*moves], 0, set()
         self.addresses = addresses
+        self.hands, self.is_early = [], True
+        """Where tasks are really, one answer after the other, None for nowhere; they move before it is looked or after.
+
+        Without any they are where the model says.
+        """
 
     def job_model(self, app):
         self.looks += 1
@@ -97,19 +106,35 @@ class Cluster(LogEnvironment):
         machine, url = int(address.partition(":")[0].rpartition(".")[2]), urlsplit(path)
         if machine in self.down:
             raise ConnectionRefusedError(f"{address} is down")
-        slots = self.moves[0]
-        held = [task for task in range(TASKS) if slots[task] == machine]
 
         async def others():
-            return {task: f"c.{slot}" for task, slot in enumerate(slots)}
+            return {task: f"c.{slot}" for task, slot in enumerate(self.slots)}
+
+        async def asked(request):
+            if self.is_early:
+                self.move()
+            found = await self.desk(machine, self.held(machine)).answer(request)
+            if not self.is_early:
+                self.move()
+            return found
 
         async def answer():
-            desk = self.desk(machine, held)
-            routes = StateRoutes(self.graph, TASKS, lambda: {0: held} if held else {}, lambda _: desk.answer, others)
+            routes = StateRoutes(self.graph, TASKS, lambda: {0: self.held(machine)}, lambda _: asked, others)
             return await routes.answer(StateRequest(url.path.removeprefix("/state/"), url.query))
 
         found = asyncio.run(answer())
         return found.status, found.json.encode()
+
+    @property
+    def slots(self):
+        return self.hands[0] if self.hands else self.moves[0]
+
+    def move(self):
+        if len(self.hands) > 1:
+            del self.hands[0]
+
+    def held(self, machine):
+        return [task for task in range(TASKS) if self.slots[task] == machine]
 
     def desk(self, machine, held):
         # Kept for its ranges, which go on from page to page.
@@ -184,6 +209,93 @@ def test_a_range_whose_tasks_move_meanwhile_is_to_be_begun_anew(tmp_path):
         assert dict(far.state("count").range()) == {7: 1}
 
 
+@given(
+    hands=st.lists(st.lists(st.sampled_from([0, 1, None]), min_size=TASKS, max_size=TASKS), min_size=1, max_size=3),
+    is_early=st.booleans(),
+)
+@example([[0, 1, 0, None]], True)  # one is in nobody's hands
+@example([[0, 1, 0, 1], [1, 1, 0, 1]], False)  # one goes from a container that was asked to one that was not yet
+@example([[0, 1, 0, 1], [0, 0, 0, 1]], False)  # and the other way
+@example([[0, 1, 0, 1], [None, 1, 0, 1]], True)  # one goes as it is asked for
+@settings(max_examples=examples(20, 300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_range_leaves_out_no_task_and_has_none_twice_without_a_word(tmp_path_factory, hands, is_early):
+    app, folder = counting(int), tmp_path_factory.mktemp("state")
+    app.run(folder, bind={"keys": [(at, at % 10) for at in range(30)]}, until_now=True)
+    cluster = Cluster(folder, app.graph(), [[0, 1, 0, 1]])
+    cluster.desk = lambda machine, held: StateDesk(app.graph(), lambda: closing(Container(folder, held)))
+    is_still = len({*map(tuple, hands)}) == 1 and None not in hands[0]
+    cluster.hands, cluster.is_early = hands, is_early
+    with FarStateQuery(app.graph(), cluster, cluster.close, ask=cluster.ask) as far:
+        found, refused = [], ""
+        try:
+            found = sorted(far.state("count").range())
+        except SamzaError as error:
+            refused = str(error)
+    assert found == [(key, 3) for key in range(10)] or ("begin it anew" in refused and not is_still)
+
+
+def test_a_range_of_a_process_that_has_the_application_to_itself_is_whole_as_it_comes(tmp_path):
+    app = counting(int)
+    app.run(tmp_path, bind={"keys": [(1, 7)]}, until_now=True)
+    cluster = Cluster(tmp_path, app.graph(), [[0] * TASKS])
+    desk = cluster.desk(0, [*range(TASKS)])
+    model = replace(cluster.job_model("counting"), tasks=())
+    cluster.job_model = lambda app: model
+
+    def ask(address, path, token):
+        found = asyncio.run(desk.answer(StateRequest("count", urlsplit(path).query)))
+        return found.status, found.json.encode()
+
+    with FarStateQuery(app.graph(), cluster, cluster.close, ask=ask) as far:
+        assert dict(far.state("count").range()) == {7: 1} and far.state("count").get(7) == 1
+        assert far.state("count").get(8) is None
+
+
+def test_what_changelogs_say_is_as_new_as_state_that_changed_alone(tmp_path):
+    app, store = counting(int), "count"
+    app.run(tmp_path, bind={"keys": [(1, 7), (2, 7)]}, until_now=True)
+    cluster = Cluster(tmp_path, app.graph(), [[0] * TASKS], ("",))
+    with closing(cluster.snapshot("counting")) as found:
+        [(task, (place, _))] = [
+            (task, one) for task in found.tasks(store) for one in found.between(store, task, b"", None)
+        ]
+    generation, told = cluster.own("counting"), far_snapshots(cluster)
+
+    def forget():
+        cluster.commit(Commit("counting", generation, [], [StateWrites(store, task, [(place, None)])], {}))
+
+    with FarStateQuery(app.graph(), cluster, cluster.close, ask=cluster.ask) as far:
+        assert far.state(store).get(7) == 2
+        forget()
+        assert far.state(store).get(7) is None and len(told) == 2
+        assert far.state(store).get(7) is None and len(told) == 2  # kept, as nothing was committed since
+
+
+def far_snapshots(cluster):
+    """Return a list to which each snapshot of changelogs that is read of a cluster comes."""
+    told, read = [], cluster.settled_snapshot
+
+    def reading(app):
+        told.append(read(app))
+        return told[-1]
+
+    cluster.settled_snapshot = reading
+    return told
+
+
+def test_a_range_of_what_ends_meanwhile_is_to_be_begun_anew(tmp_path):
+    app = counting(int)
+    app.run(tmp_path, bind={"keys": [(1, 7)]}, until_now=True)
+    cluster = Cluster(tmp_path, app.graph(), [[0] * TASKS])
+    models = [cluster.job_model("counting"), JobModel()]
+    cluster.job_model = lambda app: models.pop(0)
+    with (
+        FarStateQuery(app.graph(), cluster, cluster.close, ask=cluster.ask) as far,
+        pytest.raises(SamzaError, match="no container runs it now; begin it anew"),
+    ):
+        list(far.state("count").range())
+
+
 def test_what_serves_nothing_is_read_from_changelogs_and_said_once(tmp_path, caplog):
     app = counting(int)
     app.run(tmp_path, bind={"keys": [(1, 7), (2, 7)]}, until_now=True)
@@ -198,6 +310,27 @@ def test_what_serves_nothing_is_read_from_changelogs_and_said_once(tmp_path, cap
             assert dict(far.state("count").range()) == {7: 2}
         [line] = [one.message for one in caplog.records]
         assert "metrics='0.0.0.0:9464'" in line
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (404, b"there is no such page"),
+        (404, b'{"error":"\'count\' is no operator whose state can be asked for"}'),
+        (404, b'{"app":"counting","operator":"other","stored":[],"error":"it has no state here"}'),
+        (404, b'{"app":"other","operator":"count","stored":[],"error":"it has no state here"}'),
+        (200, b'{"app":"counting","operator":"other","stored":[]}'),
+        *((status, b"no") for status in (301, 400, 403, 431, 500)),
+    ],
+)
+def test_whatever_is_no_answer_of_a_container_is_read_from_changelogs_at_once(tmp_path, answer):
+    app = counting(int)
+    app.run(tmp_path, bind={"keys": [(1, 7)]}, until_now=True)
+    cluster = Cluster(tmp_path, app.graph(), [[0] * TASKS])
+    with FarStateQuery(app.graph(), cluster, cluster.close, ask=lambda *_: answer) as far:
+        far._clock = None  # which nobody waits by
+        assert far.state("count").get(7) == 1 and dict(far.state("count").range()) == {7: 1}
+        assert far._model is None  # it is looked anew who has which task
 
 
 def test_another_application_at_an_address_and_one_that_asks_for_a_token_are_told(tmp_path):
@@ -239,6 +372,10 @@ def test_at_least_is_waited_for_where_the_key_is_and_not_in_an_event_loop(tmp_pa
     [
         ("stored=1&key=%3f", "no base64"),
         ("stored=1&key=AA==&list=times&map=times", None),
+        ("stored=1&key=AA==&limit=x", "no number"),
+        ("stored=1&limit=0", "no number"),
+        ("limit=x", "no number"),
+        ("key=7&timeout_ms=x", "no number"),
         ("stored=1&from=%ff", "no base64"),
         ("stored=1&from=AAAA", "no key"),
         ("stored=1&key=AA==&task=x", None),
@@ -248,16 +385,26 @@ def test_what_is_said_wrongly_is_refused_and_ends_nothing(tmp_path, said, told):
     app = counting(int)
     app.run(tmp_path, bind={"keys": [(1, 7)]}, until_now=True)
 
+    shown = []
+
+    class Showing(LogEnvironment):
+        def snapshot(self, app):
+            shown.append(super().snapshot(app))
+            return shown[-1]
+
     async def answer():
-        with closing(StateDesk(app.graph(), lambda: closing(LogEnvironment(tmp_path)))) as desk:
+        with closing(StateDesk(app.graph(), lambda: closing(Showing(tmp_path)))) as desk:
             return await desk.answer(StateRequest("count", said))
 
     found = asyncio.run(answer())
     assert found.status in (400, 404), found
+    assert all(one._is_closed for one in shown)
     assert told is None or told in found.text
 
 
 def test_what_others_are_told_leads_here_and_says_whose_it_is():
     assert told_to_others("0.0.0.0", 9464, "nobody.invalid:9092").endswith(":9464")
-    assert told_to_others("0.0.0.0", 9464, "127.0.0.1:9092,b:1") == "127.0.0.1:9464"
+    # What only this machine reaches, others must not ask themselves for.
+    for every in ("0.0.0.0", "::"):
+        assert told_to_others(every, 9464, "127.0.0.1:9092,b:1") == f"127.0.0.1:9464 {platform.node()}"
     assert told_to_others("localhost", 9464, "").startswith("127.0.0.1:9464 ")

@@ -144,15 +144,26 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+_DATA = frozenset({"const", "enum", "default", "examples"})
+"""The words of a schema behind which data stand, and no schemas."""
+_NAMES = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
+"""The words of a schema behind which schemas stand by names, which may be any words."""
+
+
 def _said(part: object, name: str) -> Iterator[str]:
-    """Yield the texts that a schema and what lies in it say under a name, as "$ref"."""
-    if isinstance(part, Mapping):
-        if isinstance(text := part.get(name), str):
-            yield text
-        part = [*part.values()]
+    """Yield the texts that a schema and the schemas in it say under a name, as "$ref"."""
     if isinstance(part, list):
         for one in part:
             yield from _said(one, name)
+    if not isinstance(part, Mapping):
+        return
+    if isinstance(text := part.get(name), str):
+        yield text
+    for word, inside in part.items():
+        if word in _NAMES and isinstance(inside, Mapping):
+            yield from _said([*inside.values()], name)
+        elif word not in _DATA:
+            yield from _said(inside, name)
 
 
 def _is_within(schema: object, ref: str) -> bool:
@@ -172,6 +183,18 @@ def _is_within(schema: object, ref: str) -> bool:
     return True
 
 
+def _is_known(ref: str) -> bool:
+    """Whether jsonschema itself has what a schema refers to, as the schemas of schemas."""
+    from jsonschema_specifications import REGISTRY
+    from referencing.exceptions import Unresolvable
+
+    try:
+        REGISTRY.resolver().lookup(ref)
+    except Unresolvable:
+        return False
+    return True
+
+
 def _validation(what: str, schema: Mapping[str, Any]) -> Callable[[bytes], None]:
     """Return what raises SerdeError for JSON that does not fit a schema; raises PlanError for one that is none."""
     with needs_extra("JsonSchema(schema=...)", "jsonschema", "jsonschema"):
@@ -181,10 +204,10 @@ def _validation(what: str, schema: Mapping[str, Any]) -> Callable[[bytes], None]
         kind.check_schema(schema)
     except jsonschema.SchemaError as error:
         raise refuse(here(), f"JsonSchema({what}): the schema is none: {error.message}", "a JSON Schema") from None
-    # With names of its own, of the whole or of parts, a schema may refer to these.
-    if not any([*_said(schema, name)] for name in ("$id", "$anchor", "$dynamicAnchor")):
+    # With names of its own, of the whole or of parts, a schema may refer to these. Draft 4 has them in "id".
+    if not any([*_said(schema, name)] for name in ("$id", "id", "$anchor", "$dynamicAnchor")):
         for ref in _said(schema, "$ref"):
-            if not _is_within(schema, ref):
+            if not _is_within(schema, ref) and not _is_known(ref):
                 told = f"JsonSchema({what}): the schema refers to {ref!r}, which it has not, and nobody fetches"
                 raise refuse(here(), told, 'what is referred to in "$defs"')
     validator = kind(schema)

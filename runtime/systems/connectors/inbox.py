@@ -196,7 +196,7 @@ class Inbox:
         except SamzaError as error:
             self._failed(error)
 
-    @tells(lambda known: known["self"]._spec.op_id)
+    @tells(lambda known: known["self"]._spec.op_id, rests=True)
     def _push_all(self) -> None:
         try:
             self._push(self)

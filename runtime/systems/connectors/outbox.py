@@ -18,7 +18,15 @@ from runtime.functions.at_work import tells
 from runtime.model.clock import monotonic_ms
 from runtime.model.errors import EnvironmentFault, RowRefused, SamzaError, SerdeError
 from runtime.model.metrics import OperatorMetrics
-from runtime.ports.connectors import Batching, DeliveredSink, PositionedSink, SinkOwner, SinkRow, TransactionalSink
+from runtime.ports.connectors import (
+    MOST_REFUSED,
+    Batching,
+    DeliveredSink,
+    PositionedSink,
+    SinkOwner,
+    SinkRow,
+    TransactionalSink,
+)
 from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.ports.sink import Sink
 from runtime.ports.streams import NO_SIZES, Append
@@ -84,6 +92,11 @@ class Outbox:
         return self.name if self._refusals is None else self._refusals.operator
 
     @property
+    def is_open(self) -> bool:
+        """Whether it has claimed the sink, and so knows how far that is and which rows it is yet to be led past."""
+        return bool(self._owners)
+
+    @property
     def passed(self) -> dict[str, int]:
         """The rows that are dead letters and that the sink was not led past yet, as checkpoints note them.
 
@@ -147,7 +160,7 @@ class Outbox:
         """The rows that are to wait for the sink, where it is not given those of each commit."""
         return self.sink.batching if isinstance(self.sink, PositionedSink) else None
 
-    @tells(lambda known: known["self"].operator)
+    @tells(lambda known: known["self"].operator, rests=True)
     def deliver(self, whole: bool = False) -> None:
         """Hand the sink what is committed and that it has not; raises `Unavailable` where it fails for long.
 
@@ -198,8 +211,10 @@ class Outbox:
                     self._refusals, partition, [(part[one.row], offsets[start + one.row], one) for one in found]
                 )
                 self._leave_out(rows, offsets, [start + place for place in places])
-                # First those in front of the last one, which is led past with them.
-                most = places[-1] + 1 - len(places)
+                # Together, as they were tried: a row may refer to one behind it. Where others may be refused, those in
+                # front of the last one, which is led past with them.
+                is_tried = refused.also is not None and len(places) < MOST_REFUSED
+                most = (len(part) if is_tried else places[-1] + 1) - len(places)
                 then = FEWEST if refused.also is None else 2 * len(part)
             except SamzaError as error:
                 raise self._held_up(error) from error

@@ -123,7 +123,7 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
         passes=passes,
         denies=lambda error: isinstance(error, psycopg.errors.InsufficientPrivilege),
         refuses=refuses,
-        ask="SET CONSTRAINTS ALL IMMEDIATE",
+        ask=_ASK,
         put=_copy,
         typed=_typed,
         changes=_CHANGES,
@@ -182,8 +182,15 @@ def _copy(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tupl
             put_each(connection, dialect, target, rows)
             return
         into = f'"{STAGED}"'
-        # Of the table's own types, which read text as COPY into it does: an enum, an address or an array among them.
-        connection.execute(f"CREATE TEMP TABLE {into} AS SELECT {names} FROM {target.table} WITH NO DATA")
+        # A value gets the words that it gets as a parameter, which has a type of ours, or is text that the table's own
+        # type reads: an enum, an address or an array among them.
+        columns = ", ".join(
+            dialect.word(one.name)
+            if one.kind in _READ_BY_TABLE
+            else f"NULL::{dialect.types[one.kind]} AS {dialect.word(one.name)}"
+            for one in target.columns
+        )
+        connection.execute(f"CREATE TEMP TABLE {into} AS SELECT {columns} FROM {target.table} WITH NO DATA")
     with connection.cursor() as cursor:
         with cursor.copy(f"COPY {into} ({names}) FROM STDIN") as copy:
             write = copy.write_row
@@ -194,6 +201,20 @@ def _copy(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tupl
             cursor.execute(f"DROP TABLE {into}")
 
 
+_ASK = """
+SET CONSTRAINTS ALL IMMEDIATE;
+DO $$
+DECLARE waiting text;
+BEGIN
+    SELECT string_agg(format('%I.%I', nspname, conname), ', ') INTO waiting
+    FROM pg_constraint JOIN pg_namespace ON pg_namespace.oid = connamespace
+    WHERE condeferred AND has_schema_privilege(connamespace, 'USAGE') AND NOT pg_is_other_temp_schema(connamespace);
+    IF waiting IS NOT NULL THEN
+        EXECUTE 'SET CONSTRAINTS ' || waiting || ' DEFERRED';
+    END IF;
+END $$
+"""
+"""Looks at constraints that wait, which wait for the end again for what comes behind: by itself none would any more."""
 _SESSION = {
     "idle_in_transaction_session_timeout": STALLED,
     "client_encoding": "UTF8",
@@ -202,6 +223,8 @@ _SESSION = {
     "extra_float_digits": "1",
 }
 """What databases and users may have set in another way: values come whole, and are read one way."""
+_READ_BY_TABLE: frozenset[ColumnKind] = frozenset(("text", "json", "int"))
+"""The kinds of columns whose values a table's own type reads, whatever it is."""
 _INTEGERS = "smallint|integer|bigint"
 _CHANGES: dict[ColumnKind, re.Pattern[str]] = {
     "bool": re.compile(rf"text|character.*|real|double precision|numeric.*|{_INTEGERS}"),
@@ -213,6 +236,7 @@ _CHANGES: dict[ColumnKind, re.Pattern[str]] = {
     "text": re.compile(rf"character\(.*|bytea|real|double precision|numeric.*|{_INTEGERS}"),
     "instant": re.compile(r"timestamp(\(\d\))? without time zone|date|time(\(\d\))? with.*"),
     "local": re.compile(r"timestamp(\(\d\))? with time zone|date|time(\(\d\))? with.*"),
+    "duration": re.compile(r"time(\(\d\))? with.*"),
 }
 """What COPY and casts round, pad, write in other words, or read in another time zone."""
 _TYPES: dict[ColumnKind, str] = {

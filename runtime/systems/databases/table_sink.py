@@ -12,7 +12,7 @@ from typing import Any
 
 from operators.core.wording import shown
 from runtime.model.errors import EnvironmentFault, RowRefused, SamzaError, SerdeError, Unavailable
-from runtime.ports.connectors import PositionedSink, SinkOwner, SinkRow
+from runtime.ports.connectors import MOST_REFUSED, PositionedSink, SinkOwner, SinkRow
 from runtime.systems.databases.dialect import PARAMETER, POSITIONS, Dialect, SqlConnection, Target
 from runtime.systems.databases.table_columns import RowsMade, columns_for, key_maker, rows_maker
 
@@ -132,24 +132,46 @@ class TableSink:
 
         Raises `Unavailable` where the database has not said, and SamzaError where no row is at fault.
         """
-        found: list[RowRefused] = []
         most = MOST_REFUSED if len(rows) <= self._dialect.most_tried else 1
+        with self._trial() as trial:
+            found = self._looked_for(trial, rows, range(len(rows)), most)
+            # What a constraint refuses only as it is asked may refer to rows behind it, where all of these were tried.
+            late = [at for at, refused in found.items() if refused.__cause__ in trial.late and len(found) < most]
+            waiting, before = late, 0
+            while waiting and len(waiting) != before:
+                before, waiting = len(waiting), [*self._looked_for(trial, rows, waiting, most)]
+        if taken := {*late}.difference(waiting):
+            left = [row for at, row in enumerate(rows) if at not in found or at in taken]
+            with self._trial() as trial:
+                # Each at its own place, as they are written.
+                if trial.takes(left) is None:
+                    found = {at: refused for at, refused in found.items() if at not in taken}
+        return [*found.values()]
 
-        def look(start: int, end: int) -> None:
-            error = trial.takes(rows[start:end]) if len(found) < most else None
+    @contextmanager
+    def _trial(self) -> Iterator[_Trial]:
+        with self._transaction("ROLLBACK") as connection:
+            yield _Trial(connection, self._dialect, lambda some: self._change(connection, *self._changes(some)))
+
+    def _looked_for(
+        self, trial: _Trial, rows: Sequence[SinkRow], places: Sequence[int], most: int
+    ) -> dict[int, RowRefused]:
+        """Return which rows, of those at some places, a trial does not take, by their places: so many at most."""
+        found: dict[int, RowRefused] = {}
+
+        def look(some: Sequence[int]) -> None:
+            error = trial.takes([rows[at] for at in some]) if len(found) < most else None
             if error is None:
                 return
-            if end - start == 1:
-                found.append(self._refusal(rows[start], start, error))
+            if len(some) == 1:
+                found[some[0]] = self._refusal(rows[some[0]], some[0], error)
                 return
             # In order: rows in front are there already, as a row may need them, or be refused for them.
-            middle = (start + end) // 2
-            look(start, middle)
-            look(middle, end)
+            middle = len(some) // 2
+            look(some[:middle])
+            look(some[middle:])
 
-        with self._transaction("ROLLBACK") as connection:
-            trial = _Trial(connection, self._dialect, lambda some: self._change(connection, *self._changes(some)))
-            look(0, len(rows))
+        look(places)
         return found
 
     def _refusal(self, row: SinkRow, at: int, error: Exception) -> RowRefused:
@@ -323,6 +345,8 @@ class _Trial:
     ) -> None:
         self._connection, self._dialect, self._change = connection, dialect, change
         self._taken: list[SinkRow] = []
+        self.late: set[Exception] = set()
+        """The errors of constraints that wait for the end of a transaction."""
 
     def takes(self, rows: Sequence[SinkRow]) -> Exception | None:
         """Return why the table takes no such rows behind those that it has taken, which it has still."""
@@ -343,7 +367,11 @@ class _Trial:
     def _put(self, rows: Sequence[SinkRow]) -> None:
         self._change(rows)
         if self._dialect.ask:
-            self._connection.execute(self._dialect.ask)
+            try:
+                self._connection.execute(self._dialect.ask)
+            except self._dialect.errors as error:
+                self.late.add(error)
+                raise
 
     def _go_back(self) -> None:
         if self._dialect.has_savepoints:
@@ -359,8 +387,6 @@ class _Trial:
             self._put(self._taken)
 
 
-MOST_REFUSED = 1_000
-"""The rows that are refused together: a checkpoint names each until the sink is led past them."""
 _VALUE = itemgetter(0)
 _POSITIONS_TABLE = (
     f"CREATE TABLE IF NOT EXISTS {POSITIONS} (app VARCHAR(255) NOT NULL, output VARCHAR(255) NOT NULL, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -100,8 +101,8 @@ def in_microseconds(column: pa.Array) -> pa.Array:
     return column.cast(pa.time64("us"), safe=False) if kind == pa.time64("ns") else column
 
 
-_DAYS, _SPAN_DAYS = (-719_161, 2_932_895), (-999_999_998, 999_999_998)
-"""The days since 1970 that Python's dates have in any time zone, and those that its lengths of time have."""
+_DAYS, _SPAN_DAYS = (-719_162, 2_932_896), (-999_999_998, 999_999_998)
+"""The first and last day since 1970 of Python's dates, and those that its lengths of time have."""
 _OF_A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
 
 
@@ -109,28 +110,47 @@ def times_within(column: pa.Array) -> pa.Array | None:
     """Return which of a column's times Python has; None where these are no times, or it has all that there can be."""
     kind = column.type
     if pa.types.is_date(kind):
-        days, unit, width = _DAYS, 1 if pa.types.is_date32(kind) else 86_400_000, column.type.bit_width
-    elif pa.types.is_timestamp(kind):
-        days, unit, width = _DAYS, _OF_A_DAY[kind.unit], 64
-    elif pa.types.is_duration(kind) and kind.unit != "us":
-        days, unit, width = _SPAN_DAYS, _OF_A_DAY[kind.unit], 64
-    else:
-        return None
-    numbers = column.view(pa.int32() if width == 32 else pa.int64())
-    return pc.and_(pc.greater_equal(numbers, days[0] * unit), pc.less_equal(numbers, days[1] * unit))
+        return _within(column, _DAYS, 1 if pa.types.is_date32(kind) else 86_400_000)
+    if pa.types.is_timestamp(kind):
+        inside = _within(column, _DAYS, _OF_A_DAY[kind.unit])
+        # Python makes a time of UTC first, and then what clocks show in the zone.
+        return inside if kind.tz in (None, "UTC") else pc.and_(inside, _within_zone(column, _OF_A_DAY[kind.unit]))
+    if pa.types.is_duration(kind) and kind.unit != "us":
+        return _within(column, _SPAN_DAYS, _OF_A_DAY[kind.unit])
+    return None
 
 
 def times_beyond(column: pa.Array) -> dict[int, str]:
-    """Return as text the times of a column that Python has not, by their places: no field of times reads these."""
+    """Return as ISO text the times of a column that Python has not, by their places: those of a zone in UTC."""
     inside = times_within(column)
     if inside is None or pc.all(inside).as_py() is not False:
         return {}
     places = pc.indices_nonzero(pc.invert(inside)).to_pylist()
+    found, kind = column.take(pa.array(places)), column.type
+    is_in_zone = pa.types.is_timestamp(kind) and kind.tz is not None
     try:
-        texts = column.take(pa.array(places)).cast(pa.string()).to_pylist()
+        texts = (found.view(pa.timestamp(kind.unit)) if is_in_zone else found).cast(pa.string()).to_pylist()
     except pa.ArrowException:  # of what is too far even for Arrow the number is left
-        texts = [f"{number} {column.type}" for number in column.take(pa.array(places)).view(pa.int64()).to_pylist()]
+        texts = [f"{number} {kind}" for number in found.view(pa.int64()).to_pylist()]
+    else:
+        texts = [f"{_NO_FRACTION.sub('', text).replace(' ', 'T')}{'Z' if is_in_zone else ''}" for text in texts]
     return dict(zip(places, texts, strict=True))
+
+
+_NO_FRACTION = re.compile(r"\.0+$")
+
+
+def _within(column: pa.Array, days: tuple[int, int], of_a_day: int) -> pa.Array:
+    """Return which times of a column lie from the beginning of one day to the end of another."""
+    numbers = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
+    return pc.and_(pc.greater_equal(numbers, days[0] * of_a_day), pc.less(numbers, (days[1] + 1) * of_a_day))
+
+
+def _within_zone(column: pa.Array, of_a_day: int) -> pa.Array:
+    try:
+        return _within(pc.local_timestamp(column), _DAYS, of_a_day)
+    except pa.ArrowException:  # Arrow does not know the zone: those that Python has in any
+        return _within(column, (_DAYS[0] + 1, _DAYS[1] - 1), of_a_day)
 
 
 def type_of(kind: pa.DataType) -> str | None:

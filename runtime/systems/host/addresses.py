@@ -43,17 +43,17 @@ def is_address(host: str) -> bool:
 def told_to_others(host: str, port: int, towards: str) -> str:
     """Return the address under which others know what is served at a host and port.
 
-    What this machine alone can ask has its name behind it. Where every address of the machine is listened at, it is the
-    one from which the first server of `towards`, as "host:port,host:port", is reached.
+    Where every address of the machine is listened at, it is the one from which the first server of `towards`, as
+    "host:port,host:port", is reached. What this machine alone can ask has its name behind it.
 
-    >>> told_to_others("10.0.0.7", 9464, ""), told_to_others("::", 80, "127.0.0.1:9092")
+    >>> told_to_others("10.0.0.7", 9464, ""), told_to_others("::", 80, "127.0.0.1:9092").split(" ")[0]
     ('10.0.0.7:9464', '127.0.0.1:80')
     """
+    if is_address(host) and ipaddress.ip_address(host).is_unspecified:
+        host = _own_address(towards)
     if is_local(host):
         return f"{typed(LOCAL if host == 'localhost' else host, port)} {platform.node()}"
-    if not is_address(host) or not ipaddress.ip_address(host).is_unspecified:
-        return typed(host, port)
-    return typed(_own_address(towards), port)
+    return typed(host, port)
 
 
 def typed(host: str, port: int) -> str:

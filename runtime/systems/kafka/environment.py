@@ -22,7 +22,7 @@ from runtime.ports.commits import Commit, fenced_error, taken_error
 from runtime.ports.environment import LiveEnvironment, QueryableEnvironment, SnapshotEnvironment
 from runtime.ports.membership import Membership
 from runtime.ports.sink import Limit
-from runtime.ports.state import StateReader, StateSnapshot, StateWrites
+from runtime.ports.state import SettledCommits, StateReader, StateSnapshot, StateWrites
 from runtime.ports.streams import END, NO_SIZES, Append, Offsets, StreamConfig, absent_error, check_name
 from runtime.stores.held_snapshot import HeldSnapshot
 from runtime.systems.host.locks import owner_lock
@@ -490,9 +490,9 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         ledger = self._known(app)
         return snapshot_of(self._streams, app, ledger.changelogs, ledger.kept, isolation)
 
-    def settled_checkpoints(self, app: str) -> dict[str, Checkpoint]:
-        """Return the checkpoints of the ledger, once no transaction that was begun there is open."""
-        return self._ledger(app, settled=True).checkpoints
+    def settled_commits(self, app: str) -> SettledCommits:
+        """Return what the ledger says once no transaction that was begun there is open."""
+        return self._ledger(app, settled=True).settled
 
     def snapshot_here(self, app: str) -> StateSnapshot:
         """Return what is committed of the tasks that are here; raises `EnvironmentFault` where none can be."""
@@ -616,7 +616,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         wrote = owner.wrote | self._state.uncounted(app)
         wrote = wrote if tasks is None else wrote & {*tasks}
         owner.wrote -= wrote
-        return said_of_reached(self._state.reached(app, wrote))
+        return said_of_reached({task: ends for task, ends in self._state.reached(app, wrote).items() if ends})
 
     def lost_stores(self, app: str) -> dict[str, str]:
         """Return the stores of an application whose changelogs are not what was written, with what is wrong."""

@@ -32,7 +32,7 @@ from runtime.ports.environment import (
     StagingEnvironment,
 )
 from runtime.ports.membership import Membership
-from runtime.ports.state import StateReader, StateWrites
+from runtime.ports.state import SettledCommits, StateReader, StateWrites
 from runtime.ports.streams import (
     END,
     NO_SIZES,
@@ -221,6 +221,8 @@ class LogEnvironment(
                 transaction.delete(_task_key(app, name), db=self._database.checkpoints)
             for key, record in checkpoints:
                 transaction.put(key, record, db=self._database.checkpoints)
+            last = _commits_key(app)
+            transaction.put(last, sealed(last, _NUMBER.pack(transaction.id())), db=self._database.meta)
         # Only once it is durable: a commit that fails must leave nothing in memory that readers would see.
         for one in journaled:
             journals.adopt(one)
@@ -357,8 +359,10 @@ class LogEnvironment(
     def settled_snapshot(self, app: str) -> LogSnapshot:
         return self.snapshot(app)
 
-    def settled_checkpoints(self, app: str) -> dict[str, Checkpoint]:
-        return self.checkpoints(app)
+    def settled_commits(self, app: str) -> SettledCommits:
+        with self._reading() as transaction:
+            data = fetch(transaction, self._database.meta, _commits_key(app), f"the last commit of {app!r}")
+        return SettledCommits(self.checkpoints(app), 0 if data is None else int(_NUMBER.unpack(data)[0]))
 
     def progress(self, app: str) -> dict[str, Checkpoint]:
         return self.checkpoints(app)
@@ -558,6 +562,11 @@ def opened_or_anew(path: Path, what: str, sync: bool = True, map_bytes: int = MA
 
 def _generation_key(app: str) -> bytes:
     return b"generation\0" + app.encode()
+
+
+def _commits_key(app: str) -> bytes:
+    """Return where the number of the transaction is kept that has committed last."""
+    return b"commits\0" + app.encode()
 
 
 def _store_key(app: str, store: str) -> bytes:

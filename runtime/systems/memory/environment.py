@@ -17,7 +17,7 @@ from runtime.model.clock import wall_clock_ms
 from runtime.ports.commits import Commit, fenced_error, taken_error
 from runtime.ports.environment import GrowingEnvironment, SnapshotEnvironment
 from runtime.ports.membership import Membership
-from runtime.ports.state import StateReader
+from runtime.ports.state import SettledCommits, StateReader
 from runtime.ports.streams import (
     END,
     NO_SIZES,
@@ -125,6 +125,7 @@ class _Entries:
 @dataclass
 class _Application:
     generation: int = 0
+    commits: int = 0
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
     state: defaultdict[tuple[str, int], _Entries] = field(default_factory=lambda: defaultdict(_Entries))
     agreed: dict[str, bytes] = field(default_factory=dict)
@@ -246,6 +247,7 @@ class MemoryEnvironment(SnapshotEnvironment, GrowingEnvironment):
             for name in commit.gone:
                 application.checkpoints.pop(name, None)
             application.checkpoints.update(commit.checkpoints)
+            application.commits += 1
 
     def compact(self, stream: str) -> None:
         with self._lock:
@@ -324,8 +326,9 @@ class MemoryEnvironment(SnapshotEnvironment, GrowingEnvironment):
     def settled_snapshot(self, app: str) -> HeldSnapshot:
         return self.snapshot(app)
 
-    def settled_checkpoints(self, app: str) -> dict[str, Checkpoint]:
-        return self.checkpoints(app)
+    def settled_commits(self, app: str) -> SettledCommits:
+        with self._lock:
+            return SettledCommits(self.checkpoints(app), self._applications[app].commits)
 
     def stores(self, app: str) -> list[str]:
         with self._lock:

@@ -303,6 +303,7 @@ def records_of(
     said = said_of_checkpoints(commit.checkpoints)
     said.extend(said_of_stores(kept))
     said.extend(forgotten([name.encode() for name in commit.gone]))
+    # Said though a task may have reached nothing yet: who looks twice sees by the ledger that there was a commit.
     said.extend(said_of_reached({task: ledger.reached.get(task, {}) for task in wrote}))
     if len(said):
         pending[ledger_of(commit.app), 0] = said

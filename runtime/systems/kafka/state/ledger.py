@@ -13,6 +13,7 @@ from runtime.model.assignment import Scale
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import sleep_ms
 from runtime.model.host_affinity import Homes
+from runtime.ports.state import SettledCommits
 from runtime.ports.streams import StreamConfig
 from runtime.systems.kafka.client.clients import ended, side_by_side
 from runtime.systems.kafka.state.changelog import Changelog, ChangelogEnd, Committed
@@ -95,6 +96,8 @@ class Ledger:
         """None where only earlier versions have written."""
         self.said: dict[str, bytes] = {}
         self.changelog_keys: list[bytes] = []
+        self.end = 0
+        """The offset up to which the topic was read, where it was waited until all was settled."""
         self.outlived: dict[int, list[bytes]] = {}
         """By task, the keys of claims that are no more in force."""
         for key, said in entries.items():
@@ -163,6 +166,11 @@ class Ledger:
             known = self.checkpoints.get(name)
             if is_task(name) and (known is None or _is_further(one, known)):
                 self.checkpoints[name] = one
+
+    @property
+    def settled(self) -> SettledCommits:
+        """The commits of the application, where it was waited for them; each writes to the topic."""
+        return SettledCommits(self.checkpoints, self.end)
 
     @property
     def committed(self) -> Committed:
@@ -269,9 +277,8 @@ def said_of_stores(kept: Mapping[VirtualTask, Collection[str]]) -> Batch:
 
 
 def said_of_reached(reached: Mapping[VirtualTask, Mapping[str, ChangelogEnd]]) -> Batch:
-    """Return the records of how much tasks have committed to changelogs, those that have anything."""
-    said = {task: one for task, one in reached.items() if one}
-    return Batch([_encode(one) for one in said.values()], [key_of(REACHED, task) for task in said])
+    """Return the records of how much tasks have committed to changelogs."""
+    return Batch([_encode(one) for one in reached.values()], [key_of(REACHED, task) for task in reached])
 
 
 def said_of_claims(claims: Collection[Claim]) -> Batch:
@@ -319,7 +326,8 @@ async def settle(
             # Then it is looked again: what the fenced had left open is rolled back, and no longer hides what lies
             # behind.
             fenced |= gone
-        elif await table.position() >= end:
+        elif (position := await table.position()) >= end:
+            ledger.end = position
             return ledger
         else:
             await sleep_ms(LOOK_MS)
