@@ -89,8 +89,8 @@ def identity(value: Any) -> bytes:
     return found
 
 
-def with_one_nan(value: Any) -> Any:
-    """Return a value whose NaNs, in collections at every depth, are one.
+def with_one_nan(value: Any, of_other: Callable[[Any], Any] = lambda other: other) -> Any:
+    """Return a value whose NaNs, in collections at every depth, are one; `of_other` says what a record becomes.
 
     >>> math.copysign(1, with_one_nan((-math.nan, 1))[0])
     1.0
@@ -99,7 +99,7 @@ def with_one_nan(value: Any) -> Any:
     if kind is float:
         return math.nan if value != value else value
     if kind in (list, tuple, set, frozenset):
-        return kind(map(with_one_nan, value))
+        return kind(with_one_nan(part, of_other) for part in value)
     if kind is dict:
-        return {with_one_nan(key): with_one_nan(part) for key, part in value.items()}
-    return value
+        return {with_one_nan(key, of_other): with_one_nan(part, of_other) for key, part in value.items()}
+    return of_other(value)

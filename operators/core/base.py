@@ -293,6 +293,9 @@ class Keys(Protocol):
     def kind_of(self, key: Key, /) -> str:
         """Return the type of a key, and of its parts; nothing where its bytes are another serde's."""
 
+    def lies_under(self, key: object, data: bytes, /) -> bool:
+        """Whether bytes are those of a key of the user's, in whatever order a former version wrote the sets in it."""
+
     def in_order(self, keys: Iterable[Key], /) -> list[Key]:
         """Return keys in the order of their bytes."""
 

@@ -40,5 +40,5 @@ def has_types(kind: object, sought: type[inspect.Type] | tuple[type[inspect.Type
 
 
 def has_sets(kind: object) -> bool:
-    """Whether a type has sets in it, which Python orders otherwise in each process."""
-    return has_types(kind, (inspect.SetType, inspect.FrozenSetType))
+    """Whether a type may have sets in it, which Python orders otherwise in each process; pydantic's models may."""
+    return has_types(kind, (inspect.SetType, inspect.FrozenSetType, inspect.CustomType))

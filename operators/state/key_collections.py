@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from functools import lru_cache
 from itertools import chain, islice
-from typing import Any, TypeVar, cast
+from operator import eq
+from typing import Any, TypeGuard, TypeVar, cast
 
 from operators.core.base import MOST_HELD, Form, Key, Keys, Serde, Store
 from operators.core.entry_keys import LENGTH_BYTES, EntryKind, LengthAhead, Rest, beyond
@@ -322,25 +323,33 @@ class EntryKeys:
 
     def encode(self, key: object) -> bytes:
         """Return the bytes of a key."""
-        kind = type(key)
-        if kind not in SCALARS:
+        if type(key) not in SCALARS:
             self._note(key)
-            if kind is not tuple or not SCALARS.issuperset(map(type, cast("tuple[object, ...]", key))):
-                self._keys.hold_one(key)
-        return self._serde.encode(key)
+            is_itself = _is_of_scalars(key) and all(map(eq, key, key))
+        else:
+            is_itself = key == key
+        if is_itself:
+            return self._serde.encode(key)
+        held = self._keys.hold_one(key)  # as which NaN is one key, whatever its sign
+        assert held is not None, "None is a scalar"
+        return self._keys.encode(held)
 
     def decode(self, data: bytes) -> Any:
         """Return the key of bytes."""
         key = self._serde.decode(data)
         if type(key) not in SCALARS:
             self._note(key)
-            if self._serde.encode(key) != data:
+            if not (_is_of_scalars(key) or self._keys.lies_under(key, data)):
                 raise ValueError(
                     f"an entry lies under {shown(key)} as its class was in a run before, with other fields or in "
                     "another order: the bytes of a key have its fields, so the entry is not found by the key as it is "
                     "now. Define the class as it was; or drop what is kept: samza-dsl state forget, or clear() the map"
                 )
         return key
+
+
+def _is_of_scalars(key: object) -> TypeGuard[tuple[object, ...]]:
+    return type(key) is tuple and SCALARS.issuperset(map(type, key))
 
 
 class MapState(MutableMapping[M, N]):

@@ -26,7 +26,9 @@ from runtime.encoding.record_types import (
     check_validators,
     fields_of,
     hints_of,
+    is_by_position,
     is_record,
+    is_struct,
     made,
     tag_of,
     tags_inside,
@@ -55,15 +57,25 @@ def fitted(value: object, hint: object, where: str) -> object:
     Traceback (most recent call last):
     runtime.model.errors.SerdeError: Card.n was stored as str ('seven') and is declared int now
     """
+    return _fitted(value, hint, where, fitted)
+
+
+def _fitted_within(value: object, hint: object, where: str) -> object:
+    """Return what `fitted` does; raises SerdeError, too, for what is beyond the bounds that the declared type says."""
+    return _fitted(value, hint, where, _fitted_within)
+
+
+def _fitted(value: object, hint: object, where: str, part: Part) -> object:
     if (bare := _bare(hint)) is not hint:
-        found = fitted(value, bare, where)
-        _check_bounds(found, _said_of(hint), where)
+        found = part(value, bare, where)
+        if part is _fitted_within:
+            _check_bounds(found, _said_of(hint), where)
         return found
     if _is_silent(hint):
         return value
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
-        return _one_of(value, get_args(hint), where, fitted)
+        return _one_of(value, get_args(hint), where, part)
     if origin is Literal:
         if any(type(value) is type(one) and value == one for one in get_args(hint)):
             return value
@@ -73,9 +85,9 @@ def fitted(value: object, hint: object, where: str) -> object:
             return None
         raise _misfit(value, hint, where)
     if origin is not None and isinstance(origin, type):
-        return _in_container(value, hint, origin, where, fitted)
+        return _in_container(value, hint, origin, where, part)
     if typing.is_typeddict(hint):
-        return _typed_dict(value, hint, where, fitted)
+        return _typed_dict(value, hint, where, part)
     if isinstance(hint, type):
         return _instance(value, hint, where)
     return value
@@ -86,9 +98,24 @@ def revived(raw: object, hint: object, where: str) -> object:
 
     Raises SerdeError for what is not of the declared type; unknown fields are dropped, at every depth.
     """
+    return _revived(raw, hint, where, revived)
+
+
+def _revived_within(raw: object, hint: object, where: str) -> object:
+    """Return what `revived` does; raises SerdeError, too, for what is beyond the bounds that the declared type says."""
+    return _revived(raw, hint, where, _revived_within)
+
+
+def _revived_as_outside(raw: object, hint: object, where: str) -> object:
+    """Return what `revived` does of records that were stored as JSON calls their fields."""
+    return _revived(raw, hint, where, _revived_as_outside)
+
+
+def _revived(raw: object, hint: object, where: str, part: Part) -> object:
     if (bare := _bare(hint)) is not hint:
-        found = revived(raw, bare, where)
-        _check_bounds(found, _said_of(hint), where)
+        found = part(raw, bare, where)
+        if part is _revived_within:
+            _check_bounds(found, _said_of(hint), where)
         return found
     if _is_silent(hint):
         if isinstance(raw, list | dict):
@@ -99,16 +126,16 @@ def revived(raw: object, hint: object, where: str) -> object:
         return raw
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
-        return _one_of(raw, get_args(hint), where, revived)
+        return _one_of(raw, get_args(hint), where, part)
     kind = origin or hint
     if is_record(kind):
         if not isinstance(raw, dict):
             raise _misfit(raw, hint, where)
-        return revived_record(kind, raw)
+        return made(kind, _brought(kind, raw, part))
     if typing.is_typeddict(hint):
-        return _typed_dict(raw, hint, where, revived)
+        return _typed_dict(raw, hint, where, part)
     if isinstance(origin, type) and isinstance(raw, list | dict) and issubclass(origin, _COLLECTIONS):
-        return _in_container(raw, hint, origin, where, revived)
+        return _in_container(raw, hint, origin, where, part)
     return _converted(raw, hint, where)
 
 
@@ -127,14 +154,17 @@ def _converted(value: object, hint: Any, where: str) -> object:
 
 def fitted_record(kind: type, values: Mapping[str, object]) -> object:
     """Return a record of values that were stored with their types, by name."""
-    found = made(kind, _brought(kind, values, fitted))
+    found = made(kind, _brought(kind, values, _fitted_within))
     check_validators(found)
     return found
 
 
-def revived_record(kind: type, raw: Mapping[str, object]) -> object:
-    """Return a record of values that were stored without their types, by name."""
-    return made(kind, _brought(kind, raw, revived))
+def revived_record(kind: type, raw: Mapping[str, object], by_name: bool, was_described: bool) -> object:
+    """Return a record of values that were stored without their types, by its own names or as JSON calls its fields."""
+    # Where nothing says that the class was another, a bound may be as old as the value: no constructor asks it.
+    return made(
+        kind, _brought(kind, raw, _revived_within if was_described else revived if by_name else _revived_as_outside)
+    )
 
 
 def as_it_was(kind: type, raw: Mapping[str, object]) -> object:
@@ -205,6 +235,31 @@ def changed_error(kind: type, why: str) -> SerdeError:
         "removed, reordered and widened (int to float, T to T | None); for anything else, give the new class a name of "
         "its own and convert the old one where it is read, or what is stored: samza-dsl state convert; or begin anew"
     )
+
+
+def by_position(kind: type, values: list[object]) -> object:
+    """Return a record as earlier versions stored it: by the order of its fields."""
+    fields = fields_of(kind)
+    if len(values) != len(fields):
+        why = f"an earlier version stored it by the order of {len(values)} fields, and it has {len(fields)}"
+        raise changed_error(kind, why)
+    return made(kind, {field.name: value for field, value in zip(fields, values, strict=True)})
+
+
+def in_order(kind: type, parts: object) -> dict[str, object]:
+    """Return the parts of a record that msgspec wrote as an array, by name; raises SerdeError where they are none."""
+    if not isinstance(parts, list) or not is_by_position(kind):
+        raise changed_error(kind, "it was stored by the order of its fields, which are others now")
+    tags = 0 if tag_of(kind) is None else 1
+    return dict(zip((field.name for field in fields_of(kind)), parts[tags:], strict=False))
+
+
+def record_named(name: str) -> type:
+    """Return the class of records that has a name; raises SerdeError where it is another class now."""
+    found = class_of(name)
+    if not is_record(found):
+        raise SerdeError(f"stored bytes name {name} as a record, and it is another class now")
+    return found
 
 
 def said_in(name: str) -> tuple[str, bool, str, str | None]:
@@ -320,13 +375,17 @@ def _told_apart(kind: type, among: Iterable[type]) -> str:
 def _brought(kind: type, values: Mapping[str, object], part: Part) -> dict[str, object]:
     hints = hints_of(kind)
     names = {field.name for field in fields_of(kind)}
+    if part is _revived_as_outside and is_struct(kind):
+        own = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
+        assert len(own) == len(kind.__struct_fields__), "two fields have one name in JSON"
+        values = {own.get(name, name): value for name, value in values.items()}
     # Names that are no fields any more go along as they are: `made` takes only the fields, and what is stored of a
     # pydantic model beside its fields lies under such a name.
     found = {
         name: part(value, hints.get(name, Any), f"{kind.__qualname__}.{name}") if name in names else value
         for name, value in values.items()
     }
-    for name in names & found.keys():
+    for name in names & found.keys() if part in (_fitted_within, _revived_within) else ():
         _check_bounds(found[name], bounds_of(kind, name), f"{kind.__qualname__}.{name}")
     return found
 
@@ -340,7 +399,8 @@ _BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
     "min_length": lambda value, least: len(value) >= least,
     "max_length": lambda value, most: len(value) <= most,
     "pattern": lambda value, pattern: re.search(pattern, value) is not None,
-    "tz": lambda value, has_zone: (value.tzinfo is not None) == has_zone,
+    # Of annotated-types it is the name of a zone, or any: of which values of one instant do not differ.
+    "tz": lambda value, has_zone: type(has_zone) is not bool or (value.tzinfo is not None) == has_zone,
 }
 """The bounds that `Annotated` and pydantic say of values, by the names that msgspec and annotated-types give them."""
 
@@ -476,7 +536,7 @@ def _mapping(value: Mapping[object, object], hint: object, where: str, part: Par
     changed = {part(key, keys, where): part(one, values, f"{where}[{key!r}]") for key, one in value.items()}
     if len(changed) != len(value):  # keys that were several are one as they are declared now
         raise _misfit(value, hint, where)
-    if all(changed.get(key, value) is one for key, one in value.items()) and part is fitted:
+    if all(changed.get(key, value) is one for key, one in value.items()) and part in (fitted, _fitted_within):
         return value
     if isinstance(value, dict) and type(value) is not dict:
         found = value.copy()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
+from enum import Enum
 from itertools import repeat
-from operator import countOf
+from operator import countOf, is_
 from typing import Any, NamedTuple, TypeGuard, TypeVar, cast
 
+import msgspec
 from msgspec import inspect
 
 from operators.aggregations.identity import with_one_nan
@@ -15,11 +18,11 @@ from operators.core.base import Key, Serde
 from operators.core.declared_types import has_types
 from operators.core.wording import shown
 from operators.joins.match_counts import kind_of
-from runtime.encoding.conformity import is_as_declared
+from runtime.encoding.conformity import EXACT_FLOATS, is_as_declared
 from runtime.encoding.finite import may_be_infinite
 from runtime.encoding.nested_tuples import SCALARS
-from runtime.encoding.record_types import fields_of, hints_of, is_pydantic
-from runtime.encoding.serdes import PAIR, WHOLE, Json, MessagePack, String, Tagged, encode_all
+from runtime.encoding.record_types import fields_of, hints_of, is_pydantic, is_record, made, values_of
+from runtime.encoding.serdes import LAST_TAG, PAIR, WHOLE, Json, MessagePack, String, Tagged, encode_all, of_keys
 from runtime.model.errors import SerdeError
 
 In = TypeVar("In")
@@ -46,7 +49,7 @@ class KeySerde:
     """
 
     def __init__(self, serde: Serde) -> None:
-        self.serde = serde
+        self.serde = serde = of_keys(serde)
         self.kind: type | None = None
         """The one type that all keys of the newest column have, if such keys are held as themselves."""
         self._plain = plain_types(serde)
@@ -104,6 +107,21 @@ class KeySerde:
         """
         return self._kind_of(key) if type(key) is bytes else type(key).__name__
 
+    def lies_under(self, key: object, data: bytes) -> bool:
+        """Whether bytes are those of a key, in whatever order a former version wrote the sets in it.
+
+        An int counts as the float that it comes back as, where that is declared.
+
+        >>> keys = KeySerde(Json(frozenset[int]))
+        >>> keys.lies_under(frozenset([1, 2]), b"[2,1]"), keys.lies_under(frozenset([1, 2]), b"[2,3]")
+        (True, False)
+        """
+        again = self.serde.encode(key)
+        if again == data:
+            return True
+        said = _said_in_json if isinstance(self.serde, Json) else _said_in
+        return repr(said(again)) == repr(said(data))
+
     def in_order(self, keys: Iterable[Key]) -> list[Key]:
         """Return held keys in the order of their bytes.
 
@@ -150,7 +168,7 @@ class KeySerde:
         data = self.serde.encode(key)
         # NaN is one key, whatever its sign, which that of inf - inf has: few keys have the byte of a float, and a NaN.
         if _FLOAT in data and may_be_infinite(data):
-            key = with_one_nan(key)
+            key = _with_one_nan(key)
             data = self.serde.encode(key)
         if self.are_held(type(key), [key]):
             plain: Key = key
@@ -186,6 +204,44 @@ class KeySerde:
         key = self.serde.decode(data)
         is_plain = self.are_held(type(key), [key]) and self.serde.encode(key) == data
         return key if is_plain else data
+
+
+def _with_one_nan(key: object) -> object:
+    return with_one_nan(key, _record_with_one_nan)
+
+
+def _record_with_one_nan(value: object) -> object:
+    kind = type(value)
+    if not is_record(kind) or isinstance(value, Enum):
+        return value
+    held = values_of(value)
+    changed = {name: _with_one_nan(part) for name, part in held.items()}
+    return value if all(map(is_, changed.values(), held.values())) else made(kind, changed)
+
+
+def _said_in_json(data: bytes) -> object:
+    return _without_order(msgspec.json.decode(data))
+
+
+def _said_in(data: bytes) -> object:
+    """Return what MessagePack says, alone or behind the tag of `Tagged`; the bytes where they are none."""
+    for start in (1, 0) if data[:1] <= LAST_TAG else (0,):
+        with suppress(msgspec.DecodeError, UnicodeError):
+            return data[:start], _without_order(msgspec.msgpack.decode(data[start:]))
+    return data
+
+
+def _without_order(value: object) -> object:
+    """Return a value with arrays, which sets are written as, in one order, and the fields of records in their own."""
+    if isinstance(value, dict):
+        return [(name, _without_order(part)) for name, part in value.items()]
+    if isinstance(value, list):
+        return sorted(map(_without_order, value), key=repr)
+    if isinstance(value, bytes):
+        return _said_in(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= EXACT_FLOATS:
+        return float(value)
+    return value
 
 
 def plain_types(serde: Serde) -> frozenset[type]:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, TypeGuard, ca
 
 import msgspec
 
-from operators.core.declared_types import has_sets, types_in
+from operators.core.declared_types import has_sets, has_types, types_in
 from operators.core.wording import named, shown
 from runtime.model.errors import SerdeError
 
@@ -354,15 +354,19 @@ def tags_inside(kind: type) -> dict[type, str | int]:
     return {one: tag[1] for one in records_inside(kind) or () if (tag := tag_of(one)) is not None}
 
 
-has_sets_inside = cache(has_sets)
-"""Whether the fields of a class of records have sets; of a class alone, since other types may have no hash."""
+@cache
+def has_sets_inside(kind: type) -> bool:
+    """Whether the fields of a class of records may have sets."""
+    return has_sets(kind) or has_types(kind, msgspec.inspect.AnyType)
 
 
 def holds_sets(value: Any) -> bool:
-    """Whether a key has a set in it, which Python orders otherwise in each process."""
+    """Whether a key may have a set in it, which Python orders otherwise in each process."""
     kind: type = type(value)
     if kind in (tuple, list):
         return any(map(holds_sets, value))
+    if kind is dict:
+        return any(map(holds_sets, value)) or any(map(holds_sets, value.values()))
     return kind in (set, frozenset) or (is_record(kind) and has_sets_inside(kind))
 
 
@@ -386,15 +390,23 @@ def is_by_name(kind: type) -> bool:
 
 
 @cache
-def stand_in_for(kind: type) -> type[msgspec.Struct]:
-    """Return a Struct of the same fields, which msgspec reads by name where it would not read the record itself so."""
+def stand_in_for(kind: type, by_name: bool) -> type[msgspec.Struct]:
+    """Return a Struct of the same fields, which msgspec reads without asking `__post_init__`.
+
+    It is read by the own names of fields, or as msgspec would write the record.
+    """
     hints = hints_of(kind)
     fields = [
         (one.name, hints[one.name]) if one.required else (one.name, hints[one.name] | msgspec.UnsetType, msgspec.UNSET)
         for one in fields_of(kind)
     ]
+    outside: dict[str, Any] = {}
+    if not by_name and is_struct(kind):
+        said = kind.__struct_config__
+        renamed = dict(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True))
+        outside = {"rename": renamed, "array_like": said.array_like, "tag_field": said.tag_field, "tag": said.tag}
     # By keyword only: a field with a default may so stand before one without, as it may in the record.
-    found = msgspec.defstruct(kind.__name__, fields, kw_only=True)
+    found = msgspec.defstruct(kind.__name__, fields, kw_only=True, **outside)
     assert {*found.__struct_fields__} == {one.name for one in fields_of(kind)}, "a field of the record is missing"
     return found
 

@@ -16,19 +16,21 @@ from operators.aggregations.identity import tell_by
 from operators.core.base import Copies, Serde, has_none
 from operators.core.declared_types import has_sets, has_types
 from operators.core.protocols import CheckedProtocol
-from runtime.encoding.classes import class_of, find, is_current, name_of
+from runtime.encoding.classes import find, is_current, name_of
 from runtime.encoding.columns import Columns, TableSerde
 from runtime.encoding.conformity import conforms
-from runtime.encoding.copies import COPIED, copied
+from runtime.encoding.copies import COPIED, copied, with_sets_in_order
 from runtime.encoding.evolution import (
     as_it_was,
-    changed_error,
+    by_position,
     check_tags,
     exchanged_tags,
     explained,
     fitted,
     fitted_record,
+    in_order,
     member,
+    record_named,
     revived_record,
     said_in,
     tags_told,
@@ -42,14 +44,12 @@ from runtime.encoding.record_types import (
     check_attributes,
     check_declared,
     description_of,
-    fields_of,
     has_sets_inside,
     holds_sets,
     is_by_name,
     is_described,
     is_pydantic,
     is_record,
-    is_struct,
     made,
     records_inside,
     stand_in_for,
@@ -67,6 +67,7 @@ from runtime.encoding.value_types import (
 )
 from runtime.model.errors import SerdeError
 
+Encode = Callable[[object], bytes]
 Class = type
 """A class of values, for where a field is called `type`."""
 REFUSALS = (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError, ValueError, OverflowError, KeyError)
@@ -93,7 +94,7 @@ class Json:
         check_declared(self.type)
         decoder = msgspec.json.Decoder(self.type, dec_hook=made_of_plain)
         decode = self.type.model_validate_json if is_pydantic(self.type) else decoder.decode
-        _freeze(self, _to_sorted_json if has_sets(self.type) else to_json, decode)
+        _freeze(self, to_json, decode)
         object.__setattr__(self, "_decode_lines", decoder.decode_lines)
 
     def decode_lines(self, lines: ObjectLines) -> list[object]:
@@ -113,9 +114,9 @@ class Json:
 
     def __reduce__(self) -> tuple[object, ...]:
         # The decoders of msgspec can't be pickled, as they would be on the way to a worker: they are made anew there.
-        return type(self), (self.type,)
+        return _made_again, (type(self), self.type, self.encode is _key_as_json)
 
-    encode: Callable[[object], bytes] = dataclasses.field(init=False, repr=False, compare=False)
+    encode: Encode = dataclasses.field(init=False, repr=False, compare=False)
     decode: Callable[[bytes], Any] = dataclasses.field(init=False, repr=False, compare=False)
     _decode_lines: Callable[[bytes], list[object]] = dataclasses.field(init=False, repr=False, compare=False)
 
@@ -133,13 +134,12 @@ class MessagePack:
     def __post_init__(self) -> None:
         check_declared(self.type)
         decoder = msgspec.msgpack.Decoder(self.type, dec_hook=made_of_plain)
-        order: Any = "deterministic" if has_sets(self.type) else None
-        _freeze(self, msgspec.msgpack.Encoder(enc_hook=as_plain, order=order).encode, decoder.decode)
+        _freeze(self, msgspec.msgpack.Encoder(enc_hook=as_plain).encode, decoder.decode)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.type,)
+        return _made_again, (type(self), self.type, self.encode is _key_as_messagepack)
 
-    encode: Callable[[object], bytes] = dataclasses.field(init=False, repr=False, compare=False)
+    encode: Encode = dataclasses.field(init=False, repr=False, compare=False)
     decode: Callable[[bytes], Any] = dataclasses.field(init=False, repr=False, compare=False)
 
 
@@ -201,7 +201,7 @@ class Natural:
             return value
         if type(value) is str:
             return str.encode(value)
-        return _to_sorted_json(value) if holds_sets(value) else to_json(value)
+        return _key_as_json(value) if holds_sets(value) else to_json(value)
 
     def decode(self, data: bytes) -> object:
         """Return `data` as it is."""
@@ -411,7 +411,9 @@ class Tagged:
 
     def _encode_record(self, value: object, kind: Class, piecemeal: bool) -> bytes:
         if _is_whole(kind) and not piecemeal:
-            return WHOLE + (_pack_sorted if has_sets_inside(kind) else _pack)((name_of(kind), value))
+            # Equal keys need equal bytes, and Python orders sets otherwise in each process.
+            held = with_sets_in_order(value, _pack) if has_sets_inside(kind) else value
+            return WHOLE + _pack((name_of(kind), held))
         check_attributes(value)
         values = values_of(value)
         # Only pydantic's models have ABOUT. Which fields of one were set is stored by name, and takes no position.
@@ -454,9 +456,9 @@ class Tagged:
         if tag == SUBTYPE:
             return subtype(name, self.decode(payload))
         path, _, written = name.partition("#")
-        kind = _record_named(path)
+        kind = record_named(path)
         if tag == FIELDS:
-            return _by_position(kind, list(map(self.decode, payload)))
+            return by_position(kind, list(map(self.decode, payload)))
         values = {field: self.decode(data) for field, data in payload.items()}
         if not written or is_described(kind, written):
             return made(kind, values)
@@ -627,6 +629,24 @@ def serde_of(declared: object) -> Serde:
     return Json(declared)
 
 
+def of_keys(serde: Serde) -> Serde:
+    """Return a serde as it is of keys: it writes sets in the order of their members' bytes, so that equal keys are one.
+
+    >>> of_keys(Json(set[str])).encode({"b", "c", "a"})
+    b'["a","b","c"]'
+    """
+    if not isinstance(serde, Json | MessagePack) or not has_sets(serde.type):
+        return serde
+    return _made_again(type(serde), serde.type, True)
+
+
+def _made_again(kind: type[Json] | type[MessagePack], of: object, is_of_keys: bool) -> Json | MessagePack:
+    found = kind(of)
+    if is_of_keys:
+        object.__setattr__(found, "encode", _key_as_json if isinstance(found, Json) else _key_as_messagepack)
+    return found
+
+
 def kept(declared: Serde) -> Serde:
     """Return the serde that state keeps values with, given the one that reads them: JSON is kept as `Declared`.
 
@@ -693,7 +713,7 @@ def decoded(serde: Serde, column: Sequence[bytes]) -> list[object]:
     return list(map(serde.decode, column))
 
 
-def _freeze(serde: object, encode: Callable[[object], bytes], decode: Callable[[bytes], object]) -> None:
+def _freeze(serde: object, encode: Encode, decode: Callable[[bytes], object]) -> None:
     object.__setattr__(serde, "encode", encode)
     object.__setattr__(serde, "decode", decode)
 
@@ -711,12 +731,16 @@ def to_json(value: object) -> bytes:
     return data
 
 
-def _to_sorted_json(value: object) -> bytes:
-    """Return what `to_json` does, with sets in the order of their members: equal keys need equal bytes."""
-    data = _sorted_json_encoder.encode(value)
+def _key_as_json(value: object) -> bytes:
+    """Return what `to_json` does, with sets in the order of their members' bytes."""
+    data = _to_key_json(with_sets_in_order(value, _to_key_json))
     if data.find(b"null") >= 0:
         check_finite(value)
     return data
+
+
+def _key_as_messagepack(value: object) -> bytes:
+    return _pack_key(with_sets_in_order(value, _pack_key))
 
 
 def to_json_lines(values: list[object]) -> bytes:
@@ -743,11 +767,11 @@ def _all_json(values: list[object]) -> list[bytes | None]:
 
 
 _json_encoder = msgspec.json.Encoder(enc_hook=as_plain)
-_sorted_json_encoder = msgspec.json.Encoder(enc_hook=as_plain, order="deterministic")
+_to_key_json: Encode = msgspec.json.Encoder(enc_hook=lambda one: with_sets_in_order(as_plain(one), _to_key_json)).encode
+_pack_key: Encode = msgspec.msgpack.Encoder(enc_hook=lambda one: with_sets_in_order(as_plain(one), _pack_key)).encode
 _to_json, _to_json_lines = _json_encoder.encode, _json_encoder.encode_lines
 """The bytes of a float that is not finite in MessagePack; other values hardly ever have them."""
 _pack = msgspec.msgpack.Encoder().encode
-_pack_sorted = msgspec.msgpack.Encoder(order="deterministic").encode
 _unpack = msgspec.msgpack.Decoder().decode
 _whole_decoder = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
 
@@ -785,24 +809,17 @@ def _is_whole_by_name(kind: type) -> bool:
     return _is_whole(kind) and _is_readable_whole(kind)
 
 
-def _record_named(name: str) -> type:
-    found = class_of(name)
-    if not is_record(found):
-        raise SerdeError(f"stored bytes name {name} as a record, and it is another class now")
-    return found
-
-
 @cache
 def _reader_of(kind: type, by_name: bool) -> Callable[[bytes], object]:
     """Return the function that reads whole values of a class; msgspec checks all of their fields."""
     if built_in_base(kind) is not None or (by_name and not _is_readable_whole(kind)):
         return _refuse
     # Of keys, whose bytes are what they ever were: a second `__post_init__` would make other ones of them.
-    if any(hasattr(one, "__post_init__") for one in (kind, *(records_inside(kind) or ()))):
+    if any(hasattr(one, "__post_init__") for one in records_inside(kind) or ()):
         return _refuse
-    if not by_name or is_by_name(kind):
+    if is_by_name(kind) or not (by_name or hasattr(kind, "__post_init__")):
         return msgspec.msgpack.Decoder(kind).decode
-    decode = msgspec.msgpack.Decoder(stand_in_for(kind)).decode
+    decode = msgspec.msgpack.Decoder(stand_in_for(kind, by_name)).decode
 
     def read(data: bytes) -> object:
         held = msgspec.structs.asdict(decode(data))
@@ -858,7 +875,7 @@ def _whole(data: bytes) -> object:
 def _reader_named(name: str) -> _Reader:
     """Return the reader of whole values of a class, which name it and its definition as it was."""
     path, by_name, written, tags = said_in(name)
-    kind = _record_named(path)
+    kind = record_named(path)
     # What another definition wrote is read part by part: msgspec would make other values of some parts, and not refuse
     # them. It rounds an int to a float, reads text as Base64, and drops one of two that are equal from a set.
     is_same = not written or (is_described(kind, written) and not exchanged_tags(kind, tags))
@@ -872,25 +889,12 @@ def _read_whole(reader: _Reader, name: str, raw: bytes) -> object:
         return reader.read(raw)
     except REFUSALS:
         held = _unpack(raw)
-    if not isinstance(held, dict):
-        raise changed_error(kind, "it was stored by the order of its fields, which are others now")
-    if not by_name and is_struct(kind):  # earlier versions stored it as JSON calls its fields
-        own = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
-        assert len(own) == len(kind.__struct_fields__), "two fields have one name in JSON"
-        held = {own.get(name, name): value for name, value in held.items()}
+    if not isinstance(held, dict):  # msgspec has refused it, or was not asked
+        held = in_order(kind, held if reader.read is _refuse and not by_name else None)
     check_tags(kind, tags, held)
     # The description tells two cases apart that look alike: a value that never was of its declared type comes back as
     # it was, and a value whose type the class no longer declares is refused.
     with explained(kind):
         if is_described(kind, written):
             return as_it_was(kind, held)
-        return revived_record(kind, held)
-
-
-def _by_position(kind: type, values: list[object]) -> object:
-    """Return a record as earlier versions stored it: by the order of its fields."""
-    fields = fields_of(kind)
-    if len(values) != len(fields):
-        why = f"an earlier version stored it by the order of {len(values)} fields, and it has {len(fields)}"
-        raise changed_error(kind, why)
-    return made(kind, {field.name: value for field, value in zip(fields, values, strict=True)})
+        return revived_record(kind, held, by_name, was_described=bool(written))

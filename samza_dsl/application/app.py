@@ -41,6 +41,7 @@ from samza_dsl.fluent.checks import (
     in_whole_ms,
     is_coroutine_function,
     kept_said,
+    key_said,
     ms_said,
     optional_ms_said,
     serde_said,
@@ -331,7 +332,7 @@ class App(Reprocessing):
             Output(
                 stream,
                 value=serde_said(site, "value", value),
-                key=serde_said(site, "key", key) if key is not None else None,
+                key=key_said(site, "key", key) if key is not None else None,
                 partitions=partitions,
                 site=site,
                 retention_ms=retention,

@@ -18,7 +18,7 @@ from planner.model.identities import NAME
 from planner.model.plan import Options
 from runtime.encoding.formats.subjects import placed
 from runtime.encoding.record_types import is_pydantic, is_record
-from runtime.encoding.serdes import Declared, Json, kept, serde_of
+from runtime.encoding.serdes import Declared, Json, kept, of_keys, serde_of
 from runtime.encoding.value_types import BASES, value_type_of
 from runtime.ports import environment as base
 from runtime.stores.registry import store_kinds
@@ -197,6 +197,11 @@ def serde_said(
     return serde
 
 
+def key_said(site: Site, said: str, declared: object) -> Serde:
+    """Return the serde of keys for a declared type, or the declared serde."""
+    return of_keys(serde_said(site, said, declared))
+
+
 def handed_on_said(site: Site, declared: object) -> Serde | None:
     """Return the serde of values that go to the next stage; a declared type is stored as state is."""
     if declared is None:
@@ -262,11 +267,12 @@ def source_said(
         wrong = f"{said}(partitioned_by_key=True) is about a key that is a function"
         instead = "key=lambda value: value.id, or leave partitioned_by_key out: records lie where their stored key says"
         raise refuse(site, wrong, instead)
+    serde = key_said(site, "key", key) if key is not None and key_of is None else None
     return {
         "site": site,
         "on_error": on_error,
         "value": placed(serde_said(site, "value", value), stream),
-        "key": placed(serde_said(site, "key", key), stream, True) if key is not None and key_of is None else None,
+        "key": None if serde is None else placed(serde, stream, True),
         "key_of": function_said(site, f"{said}(key=...)", key_of),
         "partitioned_by_key": partitioned_by_key,
     }

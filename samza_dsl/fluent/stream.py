@@ -53,6 +53,7 @@ from samza_dsl.fluent.checks import (
     check_whole,
     handed_on_said,
     is_coroutine_function,
+    key_said,
     ms_said,
     optional_ms_said,
     remember_said,
@@ -324,7 +325,7 @@ class MessageStream(Generic[K, V]):
             key_of=key,
             partitions=partitions,
             by=by,
-            key=serde_said(site, "key_type", key_type) if key_type is not None else None,
+            key=key_said(site, "key_type", key_type) if key_type is not None else None,
             value=handed_on_said(site, value),
         )
 

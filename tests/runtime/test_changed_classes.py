@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import datetime as dt
 import functools
 import operator
 import os
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 
 from planner.model.errors import PlanError
 from runtime.encoding import record_types, serdes
+from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Declared, Evolving, Json, MessagePack, Tagged
 from runtime.model.errors import OperatorFailure, SerdeError
 from samza_dsl import App, produce, testing
@@ -299,6 +301,43 @@ def test_a_value_that_breaks_a_new_bound_is_told(kind, bound, in_list):
         match=rf"a stored Bounded is none of .*: Bounded.(n|others) was stored as .*, and its type says {says} now",
     ):
         Evolving().decode(broken)
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    n: Annotated[int, msgspec.Meta(ge=0)] = 0
+    name: Annotated[str, msgspec.Meta(min_length=1)] = "a"
+    all: Annotated[tuple[int, ...], msgspec.Meta(max_length=1)] = ()
+    inside: Annotated[int, msgspec.Meta(le=3)] | Annotated[str, msgspec.Meta(max_length=1)] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class BoundsInside:
+    one: Bounds
+    others: tuple[Bounds, ...] = ()
+
+
+beyond = [
+    *(Bounds(n=-1), Bounds(name=""), Bounds(all=(1, 2)), Bounds(inside=4), Bounds(inside="ab")),
+    *(BoundsInside(Bounds(-1)), BoundsInside(Bounds(), (Bounds(name=""),))),
+]
+
+
+@pytest.mark.parametrize("value", beyond, ids=repr)
+def test_what_was_made_beyond_bounds_comes_back_where_the_class_is_the_same(value):
+    keys = KeySerde(Tagged())
+    assert keys.decode(keys.hold_one(value)) == Tagged().decode(Tagged().encode((value, 1)))[0] == value
+    assert Evolving().decode(Evolving().encode(value)) == value
+    declared = Declared(list[Annotated[int, msgspec.Meta(ge=0)]])
+    assert declared.decode(declared.encode([-1])) == declared.copy([-1]) == [-1]
+
+
+@pytest.mark.parametrize("zone", [annotated_types.Timezone("UTC"), annotated_types.Timezone(...)], ids=repr)
+@pytest.mark.parametrize("kind", ["pydantic", "struct", "dataclass"])
+def test_the_name_of_a_zone_is_no_bound(kind, zone):
+    noon = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
+    stored = Evolving().encode(record_of(kind, dt.datetime)(n=noon))
+    after = record_of(kind, Annotated[dt.datetime, zone])
+    assert Evolving().decode(stored) == after(n=noon)
 
 
 def test_a_value_that_a_new_validator_of_attrs_refuses_is_told():

@@ -1,15 +1,43 @@
 """Keys are their bytes: holding some of them as themselves changes nothing that can be seen."""
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
+from pydantic import BaseModel
 
+from operators.state.key_collections import EntryKeys
 from runtime.encoding.keys import KeySerde, remembering
 from runtime.encoding.serdes import Bytes, Json, MessagePack, NoKey, String, Tagged, encode_all
+from runtime.encoding.storable import difference
 from runtime.model.errors import SerdeError
+
+
+class Measured(Struct, frozen=True):
+    x: float
+    inside: "tuple[Measured, ...]" = ()
+
+
+@dataclass(frozen=True)
+class Noted:
+    what: Any
+
+    def __post_init__(self) -> None:
+        assert self.what is not None
+
+
+class Pair(NamedTuple):
+    x: float
+    of: Any
+
+
+class Model(BaseModel, frozen=True):
+    of: float
+
 
 ALIKE = st.sampled_from([1, True, 1.0, 0, False, 0.0, -0.0, "1", None, "", "é", b"1", b""])
 INTS = st.integers() | st.sampled_from([2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64])
@@ -152,11 +180,22 @@ def test_text_keys_are_their_utf_8(keys):
         (Tagged(), lambda nan: nan),
         (Tagged(), lambda nan: (nan, 1)),
         (Tagged(), lambda nan: ["a", {"b": (nan,)}]),
+        (Tagged(), lambda nan: Measured(nan)),
+        (Tagged(), lambda nan: (1, Measured(1.5, (Measured(nan),)))),
+        (Tagged(), lambda nan: frozenset([Measured(nan), Noted(nan)])),
+        (Tagged(), lambda nan: Noted(Measured(1, (Measured(nan),)))),
+        (Tagged(), lambda nan: Pair(nan, Model(of=nan))),
+        (MessagePack(Measured), lambda nan: Measured(nan)),
         (MessagePack(float), lambda nan: nan),
         (MessagePack(list[float]), lambda nan: [1.0, nan]),
     ],
 )
 def test_nan_is_one_key_whatever_its_sign(serde, around):
     keys = KeySerde(serde)
-    one, other, number = map(keys.hold_one, map(around, (math.nan, math.inf - math.inf, math.inf)))
+    given = [*map(around, (math.nan, math.inf - math.inf, math.inf))]
+    one, other, number = map(keys.hold_one, given)
     assert one == other != number
+    of_entries = EntryKeys(serde, keys, lambda key: None)
+    assert [*map(of_entries.encode, given)] == [one, other, number]
+    assert difference(of_entries.decode(number), keys.decode(number)) is None
+    assert of_entries.decode(number) == given[2]
