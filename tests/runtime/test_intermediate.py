@@ -95,7 +95,10 @@ def test_a_position_in_what_is_gone_is_told(environment):
     generation = environment.own("counting")
     environment.commit(Commit("counting", generation, [], [], {**checkpoints}))
     environment.delete_stream(BETWEEN)
-    with pytest.raises(Damaged, match=rf"'{BETWEEN}', partition ., was made anew .*samza-dsl reset"):
+    with pytest.raises(
+        Damaged,
+        match=rf"'{BETWEEN}' between stages is no longer there: .*state forget counting by-rest.*samza-dsl reset",
+    ):
         run_once(counting(), environment, until_now=True)
 
 

@@ -161,6 +161,7 @@ def test_no_file_encodes_json_beside_the_one_function_that_looks_for_such_number
             "planner/model/plan.py",
         ),
         *(
+            "runtime/queries/stored_entries.py",
             "runtime/opening/rescaling.py",
             "runtime/opening/stored_state.py",
             "runtime/job/parameters.py",
