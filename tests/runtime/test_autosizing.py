@@ -158,7 +158,7 @@ def test_a_run_is_sized_beside_its_view():
     told = []
 
     class Sized4:
-        plan, number, failed, stopping = planned(), 1, False, False
+        plan, number, failed, begins_anew, stopping = planned(), 1, False, False, False
 
         def metrics(self, stores=True):
             self.at_ms = getattr(self, "at_ms", 0) + 1_000
