@@ -34,7 +34,7 @@ def test_a_real_notebook_keeps_the_picture_up_until_the_end(tmp_path, monkeypatc
     NotebookClient(book, timeout=60, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
     (shown,) = [one for one in book.cells[0].outputs if one.output_type == "display_data"]
     html, text = shown.data["text/html"], shown.data["text/plain"]
-    assert "<svg" in html and "doubling has ended" in text and "/s" in html and "<script" not in html
+    assert "<svg" in html and "doubling was stopped" in text and "/s" in html and "<script" not in html
 
 
 class Handle:
