@@ -14,8 +14,8 @@ MET, MISSED = "met", "met nothing"
 MOST_KINDS = 100
 """The types of keys that are told apart on a side: tuples of any length have one for each."""
 OTHERS = "of other types"
-SAMPLED = 64
-"""The keys of a batch of which each is looked at, where types are not told apart in C: they stand for the rest."""
+LOOKED_AT, SAMPLED = 100_000, 64
+"""The keys of a side that are all looked at where types are not told apart in C, and then the ones of each batch."""
 _PLAIN: frozenset[type] = frozenset({int, str})
 _side = itemgetter(0)
 
@@ -38,7 +38,7 @@ def kind_of(key: object, told: Callable[[type], str] = lambda kind: kind.__name_
 class Meetings:
     """The counts of one task's share of a join since it began, and of the keys of each side by their types.
 
-    Those of tuples and records are counted by samples of a batch. Where `met` is None, all that did not miss has met.
+    Those of tuples and records are counted by samples in the end. Where `met` is None, all that did not miss has met.
     They count attempts: a record that is tried again counts again. One thread at a time adds to it.
 
     >>> meetings = Meetings(met=0)
@@ -70,7 +70,7 @@ class Meetings:
                 self._note_met(kind.__name__)
             else:
                 mine = [key for key in keys if type(key) is kind]
-                for key in mine[:: _step(mine)]:
+                for key in mine[:: _step(mine, self.met)]:
                     self._note_met(self._kind(key) or OTHERS)
 
     def note_batch(self, batch: Batch) -> None:
@@ -138,14 +138,14 @@ def note_kinds(noted: Kinds, keys: Sequence[object], kind_of_key: Callable[[Any]
         if kind in _PLAIN:
             note_kind(noted, kind.__name__, len(mine))
             continue
-        step = _step(mine)
+        step = _step(mine, sum(noted.values()))
         for place in range(0, len(mine), step):
             note_kind(noted, kind_of_key(mine[place]) or OTHERS, min(step, len(mine) - place))
 
 
-def _step(keys: Sequence[object]) -> int:
-    """Return how many keys one stands for that is looked at: to look at each would cost most of what a join does."""
-    return max(len(keys) // SAMPLED, 1)
+def _step(keys: Sequence[object], before: int) -> int:
+    """Return how many keys one stands for that is looked at: to look at each for ever would cost as much as a join."""
+    return max(len(keys) // SAMPLED, 1) if before >= LOOKED_AT else 1
 
 
 def note_kind(noted: Kinds, kind: str, number: int = 1) -> None:

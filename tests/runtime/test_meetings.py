@@ -3,8 +3,10 @@
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from operators.joins.match_counts import MET, MISSED
+from operators.joins.match_counts import LOOKED_AT, MET, MISSED, SAMPLED, Meetings, apart, kind_of
 from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, SamzaError, dead_letter, produce, remote_table, skip, testing, tumbling
 from samza_dsl.view.progress import Progress
@@ -235,3 +237,21 @@ def test_it_meets_the_policy_of_the_operator(answer):
 
 def test_a_key_without_a_row_is_no_mistake():
     assert sorted(asked(some)["out"], key=str) == [[7, "row"], [8, None]]
+
+
+def test_of_a_side_with_more_types_than_are_told_apart_nothing_is_said():
+    tuples = [(0,) * length for length in range(150)]
+    meetings = Meetings(met=0)
+    meetings.note(0, tuples)
+    meetings.note(1, tuples[::-1])
+    assert [*apart(meetings.kinds(["left", "right"]))] == []
+
+
+@given(st.integers(1, 2_000), st.integers(0, 2_000), st.sampled_from([0, LOOKED_AT]))
+def test_keys_of_types_that_are_sampled_come_to_their_number(tuples, texts, before):
+    meetings, looked = Meetings(met=0, kind=lambda key: looked.append(key) or kind_of(key)), []
+    meetings.note(0, [1] * before)
+    meetings.note(0, [("a", 1)] * tuples + ["a"] * texts)
+    wanted = {"(str, int)": tuples, "str": texts, "int": before}
+    assert meetings.kinds(["left"])["left"] == {kind: number for kind, number in wanted.items() if number}
+    assert len(looked) < 2 * SAMPLED if before else len(looked) == tuples

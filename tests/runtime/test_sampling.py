@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from runtime.functions.at_work import operator_at, tells
 from runtime.model.clock import monotonic_ms
 from runtime.run import sampling
 from runtime.run.sampling import Sampler
@@ -67,6 +68,14 @@ def test_a_sample_tells_the_operator_for_which_a_thread_is_at_work(tmp_path):
 
 def test_what_is_no_operators_work_is_told_of_none(tmp_path):
     assert Sampler(lambda: ())._operator_at(sys._getframe()) is None
+
+
+def test_who_waits_is_told_by_the_log_and_not_by_samples():
+    @tells(lambda known: known["operator"], rests=True)
+    def waiting(operator):
+        return Sampler(lambda: ())._operator_at(sys._getframe()), operator_at(sys._getframe())
+
+    assert waiting("pulled") == (None, "pulled")
 
 
 @pytest.fixture

@@ -220,3 +220,17 @@ def test_two_runs_at_once_are_told_apart_and_one_that_is_not_traced_is_not(tmp_p
     }
     commits = [p for p in told["samza.commit.duration"].data.data_points if p.attributes["samza.app"] in ("one", "two")]
     assert commits and all(point.attributes["samza.container"] == "0" for point in commits)
+
+
+def test_the_numbers_of_a_run_that_is_over_are_told_until_the_next_one_begins(tmp_path):
+    def ran(name):
+        app = App(name)
+        app.input(f"{name}-in", value=int).sink(lambda n: None)
+        how = {"bind": {f"{name}-in": ListSource([1, 2])}, "metrics": Metrics(address=None, opentelemetry=True)}
+        app.run(tmp_path / name, **how)
+        scopes = READER.get_metrics_data().resource_metrics[0].scope_metrics
+        told = next(one for scope in scopes for one in scope.metrics if one.name == "samza.operator.received")
+        return {point.attributes["samza.app"] for point in told.data.data_points}
+
+    assert "former" in ran("former")
+    assert ran("latter") == {"latter"}
