@@ -18,7 +18,7 @@ STORED = 1
 """The code of an extension of MessagePack that has a value as the store keeps it."""
 _FLOAT = 0xCB
 """The first byte of a float, as a number: to look for bytes in bytes takes five times as long."""
-_NAN = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
+_NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 _stored: list[Callable[[Any], bytes]] = []
 
 
@@ -83,10 +83,12 @@ def identity(value: Any) -> bytes:
         except TypeError:
             wrong = f"a {type(value).__qualname__} can't be told from another one ({words_of(error)})"
             raise TypeError(f"{wrong}; return a plain value, a tuple of them, a Struct or a dataclass") from error
-    # Few values have the byte of a float and what may be a NaN behind it: only these are walked through.
-    if _FLOAT in found and _NAN.search(found):
-        return _pack_plain(with_one_nan(_unpack(found)))
-    return found
+    return _pack_plain(with_one_nan(_unpack(found))) if may_be_infinite(found) else found
+
+
+def may_be_infinite(packed: bytes) -> bool:
+    """Whether a NaN or an infinity may lie in a value, given as MessagePack: few values are to be walked through."""
+    return _FLOAT in packed and _NOT_FINITE.search(packed) is not None
 
 
 def with_one_nan(value: Any, of_other: Callable[[Any], Any] = lambda other: other) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
@@ -74,17 +74,26 @@ def with_sets_in_order(value: Any, encode: Callable[[object], bytes]) -> Any:
         return tuple(with_sets_in_order(part, encode) for part in value)
     if not is_record(kind) or is_pydantic(kind):
         return value
-    held = values_of(value)
-    changed = {name: with_sets_in_order(part, encode) for name, part in held.items()}
-    if all(map(is_, changed.values(), held.values())):
-        return value
-    # By no constructor and no `__post_init__`, which would be handed what their types do not say.
-    if is_struct(kind):
-        found = cast(Any, msgspec.Struct).__copy__(value)
-        for name, part in changed.items():
+    return with_parts(value, lambda part: with_sets_in_order(part, encode), _made_like)
+
+
+def with_parts(
+    record: Any, change: Callable[[object], object], make: Callable[[Any, Mapping[str, object]], object]
+) -> Any:
+    """Return a record whose fields are changed, as `make` makes one like it; itself where all of them stay."""
+    held = values_of(record)
+    changed = {name: change(part) for name, part in held.items()}
+    return record if all(map(is_, changed.values(), held.values())) else make(record, changed)
+
+
+def _made_like(record: Any, values: Mapping[str, object]) -> object:
+    """Return a record by no constructor and no `__post_init__`, which would be handed what their types do not say."""
+    if is_struct(type(record)):
+        found = cast(Any, msgspec.Struct).__copy__(record)
+        for name, part in values.items():
             msgspec.structs.force_setattr(found, name, part)
     else:
-        found = object.__new__(kind)
-        for name, part in changed.items():
+        found = object.__new__(type(record))
+        for name, part in values.items():
             object.__setattr__(found, name, part)
     return found

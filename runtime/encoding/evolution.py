@@ -67,10 +67,7 @@ def _fitted_within(value: object, hint: object, where: str) -> object:
 
 def _fitted(value: object, hint: object, where: str, part: Part) -> object:
     if (bare := _bare(hint)) is not hint:
-        found = part(value, bare, where)
-        if part is _fitted_within:
-            _check_bounds(found, _said_of(hint), where)
-        return found
+        return _of_bare(value, bare, hint, where, part)
     if _is_silent(hint):
         return value
     origin = get_origin(hint)
@@ -113,10 +110,7 @@ def _revived_as_outside(raw: object, hint: object, where: str) -> object:
 
 def _revived(raw: object, hint: object, where: str, part: Part) -> object:
     if (bare := _bare(hint)) is not hint:
-        found = part(raw, bare, where)
-        if part is _revived_within:
-            _check_bounds(found, _said_of(hint), where)
-        return found
+        return _of_bare(raw, bare, hint, where, part)
     if _is_silent(hint):
         if isinstance(raw, list | dict):
             raise SerdeError(
@@ -137,6 +131,18 @@ def _revived(raw: object, hint: object, where: str, part: Part) -> object:
     if isinstance(origin, type) and isinstance(raw, list | dict) and issubclass(origin, _COLLECTIONS):
         return _in_container(raw, hint, origin, where, part)
     return _converted(raw, hint, where)
+
+
+_WITHIN: Collection[Part] = (_fitted_within, _revived_within)
+"""What looks at the bounds of a declared type as well."""
+
+
+def _of_bare(value: object, bare: object, hint: object, where: str, part: Part) -> object:
+    """Return a part of the `bare` type within a declared one, which may say bounds beside it."""
+    found = part(value, bare, where)
+    if part in _WITHIN:
+        _check_bounds(found, _said_of(hint), where)
+    return found
 
 
 def _converted(value: object, hint: Any, where: str) -> object:
@@ -385,7 +391,7 @@ def _brought(kind: type, values: Mapping[str, object], part: Part) -> dict[str, 
         name: part(value, hints.get(name, Any), f"{kind.__qualname__}.{name}") if name in names else value
         for name, value in values.items()
     }
-    for name in names & found.keys() if part in (_fitted_within, _revived_within) else ():
+    for name in names & found.keys() if part in _WITHIN else ():
         _check_bounds(found[name], bounds_of(kind, name), f"{kind.__qualname__}.{name}")
     return found
 

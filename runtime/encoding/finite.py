@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from math import isfinite
 
 import msgspec
 
+from operators.aggregations.identity import may_be_infinite
 from runtime.encoding.value_types import as_plain
 from runtime.model.errors import SerdeError
 
 _pack_plain = msgspec.msgpack.Encoder(enc_hook=as_plain).encode
-_NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
-
-
-def may_be_infinite(packed: bytes) -> bool:
-    """Whether a NaN or an infinity may lie in a value, given as MessagePack."""
-    return _NOT_FINITE.search(packed) is not None
 
 
 def check_finite(value: object) -> None:

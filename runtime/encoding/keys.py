@@ -7,28 +7,28 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from enum import Enum
 from itertools import repeat
-from operator import countOf, is_
+from operator import countOf
 from typing import Any, NamedTuple, TypeGuard, TypeVar, cast
 
 import msgspec
 from msgspec import inspect
 
-from operators.aggregations.identity import with_one_nan
+from operators.aggregations.identity import may_be_infinite, with_one_nan
 from operators.core.base import Key, Serde
 from operators.core.declared_types import has_types
 from operators.core.wording import shown
 from operators.joins.match_counts import kind_of
 from runtime.encoding.conformity import EXACT_FLOATS, is_as_declared
-from runtime.encoding.finite import may_be_infinite
+from runtime.encoding.copies import with_parts
 from runtime.encoding.nested_tuples import SCALARS
-from runtime.encoding.record_types import fields_of, hints_of, is_pydantic, is_record, made, values_of
+from runtime.encoding.record_types import fields_of, hints_of, is_pydantic, is_record, made
 from runtime.encoding.serdes import LAST_TAG, PAIR, WHOLE, Json, MessagePack, String, Tagged, encode_all, of_keys
 from runtime.model.errors import SerdeError
 
 In = TypeVar("In")
 Out = TypeVar("Out")
 REMEMBERED_KEYS = 100_000
-_WHOLE, _FLOAT, _WHOLE_PAIR = WHOLE[0], 0xCB, WHOLE + PAIR
+_WHOLE, _WHOLE_PAIR = WHOLE[0], WHOLE + PAIR
 """Bytes as numbers: to look for bytes in bytes takes five times as long."""
 LEAST, MOST = -(2**63), 2**63 - 1
 """The ints that every serde takes."""
@@ -167,7 +167,7 @@ class KeySerde:
     def _held(self, key: Any) -> Key:
         data = self.serde.encode(key)
         # NaN is one key, whatever its sign, which that of inf - inf has: few keys have the byte of a float, and a NaN.
-        if _FLOAT in data and may_be_infinite(data):
+        if may_be_infinite(data):
             key = _with_one_nan(key)
             data = self.serde.encode(key)
         if self.are_held(type(key), [key]):
@@ -211,12 +211,9 @@ def _with_one_nan(key: object) -> object:
 
 
 def _record_with_one_nan(value: object) -> object:
-    kind = type(value)
-    if not is_record(kind) or isinstance(value, Enum):
+    if not is_record(type(value)) or isinstance(value, Enum):
         return value
-    held = values_of(value)
-    changed = {name: _with_one_nan(part) for name, part in held.items()}
-    return value if all(map(is_, changed.values(), held.values())) else made(kind, changed)
+    return with_parts(value, _with_one_nan, lambda record, parts: made(type(record), parts))
 
 
 def _said_in_json(data: bytes) -> object:

@@ -252,8 +252,8 @@ def _stable_type(hint: object) -> str:
     inner, said = (parts[:1], parts[1:]) if get_origin(hint) is Annotated else (parts, ())
     told = [*map(_stable_type, inner), *map(_stable, said)]
     # Only `Annotated` says what may have a set in it, which `repr` tells in another order in each process.
-    has_sets = any("set(" in one for one in told)
-    return f"{get_origin(hint)!r}[{', '.join(told)}]" if has_sets else repr(hint)
+    says_sets = any("set(" in one for one in told)
+    return f"{get_origin(hint)!r}[{', '.join(told)}]" if says_sets else repr(hint)
 
 
 def _stable(part: Any, depth: int = 0) -> str:
@@ -330,12 +330,8 @@ def records_inside(kind: type) -> tuple[type, ...] | None:
     try:
         says_all = _fields_say_all(kind, inside)
         msgspec.msgpack.Decoder(kind)
-    except (
-        NameError,
-        TypeError,
-        AttributeError,
-        KeyError,
-    ):  # a type that is not there, or a union nobody can tell apart
+    # A type is not there, or nobody can tell the members of a union apart.
+    except (NameError, TypeError, AttributeError, KeyError):
         return None
     return tuple(inside) if says_all else None
 

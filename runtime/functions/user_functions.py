@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import Context, Spec
 from operators.core.wording import words_of
+from runtime.functions.at_work import no_owners
 from runtime.functions.failures import open_error
 from runtime.functions.user_lines import OPERATOR, TASK
 from runtime.model.errors import SamzaError
@@ -110,8 +111,8 @@ class _Opening(NamedTuple):
     number: int
 
     def owners(self, file: str) -> Sequence[str]:
-        """Return nothing: no fused source is at work."""
-        return ()
+        """Return none: no fused source is at work."""
+        return no_owners(file)
 
 
 @contextmanager

@@ -318,18 +318,16 @@ class ContainerMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def restores_told(container: ContainerMetrics) -> Iterator[str]:
-    """Yield in words how far the state is that a container brings back.
+    """Yield in words what state a container brings back, and how far that is.
 
     >>> one = RestoreMetrics(store="total", task="3", restored=450, records=1_000)
     >>> [*restores_told(ContainerMetrics(container="0", restoring=(one,)))]
-    ["container 0 brings the state of 'total' in task 3 back: 450 of 1,000 records, 45 %"]
+    ["brings the state of 'total' in task 3 back: 450 of 1,000 records, 45 %"]
     """
     for one in container.restoring:
         share = 100 * one.restored // max(one.records, 1)
-        yield (
-            f"container {container.container} brings the state of {one.store!r} in task {one.task} back: "
-            f"{one.restored:,} of {one.records:,} records, {share} %"
-        )
+        done = f"{one.restored:,} of {one.records:,} records, {share} %"
+        yield f"brings the state of {one.store!r} in task {one.task} back: {done}"
 
 
 class ChangeMetrics(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,8 +32,7 @@ class RunSettings:
     `from_start`, and what becomes of `state` then. With `until_now` it ends with what is there now, and where it
     `drains` as well, with what lies between stages. A `span` is the part of history that it runs over. On Spark it may
     `collect` outputs. In one container of several it has a `share` of another run. Who traces it has its
-    `hearing`. On Kafka others are
-    told the `state_address` at which its state is asked for. The `view` shows a run in a
+    `hearing`. On Kafka others are told the `state_address` at which its state is asked for. The `view` shows a run in a
     notebook. The `clock`, the `levers` and `poll_ms`, after which it looks for news that nobody told, are for tests and
     benchmarks.
     """

@@ -118,7 +118,9 @@ class Watcher:
         """Yield the reasons for which the run is not ready."""
         run = self._run
         if found is not None:
-            yield from (words for one in found.containers for words in restores_told(one))
+            yield from (
+                f"container {one.container} {words}" for one in found.containers for words in restores_told(one)
+            )
         if run is None:
             yield "the run has not begun: it opens its inputs, and brings state back"
             return

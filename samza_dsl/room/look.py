@@ -358,7 +358,7 @@ def _inputs(now: RunMetrics, now_ms: int) -> Iterator[InputLook]:
 def _container(one: ContainerMetrics, busy: Mapping[str, float]) -> ContainerLook:
     commits = next((part for part in one.histograms if part.what == "commit"), None)
     words = [] if one.settled else ["has not all tasks that it shall have"]
-    words += [told.removeprefix(f"container {one.container} ") for told in restores_told(one)]
+    words += restores_told(one)
     words += [f"silent for {duration_of(one.silent_ms)}"] if one.silent_ms > SILENT_MS else []
     return ContainerLook(
         name=one.container,

@@ -15,8 +15,9 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import inspect
 
+from operators.aggregations.identity import may_be_infinite
 from operators.core.base import Batch, Serde, has_none
-from runtime.encoding.finite import check_finite, may_be_infinite
+from runtime.encoding.finite import check_finite
 from runtime.encoding.formats.rows import RowSerde, alternatives, column_types, row_of, rows_of, type_of_rows
 from runtime.encoding.value_types import as_plain, made_of_plain
 from runtime.model.errors import SamzaError, SerdeError
