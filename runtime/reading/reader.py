@@ -26,7 +26,7 @@ from runtime.model.history import AtRest
 from runtime.ports.streams import OUTSIDE, Control, Read, ends, made_anew_error
 from runtime.reading.completion import Entry, InFlight, RowsInFlight
 from runtime.reading.event_times import UNPACED, Pacing
-from runtime.reading.folding import Folded, FoldingSegment, PreparedRows, SharedGroups
+from runtime.reading.folding import Folded, FoldingSegment, PreparedRows, SharedGroups, begins_well
 from runtime.reading.key_places import SAMPLE
 from runtime.reading.origin import Origin
 from runtime.reading.relay import Relay
@@ -752,6 +752,8 @@ class Reader:
         # Before the first record of all there is no watermark to measure a jump from: it is that record's own
         # time.
         if before == MIN_TIMESTAMP and folded.watermark > MIN_TIMESTAMP:
+            if not begins_well(folded):
+                return False
             try:
                 first = to_ms([timestamp_of(values[0])])[0] if timestamp_of and values else folded.watermark
                 before = self.times.begun(first - disorder_ms)

@@ -453,3 +453,31 @@ def test_who_is_killed_is_taken_over_from_and_replaced(broker, topics, words, tm
             os.kill(containers_of(host)[0], signal.SIGKILL)
     ended(host)
     check_counts(broker, topics, words)
+
+
+EXITS = {
+    "sys.exit": ("sys.exit(3)", 3, "it has called sys.exit(3)"),
+    "an interrupt": ("raise KeyboardInterrupt", 130, "has raised KeyboardInterrupt"),
+}
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+@pytest.mark.parametrize("how", EXITS)
+def test_an_exit_that_a_function_asks_for_in_a_container_ends_the_run(broker, topics, words, tmp_path, how, awaits):
+    line, code, told = EXITS[how]
+    program = (tmp_path / "app.py").read_text()
+    asked = f"\n\ndef leave(word):\n    if word == 'w7':\n        {line}\n    return word\n"
+    before = ".partition_by(lambda word: word,"
+    calls = "await asyncio.sleep(0.04)"
+    program = (
+        program.replace(calls, f"{calls}\n    leave(word)")
+        if awaits
+        else program.replace(before, f".map(leave){before}")
+    )
+    (tmp_path / "app.py").write_text(program.replace("import asyncio\n", f"import asyncio\nimport sys\n{asked}", 1))
+    process = start(broker, tmp_path, "here", "--until-now")
+    said, _ = process.communicate(timeout=600)
+    said = " ".join(said.split())
+    assert process.returncode == code, said
+    assert told in said and "app.py:" in said
+    assert "takes the place of" not in said

@@ -17,7 +17,7 @@ from samza_dsl import App, Forget, KafkaCluster, String, count, tumbling
 from samza_dsl.cli.main import commands
 from samza_dsl.connectors import Pulled, PulledRecord, PulledSource
 from tests.kafka.topics import configure as change
-from tests.kafka.topics import consume, create, delete, group_offsets, produce, remove, remove_all
+from tests.kafka.topics import consume, create, delete, delete_group, group_offsets, produce, remove, remove_all
 
 
 def counting(topics: str) -> App:
@@ -244,3 +244,12 @@ def test_a_lost_inbox_is_told_with_a_way_out(lost, broker, topics, cluster, tmp_
         typed(broker, "reset", topics, "--yes")
         typed(broker, "streams", "delete", inbox)
         assert run(3) == [0, 1, 0, 1, 2]
+
+
+def test_a_group_that_was_deleted_loses_nothing(broker, topics, run):
+    assert run("here") == [1]
+    delete_group(broker, topics)
+    assert (topics, 0) not in group_offsets(broker, topics)
+    assert run("here") == [1, 2]
+    assert run("elsewhere") == [1, 2, 3]
+    assert group_offsets(broker, topics)[f"{topics}-words", 0] == 3
