@@ -101,7 +101,8 @@ def delete(broker, topic: str) -> None:
 
 def delete_group(broker, group: str) -> None:
     """Remove a group, with the offsets that it has committed, once nobody is in it."""
-    (done,) = AdminClient({"bootstrap.servers": broker.bootstrap}).delete_consumer_groups([group]).values()
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    (done,) = admin.delete_consumer_groups([group]).values()
     done.result()
 
 
