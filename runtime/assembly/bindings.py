@@ -23,7 +23,7 @@ from planner.model.graph import Graph, intermediate
 from planner.model.plan import Plan, StreamPlan
 from planner.passes import streams_of
 from runtime.model.checkpoint import SHARED, Checkpoint
-from runtime.model.errors import EnvironmentFault, SamzaError
+from runtime.model.errors import Damaged, SamzaError
 from runtime.model.metrics import RunMetrics
 from runtime.ports.commits import Commit
 from runtime.ports.connectors import ConnectedSink, ConnectedSource, PulledSource, PushedSource, TransactionalSink
@@ -309,7 +309,7 @@ class Bindings:
         if place not in self._partitions:
             self._partitions = {name: config.partitions for name, config in self.environment.streams().items()}
         if place not in self._partitions:
-            raise EnvironmentFault(
+            raise Damaged(
                 f"The stream {place!r} is gone, which was there when this run began: bring it back, or make it anew "
                 f"and let the application begin anew: {typed(self.environment, f'reset {self._app}')}"
             )

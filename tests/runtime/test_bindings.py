@@ -8,7 +8,7 @@ import pytest
 
 from planner.model.errors import PlanError
 from runtime.assembly.bindings import Bindings
-from runtime.model.errors import EnvironmentFault, SamzaError
+from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.streams import StreamConfig
 from runtime.systems.files import record_files
 from runtime.systems.files.record_files import RecordFile
@@ -265,5 +265,5 @@ def test_a_url_is_no_data_directory(data: str, write: str, tmp_path: Path, monke
 
 def test_a_stream_that_was_deleted_since_is_told_by_its_name(app):
     bindings = Bindings(MemoryEnvironment(), app.graph(), {})
-    with pytest.raises(EnvironmentFault, match=r"stream 'numbers' is gone.*samza-dsl reset doubling"):
+    with pytest.raises(Damaged, match=r"stream 'numbers' is gone.*samza-dsl reset doubling"):
         bindings.partitions("numbers")
