@@ -84,6 +84,7 @@ class Deduplicate(Spec):
     declares: ClassVar[str] = "deduplicate(..., id_type=MySerde())"
     stateful: ClassVar[bool] = True
     event_time: ClassVar[bool] = True
+    expires: ClassVar[bool] = True
     holds: ClassVar[bool] = True
     hands_on_headers: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True

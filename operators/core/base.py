@@ -445,6 +445,7 @@ class Spec:
     late, when event time is beyond where it was as that came. What `ignores_values` looks at keys and times alone.
     What `holds` most of what it has written needs no cache of it, and what `holds_plain` none of values that nobody
     can change in place.
+    What `expires` drops all that it keeps as event time goes on.
     What looks at a partition `beyond_keys` goes by more of it than the messages of one key. What `takes_signs` may be
     handed retractions, and what `hands_on_signs` emits one for each. What `hands_on_headers` gives what it emits those
     of the message, and what `uses_headers` writes or shows them: by `header_code` it writes others, which that makes
@@ -485,6 +486,7 @@ class Spec:
     looked_into: ClassVar[bool] = False
     looks_up: ClassVar[bool] = False
     versioned: ClassVar[bool] = False
+    expires: ClassVar[bool] = False
     tombstones: ClassVar[bool] = False
     gives_keys: ClassVar[bool] = False
     by_table_key: ClassVar[bool] = False

@@ -64,6 +64,7 @@ class IntervalJoin(KeyedJoin):
     kind: ClassVar[str] = "interval_join"
     declares: ClassVar[str] = DECLARED_SIDES
     event_time: ClassVar[bool] = True
+    expires: ClassVar[bool] = True
     holds: ClassVar[bool] = True
     keeps_order: ClassVar[bool] = False
 

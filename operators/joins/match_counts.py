@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, time
 from operator import countOf, itemgetter
 from typing import Any, Protocol, runtime_checkable
 
@@ -26,13 +28,30 @@ Kinds = dict[str, int]
 def kind_of(key: object, told: Callable[[type], str] = lambda kind: kind.__name__) -> str:
     """Return the type of a key as it is `told`, and of its parts.
 
-    >>> kind_of(7), kind_of(("AA", 7)), kind_of(["AA"])
-    ('int', '(str, int)', '[str]')
+    >>> kind_of(7), kind_of(("AA", 7)), kind_of(["AA"]), kind_of(datetime(2025, 6, 15))
+    ('int', '(str, int)', '[str]', 'datetime without a zone')
     """
     if type(key) is tuple or type(key) is list:
         parts = ", ".join(kind_of(part, told) for part in key)
         return f"({parts})" if type(key) is tuple else f"[{parts}]"
-    return told(type(key))
+    return told(type(key)) + _form_of(key)
+
+
+def _form_of(key: object) -> str:
+    """Return what tells times apart that are never equal: with a zone and without one."""
+    return f" {'without' if key.tzinfo is None else 'with'} a zone" if isinstance(key, datetime | time) else ""
+
+
+_ZONES = re.compile(" with(out)? a zone")
+
+
+def without_zones(kind: str) -> str:
+    """Return a kind of keys whether times in them have a zone or none.
+
+    >>> without_zones("(datetime without a zone, int)")
+    '(datetime, int)'
+    """
+    return _ZONES.sub("", kind)
 
 
 class Meetings:

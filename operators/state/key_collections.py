@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
 from functools import lru_cache
 from itertools import chain, islice
 from operator import eq
@@ -389,8 +389,28 @@ class MapState(MutableMapping[M, N]):
         self._store.delete(self._place + self._encode(key))
 
     def __iter__(self) -> Iterator[M]:
-        length = len(self._place)
-        return (self._decode(place[length:]) for place, _ in self._store.range(self._place, beyond(self._place)))
+        return (key for key, _ in self.entries())
+
+    def items(self) -> ItemsView[M, N]:
+        """Return its keys with their values."""
+        return _Items(self)
+
+    def values(self) -> ValuesView[N]:
+        """Return its values."""
+        return _Values(self)
+
+    def entries(self) -> Iterator[tuple[M, N]]:
+        """Yield each key with its value, as they are when the walk begins."""
+        start, length = self._place, len(self._place)
+        for place, (value,) in self._store.range(start, beyond(start)):
+            key: M = self._decode(place[length:])
+            # A former version wrote sets in the order of one process: such an entry comes to where it is looked for.
+            if type(key) not in SCALARS and (now := start + self._encode(key)) != place:
+                self._store.delete(place)
+                if self._store.get(now) is not None:
+                    continue  # assigned again since
+                self._store.put(now, (value,))
+            yield key, loaded(self._form, value)
 
     def __len__(self) -> int:
         return sum(1 for _ in self._store.range(self._place, beyond(self._place)))
@@ -402,6 +422,28 @@ class MapState(MutableMapping[M, N]):
         """Remove all entries."""
         for place, _ in list(self._store.range(self._place, beyond(self._place))):
             self._store.delete(place)
+
+
+class _Items(ItemsView[M, N]):
+    """The keys and values of a map, read in one walk: its own are looked up one by one, by keys that were read."""
+
+    def __init__(self, of: MapState[M, N]) -> None:
+        super().__init__(of)
+        self._of = of
+
+    def __iter__(self) -> Iterator[tuple[M, N]]:
+        return self._of.entries()
+
+
+class _Values(ValuesView[N]):
+    """The values of a map, read in one walk."""
+
+    def __init__(self, of: MapState[Any, N]) -> None:
+        super().__init__(of)
+        self._of = of
+
+    def __iter__(self) -> Iterator[N]:
+        return (value for _, value in self._of.entries())
 
 
 def remove_all(store: Store, key: bytes) -> None:

@@ -99,6 +99,7 @@ class Window(Spec):
     kind: ClassVar[str] = "window"
     declares: ClassVar[str] = "window(..., state=MySerde())"
     windowed: ClassVar[bool] = True
+    expires: ClassVar[bool] = True
     stateful: ClassVar[bool] = True
     keyed: ClassVar[bool] = True
     event_time: ClassVar[bool] = True

@@ -27,6 +27,7 @@ from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Tagged
 from runtime.functions.first_call import CheckedAggregations, check_kept
 from runtime.functions.user_functions import Around, Functions
+from runtime.job.key_kinds import EqualKeys
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import Clock
 from runtime.model.history import AtRest
@@ -78,6 +79,8 @@ class Assembly:
     """What folds the batches of inputs that lie in columns, by the ids of these."""
     jumped: set[str] = field(default_factory=set)
     """The streams of which it was told that one record moved event time far."""
+    equal_keys: dict[str, EqualKeys] = field(default_factory=dict)
+    """By operator, the keys that were looked at for equal ones."""
     told: set[str] = field(default_factory=set)
     """What was told of keys of other kinds than before, and of outputs that keep no headers."""
     key_places: KeyPlaces = field(init=False, repr=False, compare=False)

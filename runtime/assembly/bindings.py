@@ -23,7 +23,7 @@ from planner.model.graph import Graph, intermediate
 from planner.model.plan import Plan, StreamPlan
 from planner.passes import streams_of
 from runtime.model.checkpoint import SHARED, Checkpoint
-from runtime.model.errors import SamzaError
+from runtime.model.errors import Damaged, SamzaError
 from runtime.model.metrics import RunMetrics
 from runtime.ports.commits import Commit
 from runtime.ports.connectors import ConnectedSink, ConnectedSource, PulledSource, PushedSource, TransactionalSink
@@ -55,6 +55,8 @@ from runtime.systems.memory.lists import ListSink
 WRITTEN = ("intermediate", "output", "dead_letter")
 SAID = ("partitions", "retention_ms", "retention_bytes", "compression")
 """What may be said of a stream that is yet to be made."""
+STREAM_ID = "@"
+"""The last sign of the name under which checkpoints note which stream rows wait in for a sink."""
 ANOTHER = "stream:"
 """Begins what an output is bound to that is written to another stream of the environment."""
 
@@ -137,8 +139,10 @@ class Bindings:
             # it knows of the same rows under the same offsets.
             if (place := place_of_sink(outbox)) not in found:
                 outbox.forget()
+            recorded = _recorded(outbox, positions)
+            outbox.check_kept(positions.get(f"{place}{STREAM_ID}", 0), recorded)
             identity = found.setdefault(place, secrets.randbits(62))
-            outbox.open(generation, identity, _recorded(outbox, positions), _passed(outbox, positions))
+            outbox.open(generation, identity, recorded, _passed(outbox, positions))
         return self._noted(found)
 
     def _noted(self, positions: Mapping[str, int]) -> dict[str, int]:
@@ -156,6 +160,8 @@ class Bindings:
             place = place_of_sink(outbox)
             found |= {f"{place}#{partition}": position for partition, position in outbox.positions.items()}
             found |= {f"{place}!{name}": offset for name, offset in outbox.passed.items()}
+            if outbox.stream_id:
+                found[f"{place}{STREAM_ID}"] = outbox.stream_id
         return found
 
     def taken_out(self) -> dict[tuple[str, int], int]:
@@ -302,6 +308,11 @@ class Bindings:
         place = self.place_of(stream)
         if place not in self._partitions:
             self._partitions = {name: config.partitions for name, config in self.environment.streams().items()}
+        if place not in self._partitions:
+            raise Damaged(
+                f"The stream {place!r} is gone, which was there when this run began: bring it back, or make it anew "
+                f"and let the application begin anew: {typed(self.environment, f'reset {self._app}')}"
+            )
         return self._partitions[place]
 
     def read_among(self) -> dict[str, int]:

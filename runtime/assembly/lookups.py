@@ -7,7 +7,7 @@ from typing import Any, cast
 from operators.core.base import Key, Serde
 from operators.joins.match_counts import Meetings
 from operators.joins.table_join import ABSENT, TableContents
-from runtime.encoding.keys import KeySerde, plain_types
+from runtime.encoding.keys import KeySerde, bytes_of_key, plain_types
 
 
 def lookups(contents: TableContents, key: Serde, keys: KeySerde, meetings: Meetings) -> dict[str, Any]:
@@ -26,9 +26,10 @@ def lookups(contents: TableContents, key: Serde, keys: KeySerde, meetings: Meeti
     >>> look_up(7), look_up("7"), meetings.kinds(["messages"])
     ('row', None, {'messages': {'str': 1, 'int': 0}})
     """
-    get, encode, encode_held, in_use, use = contents.store.get, key.encode, keys.encode, contents.in_use, contents.use
+    get, encode_held, in_use, use = contents.store.get, keys.encode, contents.in_use, contents.use
     # What `on` returns is a key as held where it is of these kinds, and the table's own keys are held in the same way.
-    own = cast(KeySerde, contents.keys).serde
+    own_keys = cast(KeySerde, contents.keys)
+    own = own_keys.serde
     held_kinds = plain_types(key) if own == key else frozenset[type]()
     by_key = own == keys.serde
 
@@ -40,10 +41,12 @@ def lookups(contents: TableContents, key: Serde, keys: KeySerde, meetings: Meeti
             held, version = cast(Key, on), contents.version
             row = in_use.get(held, ABSENT)
             if row is ABSENT:
-                row = use(held, get(encode(on)), version)
+                row = use(held, get(bytes_of_key(key, on)), version)
         else:
-            held = place = encode(on)
+            held = place = bytes_of_key(key, on)
             row = get(place)
+        if row is None:
+            own_keys.seek(held)
         return meetings.looked_up(held, row)
 
     def lookup_key(held: Key | None) -> object:
@@ -54,6 +57,8 @@ def lookups(contents: TableContents, key: Serde, keys: KeySerde, meetings: Meeti
             row = get(encode_held(held))
             if by_key:
                 use(held, row, version)
+        if row is None and by_key:
+            own_keys.seek(held)
         return meetings.looked_up(held, row)
 
     return {

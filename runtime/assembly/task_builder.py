@@ -552,7 +552,8 @@ class TaskBuilder:
         app, environment = self.assembly.plan.app, self.assembly.bindings.environment
         id = spec.op_id or ""
         if id not in self.kinds:
-            self.kinds[id] = KeyKinds(spec, app, environment, self.assembly.told)
+            equal = self.assembly.equal_keys.setdefault(id, {})
+            self.kinds[id] = KeyKinds(spec, app, environment, self.assembly.told, equal)
         return self.kinds[id]
 
     def _takes(self, id: str) -> bool:

@@ -22,7 +22,18 @@ from runtime.encoding.conformity import EXACT_FLOATS, is_as_declared
 from runtime.encoding.copies import with_parts
 from runtime.encoding.nested_tuples import SCALARS
 from runtime.encoding.record_types import fields_of, hints_of, is_pydantic, is_record, made
-from runtime.encoding.serdes import LAST_TAG, PAIR, WHOLE, Json, MessagePack, String, Tagged, encode_all, of_keys
+from runtime.encoding.serdes import (
+    LAST_TAG,
+    PAIR,
+    REFUSALS,
+    WHOLE,
+    Json,
+    MessagePack,
+    String,
+    Tagged,
+    encode_all,
+    of_keys,
+)
 from runtime.model.errors import SerdeError
 
 In = TypeVar("In")
@@ -55,7 +66,13 @@ class KeySerde:
         self._plain = plain_types(serde)
         self._declared = declared_in(serde)
         self._is_tagged = isinstance(serde, Tagged)
-        self._load: Callable[[Any], Key] = remembering(self._loaded)
+        self._form: Callable[[Any], Key] = remembering(self._formed)
+        kind: object = getattr(serde, "type", Any)
+        is_typed = isinstance(serde, Json | MessagePack) and kind is not Any
+        self._has_one_form = is_typed
+        # Keys that others wrote stay the bytes that their state lies under, but for numbers: 7 is how many write 7.0.
+        is_formed = is_typed and has_types(kind, inspect.FloatType)
+        self._load: Callable[[Any], Key] = self._form if is_formed else remembering(self._loaded)
         self._decode = remembering(serde.decode)
         self._kind_of = remembering(self._kind_of_bytes)
 
@@ -122,6 +139,9 @@ class KeySerde:
         said = _said_in_json if isinstance(self.serde, Json) else _said_in
         return repr(said(again)) == repr(said(data))
 
+    def seek(self, key: Key, kind: str | None = None) -> None:
+        """Take note of a key that was looked for and not found; one that keeps kinds tells of an equal one."""
+
     def in_order(self, keys: Iterable[Key]) -> list[Key]:
         """Return held keys in the order of their bytes.
 
@@ -174,7 +194,7 @@ class KeySerde:
             plain: Key = key
             return plain
         try:
-            held: Key = self._load(data)
+            held: Key = self._form(data) if self._has_one_form else self._load(data)
         except Exception as error:
             # Written on, it would end each run behind, whatever the policy says here.
             raise SerdeError(f"{shown(key)} can be written as a key and not be read again: {error}") from error
@@ -200,10 +220,33 @@ class KeySerde:
     def _told_kind(self, key: object) -> str:
         return kind_of(key)
 
+    def _formed(self, data: bytes) -> Key:
+        """Return a key of a declared type as it is held, in the one form that equal keys have: 7.0 of 7 is a float."""
+        key = self.serde.decode(data)
+        if self.are_held(type(key), [key]):
+            plain: Key = key
+            return plain
+        return self.serde.encode(key)
+
     def _loaded(self, data: bytes) -> Key:
         key = self.serde.decode(data)
         is_plain = self.are_held(type(key), [key]) and self.serde.encode(key) == data
         return key if is_plain else data
+
+
+def bytes_of_key(serde: Serde, key: object) -> bytes:
+    """Return the bytes under which a key lies that somebody asks for: equal keys of a declared type have one form.
+
+    >>> bytes_of_key(Json(float), 7), bytes_of_key(Json(int), "a")
+    (b'7.0', b'"a"')
+    """
+    data = serde.encode(key)
+    if may_be_infinite(data):
+        data = serde.encode(_with_one_nan(key))
+    if isinstance(serde, Json | MessagePack) and serde.type not in (Any, int, str):
+        with suppress(*REFUSALS):  # what is no key of that type lies nowhere
+            return serde.encode(serde.decode(data))
+    return data
 
 
 def _with_one_nan(key: object) -> object:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from enum import Enum
 from functools import cache
 from hashlib import blake2s
 from typing import Any, get_args, get_origin
 
 import msgspec
+from msgspec import inspect
 from msgspec.structs import replace
 
 from operators.core.base import Key, Serde, Spec
-from operators.joins.match_counts import kind_of
+from operators.core.declared_types import has_types
+from operators.core.wording import shown
+from operators.joins.match_counts import kind_of, without_zones
 from planner.model.virtual_tasks import is_task
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.record_types import fields_of, hints_of, is_record, tag_of
@@ -32,6 +36,12 @@ _PLAIN = re.compile("[\\w'.-]*")
 _MEMBERS = re.compile("(: [^:<>]*)?<([^<>]*=[^<>]*)>")
 MOST_MEMBERS = 200
 """The members of an Enum beyond which they are no part of a kind."""
+MOST_EQUAL = 10_000
+"""The keys of an operator that are looked at for equal ones with other bytes."""
+EqualKeys = dict[object, tuple[object, bytes]]
+"""Keys of one operator in all tasks of a process, with the first of those that are equal, and its bytes."""
+_MAY_BE_EQUAL = re.compile("Decimal| with a zone")
+"""The kinds of keys of which equal ones have other bytes: 1.0 and 1.00, noon in Oslo and in UTC."""
 MISREAD = ", and fields and members of the former may be read as others of the latter"
 
 _log = logging.getLogger("samza_dsl")
@@ -43,11 +53,14 @@ class KeyKinds:
     The task's thread alone adds to it. `told` is shared by all tasks of a process: what the log has told, once each.
     """
 
-    def __init__(self, spec: Spec, app: str, environment: Environment, told: set[str]) -> None:
+    def __init__(
+        self, spec: Spec, app: str, environment: Environment, told: set[str], equal: EqualKeys | None = None
+    ) -> None:
         self.before: frozenset[str] = frozenset()
         self.new: set[str] = set()
         self.warning = ""
         self._spec, self._app, self._environment, self._told = spec, app, environment, told
+        self._equal = {} if equal is None else equal
         self._seen: set[object] = set()
         """The types of ids that were looked at; for tuples, those of their parts."""
         self._seen_of_entries: set[object] = set()
@@ -63,8 +76,15 @@ class KeyKinds:
                     self.note(kept_kind(id))
 
     def note(self, kind: str) -> None:
-        """Note a kind, and warn where former runs have had other kinds, and not this one."""
-        if not kind or kind in self.before or kind in self.new:
+        """Note a kind, and warn where former runs have had other kinds, and not this one.
+
+        Of a class that has changed each run is told: what lies under the former is there, and will not be found.
+        """
+        if not kind or kind in self.new or without_zones(kind) in self.before - {kind}:
+            return  # a version that told no zones has noted it
+        if kind in self.before:
+            if "<" in kind and not self._spec.expires:
+                self._warn_of_former("its keys", kind)
             return
         self.new.add(kind)
         bare = _without_fields(kind)
@@ -84,14 +104,33 @@ class KeyKinds:
         self._seen_of_entries.add(of_key)
         kind = OF_ENTRIES + kept_kind(key)
         # A function has keys of several kinds, as of several maps: only a class that has changed is told.
-        if "<" not in kind or kind in self.before or kind in self.new:
+        if "<" not in kind or kind in self.new:
             return
-        self.new.add(kind)
+        if kind not in self.before:
+            self.new.add(kind)
+        self._warn_of_former("keys of its entries", kind)
+
+    def _warn_of_former(self, of_what: str, kind: str) -> None:
+        """Warn where runs before have had other forms of the class in a kind."""
         bare = _without_fields(kind)
-        alike = {one for one in self.before if _without_fields(one) == bare and _has_changed(one, kind)}
+        alike = {one for one in self.before - {bare} if _without_fields(one) == bare and _has_changed(one, kind)}
         if alike:
-            before = {one.removeprefix(OF_ENTRIES) for one in alike}
-            self._warn("keys of its entries", before, kind.removeprefix(OF_ENTRIES))
+            self._warn(of_what, {one.removeprefix(OF_ENTRIES) for one in alike}, kind.removeprefix(OF_ENTRIES))
+
+    def note_equal(self, key: object, data: bytes) -> None:
+        """Note a key with its bytes, and warn where one that is equal has others: to Python they are one, here two."""
+        with suppress(TypeError):  # a list has no hash
+            if len(self._equal) >= MOST_EQUAL and key not in self._equal:
+                return
+            first, known = self._equal.setdefault(key, (key, data))
+            if known != data and not self.warning:
+                spec = self._spec
+                self.warning = (
+                    f"{spec.kind} {spec.op_id!r} at {spec.site}: two of its keys, {shown(first)} and {shown(key)}, are "
+                    "equal in Python and two keys here, since keys go by their bytes. Bring keys to one form where "
+                    "they are made, as by .quantize(Decimal('0.01')) or .astimezone(UTC)"
+                )
+                self._tell()
 
     def _warn(self, of_what: str, kinds: Collection[str], kind: str) -> None:
         spec, app, before = self._spec, self._app, " and ".join(sorted(kinds))
@@ -102,9 +141,12 @@ class KeyKinds:
             f"{typed(self._environment, f'state forget {app} {spec.op_id}')}; or compute all again: "
             f"{typed(self._environment, f'reset {app}')}"
         )
+        self._tell()
+
+    def _tell(self) -> None:
         if self.warning not in self._told:
             self._told.add(self.warning)
-            _log.warning("%s: %s", app, self.warning)
+            _log.warning("%s: %s", self._app, self.warning)
 
 
 class KeptKeys(KeySerde):
@@ -136,12 +178,17 @@ class KeptKeys(KeySerde):
             self._look((key,))
         return super().decode(key)
 
+    def seek(self, key: Key, kind: str | None = None) -> None:
+        if type(key) is bytes and _MAY_BE_EQUAL.search(self._kind_of(key) if kind is None else kind):
+            self._kinds.note_equal(super().decode(key), key)
+
     def _look(self, keys: Iterable[object]) -> None:
         for key in keys:
             if type(key) is bytes:
                 if (kind := self._kind_of(key)) not in self._kinds_seen:
                     self._kinds_seen.add(kind)
                     self._kinds.note(kind)
+                self.seek(key, kind)
                 if self._is_of_one_class:
                     self._seen.add(bytes)  # all others are of that class, too
             elif key is not None:
@@ -217,7 +264,10 @@ def _without_fields(kind: str) -> str:
 def tells_kinds(serde: Serde) -> bool:
     """Whether keys of several kinds may come with a serde, which are never equal then, or of a class that changes."""
     kind = getattr(serde, "type", None)
-    return kind is Any or bool(_records_in(kind))
+    return kind is Any or bool(_records_in(kind)) or has_types(kind, _OF_SEVERAL_FORMS)
+
+
+_OF_SEVERAL_FORMS = inspect.DecimalType, inspect.DateTimeType, inspect.TimeType
 
 
 def kinds_before(checkpoints: Mapping[str, Checkpoint]) -> _Kinds:

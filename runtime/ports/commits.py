@@ -132,7 +132,7 @@ def fenced_error(app: str, generation: int, current: int) -> Fenced:
     """Return the error for when a run is of an older generation than its application is."""
     return Fenced(
         f"Application {app!r} is at generation {current}, and this run is of {generation}: another one has taken "
-        "over, or it was reset. Nothing that this run has not committed was written."
+        "over, it was reset, or its checkpoints were deleted. Nothing that this run has not committed was written."
     )
 
 

@@ -16,6 +16,7 @@ from operators.core.durations import Duration, whole_ms
 from operators.core.protocols import CheckedProtocol
 from operators.core.sites import here
 from planner.model.graph import Graph
+from runtime.encoding.keys import bytes_of_key
 from runtime.model.assignment import JobModel
 from runtime.model.clock import monotonic_ms
 from runtime.model.errors import SamzaError
@@ -100,7 +101,7 @@ class FarStateQuery(StateQuery):
         key: object,
         of: tuple[str, str] | None = None,
     ) -> StateSnapshot:
-        data = shape.key.encode(key)
+        data = bytes_of_key(shape.key, key)
         said: Said = {STORED: 1, "key": said_of(data)}
         if of is not None:
             said[of[0]] = of[1]
@@ -116,7 +117,7 @@ class FarStateQuery(StateQuery):
     ) -> Generator[StateSnapshot]:
         said: Said = {STORED: 1, "limit": MOST_IN_PAGE}
         bounds = ("from", start), ("to", end)
-        said.update({name: said_of(shape.key.encode(key)) for name, key in bounds if key is not None})
+        said.update({name: said_of(bytes_of_key(shape.key, key)) for name, key in bounds if key is not None})
         self._check(at_least)
         until_ms, begun, seen = monotonic_ms() + whole_ms(timeout_ms), False, _RangeTasks(self._graph.app)
         try:

@@ -12,6 +12,7 @@ from operators.core.base import Site
 from operators.core.durations import Duration, whole_ms
 from operators.core.sites import here
 from planner.model.errors import refuse
+from runtime.encoding.keys import bytes_of_key
 from runtime.model.clock import SystemClock, monotonic_ms
 from runtime.model.errors import SamzaError
 from runtime.ports.environment import Environment, LiveEnvironment, QueryableEnvironment
@@ -75,7 +76,7 @@ class QueriedState:
 
     def in_snapshot(self, snapshot: StateSnapshot, key: object, default: Any = None) -> Any:
         """Return the state of a key as a snapshot has it."""
-        shape, data = self.shape, self.shape.key.encode(key)
+        shape, data = self.shape, bytes_of_key(self.shape.key, key)
         # By default keys are where their hash says: other tasks are asked only where that one has nothing.
         if self._tasks:
             found = self._found(snapshot, shape.likely(key, data, self._tasks), key, data)
@@ -162,7 +163,7 @@ class QueriedState:
         most: int | None = None,
     ) -> Values:
         """Return what a list or a map of a key has in a snapshot, as `read` yields it; at most so many entries."""
-        shape, data = self.shape, self.shape.key.encode(key)
+        shape, data = self.shape, bytes_of_key(self.shape.key, key)
         tasks = snapshot.tasks(shape.operator)
         likely = shape.likely(key, data, max(tasks, default=0) + 1)
         each = (read(snapshot, task, data, name) for task in sorted(tasks, key=lambda task: task != likely))

@@ -9,6 +9,7 @@ from contextlib import suppress
 import msgspec
 
 from planner.model.graph import Graph
+from runtime.encoding.keys import bytes_of_key
 from runtime.encoding.serdes import to_json
 from runtime.queries.state_requests import NoAnswer, StateAnswer, StateRequest, keys_of, parameters_of
 from runtime.queries.state_shape import shapes_of
@@ -129,7 +130,7 @@ class StateRoutes:
             return [int(task)] if task.isdigit() and len(task) <= MOST_DIGITS else found
         for key in keys_of(shape.key, said["key"]):
             with suppress(Exception):  # what the user's own partitioner or serde takes for no key, its container tells
-                found.append(shape.likely(key, shape.key.encode(key), self._tasks))
+                found.append(shape.likely(key, bytes_of_key(shape.key, key), self._tasks))
         return found
 
     async def _page(self, request: StateRequest, token: str) -> StateAnswer:

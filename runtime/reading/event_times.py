@@ -180,6 +180,8 @@ class Jump:
     offset: int | None
     following: int = 0
     behind: int = 0
+    is_first: bool = False
+    """Whether it is the first of all: where event time was before, those that come next say."""
 
 
 class EventTimes:
@@ -309,6 +311,10 @@ class EventTimes:
         if self._jump is not None:
             self._follow(self._jump, times)
         first = stamps[0] if stamps[0] > MIN_TIMESTAMP else self.begun(stamps[1])
+        # One that is ahead of the clock moves event time from there, as any other does.
+        if times and stamps[0] == MIN_TIMESTAMP and first == stamps[1]:
+            self._jump = Jump(first - 2 * FAR_MS, first, None if offsets is None else offsets[0], is_first=True)
+            self._follow(self._jump, times[1:])
         moved_ms = stamps[-1] - first
         if moved_ms <= self._most_ms:
             return
@@ -336,18 +342,22 @@ class EventTimes:
 
     def _follow(self, jump: Jump, times: Sequence[int | None]) -> None:
         """Look at the records after one that moved event time far, and tell it where most go on from before it."""
-        middle = (jump.before + jump.after) // 2 + self._spec.max_disorder_ms
+        disorder_ms = self._spec.max_disorder_ms
+        middle = (jump.after - FAR_MS if jump.is_first else (jump.before + jump.after) // 2) + disorder_ms
         for at in times:
             if at is None:
                 continue
             jump.following += 1
-            jump.behind += at < min(middle, jump.after - self._lateness_ms)
+            if at < min(middle, jump.after - self._lateness_ms):
+                jump.behind += 1
+                if jump.is_first:
+                    jump.before = at - disorder_ms if jump.behind == 1 else max(jump.before, at - disorder_ms)
             if jump.behind == BEHIND:
                 self.jumps += 1
                 self._tell(jump)
             if jump.behind == BEHIND or jump.following == FOLLOWING:
                 self._jump = None
-                self._pauses += jump.behind < BEHIND
+                self._pauses += jump.behind < BEHIND and not jump.is_first
                 if self._pauses > SPARSE:
                     # Whoever rests each night would have all of its batches looked at, record by record.
                     self._note_sparse(jump.after - jump.before)
@@ -379,11 +389,20 @@ class EventTimes:
     def _tell(self, jump: Jump) -> None:
         place = f"{self._stream}/{self._partition} at {jump.offset}"
         where = f"one record, {place}," if jump.offset is not None else "its producer"
+        moved = f"moved event time from {utc(jump.before)} to {utc(jump.after)}"
+        if jump.is_first:
+            where = f"the first record, {place}," if jump.offset is not None else "the first record"
+            moved = f"began event time with {utc(jump.after)}"
         behind = f", and {jump.behind} of the {jump.following} that came next lie before that" if jump.behind else ""
+        if jump.is_first:
+            behind += f", up to {utc(jump.before + self._spec.max_disorder_ms)}"
         ahead_ms = next((one for one in AHEAD_MS if 2 * one <= jump.after - jump.before), FAR_MS // 2)
+        takes_none = f"max_ahead_ms={ahead_ms:_} on the input takes no such record"
+        if jump.after + self._spec.max_disorder_ms <= self._clock.now_ms():
+            # Of a history: what was ahead when it was written is behind the clock of today.
+            takes_none = "a timestamp= that raises for such a record has it meet on_error="
         self._warn(
-            f"{where} moved event time from {utc(jump.before)} to {utc(jump.after)}{behind}. If its clock is ahead, "
-            f"all that follows is late: max_ahead_ms={ahead_ms:_} on the input takes no such record, and samza-dsl "
+            f"{where} {moved}{behind}. If its clock is ahead, all that follows is late: {takes_none}, and samza-dsl "
             f"checkpoint set {self._app} {self._stream}:{self._partition} --watermark '{utc(jump.before)}' sets event "
             "time back"
         )

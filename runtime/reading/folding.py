@@ -17,6 +17,7 @@ from planner.model.graph import Graph
 from planner.model.plan import SegmentPlan
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Tagged
+from runtime.reading.event_times import FAR_MS, FOLLOWING
 
 
 class Folded(NamedTuple):
@@ -62,6 +63,14 @@ class PreparedRows(NamedTuple):
     watermark: int
     places: list[int] | None
     dropped: Mapping[str, int]
+
+
+def begins_well(folded: Folded | PreparedRows) -> bool:
+    """Whether nothing of the first rows of all is behind the first of them; where they are few, that is unknown."""
+    if isinstance(folded, Folded):
+        return folded.number > FOLLOWING and not any(len(late) for _, _, late in folded.exits)
+    times = folded.timestamps
+    return times is None or (len(times) > FOLLOWING and min(times[:FOLLOWING]) > times[0] - FAR_MS)
 
 
 class FoldingSegment:

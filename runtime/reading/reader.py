@@ -26,7 +26,7 @@ from runtime.model.history import AtRest
 from runtime.ports.streams import OUTSIDE, Control, Read, ends, made_anew_error
 from runtime.reading.completion import Entry, InFlight, RowsInFlight
 from runtime.reading.event_times import UNPACED, Pacing
-from runtime.reading.folding import Folded, FoldingSegment, PreparedRows, SharedGroups
+from runtime.reading.folding import Folded, FoldingSegment, PreparedRows, SharedGroups, begins_well
 from runtime.reading.key_places import SAMPLE
 from runtime.reading.origin import Origin
 from runtime.reading.relay import Relay
@@ -747,13 +747,14 @@ class Reader:
         """Whether no time of what was folded need be looked at by itself."""
         if self.times is None:
             return True
-        before, disorder_ms = self._source.value, self._pacing.max_disorder_ms
-        timestamp_of = self._decoding.timestamp_of
+        before, disorder_ms, time_of = self._source.value, self._pacing.max_disorder_ms, self._decoding.timestamp_of
         # Before the first record of all there is no watermark to measure a jump from: it is that record's own
         # time.
         if before == MIN_TIMESTAMP and folded.watermark > MIN_TIMESTAMP:
+            if not begins_well(folded):
+                return False
             try:
-                first = to_ms([timestamp_of(values[0])])[0] if timestamp_of and values else folded.watermark
+                first = to_ms([time_of(values[0])])[0] if time_of and values else folded.watermark
                 before = self.times.begun(first - disorder_ms)
             except Exception:  # the ordinary way tells what it is
                 return False
@@ -762,7 +763,7 @@ class Reader:
             return True
         # A batch of a long history spans days: its times are read once more, and it need not go the ordinary way.
         try:
-            stamps = self._source.stamp(to_ms([timestamp_of(value) for value in values])) if timestamp_of else []
+            stamps = self._source.stamp(to_ms([time_of(value) for value in values])) if time_of else []
         except Exception:
             return False
         return self.times.are_of_history(highest, stamps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from math import isfinite
 from numbers import Integral
@@ -13,6 +13,8 @@ from operators.core.base import EARLIEST_MS, LATEST_MS, MAX_TIMESTAMP, MIN_TIMES
 from operators.core.wording import shown
 from runtime.ports.streams import Control
 from runtime.reading.event_times import PER_SECOND, meant_by
+
+_EPOCH, _MS = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
 
 def is_constant(column: Sequence[Any]) -> bool:
@@ -251,11 +253,12 @@ def _one_to_ms(at: Any, said: str, per_second: int) -> int:
     if isinstance(at, Integral) and not isinstance(at, bool):  # an int, or one of NumPy's
         return int(at) * 1_000 // per_second
     if isinstance(at, float) and per_second == 1 and isfinite(at):
-        return round(at * 1_000)
+        return round(at * 1_000_000) // 1_000  # to microseconds first, as floats are near 0.123 and seldom just that
     if isinstance(at, datetime):
         if at.tzinfo is None:
             raise ValueError(f"{said} {shown(at)} without a time zone; write e.g. .replace(tzinfo=timezone.utc)")
-        return round(at.timestamp() * 1_000)
+        # The ms that it lies in, and never the next one: what is of the last moment of a day is of that day's window.
+        return (at - _EPOCH) // _MS
     raise ValueError(
         f"{said} {shown(at)}; return ms since the epoch as an int, or an aware datetime; or say another unit= on the "
         f"input{meant_by(at)}"

@@ -19,7 +19,7 @@ from operators.scan import ScanOperator
 from operators.task import Effects, Envelope, TaskContext, TaskOperator
 from operators.windows.window import WindowOperator
 from operators.windows.window_groups import Grouped, Groups
-from runtime.encoding.keys import KeySerde, remembering
+from runtime.encoding.keys import KeySerde, bytes_of_key, remembering
 from runtime.encoding.lines import rows_in
 from runtime.encoding.ownership import OwnValues, keeper_of
 from runtime.encoding.serdes import BulkSerde, Json, Natural, encode_all
@@ -54,7 +54,7 @@ class SendToExit:
         self._is_headed = False
         self.first = FirstValues()
         key = to.key or keys.serde
-        self._key_as_written: Callable[[Key], bytes] = remembering(lambda held: key.encode(keys.decode(held)))
+        self._key_as_written: Callable[[Key], bytes] = remembering(lambda held: bytes_of_key(key, keys.decode(held)))
 
     def take(self, batch: Batch) -> None:
         """Write, with keys as the output has them."""

@@ -11,7 +11,7 @@ from operators.core.base import Batch, Headers, Key, Serde
 from operators.core.wording import shown
 from operators.partition_by import Partitioner, hash_, murmur2
 from operators.windows.window_groups import Grouped
-from runtime.encoding.keys import KeySerde, remembering
+from runtime.encoding.keys import KeySerde, bytes_of_key, remembering
 from runtime.encoding.lines import NULL, Lines
 from runtime.encoding.ownership import OwnValues
 from runtime.encoding.serdes import Evolving, Json, encode_all
@@ -149,7 +149,7 @@ class Outputs:
         else:
             assert keys is not None and to.key is not None
             for row, key in enumerate(keys):
-                data = b"" if key is None else to.key.encode(key)
+                data = b"" if key is None else bytes_of_key(to.key, key)
                 places[to.by.partition(key, data, count)].append(row)
         for partition, found in enumerate(places):
             if found:

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    MutableSequence,
+    MutableSet,
+    Reversible,
+    Sequence,
+)
+from collections.abc import Set as AbstractSet
 from enum import Enum
 from functools import partial
-from typing import TypedDict, TypeGuard, TypeVar, get_origin
+from typing import TypedDict, TypeGuard, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -198,8 +212,34 @@ def serde_said(
 
 
 def key_said(site: Site, said: str, declared: object) -> Serde:
-    """Return the serde of keys for a declared type, or the declared serde."""
+    """Return the serde of keys for a declared type, or the declared serde; refuses a type that says no class."""
+    for part, concrete in _abstract_in(declared):
+        wrong = f"{said}={_name_of(declared)} does not say as what keys come back: a {part} may be of several classes"
+        raise refuse(site, wrong, f"{concrete} there")
     return of_keys(serde_said(site, said, declared))
+
+
+_CONCRETE: dict[type, type] = {
+    **dict.fromkeys((Sequence, Collection, Iterable, Iterator, Container, Reversible), tuple),
+    **dict.fromkeys((Mapping, MutableMapping), dict),
+    **dict.fromkeys((AbstractSet, MutableSet), frozenset),
+    MutableSequence: list,
+}
+"""The classes to declare in the place of those that only say what a value can do."""
+
+
+def _abstract_in(declared: object) -> Iterator[tuple[str, str]]:
+    """Yield each type in a declared one that says no class, with what to write in its place."""
+    kind, parts = get_origin(declared) or declared, get_args(declared)
+    if isinstance(kind, type) and (concrete := _CONCRETE.get(kind)) is not None:
+        of = ", ".join([*map(_name_of, parts), *["..."] * (concrete is tuple)])
+        yield kind.__name__, concrete.__name__ + (f"[{of}]" if parts else "")
+    for part in parts:
+        yield from _abstract_in(part)
+
+
+def _name_of(kind: object) -> str:
+    return kind.__name__ if isinstance(kind, type) and not get_args(kind) else repr(kind)
 
 
 def handed_on_said(site: Site, declared: object) -> Serde | None:

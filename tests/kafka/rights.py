@@ -13,7 +13,7 @@ from tests.kafka.brokers import HOST, Brokers
 USERS = 40
 PASSWORD = "not-to-be-seen-pa55"
 RESOURCES = {"topic": 2, "group": 3, "cluster": 4, "transactional id": 5}
-OPERATIONS = {"all": 2, "read": 3, "write": 4, "create": 5, "describe": 8, "describe configs": 10}
+OPERATIONS = {"all": 2, "read": 3, "write": 4, "create": 5, "delete": 6, "describe": 8, "describe configs": 10}
 LITERAL, PREFIXED, DENY, ALLOW = 3, 4, 2, 3
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"

@@ -14,17 +14,18 @@ import pytest
 
 from operators.core.base import Batch
 from runtime.model.checkpoint import Checkpoint, Position
-from runtime.model.errors import Fenced
+from runtime.model.errors import Damaged, Fenced
 from runtime.ports.commits import Commit
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.kafka.coordination import owner
 from runtime.systems.kafka.coordination.owner import transact
 from runtime.systems.kafka.environment import FENCED, KafkaEnvironment
 from runtime.systems.kafka.state import ledger as kafka_ledger
 from runtime.systems.kafka.streams.sink import send_all
 from samza_dsl import KafkaCluster
 from tests.faults.processes import wait_until
-from tests.kafka.topics import consume, group_offsets
+from tests.kafka.topics import consume, delete, group_offsets
 
 TASKS = 4
 
@@ -453,3 +454,41 @@ def test_who_is_killed_is_taken_over_from_and_replaced(broker, topics, words, tm
             os.kill(containers_of(host)[0], signal.SIGKILL)
     ended(host)
     check_counts(broker, topics, words)
+
+
+EXITS = {
+    "sys.exit": ("sys.exit(3)", 3, "it has called sys.exit(3)"),
+    "an interrupt": ("raise KeyboardInterrupt", 130, "has raised KeyboardInterrupt"),
+}
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+@pytest.mark.parametrize("how", EXITS)
+def test_an_exit_that_a_function_asks_for_in_a_container_ends_the_run(broker, topics, words, tmp_path, how, awaits):
+    line, code, told = EXITS[how]
+    program = (tmp_path / "app.py").read_text()
+    asked = f"\n\ndef leave(word):\n    if word == 'w7':\n        {line}\n    return word\n"
+    before = ".partition_by(lambda word: word,"
+    calls = "await asyncio.sleep(0.04)"
+    program = (
+        program.replace(calls, f"{calls}\n    leave(word)")
+        if awaits
+        else program.replace(before, f".map(leave){before}")
+    )
+    (tmp_path / "app.py").write_text(program.replace("import asyncio\n", f"import asyncio\nimport sys\n{asked}", 1))
+    process = start(broker, tmp_path, "here", "--until-now")
+    said, _ = process.communicate(timeout=600)
+    said = " ".join(said.split())
+    assert process.returncode == code, said
+    assert told in said and "app.py:" in said
+    assert "takes the place of" not in said
+
+
+def test_a_commit_that_has_read_a_topic_which_is_gone_says_so(run, broker, topics, monkeypatch):
+    container = run("first")
+    container.takes(0)
+    container.commits(0, 1)
+    delete(broker, f"{topics}-words")
+    monkeypatch.setattr(owner, "TRANSACTION_S", 5.0)
+    with pytest.raises(Damaged, match=f"The topic '{topics}-words' is gone, which this run reads or writes"):
+        container.commits(0, 2)

@@ -18,7 +18,7 @@ from samza_dsl import App, Json, KafkaCluster, KafkaTopic, String, produce
 from tests.faults.processes import wait_until
 from tests.kafka.brokers import HOST
 from tests.kafka.rights import PASSWORD
-from tests.kafka.topics import consume, create
+from tests.kafka.topics import configure, consume, create, names
 from tests.source import ROOT
 
 TOKEN = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"}
@@ -42,6 +42,10 @@ DENIED = {
     "between, to write": ("topic", "-by", "write", "write to the topic '{0}-by'.*--topic {0}-by --operation Write"),
     "between, to read": ("topic", "-by", "read", "read the topic '{0}-by'.*--topic {0}-by --operation Read"),
     "ledger": ("topic", "-checkpoints", "write", "the topic '{0}-checkpoints'.*--topic {0}-checkpoints"),
+    "group, to look at": ("group", "", "describe", "use the group '{0}'.*--group {0} --operation Read"),
+    "id, to look at": ("transactional id", "", "describe", "use the transactional id '{0}'.*--operation Describe"),
+    "ledger, to read": ("topic", "-checkpoints", "read", "the topic '{0}-checkpoints'.*--topic {0}-checkpoints"),
+    "unseen output": ("topic", "-counts", "describe", "the topic '{0}-counts'.*--topic {0}-counts"),
     "changelog": ("topic", "-count-", "write", "write to the topic '{0}-count-.*'.*--operation Write"),
 }
 """What a user may not do, of what begins with the application's name, and what is told."""
@@ -56,6 +60,16 @@ def test_what_is_denied_is_told_with_the_command_that_allows_it(what, guard, top
         counting(topics).run(tmp_path, environment=cluster, until_now=True)
     assert not isinstance(error.value, Unavailable)
     assert PASSWORD not in f"{error.value!r} {error.value.__cause__!r}"
+
+
+@pytest.mark.parametrize("is_denied", [True, False])
+def test_what_may_not_be_removed_once_it_was_read_is_told_and_stays(is_denied, guard, topics, tmp_path, caplog):
+    produce(f"{topics}-words", ["x", "y"], value=String(), key=str, environment=guard.open)
+    denied = [("topic", f"{topics}-by", "delete")] * is_denied
+    counting(topics).run(tmp_path, environment=guard.cluster(*denied), until_now=True)
+    told = [line for line in caplog.messages if "stay for good" in line]
+    assert len(told) == is_denied
+    assert not told or f"--topic {topics}-by --operation Delete" in told[0]
 
 
 def test_so_is_a_topic_that_may_not_be_made(guard, topics, tmp_path):
@@ -324,3 +338,23 @@ def test_an_option_that_the_library_sets_itself_is_refused(name):
         with pytest.raises(SamzaError, match=rf"'{name}' .* is set by the library itself"):
             make("kafka://broker:9092" + "/topic" * (make is KafkaTopic), options={name: "any"})
     KafkaCluster("kafka://broker:9092", options={"connections_max_idle_ms": 1_000, "retry_backoff_ms": 10})
+
+
+@pytest.mark.parametrize("which", ["output", "between", "changelog"])
+def test_a_topic_that_asks_for_more_replicas_than_it_has_is_told_as_the_run_begins(which, broker, topics, tmp_path):
+    address, name = f"kafka://{broker.bootstrap}", {"output": "counts", "between": "by"}.get(which)
+    produce(f"{topics}-words", ["x"], value=String(), key=str, environment=address)
+    if name is None:
+        counting(topics).run(tmp_path, environment=address, until_now=True)
+        (changelog,) = [one for one in names(broker) if one.startswith(f"{topics}-count-")]
+        configure(broker, changelog, **{"min.insync.replicas": "2"})
+        found = changelog
+    else:
+        found = f"{topics}-{name}"
+        create(broker, found, 1, **{"min.insync.replicas": "2"})
+    began = time.monotonic()
+    with pytest.raises(
+        EnvironmentFault, match=rf"{found} can't be written: of 2 replicas .*min.insync.replicas.* has 1"
+    ):
+        counting(topics).run(tmp_path, environment=address, until_now=True)
+    assert time.monotonic() - began < 40, "nobody waits for a transaction that brokers never take"

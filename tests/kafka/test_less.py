@@ -15,9 +15,9 @@ from runtime.systems.kafka.client.thread import KafkaThread
 from runtime.systems.kafka.environment import KafkaEnvironment
 from samza_dsl import App, Forget, KafkaCluster, String, count, tumbling
 from samza_dsl.cli.main import commands
-from samza_dsl.connectors import Pulled, PulledRecord, PulledSource
+from samza_dsl.connectors import AtLeastOnceSink, Pulled, PulledRecord, PulledSource
 from tests.kafka.topics import configure as change
-from tests.kafka.topics import consume, create, delete, group_offsets, produce, remove, remove_all
+from tests.kafka.topics import consume, create, delete, delete_group, group_offsets, names, produce, remove, remove_all
 
 
 def counting(topics: str) -> App:
@@ -244,3 +244,41 @@ def test_a_lost_inbox_is_told_with_a_way_out(lost, broker, topics, cluster, tmp_
         typed(broker, "reset", topics, "--yes")
         typed(broker, "streams", "delete", inbox)
         assert run(3) == [0, 1, 0, 1, 2]
+
+
+def test_a_group_that_was_deleted_loses_nothing(broker, topics, run):
+    assert run("here") == [1]
+    delete_group(broker, topics)
+    assert (topics, 0) not in group_offsets(broker, topics)
+    assert run("here") == [1, 2]
+    assert run("elsewhere") == [1, 2, 3]
+    assert group_offsets(broker, topics)[f"{topics}-words", 0] == 3
+
+
+@pytest.mark.parametrize("how", ["deleted", "cut"])
+def test_a_lost_outbox_is_told_with_ways_out(how, broker, topics, cluster, tmp_path):
+    words, taken = f"{topics}-words", []
+    create(broker, words)
+
+    def run(name):
+        app = App(topics)
+        app.input(words, value=String()).send_to(app.output(f"{topics}-out", value=String(), partitions=1))
+        sink = AtLeastOnceSink(name, lambda rows: taken.append([row.value for row in rows]))
+        app.run(tmp_path, until_now=True, environment=cluster, bind={f"{topics}-out": sink})
+
+    produce(broker, words, (0, None, b"a"))
+    run("a queue")
+    assert taken == [["a"]]
+    (outbox,) = [name for name in names(broker) if name.startswith(f"{topics}.outbox.")]
+    if how == "deleted":
+        delete(broker, outbox)
+    else:
+        produce(broker, outbox, *((0, None, b"x") for _ in range(3)))  # as rows that no run has delivered yet
+        remove_all(broker, outbox)
+    produce(broker, words, (0, None, b"b"))
+    told = "was deleted and made anew" if how == "deleted" else "what waits to be delivered was lost"
+    with pytest.raises(Damaged, match=f"(?s){told}.*samza-dsl reset {topics}"):
+        run("a queue")
+    assert taken == [["a"]]
+    run("another queue")
+    assert taken == [["a"], ["b"]]

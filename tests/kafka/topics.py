@@ -99,6 +99,13 @@ def delete(broker, topic: str) -> None:
     _administer(broker, lambda admin: admin.delete_topics([topic]))
 
 
+def delete_group(broker, group: str) -> None:
+    """Remove a group, with the offsets that it has committed, once nobody is in it."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    (done,) = admin.delete_consumer_groups([group]).values()
+    done.result()
+
+
 def replace(broker, topic: str, *values: bytes) -> None:
     """Make a topic of one partition anew, and write to it."""
     delete(broker, topic)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from planner.model.errors import PlanError
-from runtime.model.errors import SamzaError
+from runtime.assembly.bindings import Bindings
+from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.streams import StreamConfig
 from runtime.systems.files import record_files
 from runtime.systems.files.record_files import RecordFile
@@ -260,3 +261,9 @@ def test_a_url_is_no_data_directory(data: str, write: str, tmp_path: Path, monke
     with pytest.raises(PlanError, match=rf"is a URL.*write instead: {write}"):
         app.run(data, bind={"rows": [1]})
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_stream_that_was_deleted_since_is_told_by_its_name(app):
+    bindings = Bindings(MemoryEnvironment(), app.graph(), {})
+    with pytest.raises(Damaged, match=r"stream 'numbers' is gone.*samza-dsl reset doubling"):
+        bindings.partitions("numbers")

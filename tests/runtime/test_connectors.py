@@ -22,6 +22,7 @@ from runtime.model.errors import Damaged, EnvironmentFault, Fenced, RowRefused, 
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.connectors import outbox, tries
 from runtime.systems.connectors.outbox import Outbox, Refusals
+from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.systems.memory.lists import ListSink
 from samza_dsl import App, Options, SamzaError, connectors, dead_letter, skip
@@ -374,6 +375,36 @@ def test_a_sink_of_another_time_is_refused(tmp_path: Path) -> None:
         place.positions[0] = position
         with pytest.raises(Damaged, match="restored from a copy of another time"):
             doubling().run(tmp_path, bind=bind)
+
+
+@pytest.mark.parametrize("kind", ["positioned", "at_least_once", "idempotent"])
+@pytest.mark.parametrize("are_waiting", [True, False])
+def test_rows_that_waited_in_a_stream_that_is_gone_are_told(kind: str, are_waiting: bool, tmp_path: Path) -> None:
+    place, shelf = Place(), Shelf({"a": [1, 2]})
+    bind = {"numbers": shelf.source(), "doubled": getattr(place, kind)()}
+    if are_waiting:
+        place.failures = [RowRefused("not today")]
+        with pytest.raises(SamzaError, match="not today"):
+            doubling().run(tmp_path, bind=bind)
+        assert not place.rows
+    else:
+        doubling().run(tmp_path, bind=bind)
+    with closing(LogEnvironment(tmp_path)) as environment:
+        (stream,) = [name for name in environment.streams() if ".outbox." in name]
+        config = environment.streams()[stream]
+        environment.delete_stream(stream)
+        environment.create_stream(stream, config)
+    shelf.partitions["a"] += [3]
+    before = [*place.rows]
+    for _ in range(2):
+        with pytest.raises(Damaged, match=r"deleted and made anew. In it rows of the output 'doubled' at .*reset"):
+            doubling().run(tmp_path, bind=bind)
+    assert place.rows == before
+    elsewhere = Place()
+    doubling().run(tmp_path, bind=bind | {"doubled": replace(getattr(elsewhere, kind)(), name="elsewhere")})
+    assert [row.value.n for row in elsewhere.rows] == [6]
+    doubling().run(tmp_path, bind=bind, from_start=True, state="reset")
+    assert [row.value.n for row in place.rows][-3:] == [2, 4, 6]
 
 
 def test_another_place_begins_with_what_is_new(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import datetime as dt
 from collections import deque
+from collections.abc import Collection, Iterable, Mapping, MutableSequence, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -19,11 +21,11 @@ from hypothesis import strategies as st
 from msgspec import Meta, Struct
 from pydantic import BaseModel, PrivateAttr
 
-from runtime.encoding.keys import KeySerde
+from runtime.encoding.keys import KeySerde, bytes_of_key
 from runtime.encoding.serdes import Json, MessagePack, Natural, Tagged
 from runtime.encoding.storable import difference
 from runtime.model.errors import OperatorFailure, SerdeError
-from samza_dsl import App, collect, dead_letter, fail, produce, skip, testing, tumbling
+from samza_dsl import App, PlanError, collect, dead_letter, fail, produce, query, skip, testing, tumbling
 
 
 class Colour(Enum):
@@ -486,3 +488,87 @@ def test_ids_that_json_takes_for_the_same_are_refused():
     days.deduplicate(lambda n: ids[n], within_ms=1_000, id_type=tuple, op_id="it").sink(print)
     with pytest.raises(OperatorFailure, match=r"'it' at .*would come back as '2024-01-01'"):
         testing.run(app, {"in": [0, 1]})
+
+
+FORMS: list[tuple[Any, list[object]]] = [
+    (float, [7, 7.0]),
+    (float | None, [7, 7.0]),
+    (tuple[float, str], [(7, "a"), (7.0, "a"), [7, "a"]]),
+    (list[float], [[7], [7.0], (7,)]),
+    (dict[str, float], [{"a": 7}, {"a": 7.0}]),
+    (frozenset[float], [frozenset([1, 2.5]), frozenset([2.5, 1.0])]),
+    (Real, [Real(7), Real(7.0), {"of": 7}]),
+    (Loose, [Loose("a"), {"what": "a"}]),
+    (Named, [Named(1), [1]]),
+    (Decimal, [Decimal("0.5"), "0.5", 0.5]),
+    (UUID, [UUID(int=10), str(UUID(int=10)).upper(), UUID(int=10).hex]),
+    (dt.timedelta, [dt.timedelta(days=1), "P1D", "PT86400S"]),
+    (dt.datetime, ["2024-01-01T00:00:00Z", "2024-01-01 00:00:00+00:00", dt.datetime(2024, 1, 1, tzinfo=dt.UTC)]),
+    (Order, [Order.FIRST, 1]),
+]
+
+
+@pytest.mark.parametrize("packed", [Json, MessagePack])
+@pytest.mark.parametrize(("kind", "keys"), FORMS, ids=repr)
+def test_equal_keys_of_a_declared_type_are_one_however_they_are_given(packed, kind, keys):
+    found = set()
+    for key in keys:
+        try:
+            found.add(KeySerde(packed(kind)).hold_one(key))
+        except (SerdeError, TypeError):
+            assert packed is MessagePack or type(key) is str  # what a format does not have is refused, and no other key
+    assert len(found) == 1
+    for key in keys:
+        with suppress(TypeError):
+            assert bytes_of_key(packed(kind), key) in found
+
+
+@pytest.mark.parametrize("how", ["partition_by", "input", "stored"])
+def test_a_number_is_one_key_as_an_int_and_as_a_float_where_that_is_declared(tmp_path, how):
+    app = App("declared")
+    if how == "partition_by":
+        keyed = app.input("in", value=float | int).partition_by(lambda n: n, key_type=float, partitions=3, op_id="by")
+    elif how == "input":
+        keyed = app.input("in", value=float | int, key=lambda n: n).partition_by(
+            lambda n: n, key_type=float, op_id="by"
+        )
+    else:
+        keyed = app.input("in", value=float | int, key=float)
+    keyed.scan(lambda total, n: (total or 0) + 1, op_id="counts").sink(lambda n: None)
+    produce("in", [7, 7.0, 7], data=tmp_path, **({"key": lambda n: n} if how == "stored" else {}))
+    app.run(tmp_path, until_now=True)
+    state = app.state(tmp_path, "counts") if hasattr(app, "state") else query(app, data=tmp_path).state("counts")
+    with query(app, tmp_path) as found:
+        state = found.state("counts")
+        assert [*state.range()] == [(7.0, 3)]
+        assert (state.get(7), state.get(7.0)) == (3, 3)
+
+
+def test_a_table_is_looked_into_by_equal_keys(tmp_path):
+    app = App("declared")
+    rows = app.table("rows", value=str, key=float, broadcast=True)
+    numbers = app.input("in", value=int)
+    numbers.join(rows, lambda n, row: row, on=lambda n: n, how="left").send_to(app.output("out"))
+    produce("rows", ["seven"], value=str, key=lambda row: 7.0, data=tmp_path)
+    produce("in", [7, 8], data=tmp_path)
+    run = app.run(tmp_path, until_now=True)
+    assert run.received("out") == ["seven", None]
+
+
+ABSTRACT = [
+    (Sequence[int], r"a Sequence may be.*tuple\[int, \.\.\.\] there"),
+    (Collection, "a Collection may be.*tuple there"),
+    (Iterable[str] | None, r"an? Iterable may be.*tuple\[str, \.\.\.\] there"),
+    (Mapping[str, int], r"dict\[str, int\] there"),
+    (Set[str], r"frozenset\[str\] there"),
+    (tuple[MutableSequence[int], str], r"list\[int\] there"),
+]
+
+
+@pytest.mark.parametrize(("kind", "told"), ABSTRACT, ids=str)
+def test_a_type_that_says_no_class_is_refused_when_it_is_declared(kind, told):
+    app = App("declared")
+    numbers = app.input("in", value=int)
+    for declare in (lambda: numbers.partition_by(lambda n: n, key_type=kind), lambda: app.input("by", key=kind)):
+        with pytest.raises(PlanError, match=rf"test_declared_keys.py.*does not say as what keys come back.*{told}"):
+            declare()

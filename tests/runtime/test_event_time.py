@@ -1,7 +1,8 @@
 """Event time end to end: late records, ends, timers, and what a checkpoint keeps of them."""
 
 from collections import Counter
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from operators.core.base import Batch
 from operators.process import ProcessOperator
 from runtime.ports.streams import OUTSIDE, Append, Control, StreamConfig
+from runtime.reading.watermarks import to_ms
 from runtime.stage.chain import Chain
 from runtime.systems.memory.lists import ListSink, ListSource
 from samza_dsl import App, Options, SamzaError, collect, count, dead_letter, every, testing, tumbling
@@ -311,3 +313,27 @@ def test_how_far_event_time_has_come_is_asked_of_each_operator_once_for_each_bel
     stream.send_to(app.output("out", value=int))
     assert testing.run(app, {"in": [1, 2, 3]})["out"] == [1, 2, 3]
     assert asked["lowest"] <= 2 * asked["due"] * depth**2
+
+
+@given(
+    st.datetimes(
+        datetime(1901, 1, 1), datetime(2099, 12, 31), timezones=st.sampled_from([UTC, ZoneInfo("Europe/Oslo")])
+    )
+)
+def test_a_datetime_counts_in_the_ms_that_it_lies_in(at):
+    (found,) = to_ms([at])
+    assert 0 <= (at - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(milliseconds=1) - found < 1
+
+
+@given(st.integers(10**15, 4 * 10**15))
+def test_seconds_with_a_fraction_count_in_the_ms_that_they_lie_in(micros):
+    assert to_ms([micros / 10**6], unit="s") == [micros // 1_000] == to_ms([micros], unit="us")
+
+
+def test_the_last_moment_of_a_day_is_of_that_day():
+    app = App("days")
+    times = app.input("in", value=str, key=lambda at: "k", timestamp=datetime.fromisoformat)
+    panes = times.window(tumbling(days=1), collect(), late=dead_letter("late"))
+    panes.map(lambda pane: pane.value).send_to(app.output("out"))
+    given_ = ["2025-06-15T23:59:59.999600+00:00", "2025-06-15T23:59:59.999900+00:00", "2025-06-16T00:00:00+00:00"]
+    assert testing.run(app, {"in": given_})["out"] == [given_[:2], given_[2:]]

@@ -500,3 +500,46 @@ def test_numbers_of_numpy_in_another_unit_are_told():
         testing.run(windowed(timestamp=lambda r: np.float64(BASE / 1_000 + 0.5)), {"r": readings()})
     with pytest.raises(OperatorFailure, match=r"returned .*nan"):
         testing.run(windowed(timestamp=lambda r: np.float64("nan"), unit="s"), {"r": readings()})
+
+
+@pytest.mark.parametrize("by_ms", [HOUR, 23 * HOUR, 2 * DAY])
+@pytest.mark.parametrize("repartitions", [False, True])
+@pytest.mark.parametrize("batches", [[41], [1, 40], [3, 3, 35]])
+@pytest.mark.parametrize("start_ms", [None, BASE + 400 * DAY], ids=["a test's clock", "history"])
+def test_a_first_record_that_is_ahead_of_those_that_follow_is_told(by_ms, repartitions, batches, start_ms, caplog):
+    times = iter([by_ms, *SECONDS])
+    with testing.running(windowed(repartitions=repartitions), **({"start_ms": start_ms} if start_ms else {})) as run:
+        for size in batches:
+            run.send("r", *(Reading("m", BASE + next(times)) for _ in range(size)))
+        (found,) = [one for one in run.metrics().inputs if one.stream == "r"]
+    (told,) = caplog.messages
+    assert "the first record, r/0 at 0, began event time with 2025-06-" in told
+    assert re.search(r"5 of the 5 that came next lie before that, up to 2025-06-15 15:06:4", told)
+    assert f"checkpoint set fleet r:0 --watermark '{'2025-06-15 15:05'}" in told
+    assert ("max_ahead_ms=" in told) == (start_ms is None)
+    assert (found.jumps, found.warning) == (1, told)
+
+
+def test_it_is_told_where_batches_are_folded_as_well(tmp_path, caplog):
+    app = App("fleet")
+    stream = app.input("r", value=Reading, key=lambda r: r.meter, timestamp=lambda r: r.at)
+    stream.window(tumbling(minutes=1), count(), op_id="w").map(lambda pane: pane.value).send_to(app.output("out"))
+    produce("r", [Reading("m", BASE + at) for at in (2 * HOUR, *range(0, 2_000_000, 1_000))], data=tmp_path)
+    app.run(tmp_path, until_now=True)
+    assert "the first record, r/0 at 0, began event time" in caplog.text
+
+
+@given(st.lists(st.integers(-200_000, 200_000), min_size=1, max_size=30), st.integers(0, HOUR))
+def test_a_first_record_that_is_among_those_that_follow_is_none(steps, apart_ms):
+    times = [BASE, *(BASE + number * apart_ms + step for number, step in enumerate(steps))]
+    with testing.running(windowed(max_disorder_ms=0), start_ms=BASE) as run:
+        run.send("r", *(Reading("m", at) for at in times))
+        assert not [one.warning for one in run.metrics().inputs if "first record" in one.warning]
+
+
+def test_a_run_that_goes_on_has_no_first_record(tmp_path, caplog):
+    for times in (range(20), [2 * HOUR + at for at in range(20)], range(20)):
+        with caplog.at_level(logging.WARNING):
+            produce("r", [Reading("m", BASE + at * 1_000) for at in times], data=tmp_path)
+            windowed().run(tmp_path, until_now=True)
+    assert "first record" not in caplog.text

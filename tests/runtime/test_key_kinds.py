@@ -2,7 +2,11 @@
 
 import re
 import sys
+from dataclasses import dataclass, make_dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
 from enum import Enum
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -459,3 +463,103 @@ def test_a_declared_class_of_keys_is_looked_at_once(monkeypatch):
         keys.encode(keys.hold_one(row))
         keys.encode_all([keys.hold_one(row)])
     assert len(looked) == 1
+
+
+class Pair(NamedTuple):
+    row: int
+    seat: int
+
+
+@dataclass(frozen=True)
+class Place:
+    row: int
+    seat: int
+
+
+def in_another_order(kind):
+    """Define a class anew with its fields in another order, as a deployment does."""
+    fields = [("seat", int), ("row", int)]
+    made = (
+        NamedTuple(kind.__name__, fields)
+        if issubclass(kind, tuple)
+        else make_dataclass(kind.__name__, fields, frozen=True)
+    )
+    made.__module__ = __name__
+    return made
+
+
+@pytest.mark.parametrize("step", ["scan", "window"])
+@pytest.mark.parametrize("kind", [Pair, Place])
+def test_each_run_tells_of_state_that_lies_under_a_former_class_unless_that_goes_with_time(
+    tmp_path, monkeypatch, caplog, step, kind
+):
+    told = []
+    for made in (kind, kind, in_another_order(kind), in_another_order(kind), kind):
+        monkeypatch.setattr(sys.modules[__name__], kind.__name__, made)
+        app = App("keyed")
+        numbers = app.input("numbers", value=int, timestamp=lambda n: n)
+        CHANGING[step](numbers.partition_by(lambda n, made=made: made(1, 2), partitions=1, op_id="by")).map(
+            str
+        ).send_to(app.output("out", value=str))
+        caplog.clear()
+        produce("numbers", [len(told)], data=tmp_path)
+        app.run(tmp_path, until_now=True)
+        told.append("its keys were" in caplog.text)
+    assert told == [False, False, True, *([True, True] if step == "scan" else [False, False])]
+
+
+def at(n, zone=None):
+    return datetime(2025, 6, 15, tzinfo=zone) + timedelta(days=n)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "told"),
+    [
+        (at, lambda n: at(n, UTC), "were datetime without a zone in the runs before, and one is datetime with a zone"),
+        (lambda n: (1, at(n, UTC)), lambda n: (1, at(n)), r"were \(int, datetime with a zone\) in"),
+        (lambda n: at(n, UTC), lambda n: at(n, timezone(timedelta(hours=2))), ""),
+    ],
+)
+def test_times_that_have_a_zone_now_are_keys_of_another_kind(then, now, told):
+    environment = memory()
+    run_on(environment, scanned(then))
+    warnings = run_on(environment, scanned(now), (4,)).metrics().warnings
+    assert bool(warnings) == bool(told) and (not told or re.search(told, warnings[0]))
+
+
+def test_zones_that_a_former_version_did_not_note_are_no_others():
+    kinds = KeyKinds(scanned(whole).graph().specs["it"], "keyed", memory(), set())
+    kinds.before = frozenset({"datetime", "(datetime, int)"})
+    kinds.note(kept_kind(at(0, UTC)))
+    kinds.note(kept_kind((at(0), 1)))
+    assert not kinds.warning
+
+
+EQUAL = {
+    "decimals": (Decimal("1.0"), Decimal("1.00")),
+    "in a tuple": (("a", Decimal("1")), ("a", Decimal("1.0"))),
+    "zones": (at(0, UTC), at(0, UTC).astimezone(timezone(timedelta(hours=2)))),
+}
+
+
+@pytest.mark.parametrize("step", ["scan", "window", "behind"])
+@pytest.mark.parametrize("name", EQUAL)
+def test_keys_that_are_equal_in_python_and_two_here_are_told(name, step, caplog):
+    one, other = EQUAL[name]
+    steps = {**CHANGING, "behind": lambda n: n.scan(lambda total, one: 1, op_id="it")}
+    app = App("keyed")
+    numbers = app.input("numbers", value=int, timestamp=lambda n: n)
+    keyed = numbers.partition_by(lambda n: one if n % 2 else other, partitions=5 if step == "behind" else 1, op_id="by")
+    steps[step](keyed).map(str).send_to(app.output("out", value=str))
+    run = run_on(memory(), app)
+    (told,) = run.metrics().warnings
+    assert re.search(
+        r"'it' at .*test_key_kinds.py:\d+: two of its keys, .* are equal in Python and two keys here", told
+    )
+    caplog.clear()
+    for keys in ((one,), (other,)):
+        again = App("keyed")
+        numbers = again.input("numbers", value=int, timestamp=lambda n: n)
+        by = numbers.partition_by(lambda n, keys=keys: keys[n % len(keys)], partitions=1, op_id="by")
+        steps[step](by).map(str).send_to(again.output("out", value=str))
+        assert not run_on(memory(), again).metrics().warnings

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from pydantic import BaseModel
 
-from operators.state.key_collections import EntryKeys
+from operators.state.key_collections import EntryKeys, MapState
 from runtime.encoding.classes import name_of
 from runtime.encoding.copies import with_sets_in_order
 from runtime.encoding.keys import KeySerde
@@ -31,6 +31,7 @@ from runtime.encoding.serdes import (
     of_keys,
     to_json,
 )
+from runtime.stores.memory import MemoryStore
 from samza_dsl import App, testing
 
 
@@ -229,3 +230,31 @@ def test_an_entry_under_a_set_in_the_order_of_hashes_is_read(value, serde, packe
     if kind is None:
         in_a_tuple = TUPLE + msgspec.msgpack.encode([Tagged().encode(1), former])
         assert keys.decode(in_a_tuple) == (1, value)
+
+
+@pytest.mark.parametrize("is_assigned_since", [False, True])
+@pytest.mark.parametrize("make", [lambda names: Point(1, names), lambda names: (1, Spot(names, (names,)))])
+def test_entries_of_maps_under_a_former_order_come_to_where_they_are_looked_for(make, is_assigned_since):
+    crew = make(frozenset("abcdefgh"))
+    keys, store = KeySerde(Tagged()), MemoryStore()
+    seen = MapState(store, b"here", EntryKeys(Tagged(), keys, lambda key: None))
+    seen["other"] = 0
+    former = unsorted(crew)
+    assert keys.encode(keys.hold_one(crew)) != former and keys.lies_under(crew, former)
+    store.put(b"here" + former, ("then",))
+    if is_assigned_since:
+        seen[crew] = "now"
+    value = "now" if is_assigned_since else "then"
+    assert sorted(seen.items(), key=str) == sorted([("other", 0), (crew, value)], key=str)
+    assert {*seen.values()} == {0, value} and len(seen) == 2
+    assert [seen[key] for key in seen] == [*seen.values()]
+    assert dict(seen) == {"other": 0, crew: value} and seen.pop(crew) == value
+    assert {**seen} == {"other": 0}
+
+
+def unsorted(key):
+    """Return the bytes of a key as a former version wrote it: with its sets in another order."""
+    data = Tagged().encode(key)
+    members = [bytes(Tagged().encode(name)[1:]) for name in "abcdefgh"]
+    assert all(data.count(member) in (1, 2) for member in members), "each is text in a set"
+    return data.replace(members[0], b"\xa1-").replace(members[7], members[0]).replace(b"\xa1-", members[7])

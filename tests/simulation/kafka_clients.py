@@ -337,7 +337,7 @@ class Admin:
             topic = self._cluster.topics.get(name)
             if topic is None:
                 return {"topic": name, "error_code": UnknownTopicOrPartitionError.errno, "partitions": []}
-            partitions = [{"error_code": 0, "leader": 1} for _ in topic.partitions]
+            partitions = [{"error_code": 0, "leader": 1, "replicas": [1]} for _ in topic.partitions]
             told = {"id": topic.id, "is_internal": False, "partitions": partitions}
             return {"topic": name, "error_code": 0, **told}
 

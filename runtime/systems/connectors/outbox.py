@@ -16,7 +16,7 @@ from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.serdes import decoded, encode_all
 from runtime.functions.at_work import tells
 from runtime.model.clock import monotonic_ms
-from runtime.model.errors import EnvironmentFault, RowRefused, SamzaError, SerdeError
+from runtime.model.errors import Damaged, EnvironmentFault, RowRefused, SamzaError, SerdeError
 from runtime.model.metrics import OperatorMetrics
 from runtime.ports.connectors import (
     MOST_REFUSED,
@@ -75,6 +75,8 @@ class Outbox:
         """By partition, the offset behind what the sink has."""
         self.refused = 0
         """The rows that were passed over in this run."""
+        self.stream_id = 0
+        """The identity of the stream in which rows wait, once it is open."""
         self._refusals = refusals
         self._environment = environment
         self._app = app
@@ -135,6 +137,7 @@ class Outbox:
         `Fenced` where a later generation has the sink, and `Damaged` where the sink has rows that are not known here,
         or lacks rows that are here no more.
         """
+        self.stream_id = self._environment.stream_id(self.stream)
         kind = type_of_values(self._output.value)
         self._passed = _offsets_noted(passed, identity)
         for partition in range(self._environment.streams()[self.stream].partitions):
@@ -146,6 +149,17 @@ class Outbox:
             owner.check_known(position, self.where, start)
             self._owners[partition], self.positions[partition] = owner, position
         self.deliver()
+
+    def check_kept(self, stream_id: int, positions: Mapping[int, int]) -> None:
+        """Raise `Damaged` where the stream is another one than was noted: what waited there is gone, however much."""
+        if stream_id and self._environment.stream_id(self.stream) not in (0, stream_id):
+            reached = ", ".join(f"{at:,} of partition {partition}" for partition, at in sorted(positions.items()))
+            raise Damaged(
+                f"The stream {self.stream!r} was deleted and made anew. In it rows of the output {self.name!r} at "
+                f"{self._output.site} waited for {self.where}, and what lay behind offset {reached or 0} is lost. Put "
+                f"it back as it was. Or begin anew, which writes all of it again: samza-dsl reset {self._app}. Or give "
+                "the sink another name, or place: that goes on with what is written from now on"
+            )
 
     def forget(self) -> None:
         """Drop what waits for the sink though no commit knows of that: the application began anew, bound elsewhere."""

@@ -304,10 +304,10 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         }
 
     def check_rights(self, app: str, read: Collection[str], written: Collection[str]) -> None:
-        changelogs = self._ledger(app).changelogs.items()
-        topics = {*(changelog.topic(app, store) for store, changelog in changelogs), ledger_of(app)}
+        topics = {*(one.topic(app, store) for store, one in self._ledger(app).changelogs.items()), ledger_of(app)}
         where = self._streams.topic(ledger_of(app))
-        self._call(app, check_rights(where, {*read, *topics}, {*written, *topics}, (app,)))
+        between = {name for name in (*read, *written) if self._streams.config(name).intermediate}
+        self._call(app, check_rights(where, {*read, *topics}, {*written, *topics}, (app,), between))
 
     def appender(self, name: str) -> KafkaAppender:
         return KafkaAppender(self._streams, name, self._changed)

@@ -86,6 +86,11 @@ def _instead(error: BaseException, told: str) -> str:
         return "So the brokers name themselves (advertised.listeners): it has to be reached from here."
     if isinstance(error, UnsupportedCodecError):
         return "Its records are compressed by what is not installed here: pip install cramjam."
+    if isinstance(error, TimeoutError):
+        return (
+            "Look whether its brokers run, and whether as many replicas of what is written are in sync as "
+            "min.insync.replicas asks for."
+        )
     if isinstance(error, OLD):
         return "The brokers are older than what is asked of them: Kafka 2.5 or later is needed."
     return next((instead for part, instead in BY_REASON.items() if part in told), ELSE)

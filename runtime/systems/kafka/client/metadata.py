@@ -30,7 +30,7 @@ READ, WRITE, DESCRIBE_CONFIGS = 1 << 3, 1 << 4, 1 << 10
 class TopicMetadata(NamedTuple):
     """A topic that is there: how many partitions it has, and its id, which is 0 where the brokers have none to tell.
 
-    `operations` are what this client may do to it, as far as brokers say.
+    `operations` are what this client may do to it, as far as brokers say, and `replicas` how many each partition has.
     """
 
     partitions: int
@@ -38,6 +38,7 @@ class TopicMetadata(NamedTuple):
     is_internal: bool = False
     has_leaders: bool = True
     operations: int | None = None
+    replicas: int = 0
 
 
 class _TopicId(AbstractType[bytes]):  # type: ignore[misc]
@@ -155,5 +156,6 @@ async def topics_of(client: AIOKafkaAdminClient, names: Sequence[str] | None = N
         # The first 63 bits of 128, which fit a signed 64-bit field and tell random ids apart all the same.
         id = int.from_bytes(one.get("id", _NO_ID)[:8], "big") >> 1
         partitions, operations = len(one["partitions"]), one.get("authorized_operations")
-        found[one["topic"]] = TopicMetadata(partitions, id, one["is_internal"], has_leaders, operations)
+        replicas = min((len(part["replicas"]) for part in one["partitions"]), default=0)
+        found[one["topic"]] = TopicMetadata(partitions, id, one["is_internal"], has_leaders, operations, replicas)
     return found

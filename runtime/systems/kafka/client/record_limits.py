@@ -11,11 +11,12 @@ from aiokafka.errors import UnsupportedCodecError
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from operators.core.base import Batch
+from runtime.model.errors import Refused
 from runtime.systems.kafka.client.admin import administering, answered
 from runtime.systems.kafka.client.metadata import DESCRIBE_CONFIGS, may, topics_of
-from runtime.systems.kafka.client.topic import KafkaTopic
+from runtime.systems.kafka.client.topic import KafkaTopic, beside
 
-SIZE, COMPRESSION = "max.message.bytes", "compression.type"
+SIZE, COMPRESSION, IN_SYNC = "max.message.bytes", "compression.type", "min.insync.replicas"
 SPARE = 512
 """The most bytes that we say beside a record between stages."""
 CODECS = {
@@ -53,6 +54,23 @@ class KafkaLimit:
 async def limits_of(any_topic: KafkaTopic, names: Collection[str]) -> dict[str, int]:
     """Return what topics of one cluster take, of those that there are and that this client may look at."""
     return {name: int(size) for name, size in (await _settings(any_topic, names, SIZE)).items()}
+
+
+async def check_replicas(any_topic: KafkaTopic, written: Collection[str]) -> None:
+    """Raise `EnvironmentFault` where a topic has fewer replicas than have to be in sync: brokers take nothing."""
+    needed = await _settings(any_topic, written, IN_SYNC)
+    if max(map(int, needed.values()), default=1) == 1:
+        return
+    async with administering(any_topic) as client:
+        known = await answered(lambda: topics_of(client, sorted(needed)))
+    for name, one in sorted(known.items()):
+        least = int(needed[name])
+        if 0 < one.replicas < least:
+            raise Refused(
+                f"{beside(any_topic, name).address} can't be written: of {least} replicas that its {IN_SYNC} asks for "
+                f"it has {one.replicas}. Give it more (kafka-reassign-partitions.sh), or set that to {one.replicas} "
+                "(kafka-configs.sh)."
+            )
 
 
 async def check_codecs(topic: KafkaTopic) -> None:

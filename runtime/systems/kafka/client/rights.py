@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import TypeVar
@@ -16,9 +17,11 @@ from runtime.systems.kafka.client.admin import administering, answered
 from runtime.systems.kafka.client.kafka_errors import kafka_fault
 from runtime.systems.kafka.client.metadata import READ, UNKNOWN, WRITE, may, topics_of
 from runtime.systems.kafka.client.private_names import answer_to
+from runtime.systems.kafka.client.record_limits import check_replicas
 from runtime.systems.kafka.client.topic import KafkaTopic, beside
 
-READ_GROUP = 1 << 3
+READ_GROUP, DELETE = 1 << 3, 1 << 6
+_log = logging.getLogger("samza_dsl")
 
 
 R = TypeVar("R")
@@ -44,11 +47,16 @@ class DescribeGroups(Request[_DescribeGroup]):  # type: ignore[misc]
 
 
 async def check_rights(
-    any_topic: KafkaTopic, read: Collection[str], written: Collection[str], groups: Iterable[str]
+    any_topic: KafkaTopic,
+    read: Collection[str],
+    written: Collection[str],
+    groups: Iterable[str],
+    emptied: Collection[str] = (),
 ) -> None:
     """Raise `EnvironmentFault` where this client may not read or write topics that are there, or not use groups.
 
-    Brokers that are too old to be asked are not.
+    So where a topic to be written has too few replicas for that. Topics to be `emptied` of what was read, where it may
+    not do that, are told in the log: they grow for good. Brokers that are too old to be asked are not.
     """
     async with administering(any_topic) as client:
         found = await answered(lambda: topics_of(client, sorted({*read, *written})))
@@ -56,11 +64,19 @@ async def check_rights(
             denied = [name for name in sorted(names) if name in found and not may(found[name], right)]
             if denied:
                 raise kafka_fault(beside(any_topic, denied[0]), what, TopicDenied(denied))
+        if growing := [name for name in sorted(emptied) if name in found and not may(found[name], DELETE)]:
+            _log.warning(
+                "records that were read between stages stay for good, as this client may not remove them: allow it, as "
+                "by kafka-acls.sh --bootstrap-server %s --add --allow-principal User:NAME %s --operation Delete",
+                any_topic.bootstrap,
+                " ".join(f"--topic {name}" for name in growing),
+            )
         tells = any(one.operations not in (None, UNKNOWN) for one in found.values())
         # Brokers that tell no rights of topics tell none of groups.
         for group in groups if tells else ():
             if not await _may_use(client, group):
                 raise kafka_fault(any_topic, "used", GroupAuthorizationFailedError(group))
+    await check_replicas(any_topic, written)
 
 
 async def _may_use(client: AIOKafkaAdminClient, group: str) -> bool:

@@ -226,9 +226,32 @@ async def transact(
 ) -> dict[tuple[str, int], int]:
     """Write everything, and where the inputs are, in one transaction; return the offsets behind all of it.
 
-    The places that were `left` for good are told as not read, so that no checkpoint seems lost.
+    The places that were `left` for good are told as not read, so that no checkpoint seems lost. Raises `Damaged` where
+    a topic has been deleted that the commit has read, or writes.
     """
     assert producer is not None
+    try:
+        return await _transacted(streams, producer, pending, commit, left)
+    except TimeoutError:
+        # Brokers are asked for ever of a topic that is not there, which is no fault of theirs.
+        places = {*pending, *(_told_of(streams, commit, left) if commit is not None else ())}
+        names = sorted({stream for stream, _ in places})
+        there = await streams.metadata_of(names)
+        if gone := [name for name in names if name not in there]:
+            raise Damaged(
+                f"The topic {gone[0]!r} is gone, which this run reads or writes: bring it back, or make it anew and "
+                "let the application begin anew (samza-dsl reset)."
+            ) from None
+        raise
+
+
+async def _transacted(
+    streams: KafkaStreams,
+    producer: Producer,
+    pending: Mapping[tuple[str, int], Batch],
+    commit: Commit | None,
+    left: Collection[tuple[str, int]],
+) -> dict[tuple[str, int], int]:
     async with asyncio.timeout(TRANSACTION_S):
         await producer.begin_transaction()
         ends = await send_all(producer, pending)
