@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -15,6 +16,15 @@ from runtime.encoding.serdes import Bytes, Json, MessagePack, String, Tagged
 from runtime.encoding.value_types import as_plain, made_of_plain
 from runtime.model.errors import SamzaError, SerdeError
 
+NESTED = (
+    inspect.CollectionType,
+    inspect.TupleType,
+    inspect.DictType,
+    inspect.StructType,
+    inspect.DataclassType,
+    inspect.TypedDictType,
+    inspect.NamedTupleType,
+)
 VALUE = "value"
 """The column of a plain value, where such are rows."""
 
@@ -148,6 +158,35 @@ def column_types(kind: object, names: Iterable[str]) -> Mapping[str, inspect.Typ
         for field in getattr(member, "fields", ()):
             known.setdefault(field.encode_name, field.type)
     return {name: known.get(name, other) for name in names}
+
+
+def nested_in(kind: object, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the named columns whose values hold others, and are never text: where text is found, that is their JSON.
+
+    >>> nested_in(dict[str, list[int] | None], ["all"]), nested_in(dict[str, list[int] | str], ["all"])
+    (('all',), ())
+    """
+    columns = {name: alternatives(info) for name, info in column_types(kind, names).items()}
+    return tuple(
+        name
+        for name, kinds in columns.items()
+        if any(isinstance(one, NESTED) for one in kinds)
+        and all(isinstance(one, (inspect.NoneType, *NESTED)) for one in kinds)
+    )
+
+
+def exact_number(text: str) -> float | Decimal:
+    """Return a number of JSON: a float where that has all of its digits, else a Decimal.
+
+    >>> exact_number("0.1"), exact_number("0.12345678901234567890"), exact_number("1e400")
+    (0.1, Decimal('0.12345678901234567890'), Decimal('1E+400'))
+    """
+    found = float(text)
+    try:
+        exact = Decimal(text)
+    except InvalidOperation:
+        raise ValueError(f"{text[:40]} is a number beyond what Decimal holds") from None
+    return found if Decimal(repr(found)) == exact else exact
 
 
 def has_columns(kind: object) -> bool:
