@@ -14,6 +14,7 @@ from operators.core.base import Context
 from runtime.encoding.value_types import made_of_plain
 from runtime.model.errors import SamzaError, Unavailable
 from runtime.systems.connectors.schemes import DatabaseTable, database_table
+from runtime.systems.databases.column_source import plain_row
 from runtime.systems.databases.dialect import PARAMETER, SqlConnection
 from runtime.systems.databases.table_columns import columns_for, read_as
 
@@ -61,10 +62,12 @@ class TableRows(Generic[V]):
         width = len(table.key)
         marks = ", ".join([self._mark] * len(said))
         which = f"({dialect.listed(table.key)}) IN ({'' if width == 1 else 'VALUES '}{marks})"
-        statement = dialect.with_parameters(f"SELECT * FROM {dialect.quoted(table.name)} WHERE {which}")
+        named = dialect.quoted(table.name)
+        statement = dialect.with_parameters(f"SELECT * FROM {named} WHERE {which}")
         try:
             if self._connection is None:
                 self._connection = dialect.connect()
+            statement = dialect.as_read(self._connection, named, statement)
             found = self._connection.execute(statement, tuple(part for key in said for part in key))
             names, rows = [one[0] for one in found.description], found.fetchall()
         except dialect.errors as error:
@@ -73,7 +76,7 @@ class TableRows(Generic[V]):
             raise kind(f"{table.where}, table {table.name}: {error}") from error
         result = {}
         for row in rows:
-            fields = dict(zip(names, row, strict=True))
+            fields = plain_row(names, row)
             stored = tuple(fields[name] for name in table.key)
             key = said.get(stored)
             # Some drivers take a value as text, and give it back as what it is.
