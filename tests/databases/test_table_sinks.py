@@ -4,6 +4,7 @@ import datetime as dt
 import enum
 import sqlite3
 import uuid
+from collections import Counter
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 
 from runtime.model.errors import Unavailable
 from runtime.ports.connectors import SinkOwner
-from samza_dsl import App, SamzaError, connectors
+from runtime.systems.memory.environment import MemoryEnvironment
+from samza_dsl import App, SamzaError, connectors, remote_table
 from samza_dsl.connectors import Fenced, RowRefused, SinkRow
 from samza_dsl.testing import check_sink
 from tests.databases.conftest import Database
@@ -471,6 +473,30 @@ def test_of_keys_that_a_table_takes_for_one_the_last_record_counts(
             begin = end
     found = {folded(str(word)): n for word, n in database.rows(f"SELECT word, n FROM {table}")}
     assert found == expected
+
+
+@pytest.mark.parametrize("key", ["word", "word,m"])
+def test_keys_that_a_table_takes_for_one_are_looked_up_as_it_does(database: Database, key: str) -> None:
+    if database.kind == "duckdb":
+        return
+    table = database.table()
+    if database.kind == "postgres":
+        database.change("CREATE EXTENSION IF NOT EXISTS citext")
+    database.change(f"CREATE TABLE {table} (word {FOLDS[database.kind][0]}, m BIGINT, n BIGINT, PRIMARY KEY (word, m))")
+    database.change(f"INSERT INTO {table} VALUES ('Ab', 1, 7)")
+    where = database.where if database.kind == "postgres" else f"{database.kind}:///{database.where}"
+    url = f"{where}{'&' if '?' in where else '?'}table={table}&key={key}"
+    app = App("looking-up")
+    found = app.input("wanted", value=Word).join(
+        remote_table(connectors.table_rows(url, Word)),
+        lambda _, row: row and row.n,
+        on=lambda one: one.word if key == "word" else (one.word, 1),
+        how="left",
+    )
+    found.send_to(app.output("found", value=int | None))
+    wanted = [Word(word, 0) for word in ("aB", "Ab", "aB", "A")]
+    run = app.run(MemoryEnvironment(), bind={"wanted": wanted}, until_now=True)
+    assert Counter(run.received("found")) == {7: 3, None: 1}
 
 
 def test_a_column_whose_equal_texts_are_one_by_collation_is_a_key_as_well(database: Database) -> None:

@@ -152,7 +152,7 @@ def _folds(connection: Any, target: Target) -> bool:
     """Whether text is the key of a column that is none, as a date, in which texts may be one that differ."""
     types = _typed(connection, target.table)
     kinds = {column.name: column.kind for column in target.columns}
-    return any(kinds[name] in ("text", "json", "float") and types[name] != "VARCHAR" for name in target.key)
+    return any(kinds.get(name) in ("text", "json", "float") and types[name] != "VARCHAR" for name in target.key)
 
 
 _HELD = {

@@ -228,7 +228,8 @@ def _folds(connection: Any, target: Target) -> bool:
     )
     kinds = {column.name: column.kind for column in target.columns}
     return any(
-        not is_exact or ((folding := _FOLDING.get(kinds[name])) is not None and folding.fullmatch(of) is not None)
+        not is_exact
+        or ((folding := _FOLDING.get(kinds.get(name, "text"))) is not None and folding.fullmatch(of) is not None)
         for name, of, is_exact in found.fetchall()
     )
 
