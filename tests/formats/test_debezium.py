@@ -1,5 +1,6 @@
 """Debezium: envelopes as its connectors write them become changes of rows, and changes become envelopes."""
 
+import dataclasses
 import datetime as dt
 import io
 import json
@@ -9,6 +10,7 @@ from typing import Annotated
 
 import fastavro
 import msgspec
+import pydantic
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -213,6 +215,14 @@ def test_a_column_of_json_is_text_that_a_nested_field_reads(schema):
     told = {"schema": {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}}
     data = msgspec.json.encode({**told, "payload": payload} if schema else payload)
     assert Debezium(Held, key="id").decode(data) == Change(1, Held(1, [], "[1]"), Held(1, [1, 2]))
+    fields = [("id", int), ("told", list[int] | None, None), ("text", str | None, None)]
+    model = pydantic.create_model(
+        "Model", **{name: (kind, default[0] if default else ...) for name, kind, *default in fields}
+    )
+    for kind in (dataclasses.make_dataclass("Data", fields), model):
+        assert Debezium(kind, key="id").decode(data) == Change(
+            1, kind(id=1, told=[], text="[1]"), kind(id=1, told=[1, 2])
+        )
     as_dict = Debezium(dict, key="id").decode(data)
     assert as_dict.new == {"id": 1, "told": "[1,2]"}, "nobody says that it is no text"
 

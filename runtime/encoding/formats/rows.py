@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol, cast
 
@@ -160,13 +160,22 @@ def column_types(kind: object, names: Iterable[str]) -> Mapping[str, inspect.Typ
     return {name: known.get(name, other) for name in names}
 
 
-def nested_in(kind: object, names: Iterable[str]) -> tuple[str, ...]:
+def model_types(kind: Any) -> Mapping[str, inspect.Type]:
+    """Return the types of the fields of a model of pydantic, by the names that it reads; of any other type none."""
+    if not isinstance(kind, type) or not is_pydantic(kind):
+        return {}
+    fields: Mapping[str, Any] = kind.model_fields
+    return {one.alias or name: inspect.type_info(one.annotation) for name, one in fields.items()}
+
+
+def nested_in(kind: Any, names: Sequence[str]) -> tuple[str, ...]:
     """Return the named columns whose values hold others, and are never text: where text is found, that is their JSON.
 
     >>> nested_in(dict[str, list[int] | None], ["all"]), nested_in(dict[str, list[int] | str], ["all"])
     (('all',), ())
     """
-    columns = {name: alternatives(info) for name, info in column_types(kind, names).items()}
+    types = model_types(kind) or column_types(kind, names)
+    columns = {name: alternatives(types[name]) for name in names if name in types}
     return tuple(
         name
         for name, kinds in columns.items()

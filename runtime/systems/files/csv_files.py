@@ -23,6 +23,7 @@ from runtime.encoding.formats.rows import (
     alternatives,
     column_types,
     fields_wanted,
+    model_types,
     nested_in,
     row_of,
     rows_of,
@@ -135,8 +136,10 @@ class CsvSource(RecordSource):
         kind = type_of_rows(declared)
         if kind is None:
             return declared
-        for name in fields_wanted(kind) or ():
-            spaced = next((one for one in self.header if one != name and one.strip() == name), None)
+        quote = self._dialect.quote or ""
+        for name in fields_wanted(kind) or model_types(kind):
+            # Behind a space a quote is a part of the name.
+            spaced = next((one for one in self.header if one != one.strip() and one.strip().strip(quote) == name), None)
             if name not in self.header and spaced is not None:
                 # Else the field would take its default in each row, without a word.
                 raise SamzaError(
