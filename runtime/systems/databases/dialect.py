@@ -39,11 +39,15 @@ Link = tuple[tuple[str, ...], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Target:
-    """A table that is written: its name as SQL has it, columns, and what becomes of a row whose key is there."""
+    """A table that is written: its name as SQL has it, columns, and what becomes of a row whose key is there.
+
+    Where it `folds`, two rows whose keys differ here may be one there, and are written one behind the other.
+    """
 
     table: str
     columns: tuple[TableColumn, ...]
     key: tuple[str, ...] = ()
+    folds: bool = False
 
 
 def _untyped(connection: Any, table: str) -> Mapping[str, str]:

@@ -52,6 +52,11 @@ def dialect_at(path: str | Path) -> tuple[Dialect, str]:
         raise SamzaError("DuckDB needs duckdb and pyarrow: pip install 'samza-dsl[duckdb]'") from error
 
     def put(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tuple[object, ...]]) -> None:
+        if target.folds:
+            alone = replace(target, folds=False)
+            for row in rows:
+                put(connection, dialect, alone, [row])
+            return
         kinds = _arrow_types(pa)
         columns = {
             column.name: pa.array(values, kinds[column.kind])

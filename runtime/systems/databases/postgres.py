@@ -185,7 +185,7 @@ def _copy(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tupl
     into = target.table
     if target.key:
         rows = [*rows]
-        if len(rows) <= FEW_ROWS:
+        if len(rows) <= FEW_ROWS or target.folds:
             put_each(connection, dialect, target, _as_copied(target, rows))
             return
         into = f'"{STAGED}"'

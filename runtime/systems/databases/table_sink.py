@@ -6,7 +6,8 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import repeat
+from dataclasses import replace
+from itertools import groupby, repeat
 from operator import is_, itemgetter
 from typing import Any, TypeAlias
 
@@ -41,7 +42,6 @@ class TableSink:
         """The claims of this process, by what a position is kept for."""
         self._rows_of: RowsMade = lambda values: iter(())
         self._key_of: Callable[[Any], tuple[object, ...]] = lambda key: ()
-        self._folds = False
 
     def claim(self, owner: SinkOwner) -> int:
         """Own the table for a generation of an application, making it where it is absent; return the position."""
@@ -131,7 +131,8 @@ class TableSink:
 
     def _steps(self, rows: Sequence[SinkRow]) -> list[Step]:
         # Where the table takes other keys for one than we do, only the order of the rows says which of them counts.
-        return [self._changes([row]) for row in rows] if self._folds else [self._changes(rows)]
+        runs = groupby(rows, lambda row: row.value is None) if self._target.folds else [(False, rows)]
+        return [self._changes([*some]) for _, some in runs]
 
     def _refused(self, rows: Sequence[SinkRow]) -> list[RowRefused]:
         """Return the rows that the table does not take, as a transaction finds that is taken back.
@@ -286,6 +287,8 @@ class TableSink:
                         f"{self._where}: the key ({', '.join(self._key)}) of a row is {key}: NULL is no key, by which "
                         "the row of before is found: filter such rows out, or name other columns"
                     )
+                if self._target.folds:
+                    newest.pop(key, None)  # so that the last one is put behind others that the table takes for it
                 newest[key] = one
         put = [row for row in newest.values() if row is not None]
         return put, [key for key, row in newest.items() if row is None]
@@ -342,7 +345,7 @@ class TableSink:
                     f"without a word: make it {self._dialect.types[column.kind]} (ALTER TABLE), or bind another table"
                 )
         if self._key:
-            self._folds = self._dialect.folds(connection, self._target)
+            self._target = replace(self._target, folds=self._dialect.folds(connection, self._target))
             # Planned and of no effect: it fails where ON CONFLICT has no index to go by.
             connection.execute(
                 self._dialect.insert(self._target, f"SELECT {self._dialect.listed(names)} FROM {self._table} WHERE 1=0")
