@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,7 +27,7 @@ from runtime.systems.connectors import tries
 from runtime.systems.connectors.tries import Words, tried
 from runtime.systems.http import http_source as source_module
 from runtime.systems.memory.environment import MemoryEnvironment
-from samza_dsl import App, SamzaError, connectors
+from samza_dsl import App, SamzaError, connectors, dead_letter
 from samza_dsl.connectors import AtLeastOnceSink, SinkRow
 from samza_dsl.testing import check_sink
 from tests.connectors.test_pushed_sources import DyingEnvironment
@@ -124,6 +125,7 @@ def test_a_request_that_comes_again_takes_effect_once(tmp_path: Path, monkeypatc
         ({}, {"body": b'{"id":1}\n{"id":}', "kind": LINES}, 422, "record 2 of 2: JSON is malformed"),
         ({}, {"body": b""}, 422, "record 1 of 1"),
         ({"max_body_bytes": 50}, {"body": b'{"id":1' + b" " * 50 + b"}"}, 413, "Maximum request body size"),
+        ({}, {"body": b'{"id":1}', "kind": "application/cloudevents+json; charset=utf-8"}, 202, '{"records": 1}'),
         ({}, {"body": b'{"id":1}', "kind": "text/plain"}, 415, "the Content-Type is one of"),
         ({}, {"body": b'{"id":1}', "Origin": "http://evil.example"}, 403, "a page of a browser"),
         ({}, {"body": b"", "method": "GET"}, 405, "Method Not Allowed"),
@@ -224,21 +226,29 @@ class Hook(BaseHTTPRequestHandler):
     """The next answers; a row that is answered by 599 is taken, and the answer lost."""
     headers_seen: ClassVar[list[dict[str, str]]] = []
     retry_after: ClassVar[str] = ""
+    refuses: ClassVar[dict[int, int]] = {}
+    """The status that a row is answered with, by its id."""
+    words: ClassVar[str] = ""
+    """What stands in an answer that refuses."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        status = self.statuses.pop(0) if self.statuses else 204
+        row = json.loads(body)
+        status = self.refuses.get(row["id"], 0) if isinstance(row, dict) else 0
+        status = status or (self.statuses.pop(0) if self.statuses else 204)
         self.headers_seen.append(dict(self.headers))
         if status in (204, 599):
-            self.rows.append((self.headers.get("Idempotency-Key", ""), json.loads(body)))
+            self.rows.append((self.headers.get("Idempotency-Key", ""), row))
         if status == 599:
             self.close_connection = True
             return
         self.send_response(status)
         if self.retry_after:
             self.send_header("Retry-After", self.retry_after.encode().decode("latin-1"))
-        self.send_header("Content-Length", "0")
+        words = b"" if status == 204 else self.words.encode()
+        self.send_header("Content-Length", str(len(words)))
         self.end_headers()
+        self.wfile.write(words)
 
     def log_message(self, *arguments: Any) -> None:
         """Say nothing."""
@@ -247,7 +257,7 @@ class Hook(BaseHTTPRequestHandler):
 @contextmanager
 def hooked(*statuses: int) -> Iterator[tuple[str, type[Hook]]]:
     """Serve a hook, and return its URL and what it has taken."""
-    kind = type("OneHook", (Hook,), {"rows": [], "statuses": [*statuses], "headers_seen": []})
+    kind = type("OneHook", (Hook,), {"rows": [], "statuses": [*statuses], "headers_seen": [], "refuses": {}})
     with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -317,8 +327,90 @@ def test_a_webhook_ends_the_run_where_it_is_refused_and_shows_no_secret(
     assert kind.headers_seen[-1]["X-Shop"] == "7"
 
 
+def refusing(policy: Any, key: Any = None) -> App:
+    app = App("refusing")
+    orders = app.input("orders", value=Order, key=key)
+    orders.send_to(app.output("copies", value=Order, key=int), on_error=policy)
+    return app
+
+
+def letters_in(environment: MemoryEnvironment) -> list[tuple[Order, str]]:
+    """Return the dead letters: the row of each, and its error."""
+    found: list[tuple[Order, str]] = []
+    while "refused" in environment.streams() and (read := environment.read("refused", 0, len(found))) is not None:
+        for value, headers in zip(read.batch.values, read.batch.headers or [], strict=True):
+            found.append((msgspec.json.decode(value, type=Order), headers["error"].decode()))
+    return found
+
+
+@given(
+    orders=st.lists(st.integers(0, 9), max_size=20),
+    refuses=st.dictionaries(st.integers(0, 9), st.sampled_from([400, 404, 409, 410, 413, 422]), max_size=5),
+    statuses=st.lists(st.sampled_from([204, 429, 503, 599]), max_size=6),
+    keys=st.sampled_from([None, 1, 3]),
+    at_once=st.integers(1, 4),
+    batch_rows=st.integers(1, 30),
+)
+@settings(deadline=None, max_examples=examples(15, 200))
+def test_rows_that_are_refused_for_good_are_dead_letters_and_all_others_are_posted(
+    orders: list[int], refuses: dict[int, int], statuses: list[int], keys: int | None, at_once: int, batch_rows: int
+) -> None:
+    environment, wanted = MemoryEnvironment(), [Order(id, cents) for cents, id in enumerate(orders)]
+    with hooked(*statuses) as (url, kind):
+        kind.refuses, kind.words = refuses, "no such order"
+        hook = replace(connectors.webhook(url, at_once=at_once), batch_rows=batch_rows)
+        app = refusing(dead_letter("refused"), None if keys is None else lambda order: order.id % keys)
+        app.run(environment, bind={"orders": wanted, "copies": hook})
+    letters = letters_in(environment)
+    assert Counter(order for order, _ in letters) == Counter(order for order in wanted if order.id in refuses)
+    for order, error in letters:
+        assert f"/hook answered {refuses[order.id]} to row" in error
+        assert "no such order; it is of the output 'copies' at" in error
+    posted = dict(kind.rows)
+    assert Counter(row["cents"] for row in posted.values()) == Counter(
+        order.cents for order in wanted if order.id not in refuses
+    )
+    # Nothing is posted again but what had no answer.
+    assert len(kind.rows) - len(posted) <= statuses.count(599)
+    for key in range(keys or 0):
+        taken = [row["cents"] for row in posted.values() if row["id"] % (keys or 1) == key]
+        assert taken == sorted(taken)
+
+
+def test_a_row_that_is_refused_ends_a_run_without_a_policy_and_says_which_would_let_it_pass(tmp_path: Path) -> None:
+    with hooked() as (url, kind):
+        kind.refuses, kind.words = {2: 422}, "cents: too few"
+        orders = [Order(1), Order(2), Order(3)]
+        with pytest.raises(SamzaError, match=r"answered 422 to row .*: cents: too few.*on_error=dead_letter") as caught:
+            copying().run(tmp_path, bind={"orders": orders, "copies": connectors.webhook(url, at_once=1)})
+        assert "secret" not in str(caught.value)
+        assert [row["id"] for _, row in kind.rows] == [1]
+        kind.refuses = {}
+        copying().run(tmp_path, bind={"orders": orders, "copies": connectors.webhook(url, at_once=1)})
+    assert sorted(row["id"] for row in dict(kind.rows).values()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("status", [301, 401, 403, 405, 407])
+def test_whoever_may_not_post_loses_no_row_whatever_the_policy(status: int, tmp_path: Path) -> None:
+    app = refusing(dead_letter("refused"))
+    with hooked(status) as (url, kind):
+        with pytest.raises(SamzaError, match=rf"answered {status} .*The row waits"):
+            app.run(tmp_path, bind={"orders": [Order(1)], "copies": connectors.webhook(url)})
+        run = app.run(tmp_path, bind={"orders": [Order(1)], "copies": connectors.webhook(url)})
+    assert [row["id"] for _, row in kind.rows] == [1] and run.received("refused") == []
+
+
 @pytest.mark.parametrize(
-    ("said", "paused_s"), [("7", 7), ("900", 60), ("", 0), ("Wed, 21 Oct 2026 07:28:00 GMT", 0), ("-1", 0), ("²", 0)]
+    ("said", "paused_s"),
+    [
+        ("7", 7),
+        ("900", 60),
+        ("", 0),
+        ("Wed, 21 Oct 2026 07:28:09 GMT", 9),
+        ("Wed, 21 Oct 2026 07:27:00 GMT", 0),
+        ("-1", 0),
+        ("²", 0),
+    ],
 )
 def test_a_webhook_comes_again_when_it_is_told_to(said: str, paused_s: float) -> None:
     pauses: list[float] = []
@@ -329,6 +421,7 @@ def test_a_webhook_comes_again_when_it_is_told_to(said: str, paused_s: float) ->
 
     with hooked(429, 503) as (url, kind):
         kind.retry_after = said
+        kind.date_time_string = lambda self, timestamp=None: "Wed, 21 Oct 2026 07:28:00 GMT"
         sink = connectors.webhook(url)
         tried(partial(sink.write, [SinkRow(1, id="a")]), Words("hook", "", ""), wait)
         sink.close()

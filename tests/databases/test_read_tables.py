@@ -1,6 +1,7 @@
 """Tables as inputs of applications: rows, changes, tables to join, containers, and what can't be read."""
 
 import asyncio
+import datetime as dt
 import logging
 import re
 import shutil
@@ -15,6 +16,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import msgspec
 import psycopg
 import pytest
@@ -28,7 +30,7 @@ from runtime.systems.connectors import inbox, tries
 from runtime.systems.databases import column_source, postgres_changes
 from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.memory.environment import MemoryEnvironment
-from samza_dsl import App, Change, MessagePack, SamzaError, connectors, remote_table
+from samza_dsl import App, Change, MessagePack, SamzaError, connectors, dead_letter, remote_table
 from samza_dsl.cli.main import commands
 from samza_dsl.connectors import Pulled, PulledRecord, PulledSource, SinkRow
 from tests.databases.conftest import NUMBERS, Database
@@ -287,6 +289,87 @@ def test_what_is_wrong_is_told(
         mistake(tables, tmp_path)
 
 
+class Named(msgspec.Struct):
+    id: int
+    note: str | None
+
+
+@pytest.mark.parametrize("by", [{}, {"by": "id"}], ids=["changes", "by a column"])
+def test_text_of_sqlite_that_is_not_utf_8_is_for_the_policy_of_the_input(by: dict[str, str], tmp_path: Path) -> None:
+    """The driver alone reads no row of such a table."""
+    with closing(Tables("sqlite", str(tmp_path / "orders.db"))) as tables:
+        tables.put(1, 3)
+        tables.do("INSERT INTO {} VALUES (2, CAST(x'54726f6d73f8' AS TEXT))")
+        app = App("reading")
+        orders = app.input("orders", value=Named | None, on_error=dead_letter("unread"))
+        orders.send_to(app.output("seen", value=Named | None))
+        run = app.run(tmp_path / "data", bind={"orders": tables.source(**by)}, until_now=True)
+        assert [one.id for one in run.received("seen")] == [1, 3]
+        assert len(run.received("unread")) == 1
+        told: list[Any] = []
+        app = App("bytes")
+        app.input("orders", value=msgspec.defstruct("Either", [("id", int), ("note", Any)])).sink(told.append)
+        app.run(tmp_path / "bytes", bind={"orders": tables.source(**by)}, until_now=True)
+        assert [one.note for one in told] == ["new", b"Troms\xf8", "new"]
+        if not by:
+            tables.do("UPDATE {} SET note = 'Tromsø' WHERE id = 2")
+            changes: list[Any] = []
+            app = App("changes")
+            app.input("orders", value=Change[int, dict[str, Any]]).sink(changes.append)
+            app.run(tmp_path / "changes", bind={"orders": tables.source()}, until_now=True)
+            tables.do("UPDATE {} SET note = CAST(x'ff' AS TEXT) WHERE id = 1")
+            app.run(tmp_path / "changes", bind={"orders": tables.source()}, until_now=True)
+            assert changes[-1] == Change(1, {"id": 1, "note": "new"}, {"id": 1, "note": b"\xff"})
+
+
+@pytest.mark.parametrize("by", [{}, {"by": "name"}, {"by": "id", "key": "name"}], ids=["changes", "by", "key"])
+def test_a_key_of_sqlite_that_is_not_utf_8_is_told(by: dict[str, str], tmp_path: Path) -> None:
+    """As bytes it would be behind each text, and the rows between would be passed over."""
+    with closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as shop:
+        shop.execute("CREATE TABLE names (id INTEGER, name TEXT PRIMARY KEY)")
+        shop.execute("INSERT INTO names VALUES (1, CAST(x'41ff' AS TEXT)), (2, 'B')")
+    app = App("reading")
+    app.input("in", value=dict[str, Any]).send_to(app.output("out", value=dict[str, Any]))
+    source = connectors.sqlite_source(tmp_path / "a.db", "names", **by)
+    if by == {"by": "name"}:
+        # It lies in front of another one, and nothing is found by it.
+        assert len(app.run(tmp_path / "data", bind={"in": source}, until_now=True).received("out")) == 2
+        return
+    with pytest.raises(SamzaError, match=r"b'A\\xff' in the column name is text that is not UTF-8"):
+        app.run(tmp_path / "data", bind={"in": source}, until_now=True)
+
+
+def test_times_that_python_has_not_come_from_duckdb_as_their_text(tmp_path: Path) -> None:
+    columns = {
+        "DATE": ["infinity", "-infinity", "0044-03-15 (BC)", "10000-01-01", "9999-12-31", "0001-01-01"],
+        "TIMESTAMP": ["infinity", "9999-12-31 23:59:59.999999", "10000-01-01 00:00:00", "0001-01-01 00:00:00"],
+        "TIMESTAMP_S": ["infinity", "2026-01-02 03:04:05"],
+        "TIMESTAMP_NS": ["infinity", "2026-01-02 03:04:05"],
+        "TIMESTAMPTZ": ["infinity", "-infinity", "2026-01-02 03:04:05+00"],
+        "INTERVAL": ["1 month", "1 year 2 days", "-1 month", "3 days 04:05:06.000007", "12 months"],
+    }
+    for kind, texts in columns.items():
+        with closing(duckdb.connect(str(tmp_path / f"{kind}.duckdb"))) as shop:
+            shop.execute(f'CREATE TABLE t (id INTEGER, "a ""b" {kind}, c INTEGER)')
+            for n, text in enumerate([*texts, None]):
+                shop.execute("INSERT INTO t VALUES (?, ?, 1)", (n, text))
+        app = App("reading")
+        found: list[dict[str, Any]] = []
+        app.input("in", value=dict[str, Any]).sink(found.append)
+        source = connectors.duckdb_source(tmp_path / f"{kind}.duckdb", "t", by="id")
+        app.run(tmp_path / kind, bind={"in": source}, until_now=True)
+        assert [row["id"] for row in found] == [*range(len(texts) + 1)]
+        assert found[-1]['a "b'] is None
+        for text, row in zip(texts, found, strict=False):
+            value = row['a "b']
+            has_text = "infinity" in text or "BC" in text or "10000" in text or "month" in text or "year" in text
+            assert isinstance(value, str) == has_text, (kind, text, value)
+            if has_text and "12" not in text:
+                assert value == text
+            elif not has_text:
+                assert f"{value}".startswith(text.split("+")[0]) or value == dt.timedelta(3, 14706, 7)
+
+
 OF_ALL_TYPES = {
     "smallint": "7",
     "numeric": "0.10",
@@ -301,7 +384,7 @@ OF_ALL_TYPES = {
     "time": "'12:00:01.5'",
     "interval": "'1 month 2 days'",
     "uuid": "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'",
-    "jsonb": """'{"a": [1, null]}'""",
+    "jsonb": """'{"a": [1, null, 0.1234567890123456789012345, 1e400, 1e16, 0.1, 123456789012345678901234567890]}'""",
     "json": "'1e2'",
     "int[]": "'{1,NULL}'",
     "text[][]": "'{{a},{NULL}}'",

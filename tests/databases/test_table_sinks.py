@@ -4,6 +4,7 @@ import datetime as dt
 import enum
 import sqlite3
 import uuid
+from collections import Counter
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 
 from runtime.model.errors import Unavailable
 from runtime.ports.connectors import SinkOwner
-from samza_dsl import App, SamzaError, connectors
+from runtime.systems.memory.environment import MemoryEnvironment
+from samza_dsl import App, SamzaError, connectors, remote_table
 from samza_dsl.connectors import Fenced, RowRefused, SinkRow
 from samza_dsl.testing import check_sink
 from tests.databases.conftest import Database
@@ -425,3 +427,87 @@ def test_null_is_no_key(database: Database) -> None:
         with pytest.raises(RowRefused, match="NULL is no key") as told:
             sink.write(mine, [SinkRow(Order(1, "a")), SinkRow(Order(2)), SinkRow(Order(3))], 0, 3)
         assert (told.value.row, [one.row for one in told.value.also or ()]) == (1, [2])
+
+
+class Word(msgspec.Struct, frozen=True):
+    word: str
+    n: int
+
+
+WORDS = st.sampled_from(["a", "A", "b", "B", "é", "É"])
+FOLDS = {
+    "sqlite": ("TEXT COLLATE NOCASE", str.casefold, WORDS.filter(str.isascii)),
+    "postgres": ("CITEXT", str.casefold, WORDS),
+    "duckdb": ("DATE", lambda word: word.replace("-0", "-"), st.sampled_from(["2026-01-02", "2026-1-2", "2026-01-03"])),
+}
+
+
+@given(data=st.data(), cuts=st.lists(st.integers(1, 60), max_size=3))
+@settings(
+    deadline=None,
+    max_examples=examples(10, 100),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_of_keys_that_a_table_takes_for_one_the_last_record_counts(
+    database: Database, data: st.DataObject, cuts: list[int]
+) -> None:
+    column, folded, words = FOLDS[database.kind]
+    rows = [SinkRow(Word(word, n)) for n, word in enumerate(data.draw(st.lists(words, min_size=1, max_size=60)))]
+    rows = [SinkRow(None, key=row.value.word) if data.draw(st.integers(0, 3)) == 0 else row for row in rows]
+    expected: dict[str, int] = {}
+    for row in rows:
+        if row.value is None:
+            expected.pop(folded(row.key), None)
+        else:
+            expected[folded(row.value.word)] = row.value.n
+    table = database.table()
+    if database.kind == "postgres":
+        database.change("CREATE EXTENSION IF NOT EXISTS citext")
+    database.change(f"CREATE TABLE {table} (word {column} PRIMARY KEY, n BIGINT)")
+    said = owner(kind=Word, output=table)
+    with closing(database.sink(table, "word")) as sink:
+        sink.claim(said)
+        begin = 0
+        for end in [*sorted({cut for cut in cuts if cut < len(rows)}), len(rows)]:
+            sink.write(said, rows[begin:end], begin, end)
+            begin = end
+    found = {folded(str(word)): n for word, n in database.rows(f"SELECT word, n FROM {table}")}
+    assert found == expected
+
+
+@pytest.mark.parametrize("key", ["word", "word,m"])
+def test_keys_that_a_table_takes_for_one_are_looked_up_as_it_does(database: Database, key: str) -> None:
+    if database.kind == "duckdb":
+        return
+    table = database.table()
+    if database.kind == "postgres":
+        database.change("CREATE EXTENSION IF NOT EXISTS citext")
+    database.change(f"CREATE TABLE {table} (word {FOLDS[database.kind][0]}, m BIGINT, n BIGINT, PRIMARY KEY (word, m))")
+    database.change(f"INSERT INTO {table} VALUES ('Ab', 1, 7)")
+    where = database.where if database.kind == "postgres" else f"{database.kind}:///{database.where}"
+    url = f"{where}{'&' if '?' in where else '?'}table={table}&key={key}"
+    app = App("looking-up")
+    found = app.input("wanted", value=Word).join(
+        remote_table(connectors.table_rows(url, Word)),
+        lambda _, row: row and row.n,
+        on=lambda one: one.word if key == "word" else (one.word, 1),
+        how="left",
+    )
+    found.send_to(app.output("found", value=int | None))
+    wanted = [Word(word, 0) for word in ("aB", "Ab", "aB", "A")]
+    run = app.run(MemoryEnvironment(), bind={"wanted": wanted}, until_now=True)
+    assert Counter(run.received("found")) == {7: 3, None: 1}
+
+
+def test_a_column_whose_equal_texts_are_one_by_collation_is_a_key_as_well(database: Database) -> None:
+    if database.kind != "postgres":
+        return
+    table = database.table()
+    how = "provider = icu, locale = 'und-u-ks-level2', deterministic = false"
+    database.change(f"CREATE COLLATION IF NOT EXISTS folding ({how})")
+    database.change(f"CREATE TABLE {table} (word TEXT COLLATE folding PRIMARY KEY, n BIGINT)")
+    said = owner(kind=Word, output=table)
+    with closing(database.sink(table, "word")) as sink:
+        sink.claim(said)
+        sink.write(said, [SinkRow(Word("aA"[n % 2], n)) for n in range(40)], 0, 40)
+    assert database.rows(f"SELECT n FROM {table}") == [(39,)]

@@ -17,6 +17,7 @@ from runtime.model.errors import EnvironmentFault
 from runtime.opening import stored_state
 from runtime.ports.commits import Commit
 from runtime.ports.connectors import PositionedSink, PushedRecord, SinkOwner, SinkRow
+from runtime.ports.streams import NO_SIZES
 from runtime.reading import reader as inputs
 from runtime.systems.connectors.inbox import Inbox
 from runtime.systems.connectors.outbox import Outbox
@@ -141,7 +142,9 @@ def _no_intent() -> None:
 def _no_positions_in_the_sink() -> None:
     whole_open, whole_write = Outbox.open, TableSink.write
 
-    def open(self: Outbox, generation: int, identity: int, recorded: dict[int, int]) -> None:
+    def open(
+        self: Outbox, generation: int, identity: int, recorded: dict[int, int], passed: Mapping[str, int] = NO_SIZES
+    ) -> None:
         assert isinstance(self.sink, PositionedSink)
         claim = self.sink.claim
 
@@ -150,7 +153,7 @@ def _no_positions_in_the_sink() -> None:
             return recorded.get(owner.partition, 0)
 
         self.sink = replace(self.sink, claim=claimed)
-        whole_open(self, generation, identity, recorded)
+        whole_open(self, generation, identity, recorded, passed)
 
     def write(self: TableSink, owner: SinkOwner, rows: Sequence[SinkRow], position: int, following: int) -> None:
         with self._transaction() as connection:

@@ -8,6 +8,7 @@ from unittest import mock
 
 import msgspec
 import pyarrow.csv
+import pydantic
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -42,6 +43,7 @@ def dialects(draw):
         "quote": quote,
         "escape": draw(st.sampled_from([None, escape])),
         "nulls": nulls,
+        "skip_spaces": draw(st.booleans()),
         "header": header,
         "encoding": encoding,
     }
@@ -92,6 +94,46 @@ def test_what_others_have_written_is_read(tmp_path, encoding):
     app.input("in", value=Trip).sink(found.append)
     app.run(tmp_path / "data", bind={"in": files})
     assert found == [Trip("Oslo", 7, "x"), Trip("a;\r\nb", None, "")]
+
+
+class Defaulted(msgspec.Struct, frozen=True):
+    id: int
+    cents: int = 0
+    note: str = ""
+
+
+@pytest.mark.parametrize("header", ["id, cents, note", "id ,cents,note", "\tid,cents,note", '"id", "cents", "note"'])
+def test_a_header_with_spaces_is_told_where_its_fields_would_take_their_defaults(tmp_path, header):
+    (tmp_path / "in.csv").write_text(f"{header}\n1, 5, a\n")
+    for kind in (Defaulted, pydantic.create_model("Model", id=int, cents=(int, 0), note=(str, ""))):
+        app = App("spaced")
+        app.input("in", value=kind).sink(print)
+        with pytest.raises(
+            SamzaError, match=r"in\.csv names .*, with spaces, and .* is read: say CsvFiles\(path, skip"
+        ):
+            app.run(tmp_path / "data", bind={"in": tmp_path / "in.csv"})
+
+
+def test_names_that_have_spaces_are_read_as_they_are(tmp_path):
+    (tmp_path / "in.csv").write_text("id, cents\n1,5\n")
+    kind = msgspec.defstruct("Odd", [("id", int), ("cents", int)], rename={"cents": " cents"})
+    for value, expected in ((kind, kind(1, 5)), (dict[str, int], {"id": 1, " cents": 5})):
+        app, found = App("odd"), []
+        app.input("in", value=value).sink(found.append)
+        app.run(tmp_path / value.__name__, bind={"in": tmp_path / "in.csv"})
+        assert found == [expected]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 16])
+def test_spaces_behind_delimiters_are_skipped_where_that_is_said(tmp_path, size):
+    text = 'id,  cents, note\n1, 5, Oslo\n2,7, "a, \n b"\n 3, 8,"  c"\n4, , a "b" c\n'
+    (tmp_path / "in.csv").write_text(text)
+    app, found = App("spaced"), []
+    app.input("in", value=Defaulted).sink(found.append)
+    with mock.patch.multiple(record_files, BLOCK=size, LARGE_BLOCK=4 * size, MANY=2):
+        app.run(tmp_path / "data", bind={"in": CsvFiles(tmp_path / "in.csv", skip_spaces=True)})
+    rows = [(1, 5, "Oslo"), (2, 7, "a, \n b"), (3, 8, "  c"), (4, 0, 'a "b" c')]
+    assert found == [Defaulted(*row) for row in rows]
 
 
 def test_what_is_written_arrow_reads(tmp_path):

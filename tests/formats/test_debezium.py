@@ -1,5 +1,6 @@
 """Debezium: envelopes as its connectors write them become changes of rows, and changes become envelopes."""
 
+import dataclasses
 import datetime as dt
 import io
 import json
@@ -9,6 +10,7 @@ from typing import Annotated
 
 import fastavro
 import msgspec
+import pydantic
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -188,6 +190,98 @@ def test_what_stands_for_a_value_is_not_taken_for_it(field, value, row, changes)
             serde.decode(msgspec.json.encode(data))
     inside = {"before": None, "after": {"id": 1, "text": f"of {NO_VALUE}"}, "op": "u"}
     assert serde.decode(msgspec.json.encode(inside)) is not None
+
+
+class Held(msgspec.Struct):
+    id: int
+    told: list[int] | None = None
+    text: str | None = None
+    price: Decimal | None = None
+
+
+class Inner(msgspec.Struct):
+    price: Decimal
+
+
+class Priced(msgspec.Struct):
+    id: int
+    inner: Inner
+
+
+@pytest.mark.parametrize("schema", [None, "io.debezium.data.Json", "io.debezium.data.Xml"])
+def test_a_column_of_json_is_text_that_a_nested_field_reads(schema):
+    payload = {"before": {"id": 1, "told": "[]", "text": "[1]"}, "after": {"id": 1, "told": "[1,2]"}, "op": "u"}
+    fields = [{"field": "told", "type": "string", "name": schema}, {"field": "text", "type": "string", "name": schema}]
+    told = {"schema": {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}}
+    data = msgspec.json.encode({**told, "payload": payload} if schema else payload)
+    assert Debezium(Held, key="id").decode(data) == Change(1, Held(1, [], "[1]"), Held(1, [1, 2]))
+    fields = [("id", int), ("told", list[int] | None, None), ("text", str | None, None)]
+    model = pydantic.create_model(
+        "Model", **{name: (kind, default[0] if default else ...) for name, kind, *default in fields}
+    )
+    for kind in (dataclasses.make_dataclass("Data", fields), model):
+        assert Debezium(kind, key="id").decode(data) == Change(
+            1, kind(id=1, told=[], text="[1]"), kind(id=1, told=[1, 2])
+        )
+    as_dict = Debezium(dict, key="id").decode(data)
+    assert as_dict.new == {"id": 1, "told": "[1,2]"}, "nobody says that it is no text"
+
+
+def test_a_number_in_a_column_of_json_keeps_its_digits():
+    price = "0.123456789012345678901234567890"
+    data = msgspec.json.encode({"after": {"id": 1, "inner": f'{{"price": {price}}}'}, "op": "c"})
+    assert Debezium(Priced).decode(data).new.inner.price == Decimal(price)
+
+
+@pytest.mark.parametrize("text", ["[1", "", '"x"', "{}", NO_VALUE])
+def test_text_that_is_no_such_json_is_an_error_of_the_record(text):
+    with pytest.raises(SerdeError):
+        Debezium(Held).decode(msgspec.json.encode({"after": {"id": 1, "told": text}, "op": "c"}))
+
+
+class Document(msgspec.Struct):
+    id: str = msgspec.field(name="_id")
+    count: int
+    at: dt.datetime
+    price: Decimal
+    ratio: float = 0.0
+    raw: bytes = b""
+    parts: list[dict[str, int]] = []
+
+
+MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
+MILLIS = int(MOMENT.timestamp() * 1000)
+
+
+@pytest.mark.parametrize(
+    "at", [{"$date": MILLIS}, {"$date": {"$numberLong": str(MILLIS)}}, {"$date": "2026-01-02T03:04:05Z"}]
+)
+@pytest.mark.parametrize("raw", [{"$binary": "AP8=", "$type": "00"}, {"$binary": {"base64": "AP8=", "subType": "00"}}])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_document_of_mongodb_is_text_that_is_read_as_a_row(at, raw, wrapped):
+    document = {
+        "_id": {"$oid": "596e275826f08b2730779e1f"},
+        "count": {"$numberLong": "9007199254740993"},
+        "at": at,
+        "price": {"$numberDecimal": "1.10"},
+        "ratio": {"$numberDouble": "Infinity"},
+        "raw": raw,
+        "parts": [{"n": {"$numberInt": "3"}}],
+    }
+    payload = {"before": None, "after": json.dumps(document), "updateDescription": None, "op": "u", "ts_ms": 3}
+    schema = {"type": "struct", "fields": [{"field": "after", "type": "string", "name": "io.debezium.data.Json"}]}
+    data = json.dumps({"schema": schema, "payload": payload} if wrapped else payload).encode()
+    found = Document(
+        "596e275826f08b2730779e1f", 2**53 + 1, MOMENT, Decimal("1.10"), float("inf"), b"\0\xff", [{"n": 3}]
+    )
+    assert Debezium(Document, key="id").decode(data) == Change(found.id, None, found)
+    assert Debezium(dict, key="_id").decode(data).new["count"] == 2**53 + 1
+    assert Debezium(Document, changes=False).decode(data) == found
+
+
+def test_an_update_of_which_mongodb_tells_no_document_says_how_it_would():
+    with pytest.raises(SerdeError, match=r"no row after it; MongoDB tells it with capture\.mode"):
+        Debezium(Document).decode(b'{"after": null, "updateDescription": {"updatedFields": "{}"}, "op": "u"}')
 
 
 def test_what_is_no_change_is_not_written():

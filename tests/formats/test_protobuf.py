@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient, topic_subject_name_strategy
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, field_mask_pb2, message_factory, struct_pb2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +19,7 @@ from planner.model.errors import PlanError
 from runtime.encoding.formats.subjects import SubjectPlace
 from runtime.model.errors import SerdeError
 from samza_dsl.formats import Protobuf, SchemaRegistry
-from tests.formats.messages import BeforeMessage, LineMessage, OrderMessage
+from tests.formats.messages import BeforeMessage, F, LineMessage, OrderMessage, field
 from tests.formats.typed_values import INT64, TEXT, is_same
 from tests.scale import examples
 
@@ -183,6 +184,41 @@ class Naive(msgspec.Struct):
 def test_what_a_message_cannot_hold_is_told_when_it_is_planned(kind, told):
     with pytest.raises(PlanError, match=told):
         Protobuf(OrderMessage, kind)
+
+
+@pytest.mark.parametrize("name", ["Struct", "Value", "ListValue", "Any", "FieldMask"])
+@pytest.mark.parametrize("kind", [dict[str, Any], Any, list[Any], str])
+def test_a_field_of_values_of_any_kind_is_told_as_that(name, kind):
+    message = loose(name)
+    wrong = rf"Loosely\.held is a .*, and the field is a google\.protobuf\.{name}, which holds values of any kind"
+    with pytest.raises(PlanError, match=f"{wrong}(?s:.*)Protobuf\\(Message\\)"):
+        Protobuf(message, msgspec.defstruct("Loosely", [("held", kind)]))
+    assert Protobuf(message).decode(b"") == message()
+    assert Protobuf(message, msgspec.defstruct("Tight", [("id", int)])).decode(b"\x10\x07").id == 7
+
+
+def test_the_fields_of_a_message_of_any_kind_are_those_of_a_type_that_has_them():
+    kind = msgspec.defstruct("Packed", [("type_url", str), ("value", bytes)])
+    serde = Protobuf(loose("Any"), msgspec.defstruct("Tight", [("held", kind)]))
+    value = serde.type(kind("type.example/x", b"7"))
+    assert serde.decode(serde.encode(value)) == value
+
+
+def loose(name):
+    """Return a message with a field of one of Protobuf's own messages that hold values of any kind."""
+    module = {"Any": any_pb2, "FieldMask": field_mask_pb2}.get(name, struct_pb2)
+    file = descriptor_pb2.FileDescriptorProto(name=f"tests/loose_{name}.proto", package="tests", syntax="proto3")
+    file.dependency.append(module.DESCRIPTOR.name)
+    message = file.message_type.add(name=f"Loose{name}")
+    field(message, "held", F.TYPE_MESSAGE, 1, type_name=f".google.protobuf.{name}")
+    field(message, "id", F.TYPE_INT64, 2)
+    pool = descriptor_pool.Default()
+    try:
+        found = pool.FindMessageTypeByName(f"tests.Loose{name}")
+    except KeyError:
+        pool.Add(file)
+        found = pool.FindMessageTypeByName(f"tests.Loose{name}")
+    return message_factory.GetMessageClass(found)
 
 
 def test_what_would_be_written_as_another_value_is_refused():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime as dt
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
-from functools import partial
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache, partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -19,6 +20,7 @@ from planner.model.errors import refuse
 from runtime.encoding.formats.avro import Avro
 from runtime.encoding.formats.avro_shapes import name_of
 from runtime.encoding.formats.registry import SchemaRegistry
+from runtime.encoding.formats.rows import exact_number, nested_in
 from runtime.encoding.formats.subjects import SubjectPlace
 from runtime.encoding.serdes import REFUSALS, Json
 from runtime.encoding.value_types import as_plain, made_of_plain
@@ -128,7 +130,10 @@ class Debezium:
             raise SerdeError(f"an envelope with the op {found.op!r} is no change of a row, as c, r, u and d are")
         new = None if found.op == DELETE else found.after
         if new is None and found.op != DELETE:
-            raise SerdeError(f"an envelope with the op {found.op!r} has no row after it")
+            raise SerdeError(
+                f"an envelope with the op {found.op!r} has no row after it; MongoDB tells it with "
+                "capture.mode=change_streams_update_full"
+            )
         if UNTOLD_BYTES in data or UNTOLD_64 in data:
             _check_told(new, found.before if self.changes else None)
         if not self.changes:
@@ -137,7 +142,8 @@ class Debezium:
         if row is None:
             raise SerdeError(
                 "an envelope of a delete does not have the row before: the database has to log it (in Postgres: ALTER "
-                "TABLE … REPLICA IDENTITY FULL), or read the rows alone, by changes=False"
+                "TABLE … REPLICA IDENTITY FULL; in MongoDB by pre-images, and capture.mode="
+                "change_streams_update_full_with_pre_image), or read the rows alone, by changes=False"
             )
         return Change(self._key_of(row), found.before, new)
 
@@ -145,14 +151,19 @@ class Debezium:
         try:
             wrapped = _WRAPPED(data)
             if not wrapped.payload:
-                found: ChangeEnvelope[Any] = self._inner.decode(data)
-                return found
-            schema = bytes(wrapped.schema)
-            if schema not in self._last:
-                # A connector writes the same schema beside each change.
-                self._last.clear()
-                self._last[schema] = _by_schema(msgspec.json.decode(schema) if schema else None)
-            payload = self._last[schema](msgspec.json.decode(wrapped.payload))
+                with suppress(*REFUSALS):
+                    found: ChangeEnvelope[Any] = self._inner.decode(data)
+                    return found
+                payload = _JSON(data)
+            else:
+                schema = bytes(wrapped.schema)
+                if schema not in self._last:
+                    # A connector writes the same schema beside each change.
+                    self._last.clear()
+                    self._last[schema] = _by_schema(msgspec.json.decode(schema) if schema else None)
+                payload = self._last[schema](msgspec.json.decode(wrapped.payload))
+            if isinstance(payload, dict):
+                payload |= {side: self._row_told(payload[side]) for side in ("before", "after") if side in payload}
             return msgspec.convert(payload, ChangeEnvelope[self.row], dec_hook=made_of_plain)  # type: ignore[name-defined]
         except SerdeError:
             raise
@@ -162,8 +173,23 @@ class Debezium:
                 "beside them: value.converter.schemas.enable=true"
             ) from error
 
+    def _row_told(self, row: Told) -> Told:
+        """Return a row in which what is told as JSON within text is what that says.
+
+        That are whole documents of MongoDB, and columns of JSON, whose fields are no text.
+        """
+        if isinstance(row, str):
+            row = _of_document(_JSON(row))
+        if isinstance(row, dict):
+            for name in _NESTED(self.row, tuple(row)):
+                if isinstance(row[name], str) and row[name] != UNTOLD:
+                    row[name] = _JSON(row[name])
+        return row
+
 
 _WRAPPED = msgspec.json.Decoder(_Wrapped).decode
+_NESTED = lru_cache(256)(nested_in)
+_JSON = msgspec.json.Decoder(float_hook=exact_number).decode
 
 
 def _check_told(*rows: object) -> None:
@@ -235,6 +261,50 @@ _NAMED: dict[str, Callable[[Any], object]] = {
     "org.apache.kafka.connect.data.Timestamp": _instant,
 }
 """What numbers and texts of Kafka Connect stand for, by the name of their type."""
+
+
+def _of_document(value: Told) -> Told:
+    """Return what a document of MongoDB says, whose JSON has values of its own types in objects of one or two names."""
+    if isinstance(value, list):
+        return list(map(_of_document, value))
+    if not isinstance(value, dict):
+        return value
+    name = next(iter(value), "")
+    if name in _EXTENDED and len(value) <= (2 if name == "$binary" else 1):
+        return _EXTENDED[name](value[name])
+    return {field: _of_document(one) for field, one in value.items()}
+
+
+def _date_of(told: Told) -> dt.datetime:
+    told = _of_document(told)
+    return dt.datetime.fromisoformat(told) if isinstance(told, str) else _instant(told)
+
+
+def _decimal_said(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        raise ValueError(f"{text!r} is no decimal") from None
+
+
+def _same_text(told: Told) -> Told:
+    """Return text of bytes, whose kind may stand beside it or in front of it."""
+    return told["base64"] if isinstance(told, dict) else told
+
+
+_EXTENDED: dict[str, Callable[[Any], object]] = {
+    "$oid": str,
+    "$symbol": str,
+    "$uuid": str,
+    "$numberInt": int,
+    "$numberLong": int,
+    "$numberDouble": float,
+    "$numberDecimal": _decimal_said,
+    "$date": _date_of,
+    "$binary": _same_text,
+    "$undefined": lambda told: None,
+}
+"""What MongoDB's types stand for, by their names in its JSON, in its former form and in that of now."""
 
 
 def _by_schema(schema: Told) -> Callable[[Told], Told]:

@@ -31,6 +31,8 @@ WRAPPERS = {
     f"google.protobuf.{name}Value"
     for name in ("Bool", "Int32", "Int64", "UInt32", "UInt64", "Float", "Double", "String", "Bytes")
 }
+UNNAMED = {f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue", "Any", "FieldMask")}
+"""The messages that hold values of any kind, or only names."""
 _TEXT = (
     *(inspect.StrType, inspect.EnumType, inspect.LiteralType, inspect.UUIDType, inspect.DecimalType),
     *(inspect.DateTimeType, inspect.DateType, inspect.TimeType),
@@ -158,6 +160,13 @@ class MessageFields:
         if name in WRAPPERS:
             write, read = self._one(message.fields_by_name["value"], kind, where)
             return partial(_wrapped, GetMessageClass(message), write), partial(_unwrapped, read)
+        if name in UNNAMED and not _has_fields(kind):
+            # Their own fields are no names of the values that they hold, and advice by these would mislead.
+            raise NotHeld(
+                where,
+                f"is a {told(kind)}, and the field is a {name}, which holds values of any kind, and no type tells them",
+                "no such field in the type, or let the values be the messages themselves: Protobuf(Message)",
+            )
         shape = self._of(message, kind, where)
         return shape.written, shape.read
 
@@ -209,6 +218,14 @@ def _fields(kind: inspect.Type, where: str) -> dict[str, inspect.Type]:
     if isinstance(kind, inspect.StructType | inspect.DataclassType | inspect.TypedDictType) and not in_order:
         return {one.encode_name: one.type for one in kind.fields}
     raise NotHeld(where, f"is a {told(kind)}, and the message has named fields", "a Struct or a dataclass")
+
+
+def _has_fields(kind: inspect.Type) -> bool:
+    try:
+        _fields(kind, "")
+    except NotHeld:
+        return False
+    return True
 
 
 def _bare(kind: inspect.Type) -> inspect.Type:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -15,6 +16,15 @@ from runtime.encoding.serdes import Bytes, Json, MessagePack, String, Tagged
 from runtime.encoding.value_types import as_plain, made_of_plain
 from runtime.model.errors import SamzaError, SerdeError
 
+NESTED = (
+    inspect.CollectionType,
+    inspect.TupleType,
+    inspect.DictType,
+    inspect.StructType,
+    inspect.DataclassType,
+    inspect.TypedDictType,
+    inspect.NamedTupleType,
+)
 VALUE = "value"
 """The column of a plain value, where such are rows."""
 
@@ -148,6 +158,44 @@ def column_types(kind: object, names: Iterable[str]) -> Mapping[str, inspect.Typ
         for field in getattr(member, "fields", ()):
             known.setdefault(field.encode_name, field.type)
     return {name: known.get(name, other) for name in names}
+
+
+def model_types(kind: Any) -> Mapping[str, inspect.Type]:
+    """Return the types of the fields of a model of pydantic, by the names that it reads; of any other type none."""
+    if not isinstance(kind, type) or not is_pydantic(kind):
+        return {}
+    fields: Mapping[str, Any] = kind.model_fields
+    return {one.alias or name: inspect.type_info(one.annotation) for name, one in fields.items()}
+
+
+def nested_in(kind: Any, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the named columns whose values hold others, and are never text: where text is found, that is their JSON.
+
+    >>> nested_in(dict[str, list[int] | None], ["all"]), nested_in(dict[str, list[int] | str], ["all"])
+    (('all',), ())
+    """
+    types = model_types(kind) or column_types(kind, names)
+    columns = {name: alternatives(types[name]) for name in names if name in types}
+    return tuple(
+        name
+        for name, kinds in columns.items()
+        if any(isinstance(one, NESTED) for one in kinds)
+        and all(isinstance(one, (inspect.NoneType, *NESTED)) for one in kinds)
+    )
+
+
+def exact_number(text: str) -> float | Decimal:
+    """Return a number of JSON: a float where that has all of its digits, else a Decimal.
+
+    >>> exact_number("0.1"), exact_number("0.12345678901234567890"), exact_number("1e400")
+    (0.1, Decimal('0.12345678901234567890'), Decimal('1E+400'))
+    """
+    found = float(text)
+    try:
+        exact = Decimal(text)
+    except InvalidOperation:
+        raise ValueError(f"{text[:40]} is a number beyond what Decimal holds") from None
+    return found if Decimal(repr(found)) == exact else exact
 
 
 def has_columns(kind: object) -> bool:

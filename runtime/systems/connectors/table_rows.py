@@ -14,7 +14,8 @@ from operators.core.base import Context
 from runtime.encoding.value_types import made_of_plain
 from runtime.model.errors import SamzaError, Unavailable
 from runtime.systems.connectors.schemes import DatabaseTable, database_table
-from runtime.systems.databases.dialect import PARAMETER, SqlConnection
+from runtime.systems.databases.column_source import plain_row
+from runtime.systems.databases.dialect import PARAMETER, SqlConnection, Target
 from runtime.systems.databases.table_columns import columns_for, read_as
 
 V = TypeVar("V")
@@ -32,13 +33,15 @@ class TableRows(Generic[V]):
                 "sqlite:///shop.db?table=orders&key=id"
             )
         self._connection: SqlConnection | None = None
+        self._folds = False
 
     def open(self, context: Context) -> None:
         """Make ready for a task; the connection is made by the first look-up."""
         self._table = database_table(self._url)
         self._thread = ThreadPoolExecutor(1, f"samza-dsl-rows-{context.task}")
         dialect = self._table.dialect
-        kinds = {column.name: column.kind for column in columns_for(self._value, self._table.where)}
+        self._columns = columns_for(self._value, self._table.where)
+        kinds = {column.name: column.kind for column in self._columns}
         of_key = [kinds.get(name) for name in self._table.key]
         self._adapt = [None if kind is None else dialect.adapt.get(kind) for kind in of_key]
         # Said of what type each is: several keys are a table of their own, whose types some databases don't guess.
@@ -58,29 +61,47 @@ class TableRows(Generic[V]):
     def _fetch(self, keys: Sequence[Any]) -> dict[Any, V]:
         table, dialect = self._table, self._table.dialect
         said = {self._stored(table, key): key for key in keys}
-        width = len(table.key)
-        marks = ", ".join([self._mark] * len(said))
-        which = f"({dialect.listed(table.key)}) IN ({'' if width == 1 else 'VALUES '}{marks})"
-        statement = dialect.with_parameters(f"SELECT * FROM {dialect.quoted(table.name)} WHERE {which}")
         try:
             if self._connection is None:
                 self._connection = dialect.connect()
-            found = self._connection.execute(statement, tuple(part for key in said for part in key))
-            names, rows = [one[0] for one in found.description], found.fetchall()
+                target = Target(dialect.quoted(table.name), self._columns, table.key)
+                self._folds = dialect.folds(self._connection, target)
+            if self._folds:
+                # Which key a row is of only the table knows, where it takes others for one than we do.
+                alone = {key: self._asked(self._connection, [stored]) for stored, key in said.items()}
+                return {key: self._made(rows[0]) for key, rows in alone.items() if rows}
+            rows = self._asked(self._connection, [*said])
         except dialect.errors as error:
             self._drop()
             kind = Unavailable if dialect.passes(error) else SamzaError
             raise kind(f"{table.where}, table {table.name}: {error}") from error
         result = {}
-        for row in rows:
-            fields = dict(zip(names, row, strict=True))
+        for fields in rows:
             stored = tuple(fields[name] for name in table.key)
             key = said.get(stored)
             # Some drivers take a value as text, and give it back as what it is.
             key = said.get(self._stored(table, stored)) if key is None else key
             if key is not None:
-                result[key] = msgspec.convert(self._read(fields), self._value, dec_hook=made_of_plain)
+                result[key] = self._made(fields)
         return result
+
+    def _asked(self, connection: SqlConnection, keys: Sequence[tuple[Any, ...]]) -> list[dict[str, object]]:
+        """Return the rows of keys; of one that the table compares in its own way, by the types that it has."""
+        table, dialect = self._table, self._table.dialect
+        if self._folds:
+            which = " AND ".join(f"{dialect.word(name)} = {PARAMETER}" for name in table.key)
+        else:
+            marks = ", ".join([self._mark] * len(keys))
+            which = f"({dialect.listed(table.key)}) IN ({'' if len(table.key) == 1 else 'VALUES '}{marks})"
+        named = dialect.quoted(table.name)
+        statement = dialect.with_parameters(f"SELECT * FROM {named} WHERE {which}")
+        statement = dialect.as_read(connection, named, statement)
+        found = connection.execute(statement, tuple(part for key in keys for part in key))
+        names = [one[0] for one in found.description]
+        return [plain_row(names, row) for row in found.fetchall()]
+
+    def _made(self, row: dict[str, object]) -> V:
+        return msgspec.convert(self._read(row), self._value, dec_hook=made_of_plain)
 
     def _stored(self, table: DatabaseTable, key: Any) -> tuple[Any, ...]:
         parts = key if isinstance(key, tuple) else (key,)

@@ -12,6 +12,12 @@ from runtime.systems.databases.dialect import Dialect, SqlConnection
 
 MOST_ROWS = 10_000
 """The rows that are read at a time."""
+
+
+class UndecodedText(bytes):
+    """The bytes of a text that is not in the encoding of its database, where a driver gives these."""
+
+
 PROMISE = "rows in the order of {by}, each once; deletions, and rows whose {by} does not rise, are not seen"
 
 
@@ -56,17 +62,42 @@ class ColumnReader:
             # Others may have the value of the last one: they are read with it, by the next look or all at once.
             whole = [row for row in rows if row[at] != rows[-1][at]]
             rows = whole or self._read(f"{self._column} = {mark}", (rows[-1][at],))[1]
+        check_text(self._where, (self._by,), [rows[-1][at]])
         return Pulled([self._record(names, row) for row in rows], _POSITIONS.encode(rows[-1][at]), more)
 
     def _read(self, which: str, said: tuple[object, ...]) -> tuple[list[str], list[tuple[object, ...]]]:
         if self._connection is None:
             self._connection = self._dialect.connect()
-        found = self._connection.execute(f"SELECT * FROM {self._table} WHERE {which}", said)
+        statement = f"SELECT * FROM {self._table} WHERE {which}"
+        found = self._connection.execute(self._dialect.as_read(self._connection, self._table, statement), said)
         return [one[0] for one in found.description], found.fetchall()
 
     def _record(self, names: Sequence[str], row: tuple[object, ...]) -> PulledRecord:
-        value = dict(zip(names, row, strict=True))
+        value = plain_row(names, row)
+        if self._key:
+            check_text(self._where, self._key, [row[names.index(name)] for name in self._key])
         return PulledRecord(value, key_of(value, self._key) if self._key else None)
+
+
+def plain_row(names: Sequence[str], row: Sequence[object]) -> dict[str, object]:
+    r"""Return the values of a row by name; a text that is not in its encoding is bytes, which no field of text reads.
+
+    >>> plain_row(["id", "name"], (1, UndecodedText(b"Troms\xf8")))
+    {'id': 1, 'name': b'Troms\xf8'}
+    """
+    if UndecodedText in map(type, row):
+        row = [bytes(value) if type(value) is UndecodedText else value for value in row]
+    return dict(zip(names, row, strict=True))
+
+
+def check_text(where: str, names: Sequence[str], values: Sequence[object]) -> None:
+    """Raise SamzaError where one of the values by which rows are found again is no text, though it is kept as one."""
+    for name, value in zip(names, values, strict=True):
+        if type(value) is UndecodedText:
+            raise SamzaError(
+                f"{where}: {bytes(value)!r} in the column {name} is text that is not UTF-8, and rows are found by it: "
+                f"mend it there (UPDATE), or keep it as a BLOB"
+            )
 
 
 def key_of(row: dict[str, object], key: Sequence[str]) -> object:

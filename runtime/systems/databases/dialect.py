@@ -33,18 +33,41 @@ class SqlConnection(Protocol):
         """Close it; a transaction that is open is rolled back."""
 
 
+Link = tuple[tuple[str, ...], tuple[str, ...]]
+"""Columns of a table that refer to other columns of the same table."""
+
+
 @dataclass(frozen=True)
 class Target:
-    """A table that is written: its name as SQL has it, columns, and what becomes of a row whose key is there."""
+    """A table that is written: its name as SQL has it, columns, and what becomes of a row whose key is there.
+
+    Where it `folds`, two rows whose keys differ here may be one there, and are written one behind the other.
+    """
 
     table: str
     columns: tuple[TableColumn, ...]
     key: tuple[str, ...] = ()
+    folds: bool = False
 
 
 def _untyped(connection: Any, table: str) -> Mapping[str, str]:
     """Return nothing: what the columns of a table are is not known."""
     return {}
+
+
+def _as_it_is(connection: Any, table: str, statement: str) -> str:
+    """Return a statement that reads rows as it is: the driver gives each value as the database has it."""
+    return statement
+
+
+def _apart(connection: Any, target: Target) -> bool:
+    """Return that the table takes keys for one where we do."""
+    return False
+
+
+def _unlinked(connection: Any, target: Target) -> Sequence[Link]:
+    """Return none: no row of the table waits for another one."""
+    return ()
 
 
 def _never(error: Exception) -> bool:
@@ -62,7 +85,10 @@ class Dialect:
     those of their keys. `errors` are the driver's, and those for which `passes` says so go away by themselves;
     `denies` says which ones tell that a right is missing, and `refuses` which ones that a row can't be kept, as by a
     constraint. `ask` has constraints that wait for the end of a transaction looked at. All rows that are refused are
-    looked for among `most_tried`: without savepoints those in front are tried again behind each of them.
+    looked for among `most_tried`: without savepoints those in front are tried again behind each of them. `as_read`
+    returns the statement for one that reads all columns of a table where the driver would give other values than these.
+    `folds` says whether a table may take keys for one that differ here, as those of letters in either case, and `links`
+    by which columns its rows may refer to rows behind them.
     """
 
     name: str
@@ -79,6 +105,9 @@ class Dialect:
     ask: str = ""
     has_savepoints: bool = True
     most_tried: int = 1 << 60
+    as_read: Callable[[Any, str, str], str] = _as_it_is
+    folds: Callable[[Any, Target], bool] = _apart
+    links: Callable[[Any, Target], Sequence[Link]] = _unlinked
     begin: str = "BEGIN"
     mark: str = "?"
     lock: str = ""

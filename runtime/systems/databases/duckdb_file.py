@@ -52,6 +52,11 @@ def dialect_at(path: str | Path) -> tuple[Dialect, str]:
         raise SamzaError("DuckDB needs duckdb and pyarrow: pip install 'samza-dsl[duckdb]'") from error
 
     def put(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tuple[object, ...]]) -> None:
+        if target.folds:
+            alone = replace(target, folds=False)
+            for row in rows:
+                put(connection, dialect, alone, [row])
+            return
         kinds = _arrow_types(pa)
         columns = {
             column.name: pa.array(values, kinds[column.kind])
@@ -77,6 +82,8 @@ def dialect_at(path: str | Path) -> tuple[Dialect, str]:
         adapt={"decimal": str, "uuid": str},
         has_savepoints=False,
         most_tried=512,
+        as_read=_as_read,
+        folds=_folds,
     )
     return dialect, f"duckdb:{Path(path).absolute()}"
 
@@ -126,6 +133,39 @@ class _DuckDbConnection:
 
 def _typed(connection: Any, table: str) -> dict[str, str]:
     return {row[0]: row[1] for row in connection.execute(f"DESCRIBE {table}").fetchall()}
+
+
+def _as_read(connection: Any, table: str, statement: str) -> str:
+    """Return a statement that reads what Python has no time or length of time for as its text.
+
+    The driver makes the last day of the year 9999 of infinity, and 30 days of a month.
+    """
+    replaced = []
+    for name, of in _typed(connection, table).items():
+        column = '"' + name.replace('"', '""') + '"'
+        for types, condition in _HELD.items():
+            if types.fullmatch(of):
+                union = f"UNION(held {of}, told VARCHAR)"
+                held = condition.format(column)
+                replaced.append(
+                    f"CASE WHEN {held} THEN {column}::{union} ELSE ({column}::VARCHAR)::{union} END AS {column}"
+                )
+    return f"SELECT * REPLACE ({', '.join(replaced)}) FROM ({statement})" if replaced else statement
+
+
+def _folds(connection: Any, target: Target) -> bool:
+    """Whether text is the key of a column that is none, as a date, in which texts may be one that differ."""
+    types = _typed(connection, target.table)
+    kinds = {column.name: column.kind for column in target.columns}
+    return any(kinds.get(name) in ("text", "json", "float") and types[name] != "VARCHAR" for name in target.key)
+
+
+_HELD = {
+    re.compile("TIMESTAMP(_M?S)?|TIMESTAMP WITH TIME ZONE|DATE"): "{0} >= '0001-01-01' AND {0} < '10000-01-01'",
+    re.compile("TIMESTAMP_NS"): "isfinite({0})",
+    re.compile("INTERVAL"): "date_part('year', {0}) = 0 AND date_part('month', {0}) = 0",
+}
+"""By types of columns, the condition in which Python has their values."""
 
 
 def _arrow_types(pa: Any) -> dict[ColumnKind, Any]:

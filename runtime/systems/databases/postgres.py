@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from urllib.parse import quote
 
+from runtime.encoding.formats.rows import exact_number
 from runtime.model.errors import SamzaError
 from runtime.ports.connectors import PositionedSink, PulledSource
 from runtime.systems.databases.column_source import CHANGES, column_source
-from runtime.systems.databases.dialect import POSITIONS, Dialect, SqlConnection, Target, put_each
+from runtime.systems.databases.dialect import POSITIONS, Dialect, Link, SqlConnection, Target, put_each
 from runtime.systems.databases.postgres_changes import PostgresChanges
 from runtime.systems.databases.table_columns import ColumnKind
 from runtime.systems.databases.table_sink import table_sink
@@ -87,6 +89,7 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
     try:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
+        from psycopg.types.json import set_json_loads
     except ImportError as error:
         raise SamzaError("Postgres needs psycopg: pip install 'samza-dsl[postgres]'") from error
     try:
@@ -98,6 +101,8 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
         connection: Any = psycopg.connect(url, autocommit=True, application_name="samza-dsl")
         for name, said in _SESSION.items():
             connection.execute(f"SET {name} = '{said}'")
+        # Numbers of jsonb have any number of digits.
+        set_json_loads(partial(json.loads, parse_float=exact_number), connection)
         for name, loader in _loaders().items():
             connection.adapters.register_loader(name, loader)
         return connection  # type: ignore[no-any-return]  # psycopg's, whose statements are literals to type checkers
@@ -129,6 +134,8 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
         changes=_CHANGES,
         mark="%s",
         lock=" FOR UPDATE",
+        folds=_folds,
+        links=_links,
     )
     host, port = (str(said.get(name) or default) for name, default in (("host", "localhost"), ("port", "")))
     where = f"postgres://{quote(host, safe=':/.')}{':' + port if port else ''}/{said.get('dbname') or ''}"
@@ -178,8 +185,8 @@ def _copy(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tupl
     into = target.table
     if target.key:
         rows = [*rows]
-        if len(rows) <= FEW_ROWS:
-            put_each(connection, dialect, target, rows)
+        if len(rows) <= FEW_ROWS or target.folds:
+            put_each(connection, dialect, target, _as_copied(target, rows))
             return
         into = f'"{STAGED}"'
         # A value gets the words that it gets as a parameter, which has a type of ours, or is text that the table's own
@@ -201,6 +208,53 @@ def _copy(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tupl
             cursor.execute(f"DROP TABLE {into}")
 
 
+def _as_copied(target: Target, rows: Sequence[tuple[object, ...]]) -> Iterable[tuple[object, ...]]:
+    """Return rows whose numbers are text, which a column reads as it reads what is copied, whatever its type."""
+    places = {place for place, column in enumerate(target.columns) if column.kind in _SPELLED}
+    if not places:
+        return rows
+    return (
+        tuple(str(value) if place in places and value is not None else value for place, value in enumerate(row))
+        for row in rows
+    )
+
+
+def _folds(connection: Any, target: Target) -> bool:
+    """Whether the columns of the key are of types, or a collation, in which values are one that differ in ours."""
+    found = connection.execute(
+        "SELECT attname, format_type(atttypid, atttypmod), COALESCE(collisdeterministic, true) FROM pg_attribute "
+        "LEFT JOIN pg_collation ON pg_collation.oid = attcollation WHERE attrelid = %s::regclass AND attname = ANY(%s)",
+        (target.table, list(target.key)),
+    )
+    kinds = {column.name: column.kind for column in target.columns}
+    return any(
+        not is_exact
+        or ((folding := _FOLDING.get(kinds.get(name, "text"))) is not None and folding.fullmatch(of) is not None)
+        for name, of, is_exact in found.fetchall()
+    )
+
+
+def _links(connection: Any, target: Target) -> list[Link]:
+    """Return the columns that refer to others of the table, by constraints that may wait."""
+    named = (
+        "ARRAY(SELECT attname::text FROM unnest({0}) WITH ORDINALITY AS part (number, place) "
+        "JOIN pg_attribute ON attrelid = conrelid AND attnum = number ORDER BY place)"
+    )
+    found = connection.execute(
+        f"SELECT {named.format('conkey')}, {named.format('confkey')} FROM pg_constraint "
+        "WHERE contype = 'f' AND condeferrable AND conrelid = %s::regclass AND confrelid = conrelid",
+        (target.table,),
+    )
+    return [(tuple(columns), tuple(others)) for columns, others in found.fetchall()]
+
+
+_ROUNDED = re.compile(r".*\(.*")
+_FOLDING: dict[ColumnKind, re.Pattern[str]] = {
+    "text": re.compile(r"(?!(text|character varying(\(\d+\))?|name)$).*"),
+    **dict.fromkeys(("json", "float"), re.compile(".*")),
+    **dict.fromkeys(("decimal", "instant", "local", "time", "duration"), _ROUNDED),
+}
+"""The types in which keys of a kind may be one that differ in ours: letters of either case, dates, what is rounded."""
 _ASK = """
 SET CONSTRAINTS ALL IMMEDIATE;
 DO $$
@@ -223,6 +277,8 @@ _SESSION = {
     "extra_float_digits": "1",
 }
 """What databases and users may have set in another way: values come whole, and are read one way."""
+_SPELLED: frozenset[ColumnKind] = frozenset(("int",))
+"""The kinds of columns whose values the driver sends as one type, where a table may have another that reads them."""
 _READ_BY_TABLE: frozenset[ColumnKind] = frozenset(("text", "json", "int"))
 """The kinds of columns whose values a table's own type reads, whatever it is."""
 _INTEGERS = "smallint|integer|bigint"
@@ -230,7 +286,7 @@ _CHANGES: dict[ColumnKind, re.Pattern[str]] = {
     "bool": re.compile(rf"text|character.*|real|double precision|numeric.*|{_INTEGERS}"),
     "bytes": re.compile(r"text|character.*|jsonb?"),
     "json": re.compile(r".*\[\]"),
-    "int": re.compile(r"real|double precision"),
+    "int": re.compile(r"real|double precision|boolean|date|interval|bit.*|time.*"),
     "float": re.compile(rf"real|numeric.*|{_INTEGERS}"),
     "decimal": re.compile(rf"real|double precision|{_INTEGERS}"),
     "text": re.compile(rf"character\(.*|bytea|real|double precision|numeric.*|{_INTEGERS}"),

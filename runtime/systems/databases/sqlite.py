@@ -13,8 +13,8 @@ from typing import Any
 
 from runtime.model.errors import SamzaError, SerdeError
 from runtime.ports.connectors import PositionedSink, PulledSource
-from runtime.systems.databases.column_source import CHANGES, column_source
-from runtime.systems.databases.dialect import Dialect, SqlConnection, put_each
+from runtime.systems.databases.column_source import CHANGES, UndecodedText, column_source
+from runtime.systems.databases.dialect import Dialect, SqlConnection, Target, put_each
 from runtime.systems.databases.sqlite_changes import SqliteChanges
 from runtime.systems.databases.table_columns import ColumnKind, Made, read_as
 from runtime.systems.databases.table_sink import table_sink
@@ -67,7 +67,9 @@ def dialect_at(path: str | Path) -> tuple[Dialect, str]:
 
     def connect() -> SqlConnection:
         # Our own statements begin and end transactions; and one thread at a time uses it, though not always the same.
-        return sqlite3.connect(path, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(path, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
+        connection.text_factory = _text_read
+        return connection
 
     dialect = Dialect(
         name="sqlite",
@@ -81,6 +83,7 @@ def dialect_at(path: str | Path) -> tuple[Dialect, str]:
         changes=_CHANGES,
         refuses=lambda error: isinstance(error, _OF_ROWS),
         begin="BEGIN IMMEDIATE",
+        folds=_folds,
     )
     return dialect, f"sqlite:{Path(path).absolute()}"
 
@@ -89,10 +92,31 @@ _OF_ROWS = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, UnicodeEnc
 """What says that a row can't be kept: a constraint, a trigger, or what is too large."""
 
 
-def _typed(connection: Any, table: str) -> dict[str, str]:
+def _told_of(connection: Any, pragma: str, table: str, of: str = "") -> list[Any]:
+    """Return what a pragma tells of a table, or of something else in the same schema."""
     schema, dot, name = table.rpartition('"."')
-    pragma = f'PRAGMA {schema}".table_info("{name})' if dot else f"PRAGMA table_info({table})"
-    return {row[1]: row[2].upper() for row in connection.execute(pragma).fetchall()}
+    begins, told = (f'{schema}".', f'"{name}') if dot else ("", table)
+    found: list[Any] = connection.execute(f"PRAGMA {begins}{pragma}({of or told})").fetchall()
+    return found
+
+
+def _typed(connection: Any, table: str) -> dict[str, str]:
+    return {row[1]: row[2].upper() for row in _told_of(connection, "table_info", table)}
+
+
+def _folds(connection: Any, target: Target) -> bool:
+    """Whether an index of key columns compares text in another way than byte by byte, as NOCASE does."""
+    indexes = ['"' + row[1].replace('"', '""') + '"' for row in _told_of(connection, "index_list", target.table)]
+    compared = (row for index in indexes for row in _told_of(connection, "index_xinfo", target.table, index))
+    return any(name in target.key and collation != "BINARY" for _, _, name, _, collation, _ in compared)
+
+
+def _text_read(data: bytes) -> str | UndecodedText:
+    # SQLite keeps whatever it is given as text; by the driver's own way no row of the table would be read any more.
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return UndecodedText(data)
 
 
 def _finite(value: float) -> float:

@@ -12,7 +12,7 @@ import msgspec
 from operators.joins.changes import Change
 from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.connectors import Pulled, PulledRecord
-from runtime.systems.databases.column_source import READ_ANEW, key_of
+from runtime.systems.databases.column_source import READ_ANEW, check_text, key_of, plain_row
 from runtime.systems.databases.dialect import Dialect, SqlConnection
 
 READERS = "samza_dsl_readers"
@@ -159,9 +159,10 @@ class SqliteChanges:
         return found, rows[-1][0] if rows else at.seq
 
     def _record(self, shape: TableShape, old: Sequence[object] | None, new: Sequence[object] | None) -> PulledRecord:
-        rows = [None if row is None else dict(zip(shape.columns, row, strict=True)) for row in (old, new)]
-        there = rows[1] if rows[1] is not None else rows[0]
-        assert there is not None, "a change has a row on one side"
+        rows = [None if row is None else plain_row(shape.columns, row) for row in (old, new)]
+        there, values = (rows[1], new) if new is not None else (rows[0], old)
+        assert there is not None and values is not None, "a change has a row on one side"
+        check_text(self._where, shape.key, [values[shape.columns.index(name)] for name in shape.key])
         key = key_of(there, shape.key)
         if key is None or (isinstance(key, tuple) and None in key):
             raise SamzaError(f"{self._where} has a row whose primary key is NULL, which names no row: {there!r}")

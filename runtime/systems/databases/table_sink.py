@@ -6,16 +6,19 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import repeat
+from dataclasses import replace
+from itertools import groupby, repeat
 from operator import is_, itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 from operators.core.wording import shown
 from runtime.model.errors import EnvironmentFault, RowRefused, SamzaError, SerdeError, Unavailable
 from runtime.ports.connectors import MOST_REFUSED, PositionedSink, SinkOwner, SinkRow
-from runtime.systems.databases.dialect import PARAMETER, POSITIONS, Dialect, SqlConnection, Target
+from runtime.systems.databases.dialect import PARAMETER, POSITIONS, Dialect, Link, SqlConnection, Target
 from runtime.systems.databases.table_columns import RowsMade, columns_for, key_maker, rows_maker
 
+Step: TypeAlias = tuple[Iterable[tuple[object, ...]], list[tuple[object, ...]]]
+"""The rows that are put, and the keys that are gone."""
 _log = logging.getLogger("samza_dsl")
 
 
@@ -101,7 +104,7 @@ class TableSink:
             raise RowRefused(str(first), first.row, also) from first.__cause__
 
     def _write(self, owner: SinkOwner, rows: Sequence[SinkRow], position: int, following: int) -> None:
-        put, gone = self._changes(rows)
+        steps = self._steps(rows)
         with self._transaction() as connection:
             found = self._found(connection, owner)
             mine = owner.identity, owner.generation, self._tokens.get(owner.place)
@@ -110,22 +113,26 @@ class TableSink:
                     return  # the transaction of an earlier try, whose answer was lost
                 raise owner.fenced_error(self._where)
             if rows:
-                self._change(connection, put, gone)
+                self._change(connection, steps)
             connection.execute(
                 f"UPDATE {POSITIONS} SET position = {self._dialect.mark} WHERE {self._at}",
                 (following, *self._place(owner)),
             )
 
-    def _change(
-        self, connection: SqlConnection, put: Iterable[tuple[object, ...]], gone: list[tuple[object, ...]]
-    ) -> None:
-        if gone:
-            equal = " AND ".join(f"{self._dialect.word(name)} = {PARAMETER}" for name in self._key)
-            statement = self._dialect.with_parameters(f"DELETE FROM {self._table} WHERE {equal}")
-            connection.cursor().executemany(statement, gone)
-        # Of rows that are appended nobody counts those that are put, before they are made.
-        if put:
-            self._dialect.put(connection, self._dialect, self._target, put)
+    def _change(self, connection: SqlConnection, steps: Iterable[Step]) -> None:
+        for put, gone in steps:
+            if gone:
+                equal = " AND ".join(f"{self._dialect.word(name)} = {PARAMETER}" for name in self._key)
+                statement = self._dialect.with_parameters(f"DELETE FROM {self._table} WHERE {equal}")
+                connection.cursor().executemany(statement, gone)
+            # Of rows that are appended nobody counts those that are put, before they are made.
+            if put:
+                self._dialect.put(connection, self._dialect, self._target, put)
+
+    def _steps(self, rows: Sequence[SinkRow]) -> list[Step]:
+        # Where the table takes other keys for one than we do, only the order of the rows says which of them counts.
+        runs = groupby(rows, lambda row: row.value is None) if self._target.folds else [(False, rows)]
+        return [self._changes([*some]) for _, some in runs]
 
     def _refused(self, rows: Sequence[SinkRow]) -> list[RowRefused]:
         """Return the rows that the table does not take, as a transaction finds that is taken back.
@@ -140,6 +147,9 @@ class TableSink:
             waiting, before = late, 0
             while waiting and len(waiting) != before:
                 before, waiting = len(waiting), [*self._looked_for(trial, rows, waiting, most)]
+                for circle in self._circles(trial, rows, waiting) if waiting else ():
+                    if {*circle}.issubset(waiting) and trial.takes([rows[at] for at in circle]) is None:
+                        waiting = [at for at in waiting if at not in circle]
         if taken := {*late}.difference(waiting):
             left = [row for at, row in enumerate(rows) if at not in found or at in taken]
             with self._trial() as trial:
@@ -148,10 +158,33 @@ class TableSink:
                     found = {at: refused for at, refused in found.items() if at not in taken}
         return [*found.values()]
 
+    def _circles(self, trial: _Trial, rows: Sequence[SinkRow], places: Sequence[int]) -> Iterator[list[int]]:
+        """Yield the places of rows that refer to each other in a circle, with all others that these refer to."""
+        names = [column.name for column in self._target.columns]
+        there = [at for at in places if rows[at].value is not None]
+        made = zip(there, self._rows_of([rows[at].value for at in there]), strict=True)
+        by_place = {at: dict(zip(names, row, strict=True)) for at, row in made}
+        needs: dict[int, set[int]] = {at: set() for at in there}
+        for columns, others in trial.links(self._target):
+            if not {*columns, *others}.issubset(names):
+                continue
+            of_values: dict[tuple[object, ...], set[int]] = {}
+            for at, row in by_place.items():
+                of_values.setdefault(tuple(row[name] for name in others), set()).add(at)
+            for at, row in by_place.items():
+                needs[at] |= of_values.get(tuple(row[name] for name in columns), set())
+        for at in there:
+            found, open_ones = set[int](), {at}
+            while open_ones:
+                open_ones = {other for one in open_ones for other in needs[one]} - found
+                found |= open_ones
+            if at in found:
+                yield sorted(found)
+
     @contextmanager
     def _trial(self) -> Iterator[_Trial]:
         with self._transaction("ROLLBACK") as connection:
-            yield _Trial(connection, self._dialect, lambda some: self._change(connection, *self._changes(some)))
+            yield _Trial(connection, self._dialect, lambda some: self._change(connection, self._steps(some)))
 
     def _looked_for(
         self, trial: _Trial, rows: Sequence[SinkRow], places: Sequence[int], most: int
@@ -229,7 +262,7 @@ class TableSink:
         of_key = [next(column for column in columns if column.name == name) for name in self._key]
         self._key_of = key_maker(of_key, self._dialect.adapt.get, self._where)
 
-    def _changes(self, rows: Sequence[SinkRow]) -> tuple[Iterable[tuple[object, ...]], list[tuple[object, ...]]]:
+    def _changes(self, rows: Sequence[SinkRow]) -> Step:
         """Return the rows that are put, and the keys that are gone: by key only the last of each counts."""
         values = list(map(_VALUE, rows))
         if not self._key:
@@ -254,6 +287,8 @@ class TableSink:
                         f"{self._where}: the key ({', '.join(self._key)}) of a row is {key}: NULL is no key, by which "
                         "the row of before is found: filter such rows out, or name other columns"
                     )
+                if self._target.folds:
+                    newest.pop(key, None)  # so that the last one is put behind others that the table takes for it
                 newest[key] = one
         put = [row for row in newest.values() if row is not None]
         return put, [key for key, row in newest.items() if row is None]
@@ -310,6 +345,7 @@ class TableSink:
                     f"without a word: make it {self._dialect.types[column.kind]} (ALTER TABLE), or bind another table"
                 )
         if self._key:
+            self._target = replace(self._target, folds=self._dialect.folds(connection, self._target))
             # Planned and of no effect: it fails where ON CONFLICT has no index to go by.
             connection.execute(
                 self._dialect.insert(self._target, f"SELECT {self._dialect.listed(names)} FROM {self._table} WHERE 1=0")
@@ -347,6 +383,10 @@ class _Trial:
         self._taken: list[SinkRow] = []
         self.late: set[Exception] = set()
         """The errors of constraints that wait for the end of a transaction."""
+
+    def links(self, target: Target) -> Sequence[Link]:
+        """Return by which columns rows of a table may refer to rows behind them."""
+        return self._dialect.links(self._connection, target)
 
     def takes(self, rows: Sequence[SinkRow]) -> Exception | None:
         """Return why the table takes no such rows behind those that it has taken, which it has still."""

@@ -18,7 +18,17 @@ from msgspec import inspect
 from operators.aggregations.identity import may_be_infinite
 from operators.core.base import Batch, Serde, has_none
 from runtime.encoding.finite import check_finite
-from runtime.encoding.formats.rows import RowSerde, alternatives, column_types, row_of, rows_of, type_of_rows
+from runtime.encoding.formats.rows import (
+    RowSerde,
+    alternatives,
+    column_types,
+    fields_wanted,
+    model_types,
+    nested_in,
+    row_of,
+    rows_of,
+    type_of_rows,
+)
 from runtime.encoding.value_types import as_plain, made_of_plain
 from runtime.model.errors import SamzaError, SerdeError
 from runtime.ports.sink import Sink
@@ -28,15 +38,6 @@ from runtime.systems.files.record_files import AppendedFile, RecordFile, RecordS
 Found: TypeAlias = tuple[list[bytes], int]
 """Records, and how many bytes they took."""
 KEPT_EMPTY = (inspect.StrType, inspect.BytesType, inspect.EnumType, inspect.LiteralType)
-NESTED = (
-    inspect.CollectionType,
-    inspect.TupleType,
-    inspect.DictType,
-    inspect.StructType,
-    inspect.DataclassType,
-    inspect.TypedDictType,
-    inspect.NamedTupleType,
-)
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class CsvFiles:
     Fields lie between `delimiter`s, in `quote`s where they need them (None has none), in which an `escape` stands
     before a quote, or else a second one. Texts are in an `encoding`. Without a line of names in
     front, the `header` says them, and none is written. Cells that are one of `nulls` are None where the type allows it;
-    None is written as the first.
+    None is written as the first. With `skip_spaces` those behind a delimiter are no part of what is read.
     Raises SamzaError for what no dialect has.
 
     >>> CsvFiles("trips.csv", delimiter=";", nulls=("", "NA")).delimiter
@@ -60,6 +61,7 @@ class CsvFiles:
     encoding: str = "utf-8"
     header: Sequence[str] | None = None
     nulls: Sequence[str] = ("",)
+    skip_spaces: bool = False
 
     def __post_init__(self) -> None:
         signs = [self.delimiter, *(one for one in (self.quote, self.escape) if one is not None)]
@@ -69,6 +71,8 @@ class CsvFiles:
             raise SamzaError(
                 f"{self!r}: delimiter, quote and escape are different single characters, and no line break"
             )
+        if self.skip_spaces and self.delimiter == " ":
+            raise SamzaError(f"{self!r}: a delimiter that is a space is not skipped: leave skip_spaces= out")
         if isinstance(self.nulls, str) or not self.nulls:
             raise SamzaError(f'{self!r}: write the texts that stand for None: nulls=("NA",)')
         try:
@@ -87,7 +91,12 @@ class CsvFiles:
     @property
     def form(self) -> dict[str, Any]:
         """The dialect as Python's csv module takes it."""
-        said = {"delimiter": self.delimiter, "escapechar": self.escape, "doublequote": self.escape is None}
+        said = {
+            "delimiter": self.delimiter,
+            "escapechar": self.escape,
+            "doublequote": self.escape is None,
+            "skipinitialspace": self.skip_spaces,
+        }
         if self.quote is None:
             return {**said, "quoting": csv.QUOTE_NONE, "quotechar": None, "doublequote": False}
         return {**said, "quotechar": self.quote}
@@ -125,7 +134,19 @@ class CsvSource(RecordSource):
     def serde(self, declared: Serde) -> Serde:
         """Return the serde of rows with the declared type; String, Bytes or one of the user's reads the text itself."""
         kind = type_of_rows(declared)
-        return declared if kind is None else CsvRow(self.header, kind, self._dialect)
+        if kind is None:
+            return declared
+        quote = self._dialect.quote or ""
+        for name in fields_wanted(kind) or model_types(kind):
+            # Behind a space a quote is a part of the name.
+            spaced = next((one for one in self.header if one != one.strip() and one.strip().strip(quote) == name), None)
+            if name not in self.header and spaced is not None:
+                # Else the field would take its default in each row, without a word.
+                raise SamzaError(
+                    f"the header of {self._files[0].path} names {spaced!r}, with spaces, and {name!r} is read: say "
+                    "CsvFiles(path, skip_spaces=True) where they stand behind each delimiter, or mend that line"
+                )
+        return CsvRow(self.header, kind, self._dialect)
 
     def completed(self, partition: int, records: Sequence[bytes]) -> list[bytes]:
         """Return records with the fields that their folders give."""
@@ -236,11 +257,10 @@ class CsvRow:
         columns = {name: alternatives(info) for name, info in column_types(self.type, self.header).items()}
         nullable = {name for name, kinds in columns.items() if _any_of(kinds, inspect.NoneType, inspect.AnyType)}
         kept = {name for name, kinds in columns.items() if _any_of(kinds, *KEPT_EMPTY)}
-        nested = (name for name, kinds in columns.items() if _any_of(kinds, *NESTED) and _only(kinds, *NESTED))
         object.__setattr__(self, "_form", self.dialect.form)
         object.__setattr__(self, "_nullable", frozenset(nullable))
         object.__setattr__(self, "_droppable", frozenset(self.header) - nullable - kept)
-        object.__setattr__(self, "_nested", tuple(nested))
+        object.__setattr__(self, "_nested", nested_in(self.type, self.header))
 
     def encode(self, value: object) -> bytes:
         """Return the record of `value` without its line break."""
@@ -296,13 +316,15 @@ def _splitting(dialect: CsvFiles) -> Callable[[bytes, bool], Found]:
     """Return what cuts bytes of a dialect into records."""
     if dialect.quote is None:
         return partial(split_rows, quote=b"")
-    if (dialect.delimiter, dialect.quote, dialect.escape) == (PLAIN.delimiter, PLAIN.quote, PLAIN.escape):
+    said = dialect.delimiter, dialect.quote, dialect.escape, dialect.skip_spaces
+    if said == (PLAIN.delimiter, PLAIN.quote, PLAIN.escape, PLAIN.skip_spaces):
         return split_rows
     quote = dialect.quote.encode()
-    return partial(split_rows, quote=quote, field=_field_of(dialect.delimiter.encode(), quote, dialect.escape))
+    spaces = b" *" if dialect.skip_spaces else b""
+    return partial(split_rows, quote=quote, field=_field_of(dialect.delimiter.encode(), quote, dialect.escape, spaces))
 
 
-def _field_of(delimiter: bytes, quote: bytes, escape: str | None) -> re.Pattern[bytes]:
+def _field_of(delimiter: bytes, quote: bytes, escape: str | None, spaces: bytes) -> re.Pattern[bytes]:
     """Return what finds the fields of a line: whether one begins with a quote, and the quote that ends it."""
     start, sign = re.escape(delimiter), re.escape(quote)
     within = rb"(?:(?!%s).)*(?:%s%s(?:(?!%s).)*)*" % (sign, sign, sign, sign)
@@ -311,7 +333,8 @@ def _field_of(delimiter: bytes, quote: bytes, escape: str | None) -> re.Pattern[
         mark = re.escape(escape.encode())
         within = rb"(?:%s.|(?!%s|%s).)*" % (mark, sign, mark)
         outside = rb"(?:%s.|(?!%s|%s).)*" % (mark, start, mark)
-    return re.compile(rb"(?:\A|%s)(?:(%s)%s((?:%s)?)%s|%s)" % (start, sign, within, sign, outside, outside), re.DOTALL)
+    parts = start, spaces, sign, within, sign, outside, outside
+    return re.compile(rb"(?:\A|%s)%s(?:(%s)%s((?:%s)?)%s|%s)" % parts, re.DOTALL)
 
 
 _FIELD = re.compile(rb'(?:\A|,)(?:(")[^"]*(?:""[^"]*)*("?)[^,]*|[^,]*)')
@@ -374,8 +397,12 @@ def _cell(value: object) -> object:
 
 def _text(rows: Iterable[Sequence[object]], dialect: CsvFiles) -> str:
     text = io.StringIO()
+    form = dialect.form
+    if dialect.skip_spaces and dialect.quote is not None:
+        # Spaces in front of a text are its own within quotes alone.
+        form["quoting"] = csv.QUOTE_ALL
     try:
-        csv.writer(text, **dialect.form).writerows(rows)
+        csv.writer(text, **form).writerows(rows)
     except csv.Error as error:
         raise SerdeError(f"a value can't be written as CSV without quotes: {error}; say quote= or escape=") from error
     return text.getvalue()
@@ -391,7 +418,3 @@ def _encoded(text: str, dialect: CsvFiles) -> bytes:
 
 def _any_of(kinds: tuple[inspect.Type, ...], *wanted: type) -> bool:
     return any(isinstance(kind, wanted) for kind in kinds)
-
-
-def _only(kinds: tuple[inspect.Type, ...], *wanted: type) -> bool:
-    return all(isinstance(kind, (inspect.NoneType, *wanted)) for kind in kinds)

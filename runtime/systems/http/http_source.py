@@ -163,7 +163,7 @@ class _PostServer:
         elif "Origin" in said:
             # A page in the browser of this machine may post to it; of a program no Origin is told.
             raise web.HTTPForbidden(text="a page of a browser may not post without a token\n")
-        if request.content_type not in TYPES:
+        if request.content_type not in TYPES and not request.content_type.endswith("+json"):
             raise web.HTTPUnsupportedMediaType(text=f"the Content-Type is one of {', '.join(TYPES)}\n")
         key = said.get("Idempotency-Key", "")
         if len(key) > LONGEST_KEY:

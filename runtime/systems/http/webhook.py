@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import http.client
-import logging
 import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from email.message import Message
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from operators.core.durations import Duration
 from runtime.encoding.serdes import to_json
-from runtime.model.errors import SamzaError, Unavailable
+from runtime.model.errors import RowRefused, SamzaError, Unavailable
+from runtime.model.urls import shown_url
 from runtime.ports.connectors import AtLeastOnceSink, SinkRow, length_ms
 from runtime.systems.http.tokens import Token, token_said
 
 PASSING = {408, 425, 429, *range(500, 600)}
 """The statuses of answers after which a row is posted again."""
+OF_NO_ROW = {401, 403, 405, 407}
+"""The statuses that say that whoever posts may not, or not so, whatever the row."""
+BATCH_ROWS = 1_000
+"""The rows that are posted before it is noted how far that has come."""
 MOST_ANSWER_BYTES = 1 << 16
-_log = logging.getLogger("samza_dsl")
 
 
 def webhook(
@@ -38,8 +43,9 @@ def webhook(
     The header `Idempotency-Key` has the row's id, the same whenever it is posted again: after a crash, or where an
     answer was lost. Rows of one key are posted in order, one at a time, and those of other keys beside them, `at_once`
     at most; rows without a key are posted one by one. No answer, or one of 408, 425, 429 or 5xx, is waited for and
-    tried again, no sooner than a `Retry-After` of seconds says; any other than 2xx ends the run with its words, and the
-    row waits for the next run. A row without a value is posted as null. Raises SamzaError for malformed arguments.
+    tried again, no sooner than `Retry-After` says. Any other 4xx refuses the row, which goes where the `on_error=` of
+    the `send_to` says, or ends the run; 401, 403, 405, 407 and redirections end it whatever that says. A row without a
+    value is posted as null. Raises SamzaError for malformed arguments.
 
     >>> from samza_dsl import connectors
     >>> connectors.webhook("https://me:secret@example.com/alerts?key=secret").name
@@ -54,14 +60,15 @@ def webhook(
         raise SamzaError(f"webhook(at_once={at_once!r}): write a whole number up to 256: at_once=8")
     found = token_said("webhook", token, token_file)
     hook = _Webhook(url, found, headers, at_once, length_ms("webhook(timeout_ms", timeout_ms) / 1_000)
-    return AtLeastOnceSink(hook.name, hook.write, hook.close)
+    return AtLeastOnceSink(hook.name, hook.write, hook.close, batch_rows=BATCH_ROWS)
 
 
 class _Webhook:
     """Posts rows by several connections that stay open. One thread at a time calls it; lanes have threads of their own.
 
-    Invariants: a key's rows are of one lane, which posts the next once the one before was answered; what was answered
-    is not posted again where a delivery is tried again.
+    Invariants: a key's rows are of one lane, which posts the next once the one before was answered, and none behind one
+    that was not taken; what was answered is not posted again where a delivery is tried again, or without the rows that
+    were refused.
     """
 
     def __init__(self, url: str, token: Token, headers: Mapping[str, str], at_once: int, timeout_s: float) -> None:
@@ -76,32 +83,39 @@ class _Webhook:
             self._headers["Authorization"] = _basic(parts.username, parts.password or "")
         self._lanes: list[http.client.HTTPConnection | None] = [None] * at_once
         self._pool: ThreadPoolExecutor | None = None
-        self._answered: set[int] = set()
-        """The places of the rows of a delivery that were answered, in case that it is tried again."""
-        self._trying: list[str] = []
+        self._answered: set[str] = set()
+        """The ids of the rows that were answered, and that may be given again."""
 
     def write(self, rows: Sequence[SinkRow]) -> None:
-        """Post rows; raises `Unavailable` and OSError for what passes, and SamzaError for what does not."""
-        rows = [*rows]
-        ids = [row.id for row in rows]
-        if ids != self._trying:
-            self._trying, self._answered = ids, set()
+        """Post rows; raises `Unavailable` and OSError for what passes, `RowRefused`, and SamzaError for what is wrong.
+
+        Of several rows that are refused, each of another lane, the others are named as well.
+        """
+        # Only a test of its own gives rows without ids; they are told apart by their places.
+        ids = [row.id or f" {place}" for place, row in enumerate(rows)]
         lanes: dict[int, list[int]] = {}
         for place, row in enumerate(rows):
-            if place not in self._answered:
+            if ids[place] not in self._answered:
                 lanes.setdefault(self._lane_of(row), []).append(place)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(len(self._lanes), "samza-dsl-webhook")
         answered = len(self._answered)
-        running = [self._pool.submit(self._post_all, lane, rows, places) for lane, places in lanes.items()]
+        running = [self._pool.submit(self._post_all, lane, rows, ids, places) for lane, places in lanes.items()]
         failures = [failure for one in running if (failure := one.exception()) is not None]
-        # What will not pass is told first.
-        for failure in sorted(failures, key=lambda one: isinstance(one, OSError | Unavailable)):
-            if len(self._answered) > answered and isinstance(failure, OSError | Unavailable):
+        refused = sorted((one for one in failures if isinstance(one, RowRefused)), key=lambda one: one.row)
+        # What no other try mends is told first, and then what is for a policy.
+        for failure in failures:
+            if not isinstance(failure, OSError | Unavailable | RowRefused):
+                raise failure
+        if refused:
+            first, *also = refused
+            raise RowRefused(str(first), first.row, also) from first
+        for failure in failures:
+            if len(self._answered) > answered:
                 after_s = failure.after_s if isinstance(failure, Unavailable) else 0.0
                 raise Unavailable(str(failure), after_s, goes_on=True) from failure
             raise failure
-        self._trying, self._answered = [], set()
+        self._answered.difference_update(ids)
 
     def close(self) -> None:
         """Close all connections; the next call opens others."""
@@ -110,23 +124,24 @@ class _Webhook:
             self._pool = None
         for lane in range(len(self._lanes)):
             self._drop(lane)
+        self._answered.clear()
 
     def _lane_of(self, row: SinkRow) -> int:
         return 0 if row.key is None else zlib.crc32(repr(row.key).encode()) % len(self._lanes)
 
-    def _post_all(self, lane: int, rows: Sequence[SinkRow], places: Sequence[int]) -> None:
+    def _post_all(self, lane: int, rows: Sequence[SinkRow], ids: Sequence[str], places: Sequence[int]) -> None:
         for place in places:
-            self._post(lane, rows[place])
-            self._answered.add(place)
+            self._post(lane, rows[place], place)
+            self._answered.add(ids[place])
 
-    def _post(self, lane: int, row: SinkRow) -> None:
+    def _post(self, lane: int, row: SinkRow, place: int) -> None:
         headers = dict(self._headers)
         if row.id:
             headers["Idempotency-Key"] = row.id
         if (token := self._token()) is not None:
             headers["Authorization"] = f"Bearer {token}"
         try:
-            status, answer, after_s = self._asked(lane, to_json(row.value), headers)
+            status, answer, said = self._asked(lane, to_json(row.value), headers)
         except http.client.HTTPException as error:
             raise Unavailable(f"{self.name}: {error!r}") from error
         if 200 <= status < 300:
@@ -134,11 +149,15 @@ class _Webhook:
         words = answer[:300].decode(errors="replace").strip()
         told = f"{self.name} answered {status} to row {row.id or row.key!r}{': ' if words else ''}{words}"
         if status in PASSING:
-            raise Unavailable(told, after_s)
+            raise Unavailable(told, _seconds_asked(said))
+        if 400 <= status < 500 and status not in OF_NO_ROW:
+            raise RowRefused(told, place)
+        if 300 <= status < 400 and (other := said.get("Location")):
+            told = f"{told}, and names {shown_url(other)}: write that as the URL"
         raise SamzaError(f"{told}. The row waits, and is posted when the application is run again")
 
-    def _asked(self, lane: int, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes, float]:
-        """Post a body; return the status, what was answered, and the seconds after which to come again."""
+    def _asked(self, lane: int, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes, Message]:
+        """Post a body; return the status, what was answered, and the headers of that."""
         is_kept = self._lanes[lane] is not None
         connection = self._lanes[lane] or self._connected()
         self._lanes[lane] = connection
@@ -148,9 +167,7 @@ class _Webhook:
             answer = response.read(MOST_ANSWER_BYTES)
             if response.will_close or len(answer) == MOST_ANSWER_BYTES:
                 self._drop(lane)
-            # A date in its place, which is rare, needs a clock that both share: the pauses of our own do for that.
-            after = response.headers.get("Retry-After", "")
-            return response.status, answer, float(after) if after.isascii() and after.isdigit() else 0.0
+            return response.status, answer, response.headers
         except (OSError, http.client.HTTPException) as error:
             self._drop(lane)
             # A connection that was kept may have been closed meanwhile, which is no failure of who answers.
@@ -168,6 +185,23 @@ class _Webhook:
         if connection is not None:
             with suppress(OSError):
                 connection.close()
+
+
+def _seconds_asked(said: Message) -> float:
+    r"""Return after how many seconds an answer asks to come again; 0 where it does not say that, or nothing readable.
+
+    >>> from email import message_from_string
+    >>> date, later = "Wed, 21 Oct 2026 07:28:00 GMT", "Wed, 21 Oct 2026 07:28:09 GMT"
+    >>> _seconds_asked(message_from_string(f"Date: {date}\nRetry-After: {later}\n\n"))
+    9.0
+    """
+    after = said.get("Retry-After", "").strip()
+    if after.isascii() and after.isdigit():
+        return float(after)
+    # By the clock of who has answered, which need not be ours.
+    with suppress(ValueError):
+        return max(0.0, (parsedate_to_datetime(after) - parsedate_to_datetime(said.get("Date", ""))).total_seconds())
+    return 0.0
 
 
 def _basic(user: str, password: str) -> str:

@@ -137,7 +137,7 @@ class _Client:
         beside = [asyncio.create_task(_receive(socket, came)), asyncio.create_task(_close_at_the_end(socket, intake))]
         has_come = False
         try:
-            for words in self._hello(token):
+            for words in self._first(token):
                 await (socket.send_str(words) if isinstance(words, str) else socket.send_bytes(words))
             while messages := await _some(came):
                 has_come = True
@@ -155,6 +155,20 @@ class _Client:
             )
         return has_come
 
+    def _first(self, token: str | None) -> Sequence[str | bytes]:
+        """Return what is sent first; raises SamzaError for what is no list of messages."""
+        try:
+            found = self._hello(token)
+            found = found if isinstance(found, str | bytes) else [*found]
+        except Exception as error:
+            raise SamzaError(f"{self.name}: hello= has failed with {error!r} on the token {token!r}") from error
+        if isinstance(found, str | bytes) or not all(isinstance(words, str | bytes) for words in found):
+            raise SamzaError(
+                f"{self.name}: hello= has returned {shown(found)}: return a list of the messages that are sent first, "
+                "each text or bytes: hello=lambda token: [json.dumps({'subscribe': token})]"
+            )
+        return found
+
     def _newest(self, messages: Sequence[bytes], intake: Intake, token: str | None) -> str | None:
         """Return the token of the last message that has one."""
         if self._resume is None:
@@ -171,8 +185,14 @@ class _Client:
                     f"{self.name}: resume= has failed with {error!r} on {shown(value)}: return the token of a message, "
                     "or None where it has none"
                 ) from error
-            if found is not None:
-                return found
+            if found is None:
+                continue
+            if not isinstance(found, str):
+                raise SamzaError(
+                    f"{self.name}: resume= has returned {shown(found)} for {shown(value)}: return text, as "
+                    "str(trade.id), or None where a message has no token"
+                )
+            return found
         return token
 
 
