@@ -21,7 +21,7 @@ from runtime.systems.connectors.schemes import connected_sink, connected_source,
 from runtime.systems.files.files import check_on_this_machine, open_sink, open_source
 from runtime.systems.files.places.locations import is_remote, local_path
 from runtime.systems.files.places.tables import check_written_anywhere, into_table, only_on_spark
-from runtime.systems.host.addresses import address_of
+from runtime.systems.host.addresses import ANY_PORT, address_of, advertised
 from runtime.systems.kafka.client.topic import topic_of
 from samza_dsl.application.app import App
 from samza_dsl.application.run_request import RunRequest, served
@@ -108,6 +108,13 @@ MetricsOption = Annotated[
 TokenOption = Annotated[
     Path | None, typer.Option("--metrics-token-file", metavar="FILE", help="Show metrics to who has the token in it.")
 ]
+AdvertiseOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST[:PORT]",
+        help="With --environment: the address at which other machines ask for state here, if it is not the machine's.",
+    ),
+]
 ReadyLagOption = Annotated[
     int | None,
     typer.Option("--ready-lag", min=0, metavar="N", help="Be ready while no more records than that wait to be read."),
@@ -119,6 +126,10 @@ UiOption = Annotated[bool, typer.Option("--ui", help="Serve a page that shows th
 ActionsOption = Annotated[
     bool,
     typer.Option("--ui-allow-actions", help="Let who sees the page commit, stop, scale, and send dead letters again."),
+]
+ReplicaOption = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Keep up a copy of the data directory there, on another disk, for `restore`."),
 ]
 TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the whole traceback of an error.")]
 
@@ -145,10 +156,12 @@ def run(
     end: EndOption = False,
     metrics: MetricsOption = None,
     metrics_token_file: TokenOption = None,
+    advertise: AdvertiseOption = None,
     ready_lag: ReadyLagOption = None,
     opentelemetry: TelemetryOption = False,
     ui: UiOption = False,
     ui_allow_actions: ActionsOption = False,
+    replica: ReplicaOption = None,
     data: DataOption = DEFAULT,
     traceback: TracebackOption = False,
 ) -> None:
@@ -175,9 +188,10 @@ def run(
         bound = bindings_of(app, bind or [], options, on=on, writes_directories=checkpoint is not None)
         cluster = cluster_at(environment, options) if environment is not None else None
         served_at = _metrics_said(metrics, metrics_token_file, ready_lag, opentelemetry, ui, ui_allow_actions)
+        served_at = _advertised(served_at, advertise, on_brokers=cluster is not None)
         is_short = until_now or drain
         request = RunRequest(data, environment=cluster, bind=bound, until_now=is_short, live=True, metrics=served_at)
-        request = replace(request, drains=drain)
+        request = replace(request, drains=drain, replica=_replica_said(replica, on is None and cluster is None))
         if on is not None:
             served(app, replace(request, on=Spark(master=master, checkpoint=checkpoint, end=end)))
             return
@@ -189,11 +203,12 @@ def run(
             )
         kept = Forget(*forget) if forget else state
         request = replace(request, from_start=from_start, state=kept, containers=containers, join=join)
-        served(app, replace(request, host_id=host_id, placement=placement, standby=standby, autosize=sizing))
+        own_name = host_id if cluster is not None else None
+        served(app, replace(request, host_id=own_name, placement=placement, standby=standby, autosize=sizing))
 
 
 def _check_about_containers(on_brokers: bool, host_id: str | None, placement: str, standby: int, several: bool) -> None:
-    if host_id is not None and not on_brokers:
+    if host_id is not None and not on_brokers and "--host-id" not in SAID_ELSEWHERE.get({}):
         raise Mistake("--host-id tells machines apart that share a cluster: add --environment, or leave it out")
     if placement != "sticky" and not several:
         raise Mistake("--placement is about tasks that containers share: add --containers, or leave it out")
@@ -277,6 +292,33 @@ def _metrics_said(
         raise Mistake(f"--metrics: {error}: write --metrics :9464, or --metrics 0.0.0.0:9464") from None
     found = Metrics(address=address, token_file=token_file, ready_lag=ready_lag, opentelemetry=opentelemetry, ui=ui)
     return replace(found, ui_allow_actions=ui_allow_actions)
+
+
+def _replica_said(replica: Path | None, on_log: bool) -> Path | None:
+    if replica is not None and not on_log:
+        if "--replica" in SAID_ELSEWHERE.get({}):
+            return None
+        raise Mistake(
+            "--replica is a copy of the embedded log: brokers keep copies of topics, and Spark has a checkpoint of its "
+            "own; leave it out"
+        )
+    return replica
+
+
+def _advertised(served_at: Metrics | None, said: str | None, on_brokers: bool) -> Metrics | None:
+    """Return what is served, with the address at which others ask there."""
+    if said is None or (not on_brokers and "--advertise" in SAID_ELSEWHERE.get({})):
+        return served_at
+    if not on_brokers or served_at is None or served_at.address is None or served_at.token_file is None:
+        raise Mistake(
+            "--advertise is where other machines of a cluster ask for state, who have a token: add --environment, "
+            "--metrics 0.0.0.0:9464 and --metrics-token-file, or leave it out"
+        )
+    try:
+        advertised(said, ANY_PORT)
+    except ValueError as error:
+        raise Mistake(f"--advertise: {error}: write --advertise HOST, or HOST:PORT") from None
+    return replace(served_at, advertise=said)
 
 
 def _check_about_spark(on: str | None, master: str | None, checkpoint: Path | None, end: bool) -> None:

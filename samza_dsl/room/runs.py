@@ -231,12 +231,17 @@ class NotedRuns:
             raise SamzaError(f"a factor of {factor} is no power of two, by which tasks are split and become one again")
         if wanted.containers is not None and wanted.containers < 1:
             raise SamzaError("an application runs in at least one container")
-        environment = self.environment(run)
-        before = environment.asked_scale(run.app)
-        environment.ask_scale(run.app, Scale(factor or before.factor, wanted.containers or before.containers))
         sizes = [f"split by {factor}"] * bool(factor) + [f"{wanted.containers} containers"] * bool(wanted.containers)
         if not sizes:
             raise SamzaError("a size is to be said: a factor, or a number of containers")
+        environment = self.environment(run)
+        if (wanted.containers or 1) > 1 and job_of(environment, run.app).is_alone:
+            raise SamzaError(
+                f"{run.app} runs in one process, without containers: end it, and run it with --containers "
+                f"{wanted.containers}"
+            )
+        before = environment.asked_scale(run.app)
+        environment.ask_scale(run.app, Scale(factor or before.factor, wanted.containers or before.containers))
         told = f"{run.app} is asked to have another size: {', '.join(sizes)}"
         run.note("asked", told)
         return told
