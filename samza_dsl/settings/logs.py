@@ -109,8 +109,10 @@ class LogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record; an error in it is told as logging tells all such."""
         try:
-            # Asked for at each line: whoever captures standard error has put another one in its place.
-            print(line_of(record, self._settings), file=sys.stderr, flush=True)
+            # Asked for at each line: whoever captures standard error has put another one in its place. Written at once
+            # with its end: containers share it, and two lines would be mixed.
+            sys.stderr.write(f"{line_of(record, self._settings)}\n")
+            sys.stderr.flush()
         except Exception:
             self.handleError(record)
 
