@@ -32,7 +32,7 @@ LEAST_SHARE = 0.02
 SILENT_MS = 10_000.0
 """The silence of a container that is worth a word."""
 LEAST_BEHIND, BEHIND_S = 10, 2.0
-"""The records that wait, and the seconds that it takes to read them, beyond which a stream falls behind if they grow."""
+"""The records that wait, and the seconds that reading them takes, beyond which a stream falls behind if they grow."""
 MOST_ALIKE = 1_000
 """The partitions, tasks and stores of which each is told; beyond that there are too many to read."""
 

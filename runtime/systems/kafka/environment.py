@@ -420,8 +420,10 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         return scale_in(self._entries(app)) if ledger_of(app) in self._streams.all(own=True) else Scale()
 
     def job_model(self, app: str) -> JobModel:
-        runs = self.runs(app)
-        model, generation = runs.model(), runs.generation()
+        model = self.runs(app).model()
+        # Of the ledger that is kept: to read all of it at each look is most of what one takes.
+        is_there = ledger_of(app) in self._streams.all(own=True)
+        generation = Ledger(self._entries(app)).generation if is_there else 0
         return model if model.run == generation else JobModel(generation)
 
     def runs(self, app: str) -> KafkaRuns:
