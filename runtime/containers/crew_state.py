@@ -133,7 +133,7 @@ class CrewState:
         except TimeoutError:
             answering.cancel()
             raise
-        return found.status, found.json.encode()
+        return found.status, bytes(found.json, "utf-8")
 
 
 def _turns_here(loop: asyncio.AbstractEventLoop) -> bool:
