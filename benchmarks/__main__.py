@@ -20,6 +20,7 @@ from benchmarks.peers.side_by_side import measured as measured_peer
 from benchmarks.programs.kit import command as programs
 from benchmarks.report import show
 from benchmarks.shapes import SHAPES
+from benchmarks.two_builds import build_of, change
 from benchmarks.workload import COMMIT_EVERY
 from planner.model.levers import Levers
 
@@ -36,6 +37,8 @@ def main() -> int:
     console.width = max(console.width, WIDTH)
     if said.programs is not None or said.sweep:
         return programs.run(said, console)
+    if said.against is not None:
+        return _compared(said, console)
     figures: list[AnyFigure] = []
     for figure in _figures(said, console):
         figures.append(figure if said.quick else stamped(figure))
@@ -52,6 +55,20 @@ def main() -> int:
         page.write(said.write, load(kept))
     show(figures, console)
     return 0 if said.quick or all(one.passed for one in figures if not isinstance(one, PeerFigure | SparkFigure)) else 1
+
+
+def _compared(said: argparse.Namespace, console: Console) -> int:
+    """Show what each workload takes in this build over that of a commit."""
+    try:
+        with build_of(said.against) as build:
+            for name in filter(WORKLOADS.get, said.only):
+                description = WORKLOADS[name].description
+                scale = said.scale or (description.quick_scale if said.quick else 1)
+                found = change(name, build, scale, said.pairs or description.pairs)
+                console.print(f"{name}  {found.ratio:.3f} ({found.low:.3f} to {found.high:.3f})  of {said.against}")
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+    return 0
 
 
 def _figures(said: argparse.Namespace, console: Console) -> Iterator[AnyFigure]:
@@ -93,6 +110,11 @@ def _arguments() -> argparse.Namespace:
         "--without",
         choices=[lever.name for lever in fields(Levers)],
         help="measure with a lever left out, which shows what it brings; no bar is for that",
+    )
+    parser.add_argument(
+        "--against",
+        metavar="COMMIT",
+        help="show instead the processor time of workloads in this build over that of a commit: median, middle half",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to a file")
     parser.add_argument(

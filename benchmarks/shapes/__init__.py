@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.shapes.counters import Counters
-from benchmarks.shapes.elasticity import SplitBlocked, SplitBusy, SplitPause
+from benchmarks.shapes.elasticity import SplitBlocked, SplitBusy, SplitPause, Unsplit
 from benchmarks.shapes.flat_memory import FlatMemory
 from benchmarks.shapes.join_state import IntervalState, TemporalState
 from benchmarks.shapes.kafka_idle import IdleContainers
@@ -53,6 +53,7 @@ KINDS: tuple[type[Shape], ...] = (
     StagesOnKafka,
     Counters,
     PySparkByHand,
+    Unsplit,
     SplitBusy,
     SplitBlocked,
     SplitPause,

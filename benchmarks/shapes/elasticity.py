@@ -1,4 +1,4 @@
-"""E2 to E4: what virtual tasks bring where a topic has one partition, what a dropped record costs, and a pause."""
+"""E1 to E4: what virtual tasks cost who has none, and bring to one partition; a dropped record, and a pause."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from time import perf_counter, process_time
 import msgspec
 
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
+from benchmarks.two_builds import build_of, change
 from operators.core.base import Batch
 from planner.model.virtual_tasks import VirtualTask
 from runtime.model.assignment import Placing, Scale, sticky
@@ -26,6 +27,10 @@ KEYS = 512
 BUSY_S, BLOCKED_S = 50e-6, 1e-3
 FACTOR, THREADS, CONTAINERS = 8, 8, 2
 MOST_TASKS, MOST_CONTAINERS = 10_000, 8
+BEFORE = "a88de10^"
+"""The last build without virtual tasks: all that came since is in E1 as well."""
+UNSPLIT = ("B2", "B3d", "B6", "B9-5")
+"""Workloads of E1: a window, state, and streams of the log, which reading and committing by buckets could slow."""
 
 
 def key_of(number: int) -> int:
@@ -82,6 +87,20 @@ def fill(path: Path, number: int, end: bool = True, partitions: int = 1) -> None
     if end:
         log.end_stream("numbers")
     log.close()
+
+
+class Unsplit(Shape):
+    """What runs whose tasks nobody splits take, beside the last build in which none could be split."""
+
+    description = ShapeDescription(
+        "E1", "tasks that nobody splits: processor time ÷ that of the build before they could be", 1.02, rounds=8
+    )
+
+    def figures(self) -> Figures:
+        with build_of(BEFORE) as build:
+            found = {name: change(name, build, self.scale, self.rounds) for name in UNSPLIT}
+        curve = {f"{name}: {said}": getattr(one, said) for name, one in found.items() for said in one._fields}
+        return Figures(median(one.ratio for one in found.values()), curve)
 
 
 class Elastic(Shape):
