@@ -100,8 +100,8 @@ class FarStateQuery(StateQuery):
                 self._changelogs = kept
                 return _Kept(kept[1])
         raise SamzaError(
-            f"{app!r} commits so often that its changelogs can't be read as of one moment; write instead: run it with "
-            "metrics=':9464' (--metrics), at an address that can be reached from here"
+            f"{app!r} commits so often that its changelogs can't be read as of one moment: ask again once containers "
+            "answer, or run it with metrics=':9464' (--metrics), at an address that can be reached from here"
         )
 
     def looked(
