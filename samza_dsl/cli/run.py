@@ -176,11 +176,7 @@ def run(
         app = loaded(target)
     with told(whole=traceback):
         _check_where_it_begins(on, from_start, drain, state, forget)
-        if on is not None and (from_start or (until_now and not checkpoint) or containers > 1 or join):
-            raise Mistake(
-                "--on spark reads what the inputs hold from their start, and shares tasks by itself: leave "
-                "--from-start, --until-now, --containers and --join out; with --checkpoint it may be --until-now"
-            )
+        _check_on_spark(on, from_start or (until_now and not checkpoint) or containers > 1 or join)
         # Options that would do nothing are refused: who says one takes it to hold.
         _check_about_spark(on, master, checkpoint, end)
         sizing = _sizing_said(autosize, on is None and environment is None and not (until_now or drain))
@@ -189,27 +185,41 @@ def run(
         cluster = cluster_at(environment, options) if environment is not None else None
         served_at = _metrics_said(metrics, metrics_token_file, ready_lag, opentelemetry, ui, ui_allow_actions)
         served_at = _advertised(served_at, advertise, on_brokers=cluster is not None)
-        is_short = until_now or drain
-        request = RunRequest(data, environment=cluster, bind=bound, until_now=is_short, live=True, metrics=served_at)
-        request = replace(request, drains=drain, replica=_replica_said(replica, on is None and cluster is None))
+        request = RunRequest(data, environment=cluster, bind=bound, until_now=until_now or drain, live=True)
+        copied_to = _replica_said(replica, on is None and cluster is None)
+        request = replace(request, drains=drain, metrics=served_at, replica=copied_to)
         if on is not None:
             served(app, replace(request, on=Spark(master=master, checkpoint=checkpoint, end=end)))
             return
         several = containers > 1 or sizing is not None or join
-        _check_about_containers(cluster is not None, host_id, placement, standby, several)
+        host_id = _host_said(host_id, cluster is not None)
+        _check_about_containers(cluster is not None, placement, standby, several)
         if join and (from_start or drain or sizing is not None):
             raise Mistake(
                 "--join is about a run that goes on: leave --from-start, --drain and --autosize to its beginner"
             )
         kept = Forget(*forget) if forget else state
         request = replace(request, from_start=from_start, state=kept, containers=containers, join=join)
-        own_name = host_id if cluster is not None else None
-        served(app, replace(request, host_id=own_name, placement=placement, standby=standby, autosize=sizing))
+        served(app, replace(request, host_id=host_id, placement=placement, standby=standby, autosize=sizing))
 
 
-def _check_about_containers(on_brokers: bool, host_id: str | None, placement: str, standby: int, several: bool) -> None:
-    if host_id is not None and not on_brokers and "--host-id" not in SAID_ELSEWHERE.get({}):
-        raise Mistake("--host-id tells machines apart that share a cluster: add --environment, or leave it out")
+def _check_on_spark(on: str | None, is_of_here: bool) -> None:
+    if on is not None and is_of_here:
+        raise Mistake(
+            "--on spark reads what the inputs hold from their start, and shares tasks by itself: leave "
+            "--from-start, --until-now, --containers and --join out; with --checkpoint it may be --until-now"
+        )
+
+
+def _host_said(host_id: str | None, on_brokers: bool) -> str | None:
+    if host_id is None or on_brokers:
+        return host_id
+    if "--host-id" in SAID_ELSEWHERE.get({}):
+        return None
+    raise Mistake("--host-id tells machines apart that share a cluster: add --environment, or leave it out")
+
+
+def _check_about_containers(on_brokers: bool, placement: str, standby: int, several: bool) -> None:
     if placement != "sticky" and not several:
         raise Mistake("--placement is about tasks that containers share: add --containers, or leave it out")
     if standby and not (on_brokers and several):
