@@ -212,6 +212,10 @@ def test_prometheus_scrapes_what_is_deployed():
     assert kept["__meta_kubernetes_pod_container_port_name",] == port["name"] and port["containerPort"] == PORT
     labels = stateful_set()["template"]["metadata"]["labels"]
     assert kept["__meta_kubernetes_pod_label_app_kubernetes_io_part_of",] == labels["app.kubernetes.io/part-of"]
+    # The adapter tells the series of a namespace's pods by this label, which the Prometheus operator sets by itself.
+    (adapter,) = documents(KUBERNETES / "prometheus-adapter.yaml")
+    for rule in adapter["rules"]["external"]:
+        assert rule["resources"]["overrides"].keys() <= {one.get("target_label") for one in rules}
     (monitor,) = documents(KUBERNETES / "podmonitor.yaml")
     assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]

@@ -507,7 +507,8 @@ class Bindings:
         if isinstance(what, ConnectedSource):
             from runtime.systems.connectors.reading import PolledSource
 
-            return PolledSource(what)
+            operators = (spec.op_id for spec in graph.inputs.values() if spec.matches(stream))
+            return PolledSource(what, next(operators, None))
         return _source(stream, what)
 
     def _bind_output(self, output: Output, what: object) -> None:

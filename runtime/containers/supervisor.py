@@ -8,7 +8,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Collection, Mapping
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from runtime.assembly.pattern_spread import check_spread
 from runtime.commit.commit import deliver
 from runtime.containers.container import PATIENCE_S, Container
 from runtime.containers.crew_numbers import CrewNumbers
+from runtime.containers.crew_state import CrewState
 from runtime.containers.leadership import Leadership
 from runtime.containers.protocol import (
     Ask,
@@ -64,10 +65,8 @@ from runtime.opening.opening import (
 from runtime.opening.rescaling import Scaled, note_size
 from runtime.opening.rewind import check_rewind
 from runtime.opening.shared_run import SharedRun, called, check_same, shared_from_here
-from runtime.ports.environment import QueryableEnvironment
-from runtime.queries.state_query import QueriedState, StateQuery
+from runtime.queries.state_query import QueriedState
 from runtime.queries.state_requests import StateAnswer, StateRequest
-from runtime.queries.state_routes import Asked, StateRoutes
 from runtime.run.driver import Watch, check_no_loop, run_whatever_begins
 from runtime.run.measurement import left_alone
 from runtime.run.rebalance import tasks_told
@@ -129,8 +128,6 @@ class Containers:
         self._containers: dict[int, Container] = {}
         self._named: Counter[int] = Counter()
         """By slot, the number of containers that it has had."""
-        self._gone: set[str] = set()
-        """The names of containers of ours that are gone."""
         self._alone: tuple[InputMetrics, ...] = ()
         """The inputs of tasks that no container had at the last look."""
         self._changed, self._one_finished = asyncio.Event(), asyncio.Event()
@@ -142,6 +139,7 @@ class Containers:
         bound, here = shared_out(graph, settings.bind or {})
         self._shared = as_given(cluster, f"environment={cluster!r}") if cluster is not None else None
         self._environment = open_environment(data, cluster, settings.host_id)
+        self._state = CrewState(graph, self._environment, cluster, self._containers, settings.token_file)
         try:
             # On brokers whoever comes shares the run that goes on; in a directory who does not say so may mean another.
             where = self._environment, graph.app, cluster is not None or crew.joins
@@ -261,33 +259,14 @@ class Containers:
     def state(self, operator: str) -> QueriedState:
         """Return the committed state of an operator, by its id, of all containers, for any thread to ask.
 
-        Raises PlanError for one that has none that can be asked for, and SamzaError on Kafka, where it lies elsewhere.
+        On Kafka containers are asked for it, those of other machines as well, which the event loop itself can't do.
+        Raises PlanError for an operator that has none that can be asked for.
         """
-        return StateQuery(self._graph, self._queried).state(operator)
-
-    def _queried(self) -> AbstractContextManager[QueryableEnvironment]:
-        environment = self._environment
-        if not isinstance(environment, LogEnvironment):
-            raise SamzaError(
-                f"state of {self._graph.app!r} on {environment} lies with the containers that have its tasks: run with "
-                "metrics=':9464', and ask http://HOST:9464/state/OPERATOR?key=..."
-            )
-        return nullcontext(environment) if self._final is None else closing(LogEnvironment(environment.path))
+        return self._state.state(operator)
 
     async def state_answer(self, request: StateRequest) -> StateAnswer:
         """Return the answer of the container that has the state which is asked for."""
-
-        def held() -> dict[int, tuple[int, ...]]:
-            return {slot: one.tasks for slot, one in sorted(self._containers.items()) if one.joined}
-
-        async def others() -> dict[int, str]:
-            model = await asyncio.to_thread(self._environment.job_model, self._graph.app)
-            return {task: where for task, name in enumerate(model.tasks) if (where := model.whereabouts(name))}
-
-        def asked(slot: int) -> Asked:
-            return self._containers[slot].state_answer
-
-        return await StateRoutes(self._graph, self.plan.tasks, held, asked, others).answer(request)
+        return await self._state.answer(request)
 
     def stop(self) -> None:
         """Ask all containers to complete what is in flight, commit and end; may be called from a signal handler."""
@@ -333,6 +312,7 @@ class Containers:
 
     async def _drive_crew(self) -> None:
         """Run the containers to their end, or until they are to be others."""
+        self._state.begin(self.plan.tasks)
         keeping = [asyncio.create_task(self._keep(slot)) for slot in range(self._number)]
         asking = asyncio.create_task(self._ask())
         heeding = asyncio.create_task(self._heed_scale(keeping))
@@ -571,8 +551,7 @@ class Containers:
     def _count_out(self, slot: int) -> None:
         """Keep the numbers of a container that is gone."""
         gone = self._containers.pop(slot)
-        gone.gone()
-        self._gone.add(gone.name)
+        self._state.count_out(gone)
         self._changed.set()
         self._numbers.count_out(slot, gone, leaves=slot >= self._number)
 
@@ -642,7 +621,7 @@ class Containers:
         with suppress(SamzaError):  # brokers that don't answer now are asked again
             if self._sharing is not None:
                 model = self._environment.job_model(self._graph.app)
-                theirs = {*model.containers} - {*ours} - self._gone
+                theirs = {*model.containers} - {*ours} - self._state.gone
                 tasks = {task for task in tasks if task >= len(model.tasks) or model.tasks[task] not in theirs}
             return left_alone(self._bindings, self._graph, self.plan, tasks)
         return self._alone
@@ -677,6 +656,7 @@ class Containers:
         return answers
 
     def _release(self) -> None:
+        self._state.end()
         if hasattr(self, "_bindings"):
             self._bindings.close()
         self._environment.close()

@@ -13,6 +13,8 @@ from runtime.model.assignment import JobModel
 from runtime.model.checkpoint import Checkpoint
 from runtime.ports.environment import Environment
 
+ALONE = "process "
+"""The beginning of the name of a process that has an application to itself, where those of containers stand."""
 JOB = "job"
 """The checkpoint with the configuration under which an application was opened last."""
 
@@ -75,6 +77,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     options: Options | None = None
     tasks: tuple[TaskOfJob, ...] = ()
     containers: tuple[ContainerOfJob, ...] = ()
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one process has the application to itself, and can't have several containers while it runs."""
+        return any(one.name.startswith(ALONE) for one in self.containers)
 
 
 def configuration(plan: Plan, partitions: Mapping[str, int]) -> dict[str, str]:

@@ -36,7 +36,8 @@ class Metrics:
     inputs lag by no more than `ready_lag` records in all, whatever that is where it is None. With `opentelemetry` its
     metrics and spans go to the providers that the program has set; without an address nothing is served. With `ui` a
     page at `/` shows the run live; with `ui_allow_actions` one can have it commit, stop and scale there, and send dead
-    letters again.
+    letters again. On Kafka other machines ask for state at the machine's own address and this port, or at `advertise`,
+    "HOST" or "HOST:PORT", where they reach it by another one.
 
     >>> Metrics(address=":9464", ready_lag=100_000).address
     ':9464'
@@ -48,6 +49,7 @@ class Metrics:
     opentelemetry: bool = False
     ui: bool = False
     ui_allow_actions: bool = False
+    advertise: str | None = None
 
 
 class Durations:

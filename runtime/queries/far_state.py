@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from http.client import HTTPConnection, HTTPException
-from typing import Protocol
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple, Protocol
 from urllib.parse import urlencode
 
 import msgspec
@@ -27,11 +29,15 @@ from runtime.queries.state_requests import MOST_IN_PAGE, MOST_PATIENCE_MS
 from runtime.queries.state_shape import StateShape
 from runtime.queries.stored_entries import STORED, StoredAnswer, said_of
 from runtime.systems.host.addresses import address_of
+from runtime.systems.http.tokens import token_in
+from runtime.systems.kafka.client.topic import KafkaCluster
 
 ANSWER_S = 12.0
 """The time that a container has to answer: as long as a request may wait for a commit there, and some more."""
 MOVING_MS, LOOK_MS = 10_000.0, 200.0
 """The time for which tasks that move are waited for, and the pause between two looks."""
+FRESH_MS = 1_000.0
+"""The time for which it counts who has which task: who was taken for dead is asked no longer than that."""
 TRIES = 20
 """The looks at changelogs until nothing was committed meanwhile."""
 ELSEWHERE = (410, 421, 503, 504)
@@ -40,6 +46,8 @@ _log = logging.getLogger("samza_dsl")
 Said = dict[str, str | int]
 Ask = Callable[[str, str, str | None], tuple[int, bytes]]
 """Asks at an address for a path with a token, and returns the status and the body; raises OSError, HTTPException."""
+HERE = "here"
+"""The address of the containers that this process has started: it asks them itself."""
 
 
 class ClusterState(QueryableEnvironment, SnapshotEnvironment, Protocol, metaclass=CheckedProtocol):
@@ -54,8 +62,10 @@ class FarStateQuery(StateQuery):
     """The committed state of an application on a cluster, from any process.
 
     A key is asked for in the container that has its task, at the address that this one has told the others; a range in
-    each. What comes are the entries as they are stored, and are read here. Where containers serve nothing, or can't be
-    reached, changelogs are read instead: all of an operator's, kept until something is committed.
+    each. What comes are the entries as they are stored, and are read here. What moves, or is down, is waited for. Where
+    containers serve nothing, or can't be reached, changelogs are read instead: all of an operator's, kept until
+    something is committed. The containers that are `own` are asked at `HERE`. Invariant: an answer counts for who has
+    the task by a model that is no older than `FRESH_MS`, so that none is of long ago.
     """
 
     def __init__(
@@ -65,10 +75,12 @@ class FarStateQuery(StateQuery):
         close: Callable[[], None],
         token: str | None = None,
         ask: Ask | None = None,
+        own: Callable[[], Collection[str]] = tuple,
     ) -> None:
         super().__init__(graph, lambda: nullcontext(cluster), close)
-        self._cluster, self._token, self._ask = cluster, token, ask or asked_at
+        self._cluster, self._token, self._ask, self._own = cluster, token, ask or asked_at, own
         self._model: JobModel | None = None
+        self._heard_at_ms = 0.0
         self._changelogs: tuple[SettledCommits, StateSnapshot] | None = None
         self._told = False
 
@@ -89,8 +101,8 @@ class FarStateQuery(StateQuery):
                 self._changelogs = kept
                 return _Kept(kept[1])
         raise SamzaError(
-            f"{app!r} commits so often that its changelogs can't be read as of one moment; write instead: run it with "
-            "metrics=':9464' (--metrics), at an address that can be reached from here"
+            f"{app!r} commits so often that its changelogs can't be read as of one moment: ask again once containers "
+            "answer, or run it with metrics=':9464' (--metrics), at an address that can be reached from here"
         )
 
     def looked(
@@ -119,21 +131,37 @@ class FarStateQuery(StateQuery):
         bounds = ("from", start), ("to", end)
         said.update({name: said_of(bytes_of_key(shape.key, key)) for name, key in bounds if key is not None})
         self._check(at_least)
-        until_ms, begun, seen = monotonic_ms() + whole_ms(timeout_ms), False, _RangeTasks(self._graph.app)
-        try:
-            model = self._heard(anew=True)
-            for address in self._addresses(model):
-                for page in self._pages_at(address, shape.operator, said, at_least or {}, until_ms):
-                    seen.take_in(page)
-                    yield page.snapshot()
-                    begun = True
-            if self._heard(anew=True).generation != model.generation:
-                raise _moved_error(self._graph.app, "other containers have its tasks since")
-        except Unheard as unheard:
-            if begun:
-                raise _moved_error(self._graph.app, str(unheard)) from None
-            yield self._instead(unheard, shape, at_least, timeout_ms)
+        until_ms = monotonic_ms() + whole_ms(timeout_ms)
+        moving_until_ms = max(until_ms, monotonic_ms() + MOVING_MS)
+        while True:
+            begun = False
+            try:
+                for page in self._range(shape.operator, said, at_least or {}, until_ms):
+                    if page.stored:
+                        begun = True  # and can't be taken back
+                        yield page.snapshot()
+            except Unheard as unheard:
+                if begun:
+                    raise _moved_error(self._graph.app, str(unheard)) from None
+                yield self._instead(unheard, shape, at_least, timeout_ms)
+            except (NotHere, _Moved) as moved:
+                if begun:
+                    raise _moved_error(self._graph.app, str(moved)) from None
+                if monotonic_ms() < moving_until_ms:
+                    self._clock.pause_ms(LOOK_MS)
+                    continue
+                yield self._instead(Unheard(f"{moved}, and that for long"), shape, at_least, timeout_ms)
             return
+
+    def _range(self, operator: str, said: Said, at_least: Mapping[str, int], until_ms: float) -> Iterator[StoredAnswer]:
+        """Yield the pages of a range; raises `NotHere` and `_Moved` where it is not whole, and `Unheard`."""
+        model, seen = self._heard(anew=True), _RangeTasks()
+        for address in self._addresses(model):
+            for page in self._answers(address, operator, said, at_least, until_ms):
+                seen.take_in(page)
+                yield page
+        if self._heard(anew=True).generation != model.generation:
+            raise _Moved("other containers have its tasks since")
         if model.tasks:  # else one process has the application to itself
             seen.check()
 
@@ -170,7 +198,9 @@ class FarStateQuery(StateQuery):
                 except NotHere as refused:
                     missing.add(refused.status)
                     continue
-                return _together(found)
+                if self._heard().generation == model.generation:
+                    return _together(found)
+                break  # who was taken for dead may have answered
             before, model = model, self._heard(anew=True)
             # That none has it counts where one has said so that should have it, and none has moved meanwhile.
             if model.generation == before.generation and 503 not in missing and (404 in missing or not model.tasks):
@@ -178,14 +208,6 @@ class FarStateQuery(StateQuery):
             if monotonic_ms() >= moving_until_ms:
                 raise Unheard("no container has the task of a key that was asked for")
             self._clock.pause_ms(LOOK_MS)
-
-    def _pages_at(
-        self, address: str, operator: str, said: Said, at_least: Mapping[str, int], until_ms: float
-    ) -> Iterator[StoredAnswer]:
-        try:
-            yield from self._answers(address, operator, said, at_least, until_ms)
-        except NotHere as refused:
-            raise Unheard(f"{address}: {refused}") from None
 
     def _answers(
         self, address: str, operator: str, said: Said, at_least: Mapping[str, int], until_ms: float
@@ -246,8 +268,9 @@ class FarStateQuery(StateQuery):
 
     def _heard(self, anew: bool = False) -> JobModel:
         """Return who has which task; raises `Unheard` where one of them can't be asked from here."""
-        if self._model is None or anew:
-            self._model = self._cluster.job_model(self._graph.app)
+        if self._model is None or anew or monotonic_ms() > self._heard_at_ms + FRESH_MS:
+            # As old as the question: what has changed since may not be in the answer.
+            self._heard_at_ms, self._model = monotonic_ms(), self._cluster.job_model(self._graph.app)
         model = self._model
         if not model.containers:
             raise Unheard("no container runs it now")
@@ -266,6 +289,8 @@ class FarStateQuery(StateQuery):
 
     def _address(self, model: JobModel, container: str) -> str | None:
         """Return the address of a container, None where it has none that could be reached from this machine."""
+        if container in self._own():
+            return HERE
         told = dict(zip(model.containers, model.addresses, strict=False)).get(container, "")
         address, _, machine = told.partition(" ")
         return address if address and machine in ("", platform.node()) else None
@@ -279,31 +304,34 @@ class NotHere(Exception):
         self.status = status
 
 
+class _Moved(Exception):
+    """Tasks are in other containers than they were as a range began, and what has moved."""
+
+
 class _RangeTasks:
     """The tasks that a range has gone through: it is whole where each was in one container, and in one alone."""
 
-    def __init__(self, app: str) -> None:
-        self._app = app
+    def __init__(self) -> None:
         self._begun: set[int] = set()
         self._of: set[int] = set()
         """The number of tasks, as each container says it; others, where tasks are split or merged meanwhile."""
 
     def take_in(self, page: StoredAnswer) -> None:
-        """Take note of the tasks that begin with a page; raises SamzaError where one has been gone through already."""
+        """Take note of the tasks that begin with a page; raises `_Moved` where one has been gone through already."""
         if page.begins is None:
-            raise _moved_error(self._app, "tasks came to a container, or left it, as it was asked")
+            raise _Moved("tasks came to a container, or left it, as it was asked")
         if again := self._begun.intersection(page.begins):
-            raise _moved_error(self._app, f"task {min(again)} has moved to another container since")
+            raise _Moved(f"task {min(again)} has moved to another container since")
         self._begun.update(page.begins)
         if page.of:
             self._of.add(page.of)
 
     def check(self) -> None:
-        """Raise SamzaError unless each task was gone through."""
+        """Raise `_Moved` unless each task was gone through."""
         if len(self._of) != 1:
-            raise _moved_error(self._app, "its tasks were split or merged meanwhile")
+            raise _Moved("its tasks were split or merged meanwhile")
         if left := {*range(*self._of)} - self._begun:
-            raise _moved_error(self._app, f"task {min(left)} was in no container, as one that moves is for a while")
+            raise _Moved(f"task {min(left)} was in no container, as one that moves is for a while")
 
 
 class _Kept(StateSnapshot):
@@ -323,6 +351,34 @@ class _Kept(StateSnapshot):
 
     def close(self) -> None:
         """Do nothing: whoever has opened the state keeps it."""
+
+
+class OwnContainers(NamedTuple):
+    """The containers that a process has started: the names of those that live, and how they are asked, at `HERE`."""
+
+    names: Callable[[], Collection[str]]
+    ask: Callable[[str], tuple[int, bytes]]
+
+
+def far_query(
+    graph: Graph, cluster: KafkaCluster, token_file: str | Path | None = None, own: OwnContainers | None = None
+) -> FarStateQuery:
+    """Return queries of the state of an application on a cluster; nothing is written there, nor on this machine.
+
+    Who closes it lets go of all connections. Raises SamzaError for a token that can't be read.
+    """
+    # Imported late: who asks the log needs no client of Kafka.
+    from runtime.systems.kafka.environment import KafkaEnvironment
+
+    def ask(address: str, path: str, token: str | None) -> tuple[int, bytes]:
+        return own.ask(path) if own is not None and address == HERE else asked_at(address, path, token)
+
+    token = token_in(token_file)
+    with ExitStack() as left_open:
+        folder = left_open.enter_context(TemporaryDirectory(prefix="samza-dsl-query-"))
+        opened = left_open.enter_context(closing(KafkaEnvironment(cluster, folder)))
+        names = own.names if own is not None else tuple
+        return FarStateQuery(graph, opened, left_open.pop_all().close, token, ask, names)
 
 
 def asked_at(address: str, path: str, token: str | None) -> tuple[int, bytes]:

@@ -348,6 +348,14 @@ def queryable(environment: Environment, app: str) -> QueryableEnvironment:
     return environment
 
 
+def ended_error(app: str, cluster: str) -> SamzaError:
+    """Return the error that a run on Kafka is over, which had the state that it is asked for."""
+    return SamzaError(
+        f"the run of {app!r} has ended, and its state lies in its changelogs; write instead: "
+        f"query(app, environment={cluster!r})"
+    )
+
+
 class NotReached(SamzaError):
     """No commit has come as far as a reader wanted, within the time that it had."""
 

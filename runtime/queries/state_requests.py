@@ -251,14 +251,15 @@ class StateDesk:
             self._check_room()
         shape, snapshot = state.shape, RecordingSnapshot(self._query.held())
         try:
-            entries = _entries_stored(shape, snapshot, said)
+            asked = _Range(snapshot, shape, _entries_stored(shape, snapshot, said), limit, snapshot)
         except BaseException:
             snapshot.close()
             raise
-        found = await self._page(_Range(snapshot, shape, entries, limit, snapshot))
-        if "key" in said and found.text.endswith(f'"{STORED}":[]') and not found.next_page:
-            return StateAnswer(404, f'{found.text},"error":"it has no state here"}}\n')
-        return found
+        entries, token = await self._taken(asked)
+        if "key" in said and not entries and not token:
+            text = stored_json(self._app, shape.operator, entries)
+            return StateAnswer(404, f'{text},"error":"it has no state here"}}\n')
+        return self._shown(asked, entries, token)
 
     async def _next_page(self, state: QueriedState, said: Mapping[str, bytes]) -> StateAnswer:
         if extra := said.keys() - {"page", "limit"}:
@@ -274,6 +275,10 @@ class StateDesk:
 
     async def _page(self, found: _Range) -> StateAnswer:
         """Return the next page of a range, and let it wait for more where there may be some."""
+        return self._shown(found, *await self._taken(found))
+
+    async def _taken(self, found: _Range) -> tuple[list[str], str]:
+        """Return the next entries of a range as JSON, and the token of its next page, "" where it is over."""
         try:
             entries, is_over = await asyncio.to_thread(_taken, found)
         except (TypeError, ValueError) as error:
@@ -282,13 +287,16 @@ class StateDesk:
         except BaseException:
             found.snapshot.close()
             raise
-        token = ""
         if is_over:
             found.snapshot.close()
-        else:
-            token = secrets.token_urlsafe(12)
-            self._ranges[token] = found
-            asyncio.get_running_loop().call_later(HELD_MS / 1_000, self._drop, token)
+            return entries, ""
+        token = secrets.token_urlsafe(12)
+        self._ranges[token] = found
+        asyncio.get_running_loop().call_later(HELD_MS / 1_000, self._drop, token)
+        return entries, token
+
+    def _shown(self, found: _Range, entries: list[str], token: str) -> StateAnswer:
+        """Return a page that has these entries of a range."""
         if found.recording is not None:
             text = stored_json(self._app, found.shape.operator, entries)
         else:

@@ -69,7 +69,7 @@ class StateRoutes:
             return none
         where = (await self._others()).get(task, "")
         if not where:
-            return NoAnswer(503, f"its task, {task}, is in no container now: ask again in a while").answer
+            return _nowhere(task).answer
         return NoAnswer(421, f"its task, {task}, is not on this machine: it is in {where}").answer
 
     async def _here(self, request: StateRequest) -> StateAnswer:
@@ -81,11 +81,20 @@ class StateRoutes:
                 return await self._page(request, said["page"].decode("latin-1"))
             if "key" in said:
                 return await self._one(request, said)
+            if STORED in said and request.operator:
+                await self._check_all_are_somewhere()
         except NoAnswer as refused:
             return refused.answer
         if not request.operator:
             return await self._asked(min(self._held()))(request)
         return await self._range(min(self._held()), request.operator, request.said, request.said)
+
+    async def _check_all_are_somewhere(self) -> None:
+        """Raise `NoAnswer` where a task is in no container: who wants the whole range waits for it, as for a key."""
+        left = {*range(self._tasks)} - self._own()
+        told = await self._others() if left and self._others is not None else {}
+        if nowhere := left - told.keys():
+            raise _nowhere(min(nowhere))
 
     async def _one(self, request: StateRequest, said: Mapping[str, bytes]) -> StateAnswer:
         refused: dict[int, StateAnswer] = {}
@@ -165,3 +174,7 @@ class StateRoutes:
         encoded = base64.urlsafe_b64encode(first.encode()).decode()
         token = "".join(f"{one}..{encoded}" for one in following)
         return msgspec.structs.replace(answer, next_page=token)
+
+
+def _nowhere(task: int) -> NoAnswer:
+    return NoAnswer(503, f"task {task} is in no container now: ask again in a while")

@@ -63,7 +63,7 @@ from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.store import TaskStore
 from runtime.ports.stream_values import values_of
 from runtime.ports.streams import METRICS_CONFIG, Append
-from runtime.queries.state_query import QueriedState, StateQuery, queryable
+from runtime.queries.state_query import QueriedState, StateQuery, ended_error, queryable
 from runtime.queries.state_requests import StateAnswer, StateDesk, StateRequest
 from runtime.reading.reader import Reader
 from runtime.run.composition import Composition
@@ -282,9 +282,7 @@ class Run:
         if not self._owned or not self._is_released:
             return nullcontext(self._to_query)
         if self.keeps_state:
-            raise SamzaError(
-                f"the run of {self._graph.app!r} has ended, and its state lies in its changelogs: ask while it runs"
-            )
+            raise ended_error(self._graph.app, str(self._environment))
         return closing(queryable(open_environment(*self._where), self._graph.app))
 
     @cached_property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.model.levers import ALL, Levers
@@ -32,9 +33,9 @@ class RunSettings:
     `from_start`, and what becomes of `state` then. With `until_now` it ends with what is there now, and where it
     `drains` as well, with what lies between stages. A `span` is the part of history that it runs over. On Spark it may
     `collect` outputs. In one container of several it has a `share` of another run. Who traces it has its
-    `hearing`. On Kafka others are told the `state_address` at which its state is asked for. The `view` shows a run in a
-    notebook. The `clock`, the `levers` and `poll_ms`, after which it looks for news that nobody told, are for tests and
-    benchmarks.
+    `hearing`. On Kafka others are told the `state_address` at which its state is asked for, with the token in
+    `token_file`, where there is one; so it asks others. The `view` shows a run in a notebook. The `clock`, the `levers`
+    and `poll_ms`, after which it looks for news that nobody told, are for tests and benchmarks.
     """
 
     bind: Mapping[str, object] | None = None
@@ -47,6 +48,7 @@ class RunSettings:
     collect: bool | str | Sequence[str] = False
     host_id: str | None = None
     state_address: str = ""
+    token_file: str | Path | None = None
     placement: Placement = sticky
     share: Share | None = None
     hearing: Tracing | None = None

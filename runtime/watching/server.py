@@ -98,8 +98,11 @@ class PageServer:
     it is for other machines.
     """
 
-    def __init__(self, host: str, port: int, pages: Mapping[str, Page], token: str | None = None) -> None:
+    def __init__(
+        self, host: str, port: int, pages: Mapping[str, Page], token: str | None = None, known_as: str = ""
+    ) -> None:
         self._host, self._port, self._pages, self._token = host, port, pages, token
+        self._names = {"localhost", host.lower()} | ({known_as} if known_as else set())
         self._loop: asyncio.AbstractEventLoop | None = None
         self._done: asyncio.Event
         self._serving = 0
@@ -230,7 +233,7 @@ class PageServer:
         page = self._pages.get(at)
         if page is None:
             return Answer(404, f"there are {', '.join(sorted(self._pages))}\n")
-        if not has_token and self._is_misnamed(page, _host_of(headers.get("host", ""))):
+        if not has_token and self._is_misnamed(page, host_of(headers.get("host", ""))):
             return Answer(
                 403, "ask by an address, by the host that was given, or with the token: another name may be a trap\n"
             )
@@ -268,7 +271,7 @@ class PageServer:
 
     def _is_misnamed(self, page: Page, host: str) -> bool:
         """Whether somebody else may have let a name lead here, so that his page would be one of this host."""
-        if host in ("localhost", self._host) or is_address(host) or not (page.is_secret or page.acts):
+        if host in self._names or is_address(host) or not (page.is_secret or page.acts):
             return False
         # Only what this machine alone can ask needs such a trap: else whoever has no token is asked for it.
         return is_local(self._host) or not (page.by_name or (page.is_secret and self._token is not None))
@@ -299,10 +302,10 @@ class _Admitted(NamedTuple):
         return self.asked._replace(body=body)
 
 
-def _host_of(authority: str) -> str:
+def host_of(authority: str) -> str:
     """Return the host of a host and port.
 
-    >>> [*map(_host_of, ("localhost:9464", "[::1]:80", "10.0.0.1", "Example.com"))]
+    >>> [*map(host_of, ("localhost:9464", "[::1]:80", "10.0.0.1", "Example.com"))]
     ['localhost', '::1', '10.0.0.1', 'example.com']
     """
     if authority.startswith("["):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from itertools import chain
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
 from operators.core.base import Batch, Headers
@@ -71,7 +71,7 @@ class Telemetry:
 
     def __init__(self, instruments: Instruments, app: str, container: str) -> None:
         self._instruments, self._app, self._container = instruments, app, container
-        self._is_over = False
+        self._is_over, self._number = False, 1
 
     def take(self, metrics: RunMetrics) -> None:
         """Take in the numbers of a run."""
@@ -83,7 +83,9 @@ class Telemetry:
         self._instruments.values[self] = found
 
     def _attributes(self, labels: Labels) -> dict[str, str]:
-        return {f"samza.{name}": value for name, value in (("app", self._app), *labels)}
+        # A second run of one application in one process is told apart: nobody could add the two up, or draw them.
+        own = (("app", self._app), *((("run", str(self._number)),) if self._number > 1 else ()))
+        return {f"samza.{name}": value for name, value in (*own, *labels)}
 
     def hear(self, what: Timed, of: str, ms: float, held: Sequence[Batch] = ()) -> None:
         """Hear of a duration that is over, in the thread in which it was counted."""
@@ -125,6 +127,8 @@ class Telemetry:
         values = self._instruments.values
         for over in [one for one in [*values] if one._is_over]:
             values.pop(over, None)
+        others = {one._number for one in values if (one._app, one._container) == (self._app, self._container)}
+        self._is_over, self._number = False, next(number for number in count(1) if number not in others)
         try:
             while True:
                 self.take(run.metrics())

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from typing import NamedTuple
 
 from runtime.functions.calls import Tracing
@@ -15,9 +14,10 @@ from runtime.model.errors import SamzaError
 from runtime.model.metrics import ContainerMetrics, Metrics, RunMetrics, restores_told, unread
 from runtime.model.restores import coming_back
 from runtime.run.driver import Watch, Watched
-from runtime.systems.host.addresses import address_of, is_local, told_to_others
+from runtime.systems.host.addresses import ANY_PORT, address_of, advertised, is_local, told_to_others
+from runtime.systems.http.tokens import token_in
 from runtime.watching.exposition import prometheus_text
-from runtime.watching.server import Answer, Page, PageServer, Request
+from runtime.watching.server import Answer, Page, PageServer, Request, host_of
 
 STAMP_MS = 1_000.0
 """The interval at which the event loop shows that it turns."""
@@ -27,8 +27,6 @@ ANSWER_S = 4.0
 """The time that the event loop has to tell its numbers; a scrape waits 10 s."""
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _log = logging.getLogger("samza_dsl")
-LEAST_TOKEN = 16
-"""The characters that a token has at least: a shorter one can be guessed."""
 
 
 class Watcher:
@@ -163,6 +161,8 @@ def served(
     SamzaError for an address or a token that can't be had.
     """
     watches, state_address, hearing = [*watches], "", None
+    if said.advertise is not None:
+        _check_advertised(said, said.advertise, brokers)
     with ExitStack() as open_until_the_end:
         if said.address is not None:
             watcher = Watcher(said.ready_lag, app)
@@ -174,7 +174,9 @@ def served(
             level = logging.WARNING if said.address.endswith(":0") else logging.INFO
             _log.log(level, "metrics and health of %s are served at http://%s", app, server.address)
             # Without a token others are not shown any state.
-            if is_local(server.host) or said.token_file is not None:
+            if said.advertise is not None:
+                state_address = advertised(said.advertise, server.port)
+            elif is_local(server.host) or said.token_file is not None:
                 state_address = told_to_others(server.host, server.port, brokers)
         if said.opentelemetry:
             from runtime.watching.telemetry import telling
@@ -200,20 +202,23 @@ def page_server(said: Metrics, address: str, pages: Mapping[str, Page]) -> PageS
             f"metrics: the page of a run is for who has a token, where others than this machine can ask: give "
             f"token_file= (--metrics-token-file; --token-file of samza-dsl ui) with {said.address!r}"
         )
-    return PageServer(host, port, pages, token_in(said.token_file))
+    known_as = advertised(said.advertise, port or ANY_PORT) if said.advertise is not None else ""
+    return PageServer(host, port, pages, token_in(said.token_file), host_of(known_as))
 
 
-def token_in(file: str | Path | None) -> str | None:
-    """Return the token that a file has; raises SamzaError for one that keeps nobody out."""
-    if file is None:
-        return None
+def _check_advertised(said: Metrics, address: str, brokers: str) -> None:
+    """Refuse an address that others can't ask at; raises SamzaError, also where nobody is told or asked for a token."""
     try:
-        token = Path(file).read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SamzaError(f"metrics: the token in {str(file)!r} can't be read: {error}") from None
-    if len(token) < LEAST_TOKEN or not (token.isascii() and token.isprintable()):
+        advertised(address, ANY_PORT)
+    except ValueError as error:
+        raise SamzaError(f"metrics: advertise: {error}; write instead: 'HOST', or 'HOST:PORT'") from None
+    if not brokers or said.address is None:
         raise SamzaError(
-            f"metrics: the token in {str(file)!r} is none: write at least {LEAST_TOKEN} printable characters, as "
-            "`openssl rand -hex 32` does"
+            "metrics: advertise= is the address at which other machines of a cluster ask for state: give environment= "
+            "and address= as well, or leave it out"
         )
-    return token
+    if said.token_file is None:
+        raise SamzaError(
+            "metrics: what others ask for at advertise= is for who has a token: give token_file= "
+            "(--metrics-token-file) as well"
+        )

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, TypeVar
@@ -35,6 +42,8 @@ if TYPE_CHECKING:
 
 E = TypeVar("E", bound="Ended")
 
+ALONE = "0"
+"""The container that has all tasks of a run of one process, as its metrics call it."""
 loads_only = False
 """Whether this is a container while it loads the application, which may not run itself there."""
 
@@ -100,6 +109,8 @@ class RunRequest:
     join: bool = False
     on: Spark | None = None
     collect: bool | str | Sequence[str] = False
+    replica: Path | None = None
+    """The directory in which a copy of `data` is kept up."""
     drains: bool = False
     """Whether a run `until_now` reads no more of its inputs, and ends with what lies between its stages."""
     span: HistorySpan | None = None
@@ -130,7 +141,8 @@ def served(app: App, request: RunRequest) -> Run | Containers | BatchRun:
     request = request.viewed()
     if request.autosize is not None:
         request = _autosized(request, request.autosize)
-    with _watched(app, request) as request:
+    # Outside: the last copy has what the run's end has committed.
+    with _replicated(request), _watched(app, request) as request:
         return _run(app, request)
 
 
@@ -142,6 +154,15 @@ def exiting(app: str) -> Iterator[None]:
     except ExitAsked as asked:
         logging.getLogger("samza_dsl").warning("%s: %s", app, asked)
         raise asked.exit() from asked
+
+
+def _replicated(request: RunRequest) -> AbstractContextManager[None]:
+    """Return what keeps up the copy that was asked for during a block."""
+    if request.replica is None:
+        return nullcontext()
+    from samza_dsl.application.replica import replicated
+
+    return replicated(Path(request.data), request.replica)
 
 
 @contextmanager
@@ -224,8 +245,7 @@ def run_live(app: App, graph: Graph, request: RunRequest) -> Run | Containers:
     from runtime.run.run import run_blocking
     from samza_dsl.settings import logs
 
-    # As its metrics call it, which has all of the application's tasks.
-    with logs.told(container="0"):
+    with logs.told(container=ALONE):
         return run_blocking(app.pipeline().of(graph), request.data, settings_of(request), request.watch)
 
 
@@ -237,6 +257,7 @@ def in_background(app: App, request: RunRequest) -> AbstractAsyncContextManager[
 
 def settings_of(request: RunRequest) -> RunSettings:
     """Return the settings that a run has here, in containers and on Spark; placement is for containers alone."""
+    from runtime.model.metrics import Metrics
     from runtime.run.settings import RunSettings
 
     return RunSettings(
@@ -250,6 +271,7 @@ def settings_of(request: RunRequest) -> RunSettings:
         collect=request.collect,
         host_id=request.host_id,
         state_address=request.state_address,
+        token_file=request.metrics.token_file if isinstance(request.metrics, Metrics) else None,
         hearing=request.hearing,
         view=_show,
     )
@@ -284,8 +306,9 @@ def ended(run: E, is_shown: bool = False) -> E:
 async def _told_when_over(app: App, request: RunRequest) -> AsyncIterator[Run]:
     """Run in the background of an `async with`, served and noted, and let the log tell of the run at its end."""
     from runtime.run.run import running
+    from samza_dsl.settings import logs
 
-    with _watched(app, request) as watched:
+    with logs.told(container=ALONE), _watched(app, request) as watched:
         async with running(app.pipeline(), watched.data, settings_of(watched), watched.watch) as run:
             yield run
         ended(run)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from runtime.ports.environment import Environment
+from runtime.model.errors import SamzaError
 from runtime.systems.log.backup import Backup, back_up, verify_backups
 from runtime.systems.log.backup import restore as restored
 from runtime.systems.log.environment import verify as findings_in
+from samza_dsl.application.replica import KEPT, copies
 from samza_dsl.cli.checkpoint import AppArgument, known, named
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened
 from samza_dsl.cli.errors import FAILED, Mistake, say_error, told
@@ -21,8 +21,6 @@ from samza_dsl.cli.output import say
 from samza_dsl.settings.quantities import quantity_of
 from samza_dsl.view.readable import watermark_of
 
-KEPT = 10
-"""The backups that are kept where one is taken again and again, and nobody says how many."""
 TargetArgument = Annotated[Path, typer.Argument(metavar="TARGET", help="The directory of the backups.")]
 
 
@@ -72,7 +70,12 @@ def backup(
             if every_ms is None:
                 say(_told(data, to, back_up(data, to, keep)))
                 return
-            for made in _again_and_again(place, data, to, keep or KEPT, every_ms):
+            over = threading.Event()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *_: over.set())
+            for made in copies(data, to, keep or KEPT, lambda: over.wait(every_ms / 1_000)):
+                if isinstance(made, SamzaError):
+                    raise made
                 say(_told(data, to, made))
 
 
@@ -88,20 +91,6 @@ def _interval_ms(said: str) -> int:
     if not found:
         raise Mistake("--every 0 leaves no time between two backups: write 10s")
     return found
-
-
-def _again_and_again(place: Environment, data: Path, to: Path, keep: int, every_ms: int) -> Iterator[Backup]:
-    """Back up whenever something was written since the last time, until a signal says to end."""
-    over, version = threading.Event(), -1
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: over.set())
-    while not over.is_set():
-        # Looked up before the copy: what comes meanwhile is in the next one.
-        newest = place.version()
-        if newest != version:
-            yield back_up(data, to, keep)
-            version = newest
-        over.wait(every_ms / 1_000)
 
 
 def restore(

@@ -32,8 +32,6 @@ from samza_dsl.room.runs import places_of
 
 LONGEST_MS, LOOK_MS = 60_000.0, 50.0
 """The time that a run has to take up its new size, and the interval between two looks."""
-ALONE = "process "
-"""The name of a process that has an application to itself begins so, where those of containers stand."""
 
 job = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Look at how an application is run, and pack what runs it."
@@ -120,7 +118,7 @@ def scale(
             raise Mistake("a size is to be said: samza-dsl scale APP --factor 4, or --containers 3")
         if factor is not None and (factor < 1 or factor & (factor - 1)):
             raise Mistake(f"--factor {factor} is no power of two, by which tasks are split and become one again")
-        if (containers or 1) > 1 and any(one.name.startswith(ALONE) for one in job_of(place, app).containers):
+        if (containers or 1) > 1 and job_of(place, app).is_alone:
             raise Mistake(
                 f"{app} runs in one process, without containers: end it, and run it with --containers {containers}; or "
                 "leave --containers out here"

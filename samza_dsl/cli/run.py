@@ -21,7 +21,7 @@ from runtime.systems.connectors.schemes import connected_sink, connected_source,
 from runtime.systems.files.files import check_on_this_machine, open_sink, open_source
 from runtime.systems.files.places.locations import is_remote, local_path
 from runtime.systems.files.places.tables import check_written_anywhere, into_table, only_on_spark
-from runtime.systems.host.addresses import address_of
+from runtime.systems.host.addresses import ANY_PORT, address_of, advertised
 from runtime.systems.kafka.client.topic import topic_of
 from samza_dsl.application.app import App
 from samza_dsl.application.run_request import RunRequest, served
@@ -108,6 +108,13 @@ MetricsOption = Annotated[
 TokenOption = Annotated[
     Path | None, typer.Option("--metrics-token-file", metavar="FILE", help="Show metrics to who has the token in it.")
 ]
+AdvertiseOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST[:PORT]",
+        help="With --environment: the address at which other machines ask for state here, if it is not the machine's.",
+    ),
+]
 ReadyLagOption = Annotated[
     int | None,
     typer.Option("--ready-lag", min=0, metavar="N", help="Be ready while no more records than that wait to be read."),
@@ -119,6 +126,10 @@ UiOption = Annotated[bool, typer.Option("--ui", help="Serve a page that shows th
 ActionsOption = Annotated[
     bool,
     typer.Option("--ui-allow-actions", help="Let who sees the page commit, stop, scale, and send dead letters again."),
+]
+ReplicaOption = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Keep up a copy of the data directory there, on another disk, for `restore`."),
 ]
 TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the whole traceback of an error.")]
 
@@ -145,10 +156,12 @@ def run(
     end: EndOption = False,
     metrics: MetricsOption = None,
     metrics_token_file: TokenOption = None,
+    advertise: AdvertiseOption = None,
     ready_lag: ReadyLagOption = None,
     opentelemetry: TelemetryOption = False,
     ui: UiOption = False,
     ui_allow_actions: ActionsOption = False,
+    replica: ReplicaOption = None,
     data: DataOption = DEFAULT,
     traceback: TracebackOption = False,
 ) -> None:
@@ -163,11 +176,7 @@ def run(
         app = loaded(target)
     with told(whole=traceback):
         _check_where_it_begins(on, from_start, drain, state, forget)
-        if on is not None and (from_start or (until_now and not checkpoint) or containers > 1 or join):
-            raise Mistake(
-                "--on spark reads what the inputs hold from their start, and shares tasks by itself: leave "
-                "--from-start, --until-now, --containers and --join out; with --checkpoint it may be --until-now"
-            )
+        _check_on_spark(on, from_start or (until_now and not checkpoint) or containers > 1 or join)
         # Options that would do nothing are refused: who says one takes it to hold.
         _check_about_spark(on, master, checkpoint, end)
         sizing = _sizing_said(autosize, on is None and environment is None and not (until_now or drain))
@@ -175,14 +184,16 @@ def run(
         bound = bindings_of(app, bind or [], options, on=on, writes_directories=checkpoint is not None)
         cluster = cluster_at(environment, options) if environment is not None else None
         served_at = _metrics_said(metrics, metrics_token_file, ready_lag, opentelemetry, ui, ui_allow_actions)
-        is_short = until_now or drain
-        request = RunRequest(data, environment=cluster, bind=bound, until_now=is_short, live=True, metrics=served_at)
-        request = replace(request, drains=drain)
+        served_at = _advertised(served_at, advertise, on_brokers=cluster is not None)
+        request = RunRequest(data, environment=cluster, bind=bound, until_now=until_now or drain, live=True)
+        copied_to = _replica_said(replica, on is None and cluster is None)
+        request = replace(request, drains=drain, metrics=served_at, replica=copied_to)
         if on is not None:
             served(app, replace(request, on=Spark(master=master, checkpoint=checkpoint, end=end)))
             return
         several = containers > 1 or sizing is not None or join
-        _check_about_containers(cluster is not None, host_id, placement, standby, several)
+        host_id = _host_said(host_id, cluster is not None)
+        _check_about_containers(cluster is not None, placement, standby, several)
         if join and (from_start or drain or sizing is not None):
             raise Mistake(
                 "--join is about a run that goes on: leave --from-start, --drain and --autosize to its beginner"
@@ -192,9 +203,23 @@ def run(
         served(app, replace(request, host_id=host_id, placement=placement, standby=standby, autosize=sizing))
 
 
-def _check_about_containers(on_brokers: bool, host_id: str | None, placement: str, standby: int, several: bool) -> None:
-    if host_id is not None and not on_brokers:
-        raise Mistake("--host-id tells machines apart that share a cluster: add --environment, or leave it out")
+def _check_on_spark(on: str | None, is_of_here: bool) -> None:
+    if on is not None and is_of_here:
+        raise Mistake(
+            "--on spark reads what the inputs hold from their start, and shares tasks by itself: leave "
+            "--from-start, --until-now, --containers and --join out; with --checkpoint it may be --until-now"
+        )
+
+
+def _host_said(host_id: str | None, on_brokers: bool) -> str | None:
+    if host_id is None or on_brokers:
+        return host_id
+    if "--host-id" in SAID_ELSEWHERE.get({}):
+        return None
+    raise Mistake("--host-id tells machines apart that share a cluster: add --environment, or leave it out")
+
+
+def _check_about_containers(on_brokers: bool, placement: str, standby: int, several: bool) -> None:
     if placement != "sticky" and not several:
         raise Mistake("--placement is about tasks that containers share: add --containers, or leave it out")
     if standby and not (on_brokers and several):
@@ -277,6 +302,33 @@ def _metrics_said(
         raise Mistake(f"--metrics: {error}: write --metrics :9464, or --metrics 0.0.0.0:9464") from None
     found = Metrics(address=address, token_file=token_file, ready_lag=ready_lag, opentelemetry=opentelemetry, ui=ui)
     return replace(found, ui_allow_actions=ui_allow_actions)
+
+
+def _replica_said(replica: Path | None, on_log: bool) -> Path | None:
+    if replica is not None and not on_log:
+        if "--replica" in SAID_ELSEWHERE.get({}):
+            return None
+        raise Mistake(
+            "--replica is a copy of the embedded log: brokers keep copies of topics, and Spark has a checkpoint of its "
+            "own; leave it out"
+        )
+    return replica
+
+
+def _advertised(served_at: Metrics | None, said: str | None, on_brokers: bool) -> Metrics | None:
+    """Return what is served, with the address at which others ask there."""
+    if said is None or (not on_brokers and "--advertise" in SAID_ELSEWHERE.get({})):
+        return served_at
+    if not on_brokers or served_at is None or served_at.address is None or served_at.token_file is None:
+        raise Mistake(
+            "--advertise is where other machines of a cluster ask for state, who have a token: add --environment, "
+            "--metrics 0.0.0.0:9464 and --metrics-token-file, or leave it out"
+        )
+    try:
+        advertised(said, ANY_PORT)
+    except ValueError as error:
+        raise Mistake(f"--advertise: {error}: write --advertise HOST, or HOST:PORT") from None
+    return replace(served_at, advertise=said)
 
 
 def _check_about_spark(on: str | None, master: str | None, checkpoint: Path | None, end: bool) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from runtime.model.errors import SamzaError
@@ -21,10 +20,13 @@ def query(
 ) -> StateQuery:
     """Open the committed state of an application in the data directory `data`, for queries from any process.
 
+    What it has opened is closed by `close()`, or at the end of a `with`.
+
     Raises SamzaError where there is no such directory. On Kafka, as `environment` says, `data` means nothing: a key is
     fetched from the container that has its task, at the port of its run's `metrics`, with the token in `token_file`
-    where that asks for one. Where containers serve none that can be reached from here, or none runs, changelogs are
-    read: all of an operator's, which takes longer, and is told in the log.
+    where that asks for one; an answer is a second old at most. Tasks that move, or whose container is down, are waited
+    for, ten seconds at most. Where containers serve no state that can be reached from here, or none runs, changelogs
+    are read: all of an operator's, which takes longer, and is told in the log.
 
     >>> from samza_dsl import App, query
     >>> app = App("counting")
@@ -39,11 +41,15 @@ def query(
     """
     # Imported late: who only writes a pipeline needs nothing that opens a log.
     from runtime.queries.state_query import StateQuery
+    from runtime.systems.kafka.client.topic import cluster_of
     from runtime.systems.log.environment import LogEnvironment
     from runtime.systems.log.recovery import DATA_FILE
 
-    if environment is not None:
-        return _far(app, environment, token_file)
+    cluster = cluster_of(environment)
+    if cluster is not None:
+        from runtime.queries.far_state import far_query
+
+        return far_query(app.graph(), cluster, token_file)
     if token_file is not None:
         raise SamzaError("query(token_file=...) is for containers on Kafka; add environment=, or leave it out")
     path = Path(data)
@@ -53,19 +59,3 @@ def query(
         )
     log = LogEnvironment(path)
     return StateQuery(app.graph(), lambda: nullcontext(log), log.close)
-
-
-def _far(app: App, environment: Cluster, token_file: str | Path | None) -> StateQuery:
-    """Return queries of the state of an application on a cluster; nothing is written there, nor on this machine."""
-    from runtime.queries.far_state import FarStateQuery
-    from runtime.systems.kafka.client.topic import cluster_of
-    from runtime.systems.kafka.environment import KafkaEnvironment
-    from runtime.watching.watcher import token_in
-
-    cluster = cluster_of(environment)
-    assert cluster is not None, "an environment was given"
-    token = token_in(token_file)
-    with ExitStack() as left_open:
-        folder = left_open.enter_context(TemporaryDirectory(prefix="samza-dsl-query-"))
-        opened = left_open.enter_context(closing(KafkaEnvironment(cluster, folder)))
-        return FarStateQuery(app.graph(), opened, left_open.pop_all().close, token)

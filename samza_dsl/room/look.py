@@ -31,6 +31,8 @@ LEAST_SHARE = 0.02
 """The share of the time from which something is worth a sentence."""
 SILENT_MS = 10_000.0
 """The silence of a container that is worth a word."""
+LEAST_BEHIND, BEHIND_S = 10, 2.0
+"""The records that wait, and the seconds that reading them takes, beyond which a stream falls behind if they grow."""
 MOST_ALIKE = 1_000
 """The partitions, tasks and stores of which each is told; beyond that there are too many to read."""
 
@@ -280,10 +282,26 @@ def _alerts(span: Interval) -> Iterator[str]:
 
 
 def _growing(span: Interval) -> Iterator[tuple[str, int]]:
-    """Yield the streams whose lag has grown, the longest first."""
+    """Yield the streams whose lag has grown beyond what one commit may leave, the longest first."""
     then, now = unread(span.before.inputs), unread(span.now.inputs)
+    read_then, read_now = _read(span.before), _read(span.now)
     grown = [(stream, lag) for stream, lag in now.items() if lag > then.get(stream, inf)]
-    yield from sorted(grown, key=lambda one: -one[1])
+    for stream, lag in sorted(grown, key=lambda one: -one[1]):
+        # What was appended just now, or is read with the next commit, waits as well, and lags behind nothing.
+        per_second = max(read_now[stream] - read_then[stream], 0) * 1_000 / span.ms
+        if lag > max(LEAST_BEHIND, BEHIND_S * per_second):
+            yield stream, lag
+
+
+def _read(metrics: RunMetrics) -> Counter[str]:
+    """Return by stream the sum of the offsets to which its partitions are read, whichever tasks share them."""
+    places: dict[tuple[str, int], int] = {}
+    for one in metrics.inputs:
+        places[one.stream, one.partition] = max(one.offset, places.get((one.stream, one.partition), 0))
+    found: Counter[str] = Counter()
+    for (stream, _), offset in places.items():
+        found[stream] += offset
+    return found
 
 
 def edge_rates(plan: Plan, span: Interval) -> dict[tuple[str, str], str]:

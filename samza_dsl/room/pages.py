@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from importlib.resources import files
 
 import msgspec
@@ -16,8 +16,8 @@ from runtime.watching.server import Answer, Page, Request
 from samza_dsl.room.runs import NotedRuns, Place, as_json
 
 JSON = "application/json"
-ANSWER_S = 20.0
-"""The time that an environment has to answer; brokers may be away."""
+ANSWER_S = 8.0
+"""The time that an environment has to answer, as a connection is held for no longer than 10 s; brokers may be away."""
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:"
 """What the page may load: its own two files, what it asks for, and the style in a picture; nothing of others."""
 ASSETS = {
@@ -30,7 +30,8 @@ ASSETS = {
 class ControlRoom:
     """Shows runs as pages, and does what is asked for there if actions are allowed.
 
-    Pages are answered in the thread of a server; all that reads files, or asks an environment, in one of its own.
+    Pages are answered in the thread of a server; all that reads files in one of its own, and what asks an environment
+    in one for each place: brokers that do not answer hold up nothing else.
     Invariant: nothing is changed without the proof that a page of this server has asked for it, which no other page
     can read.
     """
@@ -49,12 +50,15 @@ class ControlRoom:
             "/api/run": lambda said: as_json(self._runs.get(said.get("run", "")).look()),
             "/api/history": lambda said: self._runs.get(said.get("run", "")).samples(_whole(said, "after")),
             "/api/events": lambda said: as_json(self._runs.get(said.get("run", "")).happened()),
+        }
+        asked: dict[str, Callable[[Mapping[str, str]], str]] = {
             "/api/letters": lambda said: as_json(self._runs.letters(self._runs.get(said.get("run", "")))),
             "/api/job": lambda said: as_json(self._runs.job(self._runs.get(said.get("run", "")))),
         }
         return {
             **{path: Page(_asset(*asset)) for path, asset in ASSETS.items()},
             **{path: self._reading(ask, JSON) for path, ask in read.items()},
+            **{path: self._reading(ask, JSON, of_environment=True) for path, ask in asked.items()},
             "/api/picture": self._reading(lambda said: self._runs.get(said.get("run", "")).picture(), "image/svg+xml"),
             "/api/session": Page(self._session),
             "/api/act": Page(self._act, acts=True),
@@ -65,22 +69,25 @@ class ControlRoom:
         self._thread.submit(self._runs.close)
         self._thread.shutdown()
 
-    def _reading(self, ask: Callable[[Mapping[str, str]], str], type: str) -> Page:
+    def _reading(self, ask: Callable[[Mapping[str, str]], str], type: str, of_environment: bool = False) -> Page:
         async def answer(request: Request) -> Answer:
             try:
                 said = request.query
             except ValueError:
                 return Answer(400, as_json({"error": "that is no request of this page"}), JSON)
-            return await self._answered(lambda: ask(said), type)
+            return await self._answered(lambda: ask(said), type, said.get("run", "") if of_environment else None)
 
         return Page(answer)
 
-    async def _answered(self, ask: Callable[[], str], type: str) -> Answer:
-        """Answer from the thread that reads; what can't be had is told in words."""
+    async def _answered(self, ask: Callable[[], str], type: str, asked_of: str | None = None) -> Answer:
+        """Answer from the thread that reads, or asks a run's environment; what can't be had is told in words."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(ANSWER_S):
-                return Answer(200, await loop.run_in_executor(self._thread, ask), type)
+                thread: Executor = self._thread
+                if asked_of is not None:
+                    thread = await loop.run_in_executor(thread, self._runs.asker, asked_of)
+                return Answer(200, await loop.run_in_executor(thread, ask), type)
         except (SamzaError, msgspec.ValidationError) as error:
             return Answer(409, as_json({"error": str(error)}), JSON)
         except TimeoutError:
@@ -104,6 +111,7 @@ class ControlRoom:
         return await self._answered(
             lambda: as_json({"done": self._runs.act(self._runs.get(run), what, said)}),
             JSON,
+            None if what in ("commit", "stop") else run,
         )
 
 

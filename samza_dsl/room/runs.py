@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import msgspec
@@ -30,6 +32,8 @@ from samza_dsl.view.readable import time_of, watermark_of
 
 SILENT_MS = 10_000.0
 """The time after which a run is said to be silent: since its last look, and the rest that it said it would have."""
+SOON_S = 1.0
+"""The time that the first look for applications of an environment is waited for."""
 APPS_MS = 10_000.0
 """The interval between two looks for applications in an environment, which may be brokers'."""
 MOST_SAMPLES, MOST_EVENTS = 1_000, 500
@@ -69,6 +73,7 @@ class NotedRun:
         self._happened: deque[Event] = deque(maxlen=MOST_EVENTS)
         self.sent: dict[str, str] = {}
         """The places of dead letters that were sent again, with when."""
+        self._hearing = Lock()
 
     def look(self) -> dict[str, Any]:
         """Return the last look of the run, with the state that it is in now."""
@@ -112,7 +117,11 @@ class NotedRun:
         return f"[{','.join(f'[{one.number},{one.content.decode()}]' for one in newer)}]"
 
     def happened(self) -> list[Event]:
-        """Return what has happened, the newest last."""
+        """Return what has happened, the newest last; any thread may ask."""
+        with self._hearing:
+            return self._happened_since()
+
+    def _happened_since(self) -> list[Event]:
         actions = events_of(self._actions)
         self.sent |= {one.about: time_of(one.at_ms) for one in actions if one.what == SENT}
         new = [*events_of(self._events), *actions]
@@ -131,8 +140,9 @@ class NotedRun:
 
 
 class NotedRuns:
-    """All runs of some places. One thread at a time calls it.
+    """All runs of some places. One thread at a time calls it, but for what asks an environment.
 
+    That is called in the thread of the run's place (`asker`): brokers that hang keep nobody from what runs have noted.
     Invariant: an environment is opened at most once, when something of it is asked for, and closed by `close`.
     """
 
@@ -140,7 +150,14 @@ class NotedRuns:
         self._places = places
         self._known: dict[str, NotedRun] = {}
         self._environments: dict[int, Environment] = {}
-        self._apps: dict[int, tuple[float, list[str]]] = {}
+        self._askers = [ThreadPoolExecutor(1, "samza-dsl-room-asker") for _ in places]
+        self._apps: dict[int, tuple[float, Future[list[str]]]] = {}
+        """By place, when the last look for its applications was begun, and that look."""
+        self._found: dict[int, list[str]] = {}
+
+    def asker(self, id: str) -> Executor:
+        """Return the thread in which the environment of a run is asked; raises SamzaError where there is none."""
+        return self._askers[int(self.get(id).id.partition("/")[0])]
 
     def all(self) -> list[NotedRun]:
         """Return all runs that there are."""
@@ -231,12 +248,17 @@ class NotedRuns:
             raise SamzaError(f"a factor of {factor} is no power of two, by which tasks are split and become one again")
         if wanted.containers is not None and wanted.containers < 1:
             raise SamzaError("an application runs in at least one container")
-        environment = self.environment(run)
-        before = environment.asked_scale(run.app)
-        environment.ask_scale(run.app, Scale(factor or before.factor, wanted.containers or before.containers))
         sizes = [f"split by {factor}"] * bool(factor) + [f"{wanted.containers} containers"] * bool(wanted.containers)
         if not sizes:
             raise SamzaError("a size is to be said: a factor, or a number of containers")
+        environment = self.environment(run)
+        if (wanted.containers or 1) > 1 and job_of(environment, run.app).is_alone:
+            raise SamzaError(
+                f"{run.app} runs in one process, without containers: end it, and run it with --containers "
+                f"{wanted.containers}"
+            )
+        before = environment.asked_scale(run.app)
+        environment.ask_scale(run.app, Scale(factor or before.factor, wanted.containers or before.containers))
         told = f"{run.app} is asked to have another size: {', '.join(sizes)}"
         run.note("asked", told)
         return told
@@ -255,20 +277,29 @@ class NotedRuns:
         return told
 
     def _owned(self, number: int) -> list[str]:
-        """Return the applications that an environment knows, as of the last look."""
-        before_ms, found = self._apps.get(number, (float("-inf"), []))
+        """Return the applications that an environment knows, as of the last look; the first is waited for a while."""
+        begun_ms, looking = self._apps.get(number, (float("-inf"), None))
+        if (looking is None or looking.done()) and monotonic_ms() - begun_ms >= APPS_MS:
+            looking = self._askers[number].submit(self._applications, number)
+            self._apps[number] = monotonic_ms(), looking
+            if number not in self._found:
+                wait([looking], SOON_S)
+        return self._found.get(number, [])
+
+    def _applications(self, number: int) -> list[str]:
+        """Look for the applications of an environment, in the thread that asks it."""
         place = self._places[number]
-        if monotonic_ms() - before_ms >= APPS_MS and (place.cluster is not None or (place.data / DATA_FILE).is_file()):
+        if place.cluster is not None or (place.data / DATA_FILE).is_file():
             with suppress(SamzaError):
-                probe = NotedRun(f"{number}/", place, "")
-                found = self.environment(probe).applications()
-            self._apps[number] = monotonic_ms(), found
-        return found
+                self._found[number] = self.environment(NotedRun(f"{number}/", place, "")).applications()
+        return self._found.setdefault(number, [])
 
     def close(self) -> None:
         """Let go of all files and environments."""
         for run in self._known.values():
             run.close()
+        for asker in self._askers:
+            asker.shutdown(cancel_futures=True)
         for environment in self._environments.values():
             environment.close()
         self._known, self._environments = {}, {}

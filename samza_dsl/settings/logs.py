@@ -37,6 +37,8 @@ class LogSettings(NamedTuple):
 
 
 _configured: LogSettings | None = None
+_told: list[Mapping[str, str]] = []
+"""The fields that all lines have besides, as long as the blocks last that say them."""
 
 
 def configure(format: str, level: str, fields: Mapping[str, str] | None = None) -> None:
@@ -58,15 +60,13 @@ def configure(format: str, level: str, fields: Mapping[str, str] | None = None) 
 
 @contextmanager
 def told(**fields: str) -> Iterator[None]:
-    """Let all lines have these fields as well during a block, where this process writes a log."""
-    before = _configured
-    if before is not None:
-        configure(before.format, before.level, {**before.fields, **fields})
+    """Let all lines have these fields as well during a block; blocks may begin and end in any order."""
+    _told.append(fields)
     try:
         yield
     finally:
-        if before is not None:
-            configure(*before)
+        # By what it is: others may say just the same.
+        _told[:] = [one for one in _told if one is not fields]
 
 
 def configured() -> LogSettings | None:
@@ -109,8 +109,10 @@ class LogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record; an error in it is told as logging tells all such."""
         try:
-            # Asked for at each line: whoever captures standard error has put another one in its place.
-            print(line_of(record, self._settings), file=sys.stderr, flush=True)
+            # Asked for at each line: whoever captures standard error has put another one in its place. Written at once
+            # with its end: containers share it, and two lines would be mixed.
+            sys.stderr.write(f"{line_of(record, self._settings)}\n")
+            sys.stderr.flush()
         except Exception:
             self.handleError(record)
 
@@ -120,6 +122,8 @@ def line_of(record: logging.LogRecord, settings: LogSettings) -> str:
     at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     found: dict[str, object] = {"time": at, "level": record.levelname.lower(), "message": record.getMessage()}
     found |= {"logger": record.name, **settings.fields}
+    for said in _told:
+        found |= said
     task, operator = place_now()
     found |= {} if task is None else {"task": task}
     found |= {} if operator is None else {"operator": operator}

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from runtime.systems.log.backup import BackupError, backups
+from samza_dsl import produce
+from samza_dsl.application import replica
 from tests.faults.processes import wait_until
 
 ORDERS = "".join(f'{{"customer": "c{number % 3}", "amount": 1, "at_ms": {number * 1_000}}}\n' for number in range(40))
@@ -73,6 +75,48 @@ def test_a_copy_is_kept_up_while_a_run_goes_on_and_is_whole_whenever_either_is_k
     assert totals[0] == totals[1] and len(totals[0]) > 3
 
 
+@pytest.mark.ci
+@pytest.mark.parametrize("containers", ["1", "2"])
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_keeps_up_a_replica_that_has_all_it_had_at_its_end(call, program, spending, folder, end, containers):
+    call("streams", "produce", "orders", stdin=ORDERS)
+    running = program("run", "spending.py", "--replica", "other/disk", "--containers", containers)
+    wait_until(lambda: "40" in call("checkpoint", "show", "spending").stdout and newest("other/disk"))
+    call("streams", "produce", "orders", stdin=ORDERS.replace('"at_ms": ', '"at_ms": 1'))
+    wait_until(lambda: "80" in call("checkpoint", "show", "spending").stdout)
+    had = newest("other/disk")
+    running.send_signal(end)
+    assert running.wait() == (0 if end == signal.SIGTERM else -end)
+    wait_until(lambda: newest("other/disk") > had)  # by who is told that the run is gone
+    assert call("restore", "other/disk", "--data", "restored").exit_code == 0
+    totals = []
+    for data in (".samza-dsl", "restored"):
+        assert "80" in call("checkpoint", "show", "spending", "--data", data).stdout
+        call("streams", "end", "orders", "--data", data)
+        # Containers whose starter was killed end a moment later.
+        wait_until(lambda data=data: call("run", "spending.py", "--data", data).exit_code == 0)
+        totals.append(sorted(line.split()[-1] for line in spent(call, data).splitlines()))
+    assert totals[0] == totals[1] and len(totals[0]) > 3
+
+
+def test_a_replica_that_fails_is_told_once_and_that_it_goes_on(tmp_path, caplog, monkeypatch):
+    """The disk is away, and comes back; the run itself ends as if nothing were wrong."""
+    monkeypatch.setattr(replica, "EVERY_S", 0.05)
+    monkeypatch.setattr(
+        replica, "PROGRAM", replica.PROGRAM.replace("import main;", "import main; replica.EVERY_S = 0.05;")
+    )
+    monkeypatch.setattr(replica, "PROGRAM", f"from samza_dsl.application import replica; {replica.PROGRAM}")
+    data, disk = tmp_path / "data", tmp_path / "disk"
+    disk.write_text("no directory")
+    produce("words", ["a"], value=str, data=data)
+    with caplog.at_level("INFO", "samza_dsl"), replica.replicated(data, disk):
+        wait_until(lambda: "is not kept up" in caplog.text)
+        disk.unlink()
+        wait_until(lambda: "is kept up again" in caplog.text)
+        produce("words", ["b"], value=str, data=data)
+    assert caplog.text.count("is not kept up") == 1 and len(backups(disk)) == 2
+
+
 def newest(target):
     """Return the number of the newest backup; 0 where there is none."""
     with suppress(BackupError):
@@ -89,10 +133,12 @@ def newest(target):
         (("backup", "spending", "copies", "--every", "0"), 2, "write 10s"),
         (("backup", "spending", "copies", "--every", "often"), 2, "write 30s"),
         (("restore", "absent"), 2, "--data"),
+        (("run", "spending.py", "--replica", ".samza-dsl/copy"), 1, "would be lost with it"),
+        (("run", "spending.py", "--replica", "copy", "--environment", "kafka://host:9092"), 2, "brokers keep copies"),
         (("verify", "--backups", "absent"), 1, "no backups"),
     ],
 )
-def test_what_cannot_be_done_is_told(call, folder, arguments, code, told):
+def test_what_cannot_be_done_is_told(call, folder, spending, arguments, code, told):
     result = call(*arguments)
     assert (result.exit_code, told in result.stderr) == (code, True), result.output
 

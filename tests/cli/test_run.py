@@ -336,11 +336,21 @@ app.input("numbers", value=int).map(double).send_to(app.output("doubled"))
         (["--metrics", "9464x"], "--metrics: '9464x' is no address: write --metrics :9464"),
         (["--ready-lag", "5"], "--ready-lag is about what is served: add --metrics :9464"),
         (["--metrics-token-file", "token"], "--metrics-token-file is about what is served: add --metrics :9464"),
+        (["--advertise", "gate.example"], "--advertise is where other machines of a cluster ask for state"),
+        (["--host-id", "a"], "--host-id tells machines apart that share a cluster: add --environment"),
     ],
 )
 def test_what_can_not_be_served_is_told(call, shouting, options, wrong):
     result = call("run", "shouting.py", *options)
     assert result.exit_code == 2 and wrong in result.stderr
+
+
+def test_what_a_file_or_a_variable_says_of_clusters_and_of_logs_hinders_neither(call, shouting, monkeypatch):
+    """One set of manifests or of variables is for applications on brokers and on the log."""
+    monkeypatch.setenv("SAMZA_DSL_HOST_ID", "delays-0")
+    monkeypatch.setenv("SAMZA_DSL_ADVERTISE", "gate.example")
+    ran = call("run", "shouting.py", "--until-now")
+    assert ran.exit_code == 0, ran.stderr
 
 
 def test_an_address_that_is_taken_is_told_before_anything_runs(call, shouting, folder):

@@ -4,7 +4,9 @@ import json
 import logging
 import math
 import operator
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -15,7 +17,7 @@ from runtime.model.errors import SamzaError
 from samza_dsl.cli import run
 from samza_dsl.cli.errors import WHERE_TYPED, told
 from samza_dsl.cli.settings import declared
-from samza_dsl.settings.logs import LogSettings, line_of
+from samza_dsl.settings.logs import LogHandler, LogSettings, line_of
 from samza_dsl.settings.quantities import quantity_of, said_of
 from samza_dsl.settings.sources import SettingsFile
 
@@ -404,6 +406,15 @@ def test_warnings_of_python_are_lines_of_the_log(call, write):
     told = call("run", "warned.py", "--until-now", "--log-format", "json")
     (line,) = [line for line in map(json.loads, told.stderr.splitlines()) if "a\nwarning" in line["message"]]
     assert (line["logger"], line["operator"], line["level"]) == ("py.warnings", "loud", "warning")
+
+
+def test_a_line_is_written_at_once_so_that_those_of_containers_are_not_mixed(monkeypatch):
+    written = []
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=written.append, flush=lambda: None))
+    handler = LogHandler(LogSettings("json", "warning", {}))
+    for text in ("one", "two"):
+        handler.emit(logging.getLogger("mine").makeRecord("mine", 30, "file", 1, text, (), None))
+    assert [json.loads(one)["message"] for one in written] == ["one", "two"] and written[0].endswith("\n")
 
 
 def test_containers_log_as_the_command_does(call, write, program):

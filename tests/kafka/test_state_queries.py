@@ -3,11 +3,12 @@
 import json
 import os
 import runpy
+import signal
 import socket
 import subprocess
 import sys
 from collections import Counter
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -15,12 +16,13 @@ from operators.core.base import Batch
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.kafka.environment import KafkaEnvironment
 from samza_dsl import KafkaCluster, SamzaError, query
+from tests.faults.processes import wait_until
 from tests.source import ROOT
 
 PROGRAM = """
 import asyncio, json, sys, urllib.error, urllib.request
 
-from samza_dsl import App, Options, String
+from samza_dsl import App, Options, SamzaError, String
 
 app = App("{name}", Options(commit_interval_ms=50))
 words = app.input("{name}-words", value=String())
@@ -78,14 +80,28 @@ async def watch(run):
     gets = {{word: one["value"] for word, (_, one) in told.items()}}
     absent = await asyncio.to_thread(ask, "/count?key=nobody")
     held_back = await asyncio.to_thread(ask, "/count?key=a&at_least={name}-words:1000&timeout_ms=50")
-    own = run.state("count").get("word 1") if {containers} == 1 else None
+    count = run.state("count")
+    own = await asyncio.to_thread(count.get, "word 1"), await asyncio.to_thread(lambda: sorted(count.range()))
+    if {containers} > 1:
+        try:
+            count.get("word 1")
+        except SamzaError as error:
+            assert "asyncio.to_thread" in str(error)
+        else:
+            raise AssertionError("the loop would wait for itself")
     far = await asyncio.to_thread(from_afar)
     print(json.dumps([found, gets, absent[0], held_back, own, covered, far]))
     run.stop()
 
 
 if __name__ == "__main__":
-    app.run("data", environment="{address}", containers={containers}, metrics=":{port}", watch=watch)
+    run = app.run("data", environment="{address}", containers={containers}, metrics=":{port}", watch=watch)
+    try:
+        run.state("count").get("word 1")
+    except SamzaError as error:
+        assert "query(app, environment='{address}')" in str(error)
+    else:
+        raise AssertionError("the run is over")
 """
 
 
@@ -115,7 +131,7 @@ def test_state_is_asked_for_where_it_is(broker, topics, tmp_path, caplog, contai
     assert gets == dict(entries) == counts and len(entries) == len(counts)
     assert absent == 404 and held_back[0] == 504 and "no commit of" in held_back[1]["error"]
     assert {word: answer.get("value") for word, (_, answer) in covered.items()} == counts, covered
-    assert own == (counts["word 1"] if containers == 1 else None)
+    assert own == [counts["word 1"], sorted(map(list, counts.items()))]
     within = [["word 3", counts["word 3"]], ["word 4", counts["word 4"]]]
     assert far[:2] == [counts, "none"] and dict(far[2]) == counts and sorted(far[3]) == within
     # Nobody runs it any more: changelogs have it.
@@ -127,3 +143,55 @@ def test_state_is_asked_for_where_it_is(broker, topics, tmp_path, caplog, contai
         with pytest.raises(SamzaError, match="no commit of"):
             count.get("word 1", at_least={f"{name}-words": 1_000}, timeout_ms=50)
     assert [line.message for line in caplog.records if "read from its changelogs" in line.message][1:] == []
+
+
+def test_containers_are_killed_while_they_are_asked(broker, topics, tmp_path):
+    """What is told of a key never falls, nor is more than was written; a range is whole, or says to begin it anew."""
+    name, address = topics, f"kafka://{broker.bootstrap}"
+    words = [f"word {number}" for number in range(9)]
+    said = {"name": name, "port": 0, "address": address, "containers": 2, "records": 0}
+    program = tmp_path / "counting.py"
+    program.write_text(PROGRAM.format(**said).partition("if __name__")[0])
+    command = [sys.executable, "-m", "samza_dsl", "run", "counting.py", "--environment", address, "--containers", "2"]
+    how = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+    with ExitStack() as during:
+        environment = during.enter_context(closing(KafkaEnvironment(KafkaCluster(address), tmp_path / "writer")))
+        environment.create_stream(f"{name}-words", StreamConfig())
+        errors = during.enter_context((tmp_path / "errors").open("w"))
+        running = subprocess.Popen([*command, "--metrics", ":0"], stderr=errors, stdout=errors, **how)
+        during.callback(running.wait)
+        during.callback(running.kill)
+        count = during.enter_context(query(runpy.run_path(str(program))["app"], environment=address)).state("count")
+        told, written, ranges = dict.fromkeys(words, 0), 0, 0
+        for turn in range(12):
+            environment.append([Append(f"{name}-words", 0, Batch([word.encode() for word in words]))])
+            written += 1
+            if turn in (3, 7):
+                wait_until(lambda: len(children(running.pid)) == 2)
+                os.kill(children(running.pid)[turn == 7], signal.SIGKILL)
+            for word in words:
+                found = count.get(word, 0)
+                assert told[word] <= found <= written, (turn, word)
+                told[word] = found
+            refused = ""
+            try:
+                found = dict(count.range())
+            except SamzaError as error:
+                refused = str(error)
+            assert not refused or "begin it anew" in refused
+            if not refused:
+                assert all(told[word] <= found.get(word, 0) <= written for word in words), (turn, found)
+                ranges += 1
+        last = {f"{name}-words": written * len(words)}
+        assert {word: count.get(word, at_least=last, timeout_ms=60_000) for word in words} == dict.fromkeys(
+            words, written
+        )
+        assert dict(count.range()) == dict.fromkeys(words, written) and ranges
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 0, (tmp_path / "errors").read_text()
+
+
+def children(pid):
+    """Return the processes that one has started."""
+    with open(f"/proc/{pid}/task/{pid}/children") as found:
+        return [int(one) for one in found.read().split()]

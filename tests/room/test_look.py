@@ -40,14 +40,14 @@ def calls(*times):
     return counted.metrics()
 
 
-def metrics(elapsed_ms, process_ms=0.0, lag=0, received=0, times=(), window_ms=0.0, busy_ms=None):
+def metrics(elapsed_ms, process_ms=0.0, lag=0, received=0, times=(), window_ms=0.0, busy_ms=None, read=0):
     return RunMetrics(
         elapsed_ms=elapsed_ms,
         operators=tuple(
             OperatorMetrics(operator=one.id, task=0, received=received, emitted=received) for one in PLAN.operators
         ),
         tasks=(TaskMetrics(task=0, process_ms=process_ms, window_ms=window_ms),),
-        inputs=(InputMetrics(stream="numbers", partition=0, task=0, offset=0, end=lag, lag=lag, watermark=0),),
+        inputs=(InputMetrics(stream="numbers", partition=0, task=0, offset=read, end=lag, lag=lag, watermark=0),),
         containers=(ContainerMetrics(container="0", histograms=(calls(*times),), busy_ms=busy_ms or {}),),
     )
 
@@ -86,6 +86,10 @@ def test_a_stream_that_falls_behind_is_an_alert():
 
     assert alerts(metrics(0, lag=10), metrics(10_000, 9_000, lag=500)) == ("numbers falls behind: 500 records wait",)
     assert alerts(metrics(0, lag=500), metrics(10_000, lag=10)) == ()
+    # A run that keeps up has some records to read whenever it is looked at.
+    assert alerts(metrics(0), metrics(10_000, lag=7)) == ()
+    assert alerts(metrics(0), metrics(10_000, lag=300, read=2_000)) == ()
+    assert alerts(metrics(0), metrics(10_000, lag=500, read=2_000)) == ("numbers falls behind: 500 records wait",)
 
 
 def test_a_look_has_all_that_there_is():

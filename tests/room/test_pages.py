@@ -13,11 +13,13 @@ import msgspec
 import pytest
 
 from operators.core.base import Batch
+from runtime.job.job_model import ContainerOfJob, Job
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.log.environment import LogEnvironment
 from runtime.watching.server import PageServer
-from samza_dsl import App, count, dead_letter, list_streams, produce, tumbling
+from samza_dsl import App, KafkaCluster, SamzaError, count, dead_letter, list_streams, produce, tumbling
 from samza_dsl.data.records import records_from
+from samza_dsl.room import pages, runs
 from samza_dsl.room.letters import Redrive, send_again
 from samza_dsl.room.pages import ASSETS, ControlRoom
 from samza_dsl.room.recorder import recorded
@@ -244,6 +246,47 @@ def test_an_application_is_asked_for_another_size(data, said, wrong):
         assert status == 409 and wrong in told["error"]
         assert site.act("scale", factor=2)[0] == 200
         assert site.act("dance")[0] == 409
+
+
+def test_brokers_that_hang_hold_up_nothing_but_what_is_asked_of_them(data, tmp_path, monkeypatch):
+    """The page is opened when they hang: what runs have noted is shown at once, of that place as well."""
+    released, really = threading.Event(), runs.open_environment
+    monkeypatch.setattr(runs, "SOON_S", 0.01)
+    monkeypatch.setattr(pages, "ANSWER_S", 0.5)
+
+    def opened(path, cluster):
+        if cluster is not None:
+            released.wait(60)
+            raise SamzaError("brokers are away")
+        return really(path, cluster)
+
+    monkeypatch.setattr(runs, "open_environment", opened)
+    with Site(data, allow_actions=True) as site:
+        site.room._runs.close()
+        site.room._runs = runs.NotedRuns([Place(data, KafkaCluster("kafka://away:9092")), Place(data)])
+        for _ in range(3):
+            assert [one["id"] for one in site.told("/api/runs")] == ["0/thirds", "1/thirds"]
+            assert site.told("/api/run?run=0/thirds")["state"] == "has ended"
+            assert site.told("/api/events?run=0/thirds") and site.told("/api/history?run=0/thirds")
+            assert site.told("/api/letters?run=1/thirds")["letters"] and site.told("/api/job?run=1/thirds")["tasks"]
+            assert site.ask("/api/letters?run=0/thirds")[0] == site.ask("/api/job?run=0/thirds")[0] == 503
+            assert site.act("scale", run="0/thirds", factor=2)[0] == 503
+        released.set()
+
+
+def test_a_run_of_one_process_is_not_asked_for_containers(data, monkeypatch):
+    alone = Job(
+        app="thirds",
+        environment="",
+        generation=1,
+        model=1,
+        containers=(ContainerOfJob(name="process 7", host="", tasks=()),),
+    )
+    monkeypatch.setattr(runs, "job_of", lambda environment, app: alone)
+    with Site(data, allow_actions=True) as site:
+        status, told = site.act("scale", containers=2)
+        assert status == 409 and "run it with --containers 2" in told["error"]
+        assert site.act("scale", containers=1)[0] == 200
 
 
 PATHS = [*ASSETS, "/api/run", "/api/runs", "/api/history", "/api/events", "/api/letters", "/api/job", "/api/picture"]

@@ -2,13 +2,17 @@
 
 import asyncio
 import inspect
+import json
+import logging
 
 import pytest
 
 from runtime.functions.user_lines import place_now
 from runtime.run.run import run_blocking
 from runtime.run.settings import RunSettings
-from samza_dsl import App, Options
+from samza_dsl import App, Json, Options
+from samza_dsl.connectors import ConnectedSource, Offsets, SourceRecord
+from samza_dsl.settings import logs
 from tests.conformance.pipelines import PIPELINES, app_of, filled
 
 
@@ -106,3 +110,58 @@ def test_serdes_and_objects_that_are_opened_know_their_place(tmp_path):
     assert found["in", "decode"] == {"numbers"} and found["out", "encode"] == {"send_to-out"}
     assert found["state", "encode"] == {"kept"}
     assert all(places and None not in places for what, places in found.items() if what != ("in", "encode")), found
+
+
+def test_the_functions_of_a_polled_source_are_of_their_input(tmp_path):
+    noted = {}
+
+    def note(what, found):
+        noted.setdefault(what, set()).add(place_now()[1])
+        return found
+
+    source = ConnectedSource(
+        "counted",
+        partitions=lambda: note("partitions", ("all",)),
+        offsets=lambda name: note("offsets", Offsets(0, 3, ended=True)),
+        read=lambda name, offset, most: note("read", [SourceRecord(at, at) for at in range(offset, 3)]),
+        close=lambda: note("close", None),
+    )
+    app = App("polled")
+    app.input("numbers", value=Json(int)).send_to(app.output("out"))
+    app.run(tmp_path, bind={"numbers": source})
+    assert noted == {what: {"numbers"} for what in ("partitions", "offsets", "read", "close")}
+
+
+def test_lines_of_runs_in_a_programs_own_loop_have_the_container_as_long_as_each_lasts(tmp_path, capsys):
+    """Two runs that begin and end in another order each have it, and afterwards nobody."""
+    log = logging.getLogger("mine")
+
+    def seen(number):
+        log.warning("seen %s", number)
+        return number
+
+    def made(name):
+        app = App(name)
+        app.input(f"{name}-in", value=int).map(seen, op_id="see").send_to(app.output(f"{name}-out", value=int))
+        return app.running(tmp_path / name)
+
+    async def go():
+        one, two = made("one"), made("two")
+        first = await one.__aenter__()
+        second = await two.__aenter__()
+        await first.send("one-in", 1)
+        await first.settled()
+        await one.__aexit__(None, None, None)
+        await second.send("two-in", 2)
+        await second.settled()
+        await two.__aexit__(None, None, None)
+        log.warning("over")
+
+    logs.configure("json", "warning", {})
+    try:
+        asyncio.run(go())
+    finally:
+        logs.unconfigure()
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    found = {line["message"]: line.get("container") for line in lines if line["logger"] == "mine"}
+    assert found == {"seen 1": "0", "seen 2": "0", "over": None}

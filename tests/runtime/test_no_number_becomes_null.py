@@ -154,6 +154,7 @@ def test_no_file_encodes_json_beside_the_one_function_that_looks_for_such_number
     ours = {
         *(
             "samza_dsl/application/container.py",
+            "samza_dsl/application/replica.py",
             "samza_dsl/cli/job.py",
             "samza_dsl/cli/kafka.py",
             "samza_dsl/settings/logs.py",

@@ -222,6 +222,39 @@ def test_two_runs_at_once_are_told_apart_and_one_that_is_not_traced_is_not(tmp_p
     assert commits and all(point.attributes["samza.container"] == "0" for point in commits)
 
 
+def test_two_runs_of_one_application_at_once_are_told_apart(tmp_path):
+    """The first is as it is alone; the second says that it is that, and a later one alone is the first again."""
+
+    async def look_up(n):
+        return [n]
+
+    def started(data, numbers):
+        app = App("twice")
+        app.input("in", value=int).async_flat_map(look_up, op_id="call").send_to(app.output("out", value=int))
+        how = {"metrics": Metrics(address=None, opentelemetry=True)}
+        return app.running(tmp_path / data, bind={"in": ListSource(numbers)}, **how)
+
+    async def both():
+        async with started("one", [1, 2]) as one, started("two", [3]) as two:
+            await one.settled()
+            await two.settled()
+
+    async def alone():
+        async with started("three", [4, 5, 6, 7]) as three:
+            await three.settled()
+
+    def told(name):
+        scopes = READER.get_metrics_data().resource_metrics[0].scope_metrics
+        metric = next(one for scope in scopes for one in scope.metrics if one.name == name)
+        return {point.attributes.get("samza.run"): point for point in points(metric, app="twice", operator="call")}
+
+    asyncio.run(both())
+    assert {run: point.value for run, point in told("samza.operator.received").items()} == {None: 2, "2": 1}
+    assert told("samza.call.duration").keys() == {None, "2"}
+    asyncio.run(alone())
+    assert {run: point.value for run, point in told("samza.operator.received").items()} == {None: 4}
+
+
 def test_the_numbers_of_a_run_that_is_over_are_told_until_the_next_one_begins(tmp_path):
     def ran(name):
         app = App(name)

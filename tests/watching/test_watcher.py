@@ -17,7 +17,7 @@ from runtime.run.settings import RunSettings
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.systems.memory.lists import ListSource
 from runtime.watching import watcher
-from runtime.watching.server import PageServer, Request
+from runtime.watching.server import Answer, Page, PageServer, Request
 from runtime.watching.watcher import Watcher, served
 from samza_dsl import App
 
@@ -235,6 +235,54 @@ def test_a_port_that_the_system_has_chosen_is_said(host, caplog):
         (line,) = [one.message for one in caplog.records]
         where = line.rpartition("http://")[2]
         _livez(where)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("gate.example", "gate.example:{}"),
+        ("gate.example:80", "gate.example:80"),
+        ("[2001:db8::1]", "[2001:db8::1]:{}"),
+    ],
+)
+@pytest.mark.parametrize("address", [":0", "0.0.0.0:0"])
+def test_others_are_told_the_address_that_was_said(tmp_path, said, told, address):
+    (tmp_path / "token").write_text("0123456789abcdef\n")
+    how = Metrics(address=address, token_file=tmp_path / "token", advertise=said)
+    pages = {"/state": Page(_told, of_users=True)}
+    with served(how, "app", pages=pages, brokers="127.0.0.1:9092") as found:
+        _host, _, port = found.state_address.rpartition(":")
+        assert found.state_address == told.format(port)
+
+
+@pytest.mark.parametrize(
+    "said", ["", ":80", "gate:", "gate:x", "gate:0", "0.0.0.0", "localhost:80", "http://gate", "a b", "[::]", "::1"]
+)
+def test_an_address_that_others_do_not_reach_is_refused(tmp_path, said):
+    (tmp_path / "token").write_text("0123456789abcdef\n")
+    how = Metrics(address=":0", token_file=tmp_path / "token", advertise=said)
+    with pytest.raises(SamzaError, match="write instead: 'HOST'"), served(how, "app", brokers="127.0.0.1:9092"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("how", "brokers", "told"),
+    [
+        ({"address": ":0"}, "127.0.0.1:9092", "token_file="),
+        ({"address": None}, "127.0.0.1:9092", "environment="),
+        ({"address": ":0"}, "", "environment="),
+    ],
+)
+def test_an_address_that_nobody_would_be_told_is_refused(how, brokers, told):
+    with (
+        pytest.raises(SamzaError, match=told),
+        served(Metrics(advertise="gate.example", **how), "app", brokers=brokers),
+    ):
+        pass
+
+
+async def _told(request):
+    return Answer(200, "told\n")
 
 
 def _livez(where):

@@ -15,6 +15,7 @@ import msgspec
 from operators.core.base import MAX_TIMESTAMP, Batch, Serde
 from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.value_types import made_of_plain
+from runtime.functions.at_work import tells
 from runtime.model.clock import monotonic_ms
 from runtime.model.errors import Damaged, SamzaError, SerdeError
 from runtime.ports.connectors import ConnectedSource, SourceRecord
@@ -55,11 +56,11 @@ class PolledSource(LiveSource, UncountedSource, NamedPartitions):
 
     Invariants: ranges only grow; at most one read ahead of each partition is under way or waits to be taken. `read`
     may be called by any thread, one at a time for each partition; what went wrong in the polling thread is raised by
-    the next look of the run.
+    the next look of the run. Lines of the log that these functions write are of the input `operator`.
     """
 
-    def __init__(self, connector: ConnectedSource) -> None:
-        self._connector = connector
+    def __init__(self, connector: ConnectedSource, operator: str | None = None) -> None:
+        self._connector, self._operator = connector, operator
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"samza-dsl-{connector.name[:40]}")
         self._closing = threading.Event()
         self._tell: Callable[[], None] = lambda: None
@@ -166,7 +167,7 @@ class PolledSource(LiveSource, UncountedSource, NamedPartitions):
         self._closing.set()
         if self._polling is not None:
             self._polling.join()
-        self._thread.submit(self._connector.close)
+        self._thread.submit(self._at_work, self._connector.close)
         self._thread.shutdown(wait=True)
 
     def _poll(self) -> None:
@@ -216,10 +217,14 @@ class PolledSource(LiveSource, UncountedSource, NamedPartitions):
         return found
 
     def _submitted(self, partition: int, offset: int, most: int) -> Future[Sequence[SourceRecord]]:
-        return self._thread.submit(self._connector.read, self._names[partition], offset, most)
+        return self._thread.submit(self._at_work, self._connector.read, self._names[partition], offset, most)
 
     def _called(self, what: str, function: Callable[..., Any], *arguments: object) -> Any:
-        return self._result(what, self._thread.submit(function, *arguments))
+        return self._result(what, self._thread.submit(self._at_work, function, *arguments))
+
+    @tells(lambda known: known["self"]._operator)
+    def _at_work(self, function: Callable[..., Any], *arguments: object) -> Any:
+        return function(*arguments)
 
     def _result(self, what: str, future: Future[Any]) -> Any:
         try:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import platform
+import re
 import socket
 from contextlib import closing, suppress
 
 LOCAL = "127.0.0.1"
+ANY_PORT = 1
+"""A port to look at an address with, where the one that is served is not known yet."""
+_HOST = re.compile(r"[0-9A-Za-z._:%-]+")
 
 
 def address_of(said: str) -> tuple[str, int]:
@@ -54,6 +58,21 @@ def told_to_others(host: str, port: int, towards: str) -> str:
     if is_local(host):
         return f"{typed(LOCAL if host == 'localhost' else host, port)} {platform.node()}"
     return typed(host, port)
+
+
+def advertised(said: str, port: int) -> str:
+    """Return the address that others are told instead, by its host or its host and port; raises ValueError.
+
+    >>> advertised("gate.example", 9464), advertised("gate.example:80", 9464), advertised("[2001:db8::1]", 80)
+    ('gate.example:9464', 'gate.example:80', '[2001:db8::1]:80')
+    """
+    has_port = ":" in said.rpartition("]")[2]
+    host, at = address_of(said) if has_port else (said.strip("[]"), port)
+    wanted = typed(host, at)
+    is_nobodys = is_local(host) or (is_address(host) and ipaddress.ip_address(host).is_unspecified)
+    if is_nobodys or not at or said not in (wanted, wanted.removesuffix(f":{port}")) or not _HOST.fullmatch(host):
+        raise ValueError(f"{said!r} is no address that others reach")
+    return wanted
 
 
 def typed(host: str, port: int) -> str:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from runtime.model.errors import SamzaError
 
+LEAST_TOKEN = 16
+"""The characters that a token of a server has at least: a shorter one can be guessed."""
 Token = Callable[[], str | None]
 """Returns the token as it is now; it is no part of what a connector shows of itself."""
 
@@ -36,3 +38,19 @@ def token_said(of: str, token: str | None, token_file: str | Path | None) -> Tok
 
     read()
     return read
+
+
+def token_in(file: str | Path | None) -> str | None:
+    """Return the token that a file has; raises SamzaError for one that keeps nobody out."""
+    if file is None:
+        return None
+    try:
+        token = Path(file).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SamzaError(f"metrics: the token in {str(file)!r} can't be read: {error}") from None
+    if len(token) < LEAST_TOKEN or not (token.isascii() and token.isprintable()):
+        raise SamzaError(
+            f"metrics: the token in {str(file)!r} is none: write at least {LEAST_TOKEN} printable characters, as "
+            "`openssl rand -hex 32` does"
+        )
+    return token

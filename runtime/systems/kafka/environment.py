@@ -417,11 +417,11 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         self._streams.write(ledger_of(app), said_of_scale(scale))
 
     def asked_scale(self, app: str) -> Scale:
-        return scale_in(self._entries(app)) if ledger_of(app) in self._streams.all(own=True) else Scale()
+        return scale_in(self._entries(app))
 
     def job_model(self, app: str) -> JobModel:
-        runs = self.runs(app)
-        model, generation = runs.model(), runs.generation()
+        # Of the ledger that is kept: to read all of it at each look is most of what one takes.
+        model, generation = self.runs(app).model(), Ledger(self._entries(app)).generation
         return model if model.run == generation else JobModel(generation)
 
     def runs(self, app: str) -> KafkaRuns:
@@ -652,9 +652,9 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         return owner.ledger if owner is not None and owner.failure is None else self._ledger(app)
 
     def _entries(self, app: str) -> dict[bytes, bytes]:
-        """Return what the ledger says now, for who looks at it again and again."""
+        """Return what the ledger says now, nothing where there is none, for who looks at it again and again."""
         table = self._tables.setdefault(app, KafkaTable(self._streams.topic(ledger_of(app))))
-        return self._call(app, table.now())
+        return self._call(app, table.now()) if ledger_of(app) in self._streams.all(own=True) else {}
 
     def _ledger(self, app: str, settled: bool = False) -> Ledger:
         if ledger_of(app) not in self._streams.all(own=True):

@@ -92,10 +92,7 @@ def back_up(path: Path, target: Path, keep: int | None = None, now_ms: Callable[
     backups before are whole then.
     """
     assert keep is None or keep > 0, "at least the new one is kept"
-    if target.resolve().is_relative_to(path.resolve()):
-        raise BackupError(
-            f"A backup of {path} in {target} would be lost with it: name a directory outside of it, on another disk."
-        )
+    check_apart(path, target)
     with system_errors_told(target, "written"):
         for folder in (target, target / _LISTS, target / _PACKS):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -109,6 +106,14 @@ def back_up(path: Path, target: Path, keep: int | None = None, now_ms: Callable[
             if keep is not None:
                 _drop(target, _numbers(target)[:-keep])
     return Backup(new.number, new.taken_ms, new.data_bytes, new.new_bytes)
+
+
+def check_apart(path: Path, target: Path) -> None:
+    """Raise `BackupError` where backups would lie in the data directory that they are of."""
+    if target.resolve().is_relative_to(path.resolve()):
+        raise BackupError(
+            f"A backup of {path} in {target} would be lost with it: name a directory outside of it, on another disk."
+        )
 
 
 def restore(target: Path, path: Path, number: int | None = None) -> Backup:

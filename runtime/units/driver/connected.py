@@ -165,7 +165,7 @@ def _read(app: str, spec: Input, source: ConnectedSource | PulledSource) -> Sour
 
 def _opened(app: str, spec: Input, source: ConnectedSource | PulledSource) -> PulledInput | PolledSource:
     if not isinstance(source, PulledSource):
-        return PolledSource(source)
+        return PolledSource(source, spec.op_id)
     # An inbox in memory, which is gone with the run: what is read again comes from the place.
     environment = MemoryEnvironment()
     pulled = PulledInput(environment, app, spec, source)
