@@ -233,6 +233,8 @@ class ProcessContext(Generic[K, S]):
         it. Where a key has several sources, one that is behind may ask again for what was called for one that is ahead.
         At the end of the inputs all timers are due. Those that `on_timer` sets from then on are, too.
 
+        One that is due already, by the watermark of the message's source, is called right behind the message.
+
         Raises ValueError where `process` was given no `on_timer`, and for a key whose timers go on and on at the end.
         """
         at = at_ms if type(at_ms) is int else _after(self.timestamp, at_ms)
@@ -318,6 +320,8 @@ class ProcessOperator(KeyStates):
         self._reached = MIN_TIMESTAMP
         self._called_for_ms = NEVER
         """The time of the timer or alarm that was called last."""
+        self._fired_ms = MIN_TIMESTAMP
+        """The latest time of a timer that was called as event time came to it."""
         self.late: Batch | None = None
         """The messages so late that their key's state had expired, or that a timer they set was due already."""
 
@@ -352,7 +356,10 @@ class ProcessOperator(KeyStates):
         if watermark < self.next_due():
             return None
         out = _nothing()
-        self._call_due(self.on_timer, self._unexpired(islice(self.timers.due(watermark), most)), MIN_TIMESTAMP, out)
+        due = self._unexpired(islice(self.timers.due(watermark), most))
+        # One that an alarm has set, or a timer, for before what event time has reached was none of those below it.
+        reached = max(self._reached, self._fired_ms)
+        self._fired_ms = self._call_due(self.on_timer, due, MIN_TIMESTAMP, out, reached)
         if watermark >= self._expiries.first and watermark < self.timers.first:
             self._expire(watermark)
         return out if out.values else None
@@ -458,6 +465,8 @@ class ProcessOperator(KeyStates):
                 if context._is_late:
                     context._is_late = False
                     late.append(row)
+                    if self.has_timers:
+                        self._fire_behind(key, stamp, out)
         finally:
             context._stamp, context._is_late, context.headers = MIN_TIMESTAMP, False, NO_HEADERS
         self.late = batch.take(late) if late else None
@@ -473,6 +482,15 @@ class ProcessOperator(KeyStates):
         except Exception as error:
             raise TimerFailed(key, self._called_for_ms) from error
 
+    def _fire_behind(self, key: Key, stamp: int, out: Batch) -> None:
+        """Call the timers that a message has set for no later than its stamp; what they raise counts for the message.
+
+        What they return has its stamp. Later, with that of their time, it would come behind its watermark at the next
+        stage, and what it comes to there would be by when it came.
+        """
+        self.context._stamp = MIN_TIMESTAMP
+        self._call_due(self.on_timer, self._unexpired(self.timers.due_of(key, stamp)), MIN_TIMESTAMP, out, stamp)
+
     def _unexpired(self, due: Iterator[tuple[int, Key]]) -> Iterator[tuple[int, Key]]:
         """Return what is due, with the key's state dropped before where it has expired by then."""
         return due if self._ttl_ms is None else map(self._look_at_use, due)
@@ -481,10 +499,18 @@ class ProcessOperator(KeyStates):
         self._used_last(due[1], due[0])
         return due
 
-    def _call_due(self, function: Handler, due: Iterable[tuple[int, Key]], earliest: int, out: Batch) -> None:
+    def _call_due(
+        self,
+        function: Handler,
+        due: Iterable[tuple[int, Key]],
+        earliest: int,
+        out: Batch,
+        reached: int = MIN_TIMESTAMP,
+    ) -> int:
         """Call a function of the user for what is due of keys, and keep what it leaves and what it returns.
 
-        What it returns has the time of the timer or alarm, but is no earlier than said.
+        What it returns has the time of the timer or alarm, but is no earlier than said. Stamps go on from what is
+        `reached`, and never back; return how far they have come.
         """
         context, changed, clean, looks = self.context, self.changed, self.clean, self.looks
         for at_ms, key in due:
@@ -493,15 +519,18 @@ class ProcessOperator(KeyStates):
             if (state := changed.get(key)) is None and (state := clean.get(key)) is None and looks:
                 state = self.look_up(key)
             at = at_ms if at_ms > earliest else earliest
+            if at > reached:
+                reached = at
             context.key = key if type(key) is not bytes else self.decode(key)
             context._place, context.timestamp, context.state = key, at, state
             # The results first: a generator sets the state while it is read to its end.
             if emitted := function(at_ms, context):
-                self._emit(emitted, key, at, at, out)
+                self._emit(emitted, key, at, reached, out)
             left = context.state
             if left is not state or type(left) not in UNCHANGEABLE:
                 changed[key] = left
                 clean.pop(key, None)
+        return reached
 
     def _emit(self, emitted: Iterable[object], place: Key, at: int, stamp: int, out: Batch) -> None:
         assert out.keys is not None and out.timestamps is not None and out.stamps is not None

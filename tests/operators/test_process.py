@@ -83,6 +83,7 @@ def expected(events):
             counts[what] = counts.get(what, 0) + 1
             (timers.discard if at % 5 == 0 else timers.add)((at + 10, what))
             out.append((what, counts[what]))
+            fire(what, reached + ahead)  # what it has set for no later than its stamp
     return out
 
 
