@@ -418,7 +418,8 @@ class TaskExit:
             to = self._destinations.get(output)
             if to is None:
                 raise ValueError(f"the task sent to {output.stream!r}, which is not among its outputs=[...]")
-            batch.keys = encode_all(to.key or Natural(), batch.keys) if batch.keys else None
+            key = to.key or Natural()
+            batch.keys = [None if one is None else bytes_of_key(key, one) for one in batch.keys] if batch.keys else None
             self._outputs.write(to, batch)
         if effects.commit or effects.shutdown:
             self._request(effects)
