@@ -108,7 +108,7 @@ def mean_of(state: Sum, number: int) -> Any:
     (Decimal('0.175'), 1.5)
     """
     whole = value_of(state)
-    if type(whole) is int and abs(whole) > LARGEST_EXACT or type(whole) is float and math.isinf(whole):
+    if (type(whole) is int and abs(whole) > LARGEST_EXACT) or (type(whole) is float and math.isinf(whole)):
         # The sum may be beyond all floats where the mean is not; of infinite terms it is what they say.
         return whole / number if any(state[2:FIXED]) else _nearest(_rational(state) / number)
     if not isinstance(whole, Decimal) or not whole.is_finite():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import Enum
@@ -256,10 +256,7 @@ def bytes_of_key(serde: Serde, key: object) -> bytes:
 
 def _check_declared(serde: Serde, key: object, back: object) -> None:
     """Raise SerdeError for a key that a declared type brings back as another."""
-    try:
-        declared = _declared_in(serde)
-    except TypeError:  # a type that has no hash
-        declared = declared_in(serde)
+    declared = _declared_in(serde) if isinstance(serde, Hashable) else declared_in(serde)
     if declared is not None:
         declared.check(key, back)
 
@@ -368,9 +365,8 @@ def _differences(info: inspect.Type, put: Any, back: Any) -> Iterator[tuple[obje
             if part is not _GONE:  # else it has its default
                 yield from _differences(kind, part, _field(back, place, name, called))
         # A subclass that has more fields would be the same key whatever is in them.
-        if type(put) is not type(back) and is_record(type(put)):
-            if {one.name for one in fields_of(type(put))} - {name for name, _, _ in fields}:
-                yield put, back
+        if type(put) is not type(back) and _names_of(put) - {name for name, _, _ in fields}:
+            yield put, back
         # What a mapping has beside the fields of a class that is made of it, that class leaves out by its own wish.
         if type(put) is type(back) and _more_than(put, fields) != _more_than(back, fields):
             yield put, back
@@ -427,6 +423,12 @@ def _fields_in(info: inspect.Type) -> list[tuple[str, str, inspect.Type]] | None
         return [(one.name, one.name, inspect.type_info(hints[one.name])) for one in fields_of(info.cls)]
     found: Iterable[Any] | None = getattr(info, "fields", None)
     return None if found is None else [(one.name, one.encode_name, one.type) for one in found]
+
+
+def _names_of(value: object) -> set[str]:
+    """Return the names of the fields of a record; none of what is none."""
+    kind: type = type(value)
+    return {one.name for one in fields_of(kind)} if is_record(kind) else set()
 
 
 def _field(value: Any, place: int, name: str, called: str) -> object:
