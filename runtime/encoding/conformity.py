@@ -10,7 +10,7 @@ from decimal import Decimal
 from enum import Enum
 from functools import cache, partial
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 from uuid import UUID
 
 from runtime.encoding.nested_tuples import SCALARS
@@ -57,9 +57,10 @@ def conforms(kind: type) -> Check:
 
 
 @cache
-def _written_for(kind: type) -> tuple[Check, Check]:
+def _written_for(hint: Any) -> tuple[Check, Check]:
     """Return what tells whether a record of a class conforms, and whether all of some values are such records."""
-    hints = hints_of(kind)
+    kind: type = get_origin(hint) or hint
+    hints = _hints_of(hint, kind)
     namespace: dict[str, Any] = {}
     parts = []
     for number, field in enumerate(fields_of(kind)):
@@ -91,6 +92,19 @@ def _written_for(kind: type) -> tuple[Check, Check]:
     return namespace["fits"], namespace["all_fit"]
 
 
+def _hints_of(hint: Any, kind: type) -> dict[str, Any]:
+    """Return the types of the fields of a class, with the parameters that are given to it in their places."""
+    given = dict(zip(getattr(kind, "__parameters__", ()), get_args(hint), strict=False))
+
+    def filled(of: Any) -> Any:
+        parameters = getattr(of, "__parameters__", ())
+        return (
+            given.get(of, of) if isinstance(of, TypeVar) else of[tuple(map(filled, parameters))] if parameters else of
+        )
+
+    return {name: filled(of) for name, of in hints_of(kind).items()} if given else {**hints_of(kind)}
+
+
 def _alternatives(hint: object) -> tuple[frozenset[type], list[Check]]:
     """Return the plain types that a declared type allows, and the checks of what else it does."""
     if hint in PLAIN_TYPES or hint is None:
@@ -102,10 +116,14 @@ def _alternatives(hint: object) -> tuple[frozenset[type], list[Check]]:
         return frozenset().union(*(kinds for kinds, _ in found)), [check for _, checks in found for check in checks]
     if hint is Any:
         return frozenset(), [lambda value: True]
+    if origin is Literal:
+        return frozenset(), [lambda value: any(type(value) is type(one) and value == one for one in args)]
     if origin is None:
         if not isinstance(hint, type) or hint in _WHOLE or issubclass(hint, Enum) or is_pydantic(hint):
             return frozenset({hint} if isinstance(hint, type) else ()), []
         return frozenset(), [_record_check(hint)] if is_record(hint) else []
+    if isinstance(origin, type) and is_record(origin) and not is_pydantic(origin):
+        return frozenset(), [_record_check(hint)]
     made_of = MADE_OF.get(origin)
     if made_of is tuple and args[-1:] != (...,):
         each = [_all_are(one) for one in args]
@@ -139,7 +157,7 @@ def conforming(hint: object) -> tuple[Check, Check]:
     all_fit: Check | None = None
     try:
         kinds, checks = _alternatives(hint)
-        if isinstance(hint, type) and checks and hint is not float:
+        if not kinds and is_record(get_origin(hint) or hint):
             all_fit = _written_for(hint)[1]
     except Exception:  # a class whose fields say no types
         kinds, checks = frozenset[type](), []
@@ -187,10 +205,10 @@ def _any_of(checks: list[Check]) -> Check:
     return lambda value: any(check(value) for check in checks)
 
 
-def _record_check(kind: type) -> Check:
+def _record_check(hint: Any) -> Check:
     # Looked up as values are checked: a record may hold itself, as a tree does.
-    its_own = partial(conforms, kind)
-    return lambda value: type(value) is kind and its_own()(value)
+    kind, its_own = get_origin(hint) or hint, partial(_written_for, hint)
+    return lambda value: type(value) is kind and its_own()[0](value)
 
 
 def is_as_declared(value: Any) -> bool:

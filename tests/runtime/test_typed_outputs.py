@@ -4,23 +4,33 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
+from operators.windows.window import Pane
 from runtime.encoding.conformity import conforming
 from runtime.encoding.serdes import Json, MessagePack
 from runtime.encoding.storable import ReadBack
 from runtime.model.errors import OperatorFailure, SerdeError
 from samza_dsl import App, dead_letter, fail, produce, skip
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 
 class Row(Struct):
     n: int
     at: float = 0.0
+
+
+class Of(Struct, Generic[K, V]):
+    key: K
+    all: V
+    both: tuple[K, V] | None = None
 
 
 class Tree(Struct):
@@ -49,6 +59,7 @@ GOOD: list[tuple[Any, list[object]]] = [
     (Tree, [Tree([Tree([])])]),
     (Day, [Day(date(2025, 6, 15))]),
     (Row | None, [Row(1)]),
+    (Of[int, list[int]], [Of(1, [2])]),
     (datetime | None, [datetime(2025, 6, 15, tzinfo=UTC)]),
     (list[Decimal], [[Decimal(1)]]),
     (Colour, [Colour.RED]),
@@ -60,6 +71,7 @@ BAD: list[tuple[Any, list[object]]] = [
     (list[int], [[1.5], ["a"], 3]),
     (dict[str, float], [{"a": "b"}]),
     (Row, [Row(1.5), Row("a"), Row(1, True), {"n": 1.5}, {}, 3]),
+    (Of[int, list[int]], [Of(1.5, []), Of(1, ["a"]), Of(1, [2], 3)]),
     (Tree, [Tree([Tree([], -1)]), Tree([3])]),
     (Day, [Day("today"), Day(3), Day(date(2025, 6, 15), 3)]),
     (Annotated[int, Meta(ge=0)], [-1]),
@@ -137,6 +149,11 @@ def numbers_in(data, stream, at):
     app = App(f"{stream}-reader")
     app.input(stream, value=Row).map(lambda row: row.n).send_to(app.output(f"{stream}-again", value=int))
     return app.run(data, until_now=True, bind={stream: at} if at else {}).received(f"{stream}-again")
+
+
+def test_panes_of_a_declared_type_are_told_without_their_bytes():
+    conforms, _ = conforming(Pane[str, int])
+    assert conforms(Pane("a", 0, 1, 7)) and not conforms(Pane("a", 0, 1, 7.5))
 
 
 def test_a_task_that_sends_what_a_type_can_not_be_read_from_meets_its_policy(tmp_path):
