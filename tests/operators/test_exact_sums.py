@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from operators.aggregations.aggregation import mean, over, total
 from operators.aggregations.exact_sums import NOTHING, joined, mean_of, minus, plus, value_of
 from runtime.encoding.serdes import Tagged
+from samza_dsl import App, testing, tumbling
 
 floats = st.floats(-1e300, 1e300, allow_nan=False)
 numbers = floats | st.integers(-(2**70), 2**70)
@@ -208,3 +209,14 @@ def test_the_mean_of_what_is_summed_beyond_all_floats_is_one_where_it_is_a_float
     assert over(total(lambda v: v), [1e308, 1e308, -1e308]) == 1e308 == over(total(lambda v: v), [1e308, -1e308, 1e308])
     assert over(mean(lambda v: v), [10**400]) == math.inf
     assert math.isnan(over(mean(lambda v: v), [math.inf, -math.inf, 1e308, 1e308]))
+
+
+@pytest.mark.parametrize("values", [[10**400, 1], [1e308, 1e308], [1e308, 1e308, -1e308], [2**60, 2**60 + 1]])
+@pytest.mark.parametrize("of", [total, mean])
+def test_a_window_tells_what_the_aggregation_does_by_itself(of, values):
+    app = App("sums")
+    numbers = app.input("in", key=lambda value: "k", timestamp=lambda value: 0)
+    found = []
+    numbers.window(tumbling(seconds=1), of(lambda value: value), op_id="w").sink(lambda pane: found.append(pane.value))
+    testing.run(app, {"in": values})
+    assert found == [over(of(lambda value: value), values)]
