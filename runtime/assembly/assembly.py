@@ -25,7 +25,7 @@ from runtime.encoding.formats.rows import RowSerde, type_of_values
 from runtime.encoding.formats.subjects import placed
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Json, MessagePack, Tagged
-from runtime.encoding.storable import ReadBack
+from runtime.encoding.storable import ReadBack, read_back
 from runtime.functions.first_call import CheckedAggregations, check_kept
 from runtime.functions.user_functions import Around, Functions
 from runtime.job.key_kinds import EqualKeys
@@ -226,7 +226,7 @@ class Assembly:
         if (sink := self.bindings.sinks.get(output.stream)) is None:
             partitions, outbox = self.bindings.partitions(output.stream), self.bindings.outboxes.get(output.stream)
             appends = outbox.where if outbox is not None and not outbox.takes_deletions else ""
-            return Destination(output.stream, partitions, _read_back(value, kind), key, appends=appends)
+            return Destination(output.stream, partitions, read_back(value), key, appends=appends)
         return Destination(output.stream, sink.partitions, _read_back(sink.serde(value), kind), key, sink=sink)
 
     def locates(self, ids: Iterable[str]) -> bool:
@@ -250,9 +250,9 @@ class Assembly:
 
 
 def _read_back(serde: Serde, kind: object) -> Serde:
-    """Return the serde of an output whose values are of a type, which refuses what that could not be read from.
+    """Return the serde of a bound output, which refuses what a declared type could not be read from, as of a stream.
 
-    Serdes that say more than a type refuse by themselves what they can't write.
+    Those that say more than a type refuse by themselves what they can't write.
     """
     return ReadBack(serde, kind) if kind is not Any and isinstance(serde, Json | MessagePack | RowSerde) else serde
 

@@ -134,7 +134,7 @@ def form_of(declared: Serde | None, exactly: bool = False) -> Form | None:
 
 @dataclass(frozen=True)
 class ReadBack:
-    """The serde of an output of a declared type: a value that could not be read again is refused as it is written.
+    """The serde of what is written as a declared type: a value that could not be read again is refused.
 
     Else it would be committed, and no reader of the stream, nor a delivery to a sink, would ever come past it.
 
@@ -142,7 +142,7 @@ class ReadBack:
     [b'1.5', b'2']
     >>> ReadBack(Json(int), int).encode(7.0)
     Traceback (most recent call last):
-    runtime.model.errors.SerdeError: 7.0 is not of the type that the output declares, int: ...
+    runtime.model.errors.SerdeError: 7.0 is not of the declared type, int: ...
     """
 
     declared: Serde
@@ -189,12 +189,17 @@ class ReadBack:
         except Exception as error:
             said = "" if self.type is None else f", {_name_of(self.type)}"
             raise SerdeError(
-                f"{_short(value)} is not of the type that the output declares{said}: {error}; return what it declares, "
-                "or declare what is returned"
+                f"{_short(value)} is not of the declared type{said}: {error}; write what is declared, or declare what "
+                "is written"
             ) from error
 
     _conforms: Callable[[Any], bool] = field(init=False, repr=False, compare=False)
     _conform: Callable[[Collection[Any]], bool] = field(init=False, repr=False, compare=False)
+
+
+def read_back(serde: Serde) -> Serde:
+    """Return the serde by which values of a declared type are written: it refuses what that could not be read from."""
+    return ReadBack(serde, serde.type) if isinstance(serde, Json | MessagePack) and serde.type is not Any else serde
 
 
 def _name_of(kind: Any) -> str:

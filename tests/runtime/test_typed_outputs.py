@@ -1,5 +1,7 @@
 """What an output declares is what it holds: a value that its type could not be read from meets the policy."""
 
+import asyncio
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -16,7 +18,8 @@ from runtime.encoding.conformity import conforming
 from runtime.encoding.serdes import Json, MessagePack
 from runtime.encoding.storable import ReadBack
 from runtime.model.errors import OperatorFailure, SerdeError
-from samza_dsl import App, dead_letter, fail, produce, skip
+from runtime.systems.log.environment import LogEnvironment
+from samza_dsl import App, SamzaError, dead_letter, fail, list_streams, produce, skip
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -92,9 +95,9 @@ def test_others_are_refused_alone_and_among_others(of, kind, bad):
     serde = ReadBack(of(kind), kind)
     good = next(values for one, values in [*GOOD, (Annotated[int, Meta(ge=0)], [1])] if one == kind)
     for value in bad:
-        with pytest.raises(SerdeError, match="is not of the type that the output declares"):
+        with pytest.raises(SerdeError, match="is not of the declared type"):
             serde.encode(value)
-        with pytest.raises(SerdeError, match="is not of the type that the output declares"):
+        with pytest.raises(SerdeError, match="is not of the declared type"):
             serde.encode_all([*good, value, *good])
 
 
@@ -134,7 +137,9 @@ def test_what_a_type_can_not_be_read_from_meets_the_policy_wherever_an_output_is
         return bind.get(f"{name}-out")
 
     produce("in", range(number + 3), data=tmp_path)
-    with pytest.raises(OperatorFailure, match=r"'writes' at .*test_typed_outputs.py:\d+: .*Row\(n=1.5.*declares, Row"):
+    with pytest.raises(
+        OperatorFailure, match=r"'writes' at .*typed_outputs.py:\d+: .*Row\(n=1.5.*declared type, Row"
+    ):
         run("failing", fail)
     found = run("skipping", skip)
     for name, at in (("skipping", found), ("lettering", run("lettering", dead_letter("letters")))):
@@ -169,3 +174,25 @@ def test_a_task_that_sends_what_a_type_can_not_be_read_from_meets_its_policy(tmp
     )
     produce("in", [1], data=tmp_path)
     assert app.run(tmp_path, until_now=True).received("out") == []
+
+
+def test_so_it_is_of_what_is_produced_all_or_none(tmp_path):
+    with pytest.raises(SamzaError, match=r"test_typed_outputs.py:\d+: .*7.5 is not of the declared type, int"):
+        produce("in", [7, 7.5], value=int, data=tmp_path)
+    assert not list_streams(tmp_path)
+    assert produce("in", [7, 8], value=float, data=tmp_path) == 2
+
+
+def test_and_of_what_a_program_sends_to_its_own_run(tmp_path):
+    async def sends():
+        app = App("sent")
+        app.input("in", value=int, key=float).send_to(app.output("out", value=int))
+        async with app.running(tmp_path) as run:
+            with pytest.raises(SerdeError, match=r"7\.5 is not of the declared type, int"):
+                await run.send("in", 7.5)
+            await run.send("in", 7, key=7)
+
+    asyncio.run(sends())
+    with closing(LogEnvironment(tmp_path)) as environment:
+        batch = environment.read("in", 0, 0).batch
+        assert (batch.values, batch.keys) == ([b"7"], [b"7.0"])
