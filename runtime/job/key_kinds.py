@@ -160,6 +160,8 @@ class KeptKeys(KeySerde):
         self._seen: set[type] = set()
         self._kinds_seen: dict[str, bool] = {}
         """The kinds of keys that were looked at, and whether equal ones may have other bytes."""
+        self._looked_at: set[bytes] = set()
+        """The keys that were looked at for equal ones."""
         kind: object = getattr(serde, "type", None)
         self._is_of_one_class = isinstance(kind, type) and is_record(kind)
 
@@ -183,6 +185,12 @@ class KeptKeys(KeySerde):
 
     def seek(self, key: Key) -> None:
         if type(key) is bytes and _MAY_BE_EQUAL.search(self._kind_of(key)):
+            self._look_for_equal(key)
+
+    def _look_for_equal(self, key: bytes) -> None:
+        # Each once, by its bytes: to hash a Decimal takes longer than all else that is done with a key.
+        if key not in self._looked_at and len(self._looked_at) < MOST_EQUAL:
+            self._looked_at.add(key)
             self._kinds.note_equal(super().decode(key), key)
 
     def _look(self, keys: Iterable[object]) -> None:
@@ -193,7 +201,7 @@ class KeptKeys(KeySerde):
                     may_be_equal = self._kinds_seen[kind] = _MAY_BE_EQUAL.search(kind) is not None
                     self._kinds.note(kind)
                 if may_be_equal:
-                    self._kinds.note_equal(super().decode(key), key)
+                    self._look_for_equal(key)
                 if self._is_of_one_class:
                     self._seen.add(bytes)  # all others are of that class, too
             elif key is not None:
