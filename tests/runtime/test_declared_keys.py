@@ -618,3 +618,13 @@ def test_a_task_writes_the_keys_of_an_output_as_send_to_does(tmp_path):
     app.run(tmp_path, until_now=True)
     with closing(LogEnvironment(tmp_path)) as environment:
         assert environment.read("out", 0, 0).batch.keys == [b"7.0", b"7.0"]
+
+
+def test_a_test_sends_equal_keys_to_one_place():
+    app = App("declared")
+    numbers = app.input("in", value=int, key=float, partitions=5)
+    numbers.scan(lambda total, n: (total or 0) + n, op_id="it").send_to(app.output("out", value=int))
+    with testing.running(app) as run:
+        for key in (7, 7.0, 8, 8.0, 9, 9.0):
+            run.send("in", 1, key=key)
+        assert sorted(run.received("out")) == [1, 1, 1, 2, 2, 2]
