@@ -137,9 +137,7 @@ def test_what_a_type_can_not_be_read_from_meets_the_policy_wherever_an_output_is
         return bind.get(f"{name}-out")
 
     produce("in", range(number + 3), data=tmp_path)
-    with pytest.raises(
-        OperatorFailure, match=r"'writes' at .*typed_outputs.py:\d+: .*Row\(n=1.5.*declared type, Row"
-    ):
+    with pytest.raises(OperatorFailure, match=r"'writes' at .*typed_outputs.py:\d+: .*Row\(n=1.5.*declared type, Row"):
         run("failing", fail)
     found = run("skipping", skip)
     for name, at in (("skipping", found), ("lettering", run("lettering", dead_letter("letters")))):
