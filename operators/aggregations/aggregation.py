@@ -178,7 +178,8 @@ def mean(of: Callable[[V], N | None]) -> Aggregation[V, N | None]:
         # Without floats the mean is that of the sum of ints, which is the first number of a sum.
         Code(
             ints="({state}[0] + {number}, {state}[1] + {total}, *{state}[2:])",
-            finish="{state}[1] / {state}[0] if {state}[0] and {state}[2:] == (0, 0, 0, 0) else {call}",
+            finish="{state}[1] / {state}[0] if {state}[0] and {state}[2:] == (0, 0, 0, 0) and "
+            f"{-sums.LARGEST_EXACT} < {{state}}[1] < {sums.LARGEST_EXACT} else {{call}}",
         )
     )
 

@@ -62,11 +62,9 @@ def joined(a: Sum, b: Sum) -> Sum:
         return plain if both is None else _whole(plain, both)
     whole_a, finite_a, above_a, below_a, unknown_a, *terms = a
     whole_b, finite_b, above_b, below_b, unknown_b, *more = b
-    terms += more
-    return (
-        *(whole_a + whole_b, finite_a + finite_b, above_a + above_b, below_a + below_b, unknown_a + unknown_b),
-        *(_expansion(terms) if terms else ()),
-    )
+    finite = finite_a + finite_b
+    whole, expansion = _summed(whole_a + whole_b, finite, [*terms, *more])
+    return (whole, finite, above_a + above_b, below_a + below_b, unknown_a + unknown_b, *expansion)
 
 
 def value_of(state: Sum) -> Any:
@@ -81,15 +79,26 @@ def value_of(state: Sum) -> Any:
         return math.nan
     if above or below:
         return math.inf if above else -math.inf
-    if exact is not None:
-        rational = Fraction(exact[1], exact[2]) + whole
-        return float(sum(map(Fraction, expansion), rational)) if finite else rational
     if not finite:
-        return whole
+        return whole if exact is None else Fraction(exact[1], exact[2]) + whole
     # fsum() would round the int to a float before it adds it.
-    if abs(whole) > LARGEST_EXACT:
-        return float(sum(map(Fraction, (whole, *expansion))))
+    if exact is not None or abs(whole) > LARGEST_EXACT:
+        return _nearest(_rational(state))
     return math.fsum((whole, *expansion))
+
+
+def _rational(state: Sum) -> Fraction:
+    """Return a sum of finite terms, none of which is a Decimal, as it is."""
+    plain, exact = _apart(state)
+    return sum(map(Fraction, plain[FIXED:]), Fraction(plain[0]) + (Fraction(*exact[1:3]) if exact else 0))
+
+
+def _nearest(exact: Fraction) -> float:
+    """Return the nearest float, which is infinity for what is beyond all of them, as in IEEE 754."""
+    try:
+        return float(exact)
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf
 
 
 def mean_of(state: Sum, number: int) -> Any:
@@ -99,6 +108,9 @@ def mean_of(state: Sum, number: int) -> Any:
     (Decimal('0.175'), 1.5)
     """
     whole = value_of(state)
+    if (type(whole) is int and abs(whole) > LARGEST_EXACT) or (type(whole) is float and math.isinf(whole)):
+        # The sum may be beyond all floats where the mean is not; of infinite terms it is what they say.
+        return whole / number if any(state[2:FIXED]) else _nearest(_rational(state) / number)
     if not isinstance(whole, Decimal) or not whole.is_finite():
         return whole / number
     digits = len(whole.as_tuple().digits)
@@ -144,7 +156,9 @@ def _with_floats(state: Sum, floats: Sequence[float], sign: int) -> Sum:
         unknown += sign * sum(map(math.isnan, floats))
         floats = [*filter(math.isfinite, floats)]
     terms += floats if sign > 0 else map(operator.neg, floats)
-    return (whole, finite + sign * len(floats), above, below, unknown, *_expansion(terms))
+    finite += sign * len(floats)
+    whole, expansion = _summed(whole, finite, terms)
+    return (whole, finite, above, below, unknown, *expansion)
 
 
 _PARTS = frozenset({tuple, list})
@@ -247,6 +261,23 @@ def _decimal(whole: int, exact: Sum) -> Decimal:
 
 def _context(digits: int, traps: list[Any]) -> Context:
     return Context(prec=digits, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=traps)
+
+
+def _summed(whole: int, finite: int, terms: list[float]) -> tuple[int, list[float]]:
+    """Return the sum of an int and of floats as an int and an expansion."""
+    if not terms:
+        return whole, terms
+    try:
+        expansion = _expansion([*terms])
+    except OverflowError:
+        # Terms may come to more than any float is, on their way too: those that large have no fraction, as an int has.
+        whole += sum(int(term) for term in terms if abs(term) > LARGEST_EXACT)
+        expansion = _expansion([term for term in terms if abs(term) <= LARGEST_EXACT])
+    if expansion and not finite:
+        # All floats are taken away again, and what is left of them as an int is taken off that.
+        whole += int(sum(map(Fraction, expansion)))
+        expansion = []
+    return whole, expansion
 
 
 def _expansion(terms: list[float]) -> list[float]:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from operators.core.base import Output, Spec
+from operators.core.base import Output, Serde, Spec
 from operators.core.policies import DeadLetterPolicy
 from operators.io import Input, TableInput
 from operators.joins.table_join import TableContents
@@ -21,10 +21,11 @@ from planner.model.levers import ALL, Levers
 from planner.model.plan import Plan, StagePlan
 from runtime.assembly.bindings import Bindings
 from runtime.assembly.partitions import look, repartitions_into
-from runtime.encoding.formats.rows import type_of_values
+from runtime.encoding.formats.rows import RowSerde, type_of_values
 from runtime.encoding.formats.subjects import placed
 from runtime.encoding.keys import KeySerde
-from runtime.encoding.serdes import Tagged
+from runtime.encoding.serdes import Json, MessagePack, Tagged
+from runtime.encoding.storable import ReadBack, read_back
 from runtime.functions.first_call import CheckedAggregations, check_kept
 from runtime.functions.user_functions import Around, Functions
 from runtime.job.key_kinds import EqualKeys
@@ -43,7 +44,7 @@ from runtime.stage.chain import Chain, FusedSegment, StageCode
 from runtime.stage.error_policy import Guard
 from runtime.stage.outputs import Destination, Outputs
 from runtime.stores.memory import MemoryStore
-from runtime.systems.connectors.outbox import ReadBack, is_outbox_of
+from runtime.systems.connectors.outbox import is_outbox_of
 
 _log = logging.getLogger("samza_dsl")
 
@@ -218,14 +219,15 @@ class Assembly:
     def _destination(self, output: Output) -> Destination:
         name = self.bindings.name_of(output.stream)
         value, key = placed(output.value, name), placed(output.key, name, is_key=True)
+        kind = type_of_values(value)
         # In a container, too, which knows the stream alone: who has started it delivers.
-        if is_outbox_of(self.plan.app, output.stream, name) and type_of_values(value) is not Any:
-            value = ReadBack(value)
+        if is_outbox_of(self.plan.app, output.stream, name) and kind is not Any:
+            value = ReadBack(value, kind)
         if (sink := self.bindings.sinks.get(output.stream)) is None:
             partitions, outbox = self.bindings.partitions(output.stream), self.bindings.outboxes.get(output.stream)
             appends = outbox.where if outbox is not None and not outbox.takes_deletions else ""
-            return Destination(output.stream, partitions, value, key, appends=appends)
-        return Destination(output.stream, sink.partitions, sink.serde(value), key, sink=sink)
+            return Destination(output.stream, partitions, read_back(value), key, appends=appends)
+        return Destination(output.stream, sink.partitions, _read_back(sink.serde(value), kind), key, sink=sink)
 
     def locates(self, ids: Iterable[str]) -> bool:
         """Whether records must carry where they are from, for the dead letters of those that are late."""
@@ -245,6 +247,14 @@ class Assembly:
 
     def _needs_event_time(self, spec: Spec) -> bool:
         return any(self.graph.specs[id].event_time for id in self.graph.below(spec.op_id or ""))
+
+
+def _read_back(serde: Serde, kind: object) -> Serde:
+    """Return the serde of a bound output, which refuses what a declared type could not be read from, as of a stream.
+
+    Those that say more than a type refuse by themselves what they can't write.
+    """
+    return ReadBack(serde, kind) if kind is not Any and isinstance(serde, Json | MessagePack | RowSerde) else serde
 
 
 def table_guard(assembly: Assembly, id: str, store: TaskStore, outputs: Outputs) -> Guard:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import collections.abc as abc
-from collections.abc import Callable
+import datetime as dt
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from decimal import Decimal
 from enum import Enum
 from functools import cache, partial
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from uuid import UUID
 
 from runtime.encoding.nested_tuples import SCALARS
 from runtime.encoding.record_types import (
@@ -15,6 +19,7 @@ from runtime.encoding.record_types import (
     fields_of,
     has_room,
     hints_of,
+    is_pydantic,
     is_record,
     is_struct,
     records_inside,
@@ -48,7 +53,14 @@ def conforms(kind: type) -> Check:
     >>> conforms(Card)(Card(1, [2])), conforms(Card)(Card("1.50", [2])), conforms(Card)(Card(1.5, [2.5]))
     (True, False, False)
     """
-    hints = hints_of(kind)
+    return _written_for(kind)[0]
+
+
+@cache
+def _written_for(hint: Any) -> tuple[Check, Check]:
+    """Return what tells whether a record of a class conforms, and whether all of some values are such records."""
+    kind: type = get_origin(hint) or hint
+    hints = _hints_of(hint, kind)
     namespace: dict[str, Any] = {}
     parts = []
     for number, field in enumerate(fields_of(kind)):
@@ -63,12 +75,34 @@ def conforms(kind: type) -> Check:
         parts.append([f"len(value.__dict__) == {own}"])
     # Written out, which takes a third of a call for each field; the names are those of attributes.
     text = " and ".join(f"({' or '.join(one) or 'False'})" for one in parts) or "True"
-    exec(
-        f"def fits(value):\n    try:\n        return {text}\n    except AttributeError:\n        return False",
-        namespace,
-    )
-    found: Check = namespace["fits"]
-    return found
+    lines = [
+        "def fits(value):",
+        "    try:",
+        f"        return {text}",
+        "    except AttributeError:",
+        "        return False",
+        "def all_fit(values):",
+        "    for value in values:",
+        f"        if not (type(value) is of_class and {text}):",
+        "            return False",
+        "    return True",
+    ]
+    namespace["of_class"] = kind
+    exec("\n".join(lines), namespace)
+    return namespace["fits"], namespace["all_fit"]
+
+
+def _hints_of(hint: Any, kind: type) -> dict[str, Any]:
+    """Return the types of the fields of a class, with the parameters that are given to it in their places."""
+    given = dict(zip(getattr(kind, "__parameters__", ()), get_args(hint), strict=False))
+
+    def filled(of: Any) -> Any:
+        parameters = getattr(of, "__parameters__", ())
+        return (
+            given.get(of, of) if isinstance(of, TypeVar) else of[tuple(map(filled, parameters))] if parameters else of
+        )
+
+    return {name: filled(of) for name, of in hints_of(kind).items()} if given else {**hints_of(kind)}
 
 
 def _alternatives(hint: object) -> tuple[frozenset[type], list[Check]]:
@@ -80,8 +114,16 @@ def _alternatives(hint: object) -> tuple[frozenset[type], list[Check]]:
     if origin in (Union, UnionType):
         found = [_alternatives(one) for one in args]
         return frozenset().union(*(kinds for kinds, _ in found)), [check for _, checks in found for check in checks]
+    if hint is Any:
+        return frozenset(), [lambda value: True]
+    if origin is Literal:
+        return frozenset(), [lambda value: any(type(value) is type(one) and value == one for one in args)]
     if origin is None:
-        return frozenset(), [_record_check(hint)] if isinstance(hint, type) else []
+        if not isinstance(hint, type) or hint in _WHOLE or issubclass(hint, Enum) or is_pydantic(hint):
+            return frozenset({hint} if isinstance(hint, type) else ()), []
+        return frozenset(), [_record_check(hint)] if is_record(hint) else []
+    if isinstance(origin, type) and is_record(origin) and not is_pydantic(origin):
+        return frozenset(), [_record_check(hint)]
     made_of = MADE_OF.get(origin)
     if made_of is tuple and args[-1:] != (...,):
         each = [_all_are(one) for one in args]
@@ -97,6 +139,44 @@ def _alternatives(hint: object) -> tuple[frozenset[type], list[Check]]:
         return frozenset(), []
     inner = _all_are(args[0])
     return frozenset(), [lambda value: type(value) is made_of and inner(value)]
+
+
+_WHOLE = frozenset({dt.datetime, dt.date, dt.time, dt.timedelta, Decimal, UUID})
+"""The classes of which every value is read again as one."""
+
+
+def conforming(hint: object) -> tuple[Check, Check]:
+    """Return what tells whether a value, and whether each of some, is of a declared type and can be read as one.
+
+    It may say no of what can be: of types with bounds, and others whose values nobody knows without their bytes.
+
+    >>> one, all_of = conforming(float | None)
+    >>> one(1), one(True), all_of([1.5, None]), all_of([1.5, "a"])
+    (True, False, True, False)
+    """
+    all_fit: Check | None = None
+    try:
+        kinds, checks = _alternatives(hint)
+        if not kinds and is_record(get_origin(hint) or hint):
+            all_fit = _written_for(hint)[1]
+    except Exception:  # a class whose fields say no types
+        kinds, checks = frozenset[type](), []
+    check = _any_of(checks) if checks else None
+
+    def is_one(value: object) -> bool:
+        try:
+            return type(value) in kinds or (check is not None and check(value))
+        except Exception:  # as of a field whose class nobody can look into
+            return False
+
+    def are_all(values: Collection[Any]) -> bool:
+        with suppress(Exception):
+            # One loop for a column of records, as a call of each takes half as long again.
+            if all_fit is not None and all_fit(values):
+                return True
+        return kinds.issuperset(map(type, values)) or all(map(is_one, values))
+
+    return is_one, are_all
 
 
 def _is_as_float(value: object) -> bool:
@@ -125,10 +205,10 @@ def _any_of(checks: list[Check]) -> Check:
     return lambda value: any(check(value) for check in checks)
 
 
-def _record_check(kind: type) -> Check:
+def _record_check(hint: Any) -> Check:
     # Looked up as values are checked: a record may hold itself, as a tree does.
-    its_own = partial(conforms, kind)
-    return lambda value: type(value) is kind and its_own()(value)
+    kind, its_own = get_origin(hint) or hint, partial(_written_for, hint)
+    return lambda value: type(value) is kind and its_own()[0](value)
 
 
 def is_as_declared(value: Any) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import Enum
+from functools import lru_cache
 from itertools import repeat
 from operator import countOf
 from typing import Any, NamedTuple, TypeGuard, TypeVar, cast
@@ -139,7 +140,7 @@ class KeySerde:
         said = _said_in_json if isinstance(self.serde, Json) else _said_in
         return repr(said(again)) == repr(said(data))
 
-    def seek(self, key: Key, kind: str | None = None) -> None:
+    def seek(self, key: Key) -> None:
         """Take note of a key that was looked for and not found; one that keeps kinds tells of an equal one."""
 
     def in_order(self, keys: Iterable[Key]) -> list[Key]:
@@ -244,9 +245,20 @@ def bytes_of_key(serde: Serde, key: object) -> bytes:
     if may_be_infinite(data):
         data = serde.encode(_with_one_nan(key))
     if isinstance(serde, Json | MessagePack) and serde.type not in (Any, int, str):
-        with suppress(*REFUSALS):  # what is no key of that type lies nowhere
-            return serde.encode(serde.decode(data))
+        # What is no key of that type lies nowhere, and what comes back as another key is not written as that one.
+        with suppress(*REFUSALS, SerdeError):
+            back = serde.decode(data)
+            if type(back) is not type(key) or back != key:
+                _check_declared(serde, key, back)
+            return serde.encode(back)
     return data
+
+
+def _check_declared(serde: Serde, key: object, back: object) -> None:
+    """Raise SerdeError for a key that a declared type brings back as another."""
+    declared = _declared_in(serde) if isinstance(serde, Hashable) else declared_in(serde)
+    if declared is not None:
+        declared.check(key, back)
 
 
 def _with_one_nan(key: object) -> object:
@@ -328,6 +340,7 @@ def declared_in(serde: Serde) -> DeclaredKeys | None:
     return None if says_all and not has_types(kind, _DOUBTFUL) else DeclaredKeys(inspect.type_info(kind), says_all)
 
 
+_declared_in = lru_cache(maxsize=256)(declared_in)
 _DOUBTFUL = (
     *(inspect.StructType, inspect.DataclassType, inspect.NamedTupleType, inspect.TypedDictType, inspect.SetType),
     *(inspect.FrozenSetType, inspect.DictType, inspect.DateTimeType, inspect.TimeType, inspect.RawType),
@@ -351,6 +364,9 @@ def _differences(info: inspect.Type, put: Any, back: Any) -> Iterator[tuple[obje
             part = _field(put, place, name, called)
             if part is not _GONE:  # else it has its default
                 yield from _differences(kind, part, _field(back, place, name, called))
+        # A subclass that has more fields would be the same key whatever is in them.
+        if type(put) is not type(back) and _names_of(put) - {name for name, _, _ in fields}:
+            yield put, back
         # What a mapping has beside the fields of a class that is made of it, that class leaves out by its own wish.
         if type(put) is type(back) and _more_than(put, fields) != _more_than(back, fields):
             yield put, back
@@ -407,6 +423,12 @@ def _fields_in(info: inspect.Type) -> list[tuple[str, str, inspect.Type]] | None
         return [(one.name, one.name, inspect.type_info(hints[one.name])) for one in fields_of(info.cls)]
     found: Iterable[Any] | None = getattr(info, "fields", None)
     return None if found is None else [(one.name, one.encode_name, one.type) for one in found]
+
+
+def _names_of(value: object) -> set[str]:
+    """Return the names of the fields of a record; none of what is none."""
+    kind: type = type(value)
+    return {one.name for one in fields_of(kind)} if is_record(kind) else set()
 
 
 def _field(value: Any, place: int, name: str, called: str) -> object:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
@@ -16,10 +16,23 @@ from operators.core.base import Copies, Form, Keys, Serde
 from operators.core.wording import named, shown
 from operators.state.keyed_state import Encoded
 from runtime.encoding.classes import is_again
+from runtime.encoding.conformity import conforming
 from runtime.encoding.evolution import fitted
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.record_types import fields_of, is_record
-from runtime.encoding.serdes import Declared, Evolving, Json, MessagePack, NoKey, Tagged, Unread, copying, encoded
+from runtime.encoding.serdes import (
+    Declared,
+    Evolving,
+    Json,
+    MessagePack,
+    NoKey,
+    Tagged,
+    Unread,
+    copying,
+    decoded,
+    encode_all,
+    encoded,
+)
 from runtime.model.errors import SerdeError
 
 SURE = frozenset({int, float, bool, bytes, type(None)})
@@ -117,6 +130,80 @@ def form_of(declared: Serde | None, exactly: bool = False) -> Form | None:
         return decode(stored.data) if type(stored) is Encoded else stored
 
     return Form(dump, load) if kind is None else Form(fit, fit)
+
+
+@dataclass(frozen=True)
+class ReadBack:
+    """The serde of what is written as a declared type: a value that could not be read again is refused.
+
+    Else it would be committed, and no reader of the stream, nor a delivery to a sink, would ever come past it.
+
+    >>> ReadBack(Json(float), float).encode_all([1.5, 2])
+    [b'1.5', b'2']
+    >>> ReadBack(Json(int), int).encode(7.0)
+    Traceback (most recent call last):
+    runtime.model.errors.SerdeError: 7.0 is not of the declared type, int: ...
+    """
+
+    declared: Serde
+    type: object
+    """The type of the values; None where only their bytes tell whether they can be read."""
+
+    def __post_init__(self) -> None:
+        # Bytes are read again of few values only: most are of the declared type, as is told of a whole column.
+        is_one, are_all = conforming(object if self.type is None else self.type)
+        object.__setattr__(self, "_conforms", is_one)
+        object.__setattr__(self, "_conform", are_all)
+
+    def encode(self, value: object) -> bytes:
+        """Return the bytes of a value; raises SerdeError where they could not be read."""
+        data = self.declared.encode(value)
+        if not self._conforms(value):
+            self._read(value, data)
+        return data
+
+    def encode_all(self, values: list[Any]) -> list[bytes | None]:
+        """Return the bytes of each of many values; None is one of them."""
+        found = encode_all(self.declared, values)
+        self.check(values)
+        return found
+
+    def check(self, values: list[Any]) -> None:
+        """Raise SerdeError for a value whose bytes could not be read; None is a record without a value."""
+        if not self._conform(values):
+            for value in values:
+                if value is not None and not self._conforms(value):
+                    self._read(value, self.declared.encode(value))
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value of `data`."""
+        return self.declared.decode(data)
+
+    def decode_all(self, column: Sequence[bytes]) -> list[object]:
+        """Return the value of each of many bytes."""
+        return decoded(self.declared, column)
+
+    def _read(self, value: object, data: bytes) -> None:
+        try:
+            self.declared.decode(data)
+        except Exception as error:
+            said = "" if self.type is None else f", {_name_of(self.type)}"
+            raise SerdeError(
+                f"{_short(value)} is not of the declared type{said}: {error}; write what is declared, or declare what "
+                "is written"
+            ) from error
+
+    _conforms: Callable[[Any], bool] = field(init=False, repr=False, compare=False)
+    _conform: Callable[[Collection[Any]], bool] = field(init=False, repr=False, compare=False)
+
+
+def read_back(serde: Serde) -> Serde:
+    """Return the serde by which values of a declared type are written: it refuses what that could not be read from."""
+    return ReadBack(serde, serde.type) if isinstance(serde, Json | MessagePack) and serde.type is not Any else serde
+
+
+def _name_of(kind: Any) -> str:
+    return kind.__qualname__ if isinstance(kind, type) and not get_args(kind) else str(kind)
 
 
 def difference(put: Any, back: Any, at: tuple[str, ...] = ()) -> Difference | None:

@@ -119,11 +119,13 @@ class KeyKinds:
 
     def note_equal(self, key: object, data: bytes) -> None:
         """Note a key with its bytes, and warn where one that is equal has others: to Python they are one, here two."""
+        if self.warning:
+            return  # one is told, and to look at each key for ever would cost more than its state
         with suppress(TypeError):  # a list has no hash
             if len(self._equal) >= MOST_EQUAL and key not in self._equal:
                 return
             first, known = self._equal.setdefault(key, (key, data))
-            if known != data and not self.warning:
+            if known != data:
                 spec = self._spec
                 self.warning = (
                     f"{spec.kind} {spec.op_id!r} at {spec.site}: two of its keys, {shown(first)} and {shown(key)}, are "
@@ -156,7 +158,10 @@ class KeptKeys(KeySerde):
         super().__init__(serde)
         self._kinds = kinds
         self._seen: set[type] = set()
-        self._kinds_seen: set[str] = set()
+        self._kinds_seen: dict[str, bool] = {}
+        """The kinds of keys that were looked at, and whether equal ones may have other bytes."""
+        self._looked_at: set[bytes] = set()
+        """The keys that were looked at for equal ones."""
         kind: object = getattr(serde, "type", None)
         self._is_of_one_class = isinstance(kind, type) and is_record(kind)
 
@@ -178,17 +183,25 @@ class KeptKeys(KeySerde):
             self._look((key,))
         return super().decode(key)
 
-    def seek(self, key: Key, kind: str | None = None) -> None:
-        if type(key) is bytes and _MAY_BE_EQUAL.search(self._kind_of(key) if kind is None else kind):
+    def seek(self, key: Key) -> None:
+        if type(key) is bytes and _MAY_BE_EQUAL.search(self._kind_of(key)):
+            self._look_for_equal(key)
+
+    def _look_for_equal(self, key: bytes) -> None:
+        # Each once, by its bytes: to hash a Decimal takes longer than all else that is done with a key.
+        if key not in self._looked_at and len(self._looked_at) < MOST_EQUAL:
+            self._looked_at.add(key)
             self._kinds.note_equal(super().decode(key), key)
 
     def _look(self, keys: Iterable[object]) -> None:
         for key in keys:
             if type(key) is bytes:
-                if (kind := self._kind_of(key)) not in self._kinds_seen:
-                    self._kinds_seen.add(kind)
+                kind = self._kind_of(key)
+                if (may_be_equal := self._kinds_seen.get(kind)) is None:
+                    may_be_equal = self._kinds_seen[kind] = _MAY_BE_EQUAL.search(kind) is not None
                     self._kinds.note(kind)
-                self.seek(key, kind)
+                if may_be_equal:
+                    self._look_for_equal(key)
                 if self._is_of_one_class:
                     self._seen.add(bytes)  # all others are of that class, too
             elif key is not None:

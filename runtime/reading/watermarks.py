@@ -258,7 +258,8 @@ def _one_to_ms(at: Any, said: str, per_second: int) -> int:
         if at.tzinfo is None:
             raise ValueError(f"{said} {shown(at)} without a time zone; write e.g. .replace(tzinfo=timezone.utc)")
         # The ms that it lies in, and never the next one: what is of the last moment of a day is of that day's window.
-        return (at - _EPOCH) // _MS
+        # Not by the class's own -, which of some libraries' datetimes returns what can't be divided so.
+        return datetime.__sub__(at, _EPOCH) // _MS
     raise ValueError(
         f"{said} {shown(at)}; return ms since the epoch as an int, or an aware datetime; or say another unit= on the "
         f"input{meant_by(at)}"

@@ -32,7 +32,9 @@ from runtime.assembly.partitions import without_past_ends
 from runtime.commit.commit import Committer
 from runtime.commit.schedule import MOST_WRITERS, commits_by_task, storing
 from runtime.encoding.formats.rows import type_of_values
+from runtime.encoding.keys import bytes_of_key
 from runtime.encoding.serdes import Tagged
+from runtime.encoding.storable import read_back
 from runtime.functions.calls import heard_by
 from runtime.functions.user_functions import Around, Functions, close_all
 from runtime.job.pipeline import Pipeline
@@ -334,10 +336,10 @@ class Run:
         spec = next((one for one in self._graph.inputs.values() if one.stream == stream), None)
         if spec is None or stream in self._bindings.sources:
             raise SamzaError(f"run.send({stream!r}): the app reads no such stream from its data directory")
-        data = (spec.key or Tagged()).encode(key) if key is not None else None
+        data = bytes_of_key(spec.key or Tagged(), key) if key is not None else None
         among = self._bindings.partitions(stream)
         partition = murmur2(data) % among if data is not None else 0
-        batch = Batch([spec.value.encode(value)], [data], None if timestamp is None else [timestamp])
+        batch = Batch([read_back(spec.value).encode(value)], [data], None if timestamp is None else [timestamp])
         await asyncio.get_running_loop().run_in_executor(
             self._sender, self._environment.append, [Append(stream, partition, batch)], {stream: among}
         )

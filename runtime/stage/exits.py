@@ -23,7 +23,7 @@ from runtime.encoding.keys import KeySerde, bytes_of_key, remembering
 from runtime.encoding.lines import rows_in
 from runtime.encoding.ownership import OwnValues, keeper_of
 from runtime.encoding.serdes import BulkSerde, Json, Natural, encode_all
-from runtime.encoding.storable import check_kept
+from runtime.encoding.storable import ReadBack, check_kept
 from runtime.ports.sink import GatheringSink
 from runtime.stage.outputs import Destination, FirstValues, Outputs, routed
 
@@ -47,8 +47,9 @@ class SendToExit:
             self.together = to.sink.together(to.value)
         self.keep: Callable[[Any], object] | None = None
         """Keeps a value as it is sent until all are encoded, where a function that is called may change it later."""
+        bare = to.value.declared if isinstance(to.value, ReadBack) else to.value
         # JSON takes no more one by one than copies do.
-        if (self.together or isinstance(to.value, BulkSerde)) and not isinstance(to.value, Json):
+        if (self.together or isinstance(bare, BulkSerde)) and not isinstance(bare, Json):
             self.keep = keeper_of(getattr(to.value, "type", None), to.value.encode)
         self._keeps_headers = to.sink is None or "headers" in to.sink.columns
         self._is_headed = False
@@ -418,7 +419,8 @@ class TaskExit:
             to = self._destinations.get(output)
             if to is None:
                 raise ValueError(f"the task sent to {output.stream!r}, which is not among its outputs=[...]")
-            batch.keys = encode_all(to.key or Natural(), batch.keys) if batch.keys else None
+            key = to.key or Natural()
+            batch.keys = [None if one is None else bytes_of_key(key, one) for one in batch.keys] if batch.keys else None
             self._outputs.write(to, batch)
         if effects.commit or effects.shutdown:
             self._request(effects)

@@ -17,6 +17,7 @@ from operators.core.wording import words_of
 from planner.model.errors import refuse
 from runtime.encoding.formats.subjects import placed
 from runtime.encoding.serdes import Natural, encode_all
+from runtime.encoding.storable import read_back
 from runtime.model.errors import SamzaError
 from runtime.ports.streams import END, Append, StreamConfig, contradicted
 from runtime.reading.event_times import as_given, misread
@@ -105,7 +106,7 @@ def produce(
     # All or none: nothing is written before the last value was made, encoded and keyed.
     found = list(values)
     try:
-        encoded = encode_all(serde, found)
+        encoded = encode_all(read_back(serde), found)
     except Exception as error:
         raise SamzaError(f"{site}: a value can't be written to {stream!r} as {serde}: {words_of(error)}") from error
     batch = Batch(

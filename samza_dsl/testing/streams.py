@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from operators.core.base import Batch, Headers, Output
@@ -12,6 +13,7 @@ from operators.partition_by import murmur2
 from planner.model.graph import Graph
 from planner.passes import streams_of
 from runtime.assembly.bindings import WRITTEN
+from runtime.encoding.keys import bytes_of_key
 from runtime.encoding.serdes import Tagged
 from runtime.ports.environment import GrowingEnvironment
 from runtime.ports.streams import OUTSIDE, Append, Control, StreamConfig
@@ -276,7 +278,7 @@ class Streams:
         for one in records:
             if one.timestamp is not None and type(one.timestamp) is not int:
                 raise ValueError(f"timestamp={one.timestamp!r} is no time in whole ms since the epoch")
-        encode_key = (spec.key or Tagged()).encode
+        encode_key = partial(bytes_of_key, spec.key or Tagged())
         encode = spec.value.encode
         headers: list[Headers | None] = [dict(one.headers) or None for one in records]
         return Batch(
@@ -321,7 +323,7 @@ def place_of(spec: Input, partitions: int, given: object) -> int | None:
         _check_partition(spec, partitions, record.partition)
         return record.partition
     if spec.key is not None:
-        key = None if record.key is None else spec.key.encode(record.key)
+        key = None if record.key is None else bytes_of_key(spec.key, record.key)
     else:
         key = _computed_key(spec, record.value)
     return None if key is None else murmur2(key) % partitions

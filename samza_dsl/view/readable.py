@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP
+from runtime.encoding.nested_tuples import NESTED, structure_in
 from runtime.encoding.serdes import (
     BIG,
     ENUM,
@@ -121,6 +122,9 @@ def _tagged(data: bytes) -> str:
     tag = data[:1]
     if tag == BIG:
         return str(int(data[1:]))
+    if tag == NESTED:
+        _, end = structure_in(data[1:])
+        return _shown(msgspec.msgpack.decode(data[1 + end :]))
     body = msgspec.msgpack.decode(data[1:])
     if tag == PLAIN:
         return _shown(body)

@@ -1,16 +1,20 @@
 """The commands on streams: what is written is listed, shown and followed, and mistakes teach."""
 
 import json
+import re
 import signal
+from datetime import datetime, timedelta
 
 import pytest
 
 from operators.core.base import Batch
 from operators.partition_by import murmur2
+from runtime.encoding.serdes import Evolving, Tagged
 from runtime.ports.streams import END, Append, Control, Offsets, StreamConfig
 from runtime.systems.log.environment import LogEnvironment
 from samza_dsl.cli.streams import _list_ranges as list_ranges
 from samza_dsl.data.records import records_from
+from samza_dsl.view.readable import text_of
 
 
 @pytest.fixture
@@ -293,3 +297,18 @@ def test_a_stream_is_given_more_partitions(call):
     assert (fewer.exit_code, "has 4 partitions, and can't have 3" in fewer.stderr) == (1, True), fewer.stderr
     absent = call("streams", "grow", "tocks", "--partitions", "3")
     assert absent.exit_code != 0
+
+
+@pytest.mark.parametrize("serde", [Tagged(), Evolving()])
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ([1, (2, 3)], re.escape("[1,[2,3]]")),
+        ((1, ("a", None)), r'\[1,\["?a"?,null\]\]'),
+        ([datetime(2025, 6, 15, 12)], r"\[datetime \[\"?2025-06-15T12:00:00\"?,0,null\]\]"),
+        ({"a": (1, 2)}, r"\{a:\[1,2\]\}"),
+        ([timedelta(days=1)], r"\[timedelta \[1,0,0\]\]"),
+    ],
+)
+def test_what_lies_between_stages_is_shown_as_what_it_is(serde, value, shown):
+    assert re.fullmatch(shown, text_of(serde.encode(value)))

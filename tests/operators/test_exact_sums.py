@@ -10,8 +10,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from operators.aggregations.aggregation import mean, over, total
-from operators.aggregations.exact_sums import NOTHING, joined, minus, plus, value_of
+from operators.aggregations.exact_sums import NOTHING, joined, mean_of, minus, plus, value_of
 from runtime.encoding.serdes import Tagged
+from samza_dsl import App, testing, tumbling
 
 floats = st.floats(-1e300, 1e300, allow_nan=False)
 numbers = floats | st.integers(-(2**70), 2**70)
@@ -164,3 +165,58 @@ def test_sums_of_the_version_before_are_read_on():
     assert value_of(plus(before, [0.25, 1])) == 5.0
     assert value_of(plus(before, [Fraction(1, 4)])) == 4.0
     assert value_of(plus((3, 0, 0, 0, 0), [Decimal("0.10")])) == Decimal("3.10")
+
+
+LARGE = st.sampled_from(
+    [1e308, -1e308, 1.7976931348623157e308, -1.7976931348623157e308, 2.0**1000, 0.5, 10**400, -(10**400)]
+)
+
+
+def nearest(exact):
+    try:
+        return float(exact)
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf
+
+
+@given(st.lists(LARGE, min_size=1, max_size=7), st.lists(LARGE, max_size=4), st.integers(0, 7))
+@example([1e308, 1e308], [], 1)
+@example([1e308, 1e308, -1e308], [1e308], 2)
+@example([10**400], [], 0)
+def test_sums_beyond_all_floats_are_infinite_and_the_same_however_they_came_about(values, go, at):
+    exact = sum(map(Fraction, values))
+    of_ints = all(type(value) is int for value in values)
+    expected = exact if of_ints else nearest(exact)
+    one_by_one = NOTHING
+    for value in values:
+        one_by_one = plus(one_by_one, [value])
+    taken_away = minus(plus(plus(NOTHING, go), values), go)
+    for state in (
+        plus(NOTHING, values),
+        one_by_one,
+        joined(plus(NOTHING, values[:at]), plus(NOTHING, values[at:])),
+        taken_away,
+    ):
+        assert value_of(state) == expected
+        assert mean_of(state, len(values)) in (nearest(exact / len(values)), nearest(exact) / len(values))
+    assert minus(taken_away, values) == NOTHING
+    assert Tagged().decode(Tagged().encode(one_by_one)) == one_by_one
+
+
+def test_the_mean_of_what_is_summed_beyond_all_floats_is_one_where_it_is_a_float():
+    assert over(mean(lambda v: v), [1e308, 1e308]) == 1e308
+    assert over(total(lambda v: v), [1e308, 1e308]) == math.inf
+    assert over(total(lambda v: v), [1e308, 1e308, -1e308]) == 1e308 == over(total(lambda v: v), [1e308, -1e308, 1e308])
+    assert over(mean(lambda v: v), [10**400]) == math.inf
+    assert math.isnan(over(mean(lambda v: v), [math.inf, -math.inf, 1e308, 1e308]))
+
+
+@pytest.mark.parametrize("values", [[10**400, 1], [1e308, 1e308], [1e308, 1e308, -1e308], [2**60, 2**60 + 1]])
+@pytest.mark.parametrize("of", [total, mean])
+def test_a_window_tells_what_the_aggregation_does_by_itself(of, values):
+    app = App("sums")
+    numbers = app.input("in", key=lambda value: "k", timestamp=lambda value: 0)
+    found = []
+    numbers.window(tumbling(seconds=1), of(lambda value: value), op_id="w").sink(lambda pane: found.append(pane.value))
+    testing.run(app, {"in": values})
+    assert found == [over(of(lambda value: value), values)]

@@ -3,7 +3,7 @@
 import datetime as dt
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, MutableSequence, Sequence, Set
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -25,6 +25,7 @@ from runtime.encoding.keys import KeySerde, bytes_of_key
 from runtime.encoding.serdes import Json, MessagePack, Natural, Tagged
 from runtime.encoding.storable import difference
 from runtime.model.errors import OperatorFailure, SerdeError
+from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, PlanError, collect, dead_letter, fail, produce, query, skip, testing, tumbling
 
 
@@ -537,11 +538,40 @@ def test_a_number_is_one_key_as_an_int_and_as_a_float_where_that_is_declared(tmp
     keyed.scan(lambda total, n: (total or 0) + 1, op_id="counts").sink(lambda n: None)
     produce("in", [7, 7.0, 7], data=tmp_path, **({"key": lambda n: n} if how == "stored" else {}))
     app.run(tmp_path, until_now=True)
-    state = app.state(tmp_path, "counts") if hasattr(app, "state") else query(app, data=tmp_path).state("counts")
     with query(app, tmp_path) as found:
         state = found.state("counts")
         assert [*state.range()] == [(7.0, 3)]
         assert (state.get(7), state.get(7.0)) == (3, 3)
+
+
+class Base(Struct, frozen=True):
+    a: int
+
+
+class Derived(Base, frozen=True):
+    b: int
+
+
+@pytest.mark.parametrize("packed", [Json, MessagePack])
+def test_keys_of_a_subclass_that_has_more_fields_are_not_made_one(packed):
+    with pytest.raises(SerdeError, match="would come back as Base"):
+        KeySerde(packed(Base)).hold_one(Derived(1, 2))
+    with pytest.raises(SerdeError, match="would come back as"):
+        KeySerde(packed(tuple[Base, int])).hold_one((Derived(1, 2), 3))
+    assert KeySerde(packed(Derived | None)).hold_one(Derived(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("serde", "key", "data"),
+    [
+        (Json(Base), Derived(1, 2), b'{"a":1,"b":2}'),
+        (Json(float), 2**53 + 1, b"9007199254740993"),
+        (Json(tuple[Base, float]), (Derived(1, 2), 1.0), b'[{"a":1,"b":2},1.0]'),
+        (Json(Base), "no Base", b'"no Base"'),
+    ],
+)
+def test_what_would_come_back_as_another_key_is_written_as_it_is(serde, key, data):
+    assert bytes_of_key(serde, key) == data
 
 
 def test_a_table_is_looked_into_by_equal_keys(tmp_path):
@@ -572,3 +602,29 @@ def test_a_type_that_says_no_class_is_refused_when_it_is_declared(kind, told):
     for declare in (lambda: numbers.partition_by(lambda n: n, key_type=kind), lambda: app.input("by", key=kind)):
         with pytest.raises(PlanError, match=rf"test_declared_keys.py.*does not say as what keys come back.*{told}"):
             declare()
+
+
+def test_a_task_writes_the_keys_of_an_output_as_send_to_does(tmp_path):
+    app = App("declared")
+    out = app.output("out", value=int, key=float)
+
+    def task(envelope, context):
+        context.send(out, envelope.value, key=envelope.value)
+
+    app.task(app.input("in", value=int), task, outputs=[out], op_id="it")
+    app.input("other", value=int).partition_by(lambda n: n, op_id="by").send_to(out)
+    produce("in", [7], data=tmp_path)
+    produce("other", [7], data=tmp_path)
+    app.run(tmp_path, until_now=True)
+    with closing(LogEnvironment(tmp_path)) as environment:
+        assert environment.read("out", 0, 0).batch.keys == [b"7.0", b"7.0"]
+
+
+def test_a_test_sends_equal_keys_to_one_place():
+    app = App("declared")
+    numbers = app.input("in", value=int, key=float, partitions=5)
+    numbers.scan(lambda total, n: (total or 0) + n, op_id="it").send_to(app.output("out", value=int))
+    with testing.running(app) as run:
+        for key in (7, 7.0, 8, 8.0, 9, 9.0):
+            run.send("in", 1, key=key)
+        assert sorted(run.received("out")) == [1, 1, 1, 2, 2, 2]

@@ -330,6 +330,17 @@ def test_seconds_with_a_fraction_count_in_the_ms_that_they_lie_in(micros):
     assert to_ms([micros / 10**6], unit="s") == [micros // 1_000] == to_ms([micros], unit="us")
 
 
+class OthersDatetime(datetime):
+    """A datetime whose differences are of a class of its own, as those of some libraries are."""
+
+    def __sub__(self, other):
+        raise AssertionError("its differences are not looked at")
+
+
+def test_a_datetime_with_differences_of_its_own_counts_as_any():
+    assert to_ms([OthersDatetime(2025, 6, 15, 0, 0, 0, 999, tzinfo=UTC)]) == to_ms([datetime(2025, 6, 15, tzinfo=UTC)])
+
+
 def test_the_last_moment_of_a_day_is_of_that_day():
     app = App("days")
     times = app.input("in", value=str, key=lambda at: "k", timestamp=datetime.fromisoformat)

@@ -1,14 +1,20 @@
 """What the order of the ledger says of who has which task, and who lives."""
 
+import asyncio
+
 import pytest
+from aiokafka.errors import KafkaConnectionError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from operators.core.base import Batch
 from planner.model.virtual_tasks import VirtualTask
 from runtime.commit.commit import SHARED, STATE
 from runtime.job.job_model import JOB
 from runtime.model.assignment import JobModel
 from runtime.model.checkpoint import Checkpoint, Position
+from runtime.model.errors import Damaged
+from runtime.systems.kafka.coordination import owner
 from runtime.systems.kafka.coordination.group import Joining, shared_out
 from runtime.systems.kafka.state.changelog import ChangelogEnd
 from runtime.systems.kafka.state.ledger import (
@@ -137,3 +143,23 @@ def test_who_looks_again_never_takes_an_older_checkpoint_for_a_newer_one(looks):
         is_further = all(now >= at for now, at in zip(offsets, before, strict=True))
         expected = offsets if is_further else before
         assert [one.offset for one in known.checkpoints["0-1-2"].positions] == expected
+
+
+@pytest.mark.parametrize("answer", ["hangs", "fails", "knows it", "knows none"])
+def test_a_transaction_that_takes_too_long_is_told_whatever_the_brokers_say_of_topics(answer, monkeypatch):
+    async def too_long(*_):
+        raise TimeoutError("the transaction")
+
+    class Streams:
+        async def metadata_of(self, names):
+            if answer == "hangs":
+                await asyncio.Event().wait()
+            if answer == "fails":
+                raise KafkaConnectionError("nobody there")
+            return dict.fromkeys(names) if answer == "knows it" else {}
+
+    monkeypatch.setattr(owner, "_transacted", too_long)
+    monkeypatch.setattr(owner, "STOP_S", 0.01)
+    error, told = (Damaged, "'out' is gone") if answer == "knows none" else (TimeoutError, "the transaction")
+    with pytest.raises(error, match=told):
+        asyncio.run(owner.transact(Streams(), object(), {("out", 0): Batch([b"1"])}))

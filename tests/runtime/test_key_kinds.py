@@ -563,3 +563,18 @@ def test_keys_that_are_equal_in_python_and_two_here_are_told(name, step, caplog)
         by = numbers.partition_by(lambda n, keys=keys: keys[n % len(keys)], partitions=1, op_id="by")
         steps[step](by).map(str).send_to(again.output("out", value=str))
         assert not run_on(memory(), again).metrics().warnings
+
+
+def test_a_key_is_looked_at_for_equal_ones_once():
+    looked = []
+
+    class Kinds(KeyKinds):
+        def note_equal(self, key, data):
+            looked.append(key)
+
+    keys = KeptKeys(Tagged(), Kinds(scanned(whole).graph().specs["it"], "keyed", memory(), set()))
+    held = keys.hold([Decimal(1), (Decimal(2), "a"), ("b", 3), at(0, UTC)])
+    for _ in range(3):
+        keys.encode_all(held)
+        keys.seek(held[0])
+    assert looked == [Decimal(1), (Decimal(2), "a"), at(0, UTC)]

@@ -252,6 +252,18 @@ def test_entries_of_maps_under_a_former_order_come_to_where_they_are_looked_for(
     assert {**seen} == {"other": 0}
 
 
+class Real(Struct, frozen=True):
+    of: float
+
+
+@pytest.mark.parametrize("key", [Real(7), (1, Real(7)), Real(2**40)])
+def test_a_walk_over_a_map_leaves_entries_where_the_functions_own_keys_find_them(key):
+    seen = MapState(MemoryStore(), b"here", EntryKeys(Tagged(), KeySerde(Tagged()), lambda key: None))
+    seen[key] = 1
+    assert [*seen.items()] == [(key, 1)] and [*seen] == [key]
+    assert seen[key] == 1 and seen.pop(key) == 1 and not len(seen)
+
+
 def unsorted(key):
     """Return the bytes of a key as a former version wrote it: with its sets in another order."""
     data = Tagged().encode(key)

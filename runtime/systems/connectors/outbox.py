@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from operators.core.base import Batch, Output, Serde, has_none
 from operators.core.policies import DeadLetterPolicy, Fail, Skip
 from runtime.encoding.formats.rows import type_of_values
-from runtime.encoding.serdes import decoded, encode_all
+from runtime.encoding.serdes import decoded
+from runtime.encoding.storable import ReadBack
 from runtime.functions.at_work import tells
 from runtime.model.clock import monotonic_ms
 from runtime.model.errors import Damaged, EnvironmentFault, RowRefused, SamzaError, SerdeError
@@ -416,36 +417,6 @@ def _offsets_noted(passed: Mapping[str, int], identity: int) -> dict[int, frozen
     return found
 
 
-@dataclass(frozen=True)
-class ReadBack:
-    """The serde of rows for a sink: a value that could not be read again is refused as it is written.
-
-    Else it would be committed to an outbox, and no delivery would ever come past it.
-    """
-
-    declared: Serde
-
-    def encode(self, value: object) -> bytes:
-        """Return the bytes of a value; raises what reading these raises."""
-        data = self.declared.encode(value)
-        self.declared.decode(data)
-        return data
-
-    def encode_all(self, values: list[Any]) -> list[bytes | None]:
-        """Return the bytes of each of many values; None is one of them."""
-        found = encode_all(self.declared, values)
-        decoded(self.declared, [data for data in found if data is not None])
-        return found
-
-    def decode(self, data: bytes) -> Any:
-        """Return the value of `data`."""
-        return self.declared.decode(data)
-
-    def decode_all(self, column: Sequence[bytes]) -> list[object]:
-        """Return the value of each of many bytes."""
-        return decoded(self.declared, column)
-
-
 class CutBackSink(Sink):
     """An output that is written before each commit, which records its position, and cut back to that after a crash."""
 
@@ -460,7 +431,7 @@ class CutBackSink(Sink):
 
     def serde(self, declared: Serde) -> Serde:
         """Return a serde as the declared one is: rows are handed over as the pipeline has them."""
-        return ReadBack(declared)
+        return ReadBack(declared, type_of_values(declared))
 
     def recover(self, position: int) -> None:
         self._sink.recover(position)

@@ -13,6 +13,7 @@ import msgspec
 from operators.core.base import Batch, Serde, has_none
 from runtime.encoding.lines import NULL, Lines, ObjectLines, rows_in
 from runtime.encoding.serdes import Json, MessagePack, String, Tagged, to_json_lines
+from runtime.encoding.storable import ReadBack
 from runtime.model.errors import SerdeError
 from runtime.ports.sink import Sink
 from runtime.systems.files.places.locations import DataFile
@@ -64,7 +65,14 @@ class JsonlSink(Sink):
 
     def together(self, serde: Serde) -> Callable[[list[object]], list[object]] | None:
         """Return what encodes values as JSON of their own, whatever they are: each comes to what it does by itself."""
-        return _lines if isinstance(serde, Json) else None
+        if not isinstance(serde, ReadBack):
+            return _lines if isinstance(serde, Json) else None
+
+        def lines(values: list[object]) -> list[object]:
+            serde.check(values)
+            return _lines(values)
+
+        return lines if isinstance(serde.declared, Json) else None
 
     def recover(self, position: int) -> None:
         """Cut the file back to `position`; raises `Damaged` when it is shorter."""

@@ -236,7 +236,10 @@ async def transact(
         # Brokers are asked for ever of a topic that is not there, which is no fault of theirs.
         places = {*pending, *(_told_of(streams, commit, left) if commit is not None else ())}
         names = sorted({stream for stream, _ in places})
-        there = await streams.metadata_of(names)
+        there: Collection[str] = names
+        with suppress(Exception):  # brokers that do not answer this either are what the timeout tells of
+            async with asyncio.timeout(STOP_S):
+                there = await streams.metadata_of(names)
         if gone := [name for name in names if name not in there]:
             raise Damaged(
                 f"The topic {gone[0]!r} is gone, which this run reads or writes: bring it back, or make it anew and "
