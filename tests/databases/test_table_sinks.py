@@ -475,6 +475,23 @@ def test_of_keys_that_a_table_takes_for_one_the_last_record_counts(
     assert found == expected
 
 
+class Price(msgspec.Struct, frozen=True):
+    price: Decimal
+    n: int
+
+
+def test_of_decimals_that_are_equal_the_last_record_counts(database: Database) -> None:
+    table = database.table()
+    column = "TEXT" if database.kind == "sqlite" else "DECIMAL(10, 2)"
+    database.change(f"CREATE TABLE {table} (price {column} PRIMARY KEY, n BIGINT)")
+    said, texts = owner(kind=Price, output=table), ("1", "1.0", "1.00", "1.0", "2.50", "2.5")
+    with closing(database.sink(table, "price")) as sink:
+        sink.claim(said)
+        sink.write(said, [SinkRow(Price(Decimal(text), n)) for n, text in enumerate(texts)], 0, len(texts))
+    found = {Decimal(price): n for price, n in database.rows(f"SELECT price, n FROM {table} ORDER BY n")}
+    assert found == {Decimal(1): 3, Decimal("2.5"): 5}
+
+
 @pytest.mark.parametrize("key", ["word", "word,m"])
 def test_keys_that_a_table_takes_for_one_are_looked_up_as_it_does(database: Database, key: str) -> None:
     if database.kind == "duckdb":

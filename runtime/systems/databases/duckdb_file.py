@@ -154,10 +154,13 @@ def _as_read(connection: Any, table: str, statement: str) -> str:
 
 
 def _folds(connection: Any, target: Target) -> bool:
-    """Whether text is the key of a column that is none, as a date, in which texts may be one that differ."""
+    """Whether a key is put as text into a column that is none, as a date or DECIMAL, in which texts may be one.
+
+    Of such rows in one statement DuckDB keeps the first.
+    """
     types = _typed(connection, target.table)
     kinds = {column.name: column.kind for column in target.columns}
-    return any(kinds.get(name) in ("text", "json", "float") and types[name] != "VARCHAR" for name in target.key)
+    return any(kinds.get(name) in ("text", "json", "float", "decimal") and types[name] != "VARCHAR" for name in target.key)
 
 
 _HELD = {
