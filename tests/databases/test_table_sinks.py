@@ -10,13 +10,16 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
+import duckdb
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from operators.core.base import Context
 from runtime.model.errors import Unavailable
 from runtime.ports.connectors import SinkOwner
+from runtime.systems.databases import duckdb_file
 from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, SamzaError, connectors, remote_table
 from samza_dsl.connectors import Fenced, RowRefused, SinkRow
@@ -514,6 +517,27 @@ def test_keys_that_a_table_takes_for_one_are_looked_up_as_it_does(database: Data
     wanted = [Word(word, 0) for word in ("aB", "Ab", "aB", "A")]
     run = app.run(MemoryEnvironment(), bind={"wanted": wanted}, until_now=True)
     assert Counter(run.received("found")) == {7: 3, None: 1}
+
+
+def test_a_look_up_does_not_ask_again_what_a_table_is_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    whole = duckdb_file._typed
+
+    def typed(connection: Any, table: str) -> dict[str, str]:
+        asked.append(table)
+        return whole(connection, table)
+
+    monkeypatch.setattr(duckdb_file, "_typed", typed)
+    with closing(duckdb.connect(str(tmp_path / "rows.duckdb"))) as rows:
+        rows.execute("CREATE TABLE words (word VARCHAR PRIMARY KEY, n BIGINT, ends TIMESTAMP)")
+        rows.execute("INSERT INTO words VALUES ('a', 7, 'infinity')")
+    looks_up = connectors.table_rows(f"duckdb:///{tmp_path}/rows.duckdb?table=words&key=word", Word)
+    looks_up.open(Context("words", "lookup", task=0))
+    for keys in (["a"], ["b"], ["a", "b"], ["b", "a"], ["a"]):
+        found = looks_up._fetch(keys)
+        assert found == ({"a": Word("a", 7)} if "a" in keys else {})
+    looks_up.close()
+    assert len(asked) <= 3
 
 
 def test_a_column_whose_equal_texts_are_one_by_collation_is_a_key_as_well(database: Database) -> None:

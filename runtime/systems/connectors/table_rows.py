@@ -34,6 +34,8 @@ class TableRows(Generic[V]):
             )
         self._connection: SqlConnection | None = None
         self._folds = False
+        self._statements: dict[int, str] = {}
+        """By the number of keys, the statement that looks these up on the connection."""
 
     def open(self, context: Context) -> None:
         """Make ready for a task; the connection is made by the first look-up."""
@@ -87,18 +89,25 @@ class TableRows(Generic[V]):
 
     def _asked(self, connection: SqlConnection, keys: Sequence[tuple[Any, ...]]) -> list[dict[str, object]]:
         """Return the rows of keys; of one that the table compares in its own way, by the types that it has."""
+        statement = self._statements.get(len(keys))
+        if statement is None:
+            # What the table is like is asked once for a connection: a look-up is to cost one statement.
+            statement = self._statements[len(keys)] = self._statement(connection, len(keys))
+        found = connection.execute(statement, tuple(part for key in keys for part in key))
+        names = [one[0] for one in found.description]
+        return [plain_row(names, row) for row in found.fetchall()]
+
+    def _statement(self, connection: SqlConnection, number: int) -> str:
+        """Return the statement that looks so many keys up."""
         table, dialect = self._table, self._table.dialect
         if self._folds:
             which = " AND ".join(f"{dialect.word(name)} = {PARAMETER}" for name in table.key)
         else:
-            marks = ", ".join([self._mark] * len(keys))
+            marks = ", ".join([self._mark] * number)
             which = f"({dialect.listed(table.key)}) IN ({'' if len(table.key) == 1 else 'VALUES '}{marks})"
         named = dialect.quoted(table.name)
         statement = dialect.with_parameters(f"SELECT * FROM {named} WHERE {which}")
-        statement = dialect.as_read(connection, named, statement)
-        found = connection.execute(statement, tuple(part for key in keys for part in key))
-        names = [one[0] for one in found.description]
-        return [plain_row(names, row) for row in found.fetchall()]
+        return dialect.as_read(connection, named, statement)
 
     def _made(self, row: dict[str, object]) -> V:
         return msgspec.convert(self._read(row), self._value, dec_hook=made_of_plain)
@@ -110,6 +119,7 @@ class TableRows(Generic[V]):
         return tuple(part if adapt is None else adapt(part) for part, adapt in zip(parts, self._adapt, strict=True))
 
     def _drop(self) -> None:
+        self._statements.clear()
         if self._connection is not None:
             connection, self._connection = self._connection, None
             with suppress(*self._table.dialect.errors):

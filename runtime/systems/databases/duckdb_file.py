@@ -160,7 +160,9 @@ def _folds(connection: Any, target: Target) -> bool:
     """
     types = _typed(connection, target.table)
     kinds = {column.name: column.kind for column in target.columns}
-    return any(kinds.get(name) in ("text", "json", "float", "decimal") and types[name] != "VARCHAR" for name in target.key)
+    return any(
+        kinds.get(name) in ("text", "json", "float", "decimal") and types[name] != "VARCHAR" for name in target.key
+    )
 
 
 _HELD = {

@@ -172,7 +172,9 @@ class TableSink:
             for at, row in by_place.items():
                 of_values.setdefault(tuple(row[name] for name in others), set()).add(at)
             for at, row in by_place.items():
-                needs[at] |= of_values.get(tuple(row[name] for name in columns), set())
+                # With a NULL among them columns refer to nothing.
+                values = tuple(row[name] for name in columns)
+                needs[at] |= set() if None in values else of_values.get(values, set())
         for at in there:
             found, open_ones = set[int](), {at}
             while open_ones:
