@@ -278,6 +278,22 @@ def test_whole_numbers_are_the_same_however_many_rows_are_written(make: Callable
     assert found == [[("7",), ("-1",)]] * 3
 
 
+@pytest.mark.parametrize("column", ["jsonb", "numeric", "text", "smallint", "bigint"])
+def test_a_row_of_a_whole_number_is_deleted_in_whatever_column_it_was_put(
+    make: Callable[..., Base], column: str
+) -> None:
+    base = make()
+    base.do(f"CREATE TABLE t (id {column} PRIMARY KEY, n bigint)")
+    owner = SinkOwner("shop", "out", 0, 1, 5, Counted)
+    with closing(connectors.postgres(base.url, "t", "id")) as sink:
+        sink.claim(owner)
+        sink.write(owner, [SinkRow(Counted(n, n)) for n in range(30)], 0, 30)
+        sink.write(owner, [SinkRow(None, key=n) for n in range(29)] + [SinkRow(Counted(7, 8))], 30, 60)
+    with closing(psycopg.connect(base.url)) as connection:
+        found = connection.execute("SELECT id::text, n FROM t ORDER BY n").fetchall()
+    assert found == [("7", 8), ("29", 29)]
+
+
 @pytest.mark.parametrize("said", [{}, {"by": "id"}], ids=["changes", "by a column"])
 def test_a_number_in_jsonb_keeps_its_digits(make: Callable[..., Base], said: dict[str, str]) -> None:
     class Inner(msgspec.Struct):

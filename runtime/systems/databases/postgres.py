@@ -136,6 +136,7 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
         lock=" FOR UPDATE",
         folds=_folds,
         links=_links,
+        spelled=frozenset(("int",)),
     )
     host, port = (str(said.get(name) or default) for name, default in (("host", "localhost"), ("port", "")))
     where = f"postgres://{quote(host, safe=':/.')}{':' + port if port else ''}/{said.get('dbname') or ''}"
@@ -186,7 +187,7 @@ def _copy(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tupl
     if target.key:
         rows = [*rows]
         if len(rows) <= FEW_ROWS or target.folds:
-            put_each(connection, dialect, target, _as_copied(target, rows))
+            put_each(connection, dialect, target, rows)
             return
         into = f'"{STAGED}"'
         # A value gets the words that it gets as a parameter, which has a type of ours, or is text that the table's own
@@ -206,17 +207,6 @@ def _copy(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tupl
         if target.key:
             cursor.execute(dialect.insert(target, f"SELECT {names} FROM {into}"))
             cursor.execute(f"DROP TABLE {into}")
-
-
-def _as_copied(target: Target, rows: Sequence[tuple[object, ...]]) -> Iterable[tuple[object, ...]]:
-    """Return rows whose numbers are text, which a column reads as it reads what is copied, whatever its type."""
-    places = {place for place, column in enumerate(target.columns) if column.kind in _SPELLED}
-    if not places:
-        return rows
-    return (
-        tuple(str(value) if place in places and value is not None else value for place, value in enumerate(row))
-        for row in rows
-    )
 
 
 def _folds(connection: Any, target: Target) -> bool:
@@ -277,8 +267,6 @@ _SESSION = {
     "extra_float_digits": "1",
 }
 """What databases and users may have set in another way: values come whole, and are read one way."""
-_SPELLED: frozenset[ColumnKind] = frozenset(("int",))
-"""The kinds of columns whose values the driver sends as one type, where a table may have another that reads them."""
 _READ_BY_TABLE: frozenset[ColumnKind] = frozenset(("text", "json", "int"))
 """The kinds of columns whose values a table's own type reads, whatever it is."""
 _INTEGERS = "smallint|integer|bigint"
