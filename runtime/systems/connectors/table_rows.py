@@ -69,23 +69,28 @@ class TableRows(Generic[V]):
                 target = Target(dialect.quoted(table.name), self._columns, table.key)
                 self._folds = dialect.folds(self._connection, target)
             if self._folds:
-                # Which key a row is of only the table knows, where it takes others for one than we do.
-                alone = {key: self._asked(self._connection, [stored]) for stored, key in said.items()}
-                return {key: self._made(rows[0]) for key, rows in alone.items() if rows}
-            rows = self._asked(self._connection, [*said])
+                return self._fetched_alone(self._connection, said)
+            result: dict[Any, V] = {}
+            is_known = True
+            for fields in self._asked(self._connection, [*said]):
+                stored = tuple(fields[name] for name in table.key)
+                # Some drivers take a value as text, and give it back as what it is.
+                found = stored if stored in said else self._stored(table, stored)
+                if found in said:
+                    result[said[found]] = self._made(fields)
+                else:
+                    is_known = False
+            left = {} if is_known else {stored: key for stored, key in said.items() if key not in result}
+            return result | self._fetched_alone(self._connection, left)
         except dialect.errors as error:
             self._drop()
             kind = Unavailable if dialect.passes(error) else SamzaError
             raise kind(f"{table.where}, table {table.name}: {error}") from error
-        result = {}
-        for fields in rows:
-            stored = tuple(fields[name] for name in table.key)
-            key = said.get(stored)
-            # Some drivers take a value as text, and give it back as what it is.
-            key = said.get(self._stored(table, stored)) if key is None else key
-            if key is not None:
-                result[key] = self._made(fields)
-        return result
+
+    def _fetched_alone(self, connection: SqlConnection, said: Mapping[tuple[Any, ...], Any]) -> dict[Any, V]:
+        """Return the rows of keys of which only the table knows which row they name, as it takes others for one."""
+        alone = {key: self._asked(connection, [stored]) for stored, key in said.items()}
+        return {key: self._made(rows[0]) for key, rows in alone.items() if rows}
 
     def _asked(self, connection: SqlConnection, keys: Sequence[tuple[Any, ...]]) -> list[dict[str, object]]:
         """Return the rows of keys; of one that the table compares in its own way, by the types that it has."""

@@ -218,8 +218,7 @@ def _folds(connection: Any, target: Target) -> bool:
     )
     kinds = {column.name: column.kind for column in target.columns}
     return any(
-        not is_exact
-        or ((folding := _FOLDING.get(kinds.get(name, "text"))) is not None and folding.fullmatch(of) is not None)
+        not is_exact or ((folding := _FOLDING.get(kinds.get(name))) is not None and folding.fullmatch(of) is not None)
         for name, of, is_exact in found.fetchall()
     )
 
@@ -239,7 +238,9 @@ def _links(connection: Any, target: Target) -> list[Link]:
 
 
 _ROUNDED = re.compile(r".*\(.*")
-_FOLDING: dict[ColumnKind, re.Pattern[str]] = {
+_FOLDING: dict[ColumnKind | None, re.Pattern[str]] = {
+    # Of a key that a value does not have nobody says what it is.
+    None: re.compile(r"(?!(text|character varying(\(\d+\))?|name|smallint|integer|bigint)$).*"),
     "text": re.compile(r"(?!(text|character varying(\(\d+\))?|name)$).*"),
     **dict.fromkeys(("json", "float"), re.compile(".*")),
     **dict.fromkeys(("decimal", "instant", "local", "time", "duration"), _ROUNDED),
