@@ -278,6 +278,15 @@ def test_text_that_is_no_such_json_is_an_error_of_the_record(text):
         Debezium(Held).decode(msgspec.json.encode({"after": {"id": 1, "told": text}, "op": "c"}))
 
 
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_a_column_of_json_that_was_not_logged_is_told_as_that(is_wrapped):
+    payload = {"before": {"id": 1, "told": NO_VALUE}, "after": {"id": 1, "told": "[1]"}, "op": "u"}
+    data = msgspec.json.encode({"schema": {"type": "struct"}, "payload": payload} if is_wrapped else payload)
+    with pytest.raises(SerdeError, match=r"does not tell 'told', a long value.*REPLICA IDENTITY FULL"):
+        Debezium(Held).decode(data)
+    assert Debezium(Held, changes=False).decode(data) == Held(1, [1]), "nobody asks for the row before"
+
+
 class Document(msgspec.Struct):
     id: str = msgspec.field(name="_id")
     count: int

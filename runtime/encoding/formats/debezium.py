@@ -169,7 +169,13 @@ class Debezium:
                     self._last[schema] = _by_schema(msgspec.json.decode(schema) if schema else None)
                 payload = self._last[schema](msgspec.json.decode(wrapped.payload))
             if isinstance(payload, dict):
-                payload |= {side: self._row_told(payload[side]) for side in SIDES if side in payload}
+                sides = SIDES if self.changes else SIDES[1:]
+                # What nobody asks for need not be readable, as a value that the database has not logged.
+                payload = {
+                    **payload,
+                    **dict.fromkeys(SIDES),
+                    **{side: self._row_told(payload.get(side)) for side in sides},
+                }
             return self._envelope_of(payload)
         except SerdeError:
             raise
@@ -199,7 +205,9 @@ class Debezium:
             row = _of_document(json_told(row))
         if isinstance(row, dict):
             for name in [*row] if self._nested is None else self._nested:
-                if isinstance(row.get(name), str) and row[name] != UNTOLD:
+                if row.get(name) == UNTOLD:
+                    _check_told({name: UNTOLD})
+                elif isinstance(row.get(name), str):
                     row[name] = json_told(row[name])
         return row
 
