@@ -12,11 +12,12 @@ import fastavro
 import msgspec
 import pydantic
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from planner.model.errors import PlanError
 from runtime.encoding.formats.registry import HEAD, RegisteredSchema
+from runtime.encoding.formats.rows import json_told
 from runtime.model.errors import SerdeError
 from samza_dsl import App, Change, produce
 from samza_dsl.formats import Debezium, SchemaRegistry, digits
@@ -270,6 +271,15 @@ def test_a_number_in_a_column_of_json_keeps_its_digits():
     price = "0.123456789012345678901234567890"
     data = msgspec.json.encode({"after": {"id": 1, "inner": f'{{"price": {price}}}'}, "op": "c"})
     assert Debezium(Priced).decode(data).new.inner.price == Decimal(price)
+
+
+@given(st.from_regex(r"-?(0|[1-9][0-9]{0,18})\.[0-9]{1,20}([eE][+-]?[0-9]{1,3})?", fullmatch=True))
+@example("1.0e400")
+@example("0.30000000000000004")
+def test_a_number_is_told_with_all_digits(text):
+    found = json_told(text)
+    assert Decimal(repr(found) if isinstance(found, float) else found) == Decimal(text)
+    assert isinstance(found, float) == (Decimal(repr(float(text))) == Decimal(text))
 
 
 @pytest.mark.parametrize("text", ["[1", "", '"x"', "{}", NO_VALUE])

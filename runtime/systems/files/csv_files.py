@@ -23,7 +23,6 @@ from runtime.encoding.formats.rows import (
     alternatives,
     column_types,
     fields_wanted,
-    json_told,
     model_names,
     nested_in,
     read_within,
@@ -290,7 +289,7 @@ class CsvRow:
             }
         for name in self._nested:
             if isinstance(cell := row.get(name), str):
-                row[name] = json_told(cell)
+                row[name] = msgspec.json.decode(cell)
         try:
             return msgspec.convert(row, self.type, strict=False, dec_hook=made_of_plain)
         except msgspec.ValidationError as error:
