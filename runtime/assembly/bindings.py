@@ -16,7 +16,6 @@ from typing import Any, TypeGuard, cast
 import msgspec
 
 from operators.core.base import Output, Site, Spec
-from operators.core.policies import fail, final
 from operators.io import Input
 from planner.model.errors import refuse
 from planner.model.graph import Graph, intermediate
@@ -44,7 +43,7 @@ from runtime.reading.fingerprint import Fingerprint
 from runtime.reading.origin import Origin
 from runtime.reading.reader import Reader
 from runtime.systems.connectors.inbox import Inbox, PulledInput, PulledTopic
-from runtime.systems.connectors.outbox import CutBackSink, Outbox, Refusals
+from runtime.systems.connectors.outbox import CutBackSink, Outbox, refusals_of
 from runtime.systems.connectors.schemes import connected_sink, connected_source
 from runtime.systems.files.csv_files import CsvFiles
 from runtime.systems.files.places.locations import local_path, needs_pyarrow
@@ -545,16 +544,12 @@ class Bindings:
             self.sinks[output.stream] = CutBackSink(sink, output)
             self.places[output.stream] = f"{output.stream}={sink.name}"
             return
-        outbox = Outbox(self.environment, self._app, output, sink, self._refusals(output.stream))
+        outbox = Outbox(
+            self.environment, self._app, output, sink, refusals_of(self._writers[output.stream], self._keep_letters)
+        )
         self.outboxes[output.stream] = outbox
         self._others[output.stream] = outbox.stream
         check_name("stream", outbox.stream)
-
-    def _refusals(self, stream: str) -> Refusals | None:
-        """Return what becomes of rows that a sink refuses; None where those who write the output don't agree."""
-        policies = {id: final(spec.on_error or fail) for id, spec in self._writers[stream].items()}
-        first, policy = next(iter(policies.items()))
-        return Refusals(first, policy, self._keep_letters) if {*policies.values()} == {policy} else None
 
     def _keep_letters(self, generation: int, letters: list[Append]) -> None:
         """Commit dead letters of rows that a sink refuses, with how far sinks have come and which rows these are."""

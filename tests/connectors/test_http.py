@@ -1,12 +1,14 @@
 """Records that are posted, in and out: what is acknowledged takes effect, once where the poster says an id."""
 
 import asyncio
+import email.utils
 import http.client
 import json
 import logging
 import socket
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -26,9 +28,10 @@ from runtime.model.errors import Unavailable
 from runtime.systems.connectors import tries
 from runtime.systems.connectors.tries import Words, tried
 from runtime.systems.http import http_source as source_module
+from runtime.systems.http import webhook as webhook_module
 from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, SamzaError, connectors, dead_letter
-from samza_dsl.connectors import AtLeastOnceSink, SinkRow
+from samza_dsl.connectors import AtLeastOnceSink, RowRefused, SinkRow
 from samza_dsl.testing import check_sink
 from tests.connectors.test_pushed_sources import DyingEnvironment
 from tests.real_time import until
@@ -377,6 +380,34 @@ def test_rows_that_are_refused_for_good_are_dead_letters_and_all_others_are_post
         assert taken == sorted(taken)
 
 
+def test_who_asks_for_a_pause_gets_it_whatever_else_is_refused() -> None:
+    """Rows that are refused one behind the other, each noted at once, would be a storm for who asks to wait."""
+    pauses: list[float] = []
+
+    def wait(pause_s: float) -> bool:
+        pauses.append(pause_s)
+        kind.refuses = {1: 422}
+        return False
+
+    with hooked() as (url, kind):
+        kind.refuses, kind.retry_after = {1: 422, 2: 429, 4: 503}, "7"
+        sink = connectors.webhook(url, at_once=256)
+        rows = [SinkRow({"id": 1}, key="a", id="1"), SinkRow({"id": 2}, key="b", id="2"), SinkRow(None, "a", id="3")]
+        with pytest.raises(RowRefused) as told:
+            tried(partial(sink.write, rows), Words("hook", "", ""), wait)
+        sink.write(rows[1:])
+        sink.close()
+    assert pauses == [7.0] and (told.value.row, told.value.also) == (0, [])
+    # The one that was refused is not posted again, and none of its key before it is told.
+    assert [id for id, _ in kind.rows] == ["2", "3"] and len(kind.headers_seen) == 4
+
+
+def test_a_date_to_come_again_is_heeded_of_who_tells_no_date() -> None:
+    later = email.utils.formatdate(time.time() + 40, usegmt=True)
+    found = webhook_module._seconds_asked(email.message_from_string(f"Retry-After: {later}\n\n"))
+    assert 0 < found <= 40
+
+
 def test_a_row_that_is_refused_ends_a_run_without_a_policy_and_says_which_would_let_it_pass(tmp_path: Path) -> None:
     with hooked() as (url, kind):
         kind.refuses, kind.words = {2: 422}, "cents: too few"
@@ -408,6 +439,8 @@ def test_whoever_may_not_post_loses_no_row_whatever_the_policy(status: int, tmp_
         ("", 0),
         ("Wed, 21 Oct 2026 07:28:09 GMT", 9),
         ("Wed, 21 Oct 2026 07:27:00 GMT", 0),
+        ("Wed, 21 Oct 2026 07:28:09 -0000", 9),
+        ("Wed, 21 Oct 9999999 07:28:09 GMT", 0),
         ("-1", 0),
         ("²", 0),
     ],

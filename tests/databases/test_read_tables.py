@@ -370,6 +370,38 @@ def test_times_that_python_has_not_come_from_duckdb_as_their_text(tmp_path: Path
                 assert f"{value}".startswith(text.split("+")[0]) or value == dt.timedelta(3, 14706, 7)
 
 
+def test_times_within_lists_and_structs_come_from_duckdb_as_their_text(tmp_path: Path) -> None:
+    moment, day = dt.datetime(2026, 1, 2, 3, 4, 5), dt.date(2026, 1, 2)
+    rows: dict[str, tuple[str, Any]] = {
+        "TIMESTAMP[]": ("['infinity', '2026-01-02 03:04:05', NULL]", ["infinity", moment, None]),
+        "DATE[2]": ("['-infinity', '2026-01-02']", ["-infinity", day]),
+        "INTERVAL[][]": ("[['1 month', '1 day'], NULL, []]", [["1 month", dt.timedelta(1)], None, []]),
+        """STRUCT("a ""'b" DATE, c TIMESTAMP[], d INTEGER)""": (
+            "row('infinity', ['infinity'], 7)",
+            {"a \"'b": "infinity", "c": ["infinity"], "d": 7},
+        ),
+        "STRUCT(a STRUCT(b DATE))[]": (
+            "[row(row('infinity')), row(NULL), NULL]",
+            [{"a": {"b": "infinity"}}, {"a": None}, None],
+        ),
+        "MAP(VARCHAR, TIMESTAMP)": (
+            "MAP {'a': 'infinity', 'b': '2026-01-02 03:04:05'}",
+            {"a": "infinity", "b": moment},
+        ),
+        "MAP(DATE, STRUCT(a INTERVAL))": ("MAP {'2026-01-02': row('2 months')}", {day: {"a": "2 months"}}),
+        "STRUCT(a INTEGER, b VARCHAR[])": ("row(1, ['x'])", {"a": 1, "b": ["x"]}),
+        "TIME[]": ("['12:00:00']", [dt.time(12)]),
+    }
+    with closing(duckdb.connect(str(tmp_path / "times.duckdb"))) as shop:
+        for n, (kind, (value, _)) in enumerate(rows.items()):
+            shop.execute(f"CREATE TABLE t{n} (id INTEGER, v {kind})")
+            shop.execute(f"INSERT INTO t{n} VALUES (1, ({value})::{kind}), (2, NULL)")
+    for n, (kind, (_, value)) in enumerate(rows.items()):
+        with closing(connectors.duckdb_source(tmp_path / "times.duckdb", f"t{n}", by="id")) as source:
+            found = [one.value for one in source.pull("reader", b"").records]
+        assert found == [{"id": 1, "v": value}, {"id": 2, "v": None}], kind
+
+
 OF_ALL_TYPES = {
     "smallint": "7",
     "numeric": "0.10",

@@ -10,13 +10,16 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
+import duckdb
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from operators.core.base import Context
 from runtime.model.errors import Unavailable
 from runtime.ports.connectors import SinkOwner
+from runtime.systems.databases import duckdb_file
 from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, SamzaError, connectors, remote_table
 from samza_dsl.connectors import Fenced, RowRefused, SinkRow
@@ -475,6 +478,23 @@ def test_of_keys_that_a_table_takes_for_one_the_last_record_counts(
     assert found == expected
 
 
+class Price(msgspec.Struct, frozen=True):
+    price: Decimal
+    n: int
+
+
+def test_of_decimals_that_are_equal_the_last_record_counts(database: Database) -> None:
+    table = database.table()
+    column = "TEXT" if database.kind == "sqlite" else "DECIMAL(10, 2)"
+    database.change(f"CREATE TABLE {table} (price {column} PRIMARY KEY, n BIGINT)")
+    said, texts = owner(kind=Price, output=table), ("1", "1.0", "1.00", "1.0", "2.50", "2.5")
+    with closing(database.sink(table, "price")) as sink:
+        sink.claim(said)
+        sink.write(said, [SinkRow(Price(Decimal(text), n)) for n, text in enumerate(texts)], 0, len(texts))
+    found = {Decimal(price): n for price, n in database.rows(f"SELECT price, n FROM {table} ORDER BY n")}
+    assert found == {Decimal(1): 3, Decimal("2.5"): 5}
+
+
 @pytest.mark.parametrize("key", ["word", "word,m"])
 def test_keys_that_a_table_takes_for_one_are_looked_up_as_it_does(database: Database, key: str) -> None:
     if database.kind == "duckdb":
@@ -497,6 +517,27 @@ def test_keys_that_a_table_takes_for_one_are_looked_up_as_it_does(database: Data
     wanted = [Word(word, 0) for word in ("aB", "Ab", "aB", "A")]
     run = app.run(MemoryEnvironment(), bind={"wanted": wanted}, until_now=True)
     assert Counter(run.received("found")) == {7: 3, None: 1}
+
+
+def test_a_look_up_does_not_ask_again_what_a_table_is_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    whole = duckdb_file._typed
+
+    def typed(connection: Any, table: str) -> dict[str, str]:
+        asked.append(table)
+        return whole(connection, table)
+
+    monkeypatch.setattr(duckdb_file, "_typed", typed)
+    with closing(duckdb.connect(str(tmp_path / "rows.duckdb"))) as rows:
+        rows.execute("CREATE TABLE words (word VARCHAR PRIMARY KEY, n BIGINT, ends TIMESTAMP)")
+        rows.execute("INSERT INTO words VALUES ('a', 7, 'infinity')")
+    looks_up = connectors.table_rows(f"duckdb:///{tmp_path}/rows.duckdb?table=words&key=word", Word)
+    looks_up.open(Context("words", "lookup", task=0))
+    for keys in (["a"], ["b"], ["a", "b"], ["b", "a"], ["a"]):
+        found = looks_up._fetch(keys)
+        assert found == ({"a": Word("a", 7)} if "a" in keys else {})
+    looks_up.close()
+    assert len(asked) <= 3
 
 
 def test_a_column_whose_equal_texts_are_one_by_collation_is_a_key_as_well(database: Database) -> None:

@@ -8,6 +8,7 @@ from decimal import Decimal
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
+from unittest import mock
 
 import msgspec
 import psycopg
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from operators.core.base import Context
 from runtime.ports.connectors import SinkOwner
 from samza_dsl import App, Change, SamzaError, connectors, dead_letter
 from samza_dsl.connectors import RowRefused, SinkRow
@@ -276,6 +278,38 @@ def test_whole_numbers_are_the_same_however_many_rows_are_written(make: Callable
         with closing(psycopg.connect(base.url)) as connection:
             found.append(connection.execute(f"SELECT n::text FROM {name} WHERE id < 2 ORDER BY id").fetchall())
     assert found == [[("7",), ("-1",)]] * 3
+
+
+@pytest.mark.parametrize("column", ["jsonb", "numeric", "text", "smallint", "bigint"])
+def test_a_row_of_a_whole_number_is_deleted_in_whatever_column_it_was_put(
+    make: Callable[..., Base], column: str
+) -> None:
+    base = make()
+    base.do(f"CREATE TABLE t (id {column} PRIMARY KEY, n bigint)")
+    owner = SinkOwner("shop", "out", 0, 1, 5, Counted)
+    with closing(connectors.postgres(base.url, "t", "id")) as sink:
+        sink.claim(owner)
+        sink.write(owner, [SinkRow(Counted(n, n)) for n in range(30)], 0, 30)
+        sink.write(owner, [SinkRow(None, key=n) for n in range(29)] + [SinkRow(Counted(7, 8))], 30, 60)
+    with closing(psycopg.connect(base.url)) as connection:
+        found = connection.execute("SELECT id::text, n FROM t ORDER BY n").fetchall()
+    assert found == [("7", 8), ("29", 29)]
+
+
+def test_rows_are_looked_up_by_keys_that_their_values_have_not(make: Callable[..., Base]) -> None:
+    """By one statement, but where a key is told in other words than the table's."""
+    base = make()
+    base.do(
+        "CREATE TABLE t (id bigint PRIMARY KEY, n bigint)", "INSERT INTO t SELECT n, n FROM generate_series(1, 9) n"
+    )
+    kind = msgspec.defstruct("Count", [("n", int)])
+    looks_up = connectors.table_rows(f"{base.url}{'&' if '?' in base.url else '?'}table=t&key=id", kind)
+    looks_up.open(Context("app", "lookup", task=0))
+    with mock.patch.object(looks_up, "_asked", wraps=looks_up._asked) as asked:
+        assert looks_up._fetch([1, 2, 77]) == {1: kind(1), 2: kind(2)}
+        assert asked.call_count == 1
+        assert looks_up._fetch(["1", "02", "77"]) == {"1": kind(1), "02": kind(2)}
+    looks_up.close()
 
 
 @pytest.mark.parametrize("said", [{}, {"by": "id"}], ids=["changes", "by a column"])

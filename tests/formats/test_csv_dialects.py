@@ -3,6 +3,7 @@
 import csv
 import tempfile
 from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 from unittest import mock
 
@@ -18,7 +19,7 @@ from runtime.encoding.serdes import Json
 from runtime.model.errors import Damaged, SamzaError, SerdeError
 from runtime.systems.files import record_files
 from runtime.systems.files.files import check_bound_on_spark, open_sink, open_source
-from samza_dsl import App
+from samza_dsl import App, skip
 from samza_dsl.formats import CsvFiles
 from tests.scale import examples
 
@@ -124,6 +125,29 @@ def test_names_that_have_spaces_are_read_as_they_are(tmp_path):
         assert found == [expected]
 
 
+class Tagged(pydantic.BaseModel):
+    """A model whose own validators read text."""
+
+    tags: list[str]
+    ones: pydantic.Json[list[int]]
+    either: list[int]
+    price: dict[str, Decimal] = pydantic.Field(validation_alias="Price")
+
+    @pydantic.field_validator("tags", mode="before")
+    @classmethod
+    def split(cls, value):
+        return value.split("|") if isinstance(value, str) else value
+
+
+def test_cells_that_a_model_reads_itself_are_left_to_it(tmp_path):
+    price = "0.1234567890123456789012345"
+    (tmp_path / "in.csv").write_text(f'tags,ones,either,Price\na|b,[1],[2],"{{""a"": {price}}}"\n[a,[],{{,{{}}\n')
+    app, found = App("models"), []
+    app.input("in", value=Tagged, on_error=skip).sink(found.append)
+    app.run(tmp_path / "data", bind={"in": tmp_path / "in.csv"})
+    assert found == [Tagged(tags=["a", "b"], ones="[1]", either=[2], Price={"a": Decimal(price)})]
+
+
 @pytest.mark.parametrize("size", [1, 7, 1 << 16])
 def test_spaces_behind_delimiters_are_skipped_where_that_is_said(tmp_path, size):
     text = 'id,  cents, note\n1, 5, Oslo\n2,7, "a, \n b"\n 3, 8,"  c"\n4, , a "b" c\n'
@@ -134,6 +158,20 @@ def test_spaces_behind_delimiters_are_skipped_where_that_is_said(tmp_path, size)
         app.run(tmp_path / "data", bind={"in": CsvFiles(tmp_path / "in.csv", skip_spaces=True)})
     rows = [(1, 5, "Oslo"), (2, 7, "a, \n b"), (3, 8, "  c"), (4, 0, 'a "b" c')]
     assert found == [Defaulted(*row) for row in rows]
+
+
+def test_spaces_in_front_of_a_text_are_not_written_where_they_would_not_be_read(tmp_path):
+    files = CsvFiles(tmp_path / "out.csv", quote=None, skip_spaces=True)
+    for wrong in (Trip(" Oslo", 1), Trip("a", 1, " ")):
+        sink = open_sink(files)
+        encode = sink.serde(Json(Trip)).encode
+        with pytest.raises(SerdeError, match=r"begins with a space.*say quote="):
+            sink.write(Batch([encode(wrong)]))
+    sink = open_sink(files)
+    sink.write(Batch([sink.serde(Json(Trip)).encode(Trip("a b ", 1))]))
+    sink.flush()
+    source = open_source(files)
+    assert source.serde(Json(Trip)).decode(source.read(0, 0, 9).batch.values[0]) == Trip("a b ", 1)
 
 
 def test_what_is_written_arrow_reads(tmp_path):

@@ -5,14 +5,20 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import Struct
 
+from operators.core.base import Batch
+from runtime.model.checkpoint import Checkpoint
+from runtime.ports.commits import Commit
+from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.connectors import tries
 from runtime.systems.connectors.outbox import Outbox
+from runtime.systems.log.environment import LogEnvironment
 from runtime.units.driver.connected import Connected, refuse_connectors
-from samza_dsl import App, SamzaError, Spark, connectors
-from samza_dsl.connectors import AtLeastOnceSink, ConnectedSource, Offsets, SinkRow, SourceRecord
+from samza_dsl import App, SamzaError, Spark, connectors, dead_letter, fail, retry, skip
+from samza_dsl.connectors import AtLeastOnceSink, ConnectedSource, Offsets, RowRefused, SinkRow, SourceRecord
 
 
 class Order(Struct, frozen=True):
@@ -113,6 +119,20 @@ def test_a_source_of_functions_is_read_and_one_without_positions_written(session
 
 
 @pytest.mark.ci
+def test_a_row_that_a_sink_refuses_is_a_dead_letter_behind_a_run(session, shop, tmp_path):
+    with closing(sqlite3.connect(shop)) as database:
+        database.execute("CREATE TABLE copies (id INTEGER PRIMARY KEY, shop TEXT, cents INTEGER CHECK (cents <> 5))")
+    app = App("copying")
+    orders = app.input("orders", value=Order)
+    orders.send_to(app.output("copies", value=Order), on_error=dead_letter("refused"))
+    bind = {"orders": f"sqlite:///{shop}?table=orders&by=id", "copies": f"sqlite:///{shop}?table=copies&key=id"}
+    run = app.run(tmp_path / "data", on=Spark(session), bind=bind)
+    assert [msgspec.json.decode(one, type=Order) for one in run.received("refused")] == [Order(5, "b", 5)]
+    with closing(sqlite3.connect(shop)) as database:
+        assert [id for (id,) in database.execute("SELECT id FROM copies")] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+
+
+@pytest.mark.ci
 def test_rows_wait_where_a_sink_is_away(session, shop, tmp_path, monkeypatch):
     monkeypatch.setattr(tries, "FIRST_PAUSE_S", 0.0)
     monkeypatch.setattr(tries, "LONGEST_PAUSE_S", 0.0)
@@ -147,6 +167,51 @@ def test_rows_wait_where_a_sink_is_away(session, shop, tmp_path, monkeypatch):
 def test_what_can_not_be_used_is_told_before_anything_runs(bind, on_brokers, told, tmp_path):
     with pytest.raises(SamzaError, match=told):
         Connected(pipeline().graph(), bind, tmp_path, on_brokers)
+
+
+@pytest.mark.parametrize("bind", [{}, {"refused": "stream:others"}], ids=["own stream", "another"])
+@pytest.mark.parametrize("policy", [dead_letter("refused"), skip, retry(2, then=skip), fail], ids=repr)
+def test_rows_that_a_sink_refuses_go_by_the_policy_of_who_writes_them_once_whoever_dies(policy, bind, tmp_path):
+    app = App("refusing")
+    app.input("orders", value=Order).send_to(app.output("copies", value=Order), on_error=policy)
+    taken: list[Order] = []
+    dies = [True]
+
+    def write(rows: Any) -> None:
+        if (bad := next((n for n, row in enumerate(rows) if row.value.cents < 0), None)) is not None:
+            raise RowRefused("it is less than nothing", bad)
+        if dies.pop() if dies else False:
+            raise SamzaError("the driver dies")
+        taken.extend(row.value for row in rows)
+
+    places = Connected(app.graph(), {"copies": AtLeastOnceSink("by hand", write), **bind}, tmp_path, False)
+    stream = str(places.outputs({})["copies"]).removeprefix("stream:")
+    letters = "others" if bind else "refused"
+    orders = [Order(n, "a", -1 if n in (1, 4) else n) for n in range(6)]
+    with closing(LogEnvironment(tmp_path)) as log:
+        for name in (stream, letters):
+            log.create_stream(name, StreamConfig(partitions=1))
+        rows = Batch([msgspec.json.encode(one) for one in orders], None)
+        noted = {"outputs": Checkpoint(1, outputs={"live": 7})} if bind else {}
+        log.commit(Commit("refusing", log.own("refusing"), [Append(stream, 0, rows)], [], noted))
+    if policy == fail:
+        with pytest.raises(SamzaError, match=r"it is less than nothing.*on_error=dead_letter"):
+            places.deliver()
+        return
+    with pytest.raises(SamzaError, match="the driver dies"):
+        places.deliver()
+    assert places.is_left
+    places.deliver()
+    assert not places.is_left and taken == [one for one in orders if one.cents >= 0]
+    with closing(LogEnvironment(tmp_path)) as log:
+        found: list[Order] = []
+        while (kept := log.read(letters, 0, len(found))) is not None:
+            found += [msgspec.json.decode(one, type=Order) for one in kept.batch.values]
+        # What was noted meanwhile is gone, and what a live run has noted is not.
+        assert {name: one.outputs for name, one in log.checkpoints("refusing").items()} == (
+            {"outputs": {"live": 7}} if bind else {}
+        )
+    assert found == ([orders[1], orders[4]] if policy == dead_letter("refused") else [])
 
 
 @pytest.mark.parametrize("url", ["sqlite:///shop.db?table=orders&by=id", "redis://host?stream=orders"])

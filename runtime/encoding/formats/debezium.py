@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -20,7 +20,7 @@ from planner.model.errors import refuse
 from runtime.encoding.formats.avro import Avro
 from runtime.encoding.formats.avro_shapes import name_of
 from runtime.encoding.formats.registry import SchemaRegistry
-from runtime.encoding.formats.rows import exact_number, nested_in
+from runtime.encoding.formats.rows import VALUE, fields_wanted, json_told, nested_in, read_within
 from runtime.encoding.formats.subjects import SubjectPlace
 from runtime.encoding.serdes import REFUSALS, Json
 from runtime.encoding.value_types import as_plain, made_of_plain
@@ -30,6 +30,7 @@ R = TypeVar("R")
 Told: TypeAlias = Any
 """What JSON holds, or what becomes of it by its schema."""
 EPOCH = dt.datetime(1970, 1, 1)
+SIDES = ("before", "after")
 DELETE, MADE, CHANGED = "d", ("c", "r"), "u"
 UNTOLD = "__debezium_unavailable_value"
 """Stands for a long value that an update has left alone, and that the database has not logged."""
@@ -83,6 +84,8 @@ class Debezium:
     """The stream that it writes, which a run fills in."""
     _inner: Serde = field(init=False, repr=False, compare=False)
     _key_of: Callable[[Any], object] = field(init=False, repr=False, compare=False)
+    _nested: tuple[str, ...] | None = field(init=False, repr=False, compare=False)
+    """The fields that are read of text of JSON; None where all are."""
     _last: dict[bytes, Callable[[Told], Told]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -96,7 +99,10 @@ class Debezium:
         if odd:
             wrong = f"Debezium({name_of(self.row)}, key={self.key!r}): there is no field {odd[0]}"
             raise refuse(here(), wrong, f"one of {', '.join(fields or ())}")
+        wanted = fields_wanted(self.row)
+        nested = nested_in(self.row, [VALUE] if wanted is None else wanted)
         object.__setattr__(self, "_inner", inner)
+        object.__setattr__(self, "_nested", None if wanted is None and nested else nested)
         object.__setattr__(self, "_key_of", self.key if callable(self.key) else partial(_key, names))
 
     @property
@@ -154,7 +160,7 @@ class Debezium:
                 with suppress(*REFUSALS):
                     found: ChangeEnvelope[Any] = self._inner.decode(data)
                     return found
-                payload = _JSON(data)
+                payload = json_told(data)
             else:
                 schema = bytes(wrapped.schema)
                 if schema not in self._last:
@@ -163,8 +169,14 @@ class Debezium:
                     self._last[schema] = _by_schema(msgspec.json.decode(schema) if schema else None)
                 payload = self._last[schema](msgspec.json.decode(wrapped.payload))
             if isinstance(payload, dict):
-                payload |= {side: self._row_told(payload[side]) for side in ("before", "after") if side in payload}
-            return msgspec.convert(payload, ChangeEnvelope[self.row], dec_hook=made_of_plain)  # type: ignore[name-defined]
+                sides = SIDES if self.changes else SIDES[1:]
+                # What nobody asks for need not be readable, as a value that the database has not logged.
+                payload = {
+                    **payload,
+                    **dict.fromkeys(SIDES),
+                    **{side: self._row_told(payload.get(side)) for side in sides},
+                }
+            return self._envelope_of(payload)
         except SerdeError:
             raise
         except REFUSALS as error:
@@ -173,23 +185,34 @@ class Debezium:
                 "beside them: value.converter.schemas.enable=true"
             ) from error
 
+    def _envelope_of(self, payload: Told) -> ChangeEnvelope[Any]:
+        envelope: Any = ChangeEnvelope[self.row]  # type: ignore[name-defined]  # a type that is known as the program runs
+        while True:
+            try:
+                found: ChangeEnvelope[Any] = msgspec.convert(payload, envelope, str_keys=True, dec_hook=made_of_plain)
+                return found
+            except msgspec.ValidationError as error:
+                # Each side is told of by itself, and its names by those that are refused with them.
+                if not isinstance(payload, dict) or not read_within(error, *map(payload.get, SIDES)):
+                    raise
+
     def _row_told(self, row: Told) -> Told:
         """Return a row in which what is told as JSON within text is what that says.
 
         That are whole documents of MongoDB, and columns of JSON, whose fields are no text.
         """
         if isinstance(row, str):
-            row = _of_document(_JSON(row))
+            row = _of_document(json_told(row))
         if isinstance(row, dict):
-            for name in _NESTED(self.row, tuple(row)):
-                if isinstance(row[name], str) and row[name] != UNTOLD:
-                    row[name] = _JSON(row[name])
+            for name in [*row] if self._nested is None else self._nested:
+                if row.get(name) == UNTOLD:
+                    _check_told({name: UNTOLD})
+                elif isinstance(row.get(name), str):
+                    row[name] = json_told(row[name])
         return row
 
 
 _WRAPPED = msgspec.json.Decoder(_Wrapped).decode
-_NESTED = lru_cache(256)(nested_in)
-_JSON = msgspec.json.Decoder(float_hook=exact_number).decode
 
 
 def _check_told(*rows: object) -> None:

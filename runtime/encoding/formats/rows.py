@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol, cast
 
@@ -160,12 +161,32 @@ def column_types(kind: object, names: Iterable[str]) -> Mapping[str, inspect.Typ
     return {name: known.get(name, other) for name in names}
 
 
-def model_types(kind: Any) -> Mapping[str, inspect.Type]:
-    """Return the types of the fields of a model of pydantic, by the names that it reads; of any other type none."""
+def model_names(kind: Any) -> list[str]:
+    """Return the names by which a model of pydantic reads its fields, where each has one; of any other type none."""
     if not isinstance(kind, type) or not is_pydantic(kind):
-        return {}
+        return []
     fields: Mapping[str, Any] = kind.model_fields
-    return {one.alias or name: inspect.type_info(one.annotation) for name, one in fields.items()}
+    names = [name if one.validation_alias is None else one.validation_alias for name, one in fields.items()]
+    return [name for name in names if isinstance(name, str)]
+
+
+def read_within(error: BaseException, *rows: Any) -> bool:
+    """Replace texts that a model of pydantic has refused by the objects and lists that they say as JSON.
+
+    Returns whether there were such. Only then: a model's own validators may read text, as of `a|b` or of `Json`.
+    """
+    cause: Any = error.__cause__
+    if not hasattr(cause, "error_count"):
+        return False  # none of pydantic's, which nothing here imports
+    refused = {str(one["loc"][0]) for one in cause.errors(include_url=False) if one["loc"]}
+    is_changed = False
+    for row in rows:
+        for name in refused.intersection(row) if isinstance(row, dict) else ():
+            if isinstance(row[name], str) and row[name][:1].strip() in ("[", "{"):
+                with suppress(msgspec.DecodeError):
+                    row[name] = json_told(row[name])
+                    is_changed = True
+    return is_changed
 
 
 def nested_in(kind: Any, names: Sequence[str]) -> tuple[str, ...]:
@@ -174,8 +195,7 @@ def nested_in(kind: Any, names: Sequence[str]) -> tuple[str, ...]:
     >>> nested_in(dict[str, list[int] | None], ["all"]), nested_in(dict[str, list[int] | str], ["all"])
     (('all',), ())
     """
-    types = model_types(kind) or column_types(kind, names)
-    columns = {name: alternatives(types[name]) for name in names if name in types}
+    columns = {name: alternatives(info) for name, info in column_types(kind, names).items()}
     return tuple(
         name
         for name, kinds in columns.items()
@@ -191,11 +211,17 @@ def exact_number(text: str) -> float | Decimal:
     (0.1, Decimal('0.12345678901234567890'), Decimal('1E+400'))
     """
     found = float(text)
+    if repr(found) == text:  # as nearly all are written; to make a Decimal costs ten times as much
+        return found
     try:
         exact = Decimal(text)
     except InvalidOperation:
         raise ValueError(f"{text[:40]} is a number beyond what Decimal holds") from None
     return found if Decimal(repr(found)) == exact else exact
+
+
+json_told = msgspec.json.Decoder(float_hook=exact_number).decode
+"""Returns what JSON says, with all digits of its numbers."""
 
 
 def has_columns(kind: object) -> bool:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from operators.core.base import Batch, Output, Serde, has_none
-from operators.core.policies import DeadLetterPolicy, Fail, Skip
+from operators.core.base import Batch, Output, Serde, Spec, has_none
+from operators.core.policies import DeadLetterPolicy, Fail, Skip, fail, final
 from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.serdes import decoded
 from runtime.encoding.storable import ReadBack
@@ -49,6 +49,13 @@ class Refusals:
     operator: str
     policy: Fail | Skip | DeadLetterPolicy
     keep: Callable[[int, list[Append]], None]
+
+
+def refusals_of(writers: Mapping[str, Spec], keep: Callable[[int, list[Append]], None]) -> Refusals | None:
+    """Return what becomes of rows that a sink refuses, by who writes the output; None where these don't agree."""
+    policies = {id: final(spec.on_error or fail) for id, spec in writers.items()}
+    first, policy = next(iter(policies.items()))
+    return Refusals(first, policy, keep) if {*policies.values()} == {policy} else None
 
 
 class Outbox:

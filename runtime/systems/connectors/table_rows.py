@@ -34,6 +34,8 @@ class TableRows(Generic[V]):
             )
         self._connection: SqlConnection | None = None
         self._folds = False
+        self._statements: dict[int, str] = {}
+        """By the number of keys, the statement that looks these up on the connection."""
 
     def open(self, context: Context) -> None:
         """Make ready for a task; the connection is made by the first look-up."""
@@ -67,38 +69,50 @@ class TableRows(Generic[V]):
                 target = Target(dialect.quoted(table.name), self._columns, table.key)
                 self._folds = dialect.folds(self._connection, target)
             if self._folds:
-                # Which key a row is of only the table knows, where it takes others for one than we do.
-                alone = {key: self._asked(self._connection, [stored]) for stored, key in said.items()}
-                return {key: self._made(rows[0]) for key, rows in alone.items() if rows}
-            rows = self._asked(self._connection, [*said])
+                return self._fetched_alone(self._connection, said)
+            result: dict[Any, V] = {}
+            is_known = True
+            for fields in self._asked(self._connection, [*said]):
+                stored = tuple(fields[name] for name in table.key)
+                # Some drivers take a value as text, and give it back as what it is.
+                found = stored if stored in said else self._stored(table, stored)
+                if found in said:
+                    result[said[found]] = self._made(fields)
+                else:
+                    is_known = False
+            left = {} if is_known else {stored: key for stored, key in said.items() if key not in result}
+            return result | self._fetched_alone(self._connection, left)
         except dialect.errors as error:
             self._drop()
             kind = Unavailable if dialect.passes(error) else SamzaError
             raise kind(f"{table.where}, table {table.name}: {error}") from error
-        result = {}
-        for fields in rows:
-            stored = tuple(fields[name] for name in table.key)
-            key = said.get(stored)
-            # Some drivers take a value as text, and give it back as what it is.
-            key = said.get(self._stored(table, stored)) if key is None else key
-            if key is not None:
-                result[key] = self._made(fields)
-        return result
+
+    def _fetched_alone(self, connection: SqlConnection, said: Mapping[tuple[Any, ...], Any]) -> dict[Any, V]:
+        """Return the rows of keys of which only the table knows which row they name, as it takes others for one."""
+        alone = {key: self._asked(connection, [stored]) for stored, key in said.items()}
+        return {key: self._made(rows[0]) for key, rows in alone.items() if rows}
 
     def _asked(self, connection: SqlConnection, keys: Sequence[tuple[Any, ...]]) -> list[dict[str, object]]:
         """Return the rows of keys; of one that the table compares in its own way, by the types that it has."""
+        statement = self._statements.get(len(keys))
+        if statement is None:
+            # What the table is like is asked once for a connection: a look-up is to cost one statement.
+            statement = self._statements[len(keys)] = self._statement(connection, len(keys))
+        found = connection.execute(statement, tuple(part for key in keys for part in key))
+        names = [one[0] for one in found.description]
+        return [plain_row(names, row) for row in found.fetchall()]
+
+    def _statement(self, connection: SqlConnection, number: int) -> str:
+        """Return the statement that looks so many keys up."""
         table, dialect = self._table, self._table.dialect
         if self._folds:
             which = " AND ".join(f"{dialect.word(name)} = {PARAMETER}" for name in table.key)
         else:
-            marks = ", ".join([self._mark] * len(keys))
+            marks = ", ".join([self._mark] * number)
             which = f"({dialect.listed(table.key)}) IN ({'' if len(table.key) == 1 else 'VALUES '}{marks})"
         named = dialect.quoted(table.name)
         statement = dialect.with_parameters(f"SELECT * FROM {named} WHERE {which}")
-        statement = dialect.as_read(connection, named, statement)
-        found = connection.execute(statement, tuple(part for key in keys for part in key))
-        names = [one[0] for one in found.description]
-        return [plain_row(names, row) for row in found.fetchall()]
+        return dialect.as_read(connection, named, statement)
 
     def _made(self, row: dict[str, object]) -> V:
         return msgspec.convert(self._read(row), self._value, dec_hook=made_of_plain)
@@ -110,6 +124,7 @@ class TableRows(Generic[V]):
         return tuple(part if adapt is None else adapt(part) for part, adapt in zip(parts, self._adapt, strict=True))
 
     def _drop(self) -> None:
+        self._statements.clear()
         if self._connection is not None:
             connection, self._connection = self._connection, None
             with suppress(*self._table.dialect.errors):

@@ -88,7 +88,8 @@ class Dialect:
     looked for among `most_tried`: without savepoints those in front are tried again behind each of them. `as_read`
     returns the statement for one that reads all columns of a table where the driver would give other values than these.
     `folds` says whether a table may take keys for one that differ here, as those of letters in either case, and `links`
-    by which columns its rows may refer to rows behind them.
+    by which columns its rows may refer to rows behind them. Values of the kinds that are `spelled` are given as text,
+    which a column reads whatever its type, where the driver would say one that it may not have.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Dialect:
     as_read: Callable[[Any, str, str], str] = _as_it_is
     folds: Callable[[Any, Target], bool] = _apart
     links: Callable[[Any, Target], Sequence[Link]] = _unlinked
+    spelled: frozenset[ColumnKind] = frozenset()
     begin: str = "BEGIN"
     mark: str = "?"
     lock: str = ""
@@ -144,6 +146,16 @@ class Dialect:
         escaped = statement.replace("%", "%%") if self.mark == "%s" else statement
         return escaped.replace(PARAMETER, self.mark)
 
+    def given(self, columns: Sequence[TableColumn], rows: Iterable[tuple[object, ...]]) -> Iterable[tuple[object, ...]]:
+        """Return rows of columns as the driver is given them as parameters."""
+        places = {place for place, column in enumerate(columns) if column.kind in self.spelled}
+        if not places:
+            return rows
+        return (
+            tuple(str(value) if place in places and value is not None else value for place, value in enumerate(row))
+            for row in rows
+        )
+
     def insert(self, target: Target, rows: str) -> str:
         """Return the statement that inserts rows, which `rows` says, or replaces those of their keys."""
         names = [column.name for column in target.columns]
@@ -169,4 +181,4 @@ class Dialect:
 def put_each(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tuple[object, ...]]) -> None:
     """Insert rows by one statement for each, which any driver has."""
     statement = dialect.insert(target, f"VALUES ({', '.join([PARAMETER] * len(target.columns))})")
-    connection.cursor().executemany(dialect.with_parameters(statement), rows)
+    connection.cursor().executemany(dialect.with_parameters(statement), dialect.given(target.columns, rows))

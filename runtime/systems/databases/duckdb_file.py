@@ -122,6 +122,10 @@ class _DuckDbConnection:
         self.execute(statement)
         self._connection.unregister("samza_dsl_rows")
 
+    def sqltype(self, name: str) -> Any:
+        """Return the type of a name, with the types within it."""
+        return self._connection.sqltype(name)
+
     def cursor(self) -> Self:
         """Return itself."""
         return self
@@ -142,24 +146,63 @@ def _as_read(connection: Any, table: str, statement: str) -> str:
     """
     replaced = []
     for name, of in _typed(connection, table).items():
-        column = '"' + name.replace('"', '""') + '"'
-        for types, condition in _HELD.items():
-            if types.fullmatch(of):
-                union = f"UNION(held {of}, told VARCHAR)"
-                held = condition.format(column)
-                replaced.append(
-                    f"CASE WHEN {held} THEN {column}::{union} ELSE ({column}::VARCHAR)::{union} END AS {column}"
-                )
+        column = _word(name)
+        if _OF_TIMES.search(of) and (told := _told(column, connection.sqltype(of))) is not None:
+            replaced.append(f"{told} AS {column}")
     return f"SELECT * REPLACE ({', '.join(replaced)}) FROM ({statement})" if replaced else statement
 
 
+def _told(value: str, kind: Any, depth: int = 0) -> str | None:
+    """Return the expression of a value of a type in which times within it are text where need be; None without such."""
+    of = str(kind)
+    for types, condition in _HELD.items():
+        if types.fullmatch(of):
+            union = f"UNION(held {of}, told VARCHAR)"
+            held = condition.format(value)
+            return f"CASE WHEN {held} THEN {value}::{union} ELSE ({value}::VARCHAR)::{union} END"
+    if kind.id in ("list", "array"):
+        [item] = [one for name, one in kind.children if name == "child"]
+        told = _told(f"x{depth}", item, depth + 1)
+        return None if told is None else f"[{told} FOR x{depth} IN {value}::{item}[]]"
+    if kind.id == "map":
+        parts = [(f"x{depth}.{name}", one) for name, one in kind.children]
+        told_parts = [_told(part, one, depth + 1) for part, one in parts]
+        if told_parts == [None, None]:
+            return None
+        key, held = (told or part for told, (part, _) in zip(told_parts, parts, strict=True))
+        entries = f"[struct_pack(k := {key}, v := {held}) FOR x{depth} IN map_entries({value})]"
+        return f"CASE WHEN {value} IS NULL THEN NULL ELSE map_from_entries({entries}) END"
+    if kind.id == "struct":
+        fields = {name: (f"struct_extract({value}, {_text(name)})", one) for name, one in kind.children}
+        found = {name: _told(field, one, depth) for name, (field, one) in fields.items()}
+        if not any(found.values()):
+            return None
+        packed = ", ".join(f"{_word(name)} := {found[name] or field}" for name, (field, _) in fields.items())
+        return f"CASE WHEN {value} IS NULL THEN NULL ELSE struct_pack({packed}) END"
+    return None
+
+
+def _word(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _text(name: str) -> str:
+    return "'" + name.replace("'", "''") + "'"
+
+
 def _folds(connection: Any, target: Target) -> bool:
-    """Whether text is the key of a column that is none, as a date, in which texts may be one that differ."""
+    """Whether a key is put as text into a column that is none, as a date or DECIMAL, in which texts may be one.
+
+    Of such rows in one statement DuckDB keeps the first.
+    """
     types = _typed(connection, target.table)
     kinds = {column.name: column.kind for column in target.columns}
-    return any(kinds.get(name) in ("text", "json", "float") and types[name] != "VARCHAR" for name in target.key)
+    return any(
+        kinds.get(name) in ("text", "json", "float", "decimal") and types[name] != "VARCHAR" for name in target.key
+    )
 
 
+_OF_TIMES = re.compile("TIMESTAMP|DATE|INTERVAL")
 _HELD = {
     re.compile("TIMESTAMP(_M?S)?|TIMESTAMP WITH TIME ZONE|DATE"): "{0} >= '0001-01-01' AND {0} < '10000-01-01'",
     re.compile("TIMESTAMP_NS"): "isfinite({0})",

@@ -136,6 +136,7 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
         lock=" FOR UPDATE",
         folds=_folds,
         links=_links,
+        spelled=frozenset(("int",)),
     )
     host, port = (str(said.get(name) or default) for name, default in (("host", "localhost"), ("port", "")))
     where = f"postgres://{quote(host, safe=':/.')}{':' + port if port else ''}/{said.get('dbname') or ''}"
@@ -186,7 +187,7 @@ def _copy(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tupl
     if target.key:
         rows = [*rows]
         if len(rows) <= FEW_ROWS or target.folds:
-            put_each(connection, dialect, target, _as_copied(target, rows))
+            put_each(connection, dialect, target, rows)
             return
         into = f'"{STAGED}"'
         # A value gets the words that it gets as a parameter, which has a type of ours, or is text that the table's own
@@ -208,17 +209,6 @@ def _copy(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tupl
             cursor.execute(f"DROP TABLE {into}")
 
 
-def _as_copied(target: Target, rows: Sequence[tuple[object, ...]]) -> Iterable[tuple[object, ...]]:
-    """Return rows whose numbers are text, which a column reads as it reads what is copied, whatever its type."""
-    places = {place for place, column in enumerate(target.columns) if column.kind in _SPELLED}
-    if not places:
-        return rows
-    return (
-        tuple(str(value) if place in places and value is not None else value for place, value in enumerate(row))
-        for row in rows
-    )
-
-
 def _folds(connection: Any, target: Target) -> bool:
     """Whether the columns of the key are of types, or a collation, in which values are one that differ in ours."""
     found = connection.execute(
@@ -228,8 +218,7 @@ def _folds(connection: Any, target: Target) -> bool:
     )
     kinds = {column.name: column.kind for column in target.columns}
     return any(
-        not is_exact
-        or ((folding := _FOLDING.get(kinds.get(name, "text"))) is not None and folding.fullmatch(of) is not None)
+        not is_exact or ((folding := _FOLDING.get(kinds.get(name))) is not None and folding.fullmatch(of) is not None)
         for name, of, is_exact in found.fetchall()
     )
 
@@ -249,7 +238,9 @@ def _links(connection: Any, target: Target) -> list[Link]:
 
 
 _ROUNDED = re.compile(r".*\(.*")
-_FOLDING: dict[ColumnKind, re.Pattern[str]] = {
+_FOLDING: dict[ColumnKind | None, re.Pattern[str]] = {
+    # Of a key that a value does not have nobody says what it is.
+    None: re.compile(r"(?!(text|character varying(\(\d+\))?|name|smallint|integer|bigint)$).*"),
     "text": re.compile(r"(?!(text|character varying(\(\d+\))?|name)$).*"),
     **dict.fromkeys(("json", "float"), re.compile(".*")),
     **dict.fromkeys(("decimal", "instant", "local", "time", "duration"), _ROUNDED),
@@ -277,8 +268,6 @@ _SESSION = {
     "extra_float_digits": "1",
 }
 """What databases and users may have set in another way: values come whole, and are read one way."""
-_SPELLED: frozenset[ColumnKind] = frozenset(("int",))
-"""The kinds of columns whose values the driver sends as one type, where a table may have another that reads them."""
 _READ_BY_TABLE: frozenset[ColumnKind] = frozenset(("text", "json", "int"))
 """The kinds of columns whose values a table's own type reads, whatever it is."""
 _INTEGERS = "smallint|integer|bigint"

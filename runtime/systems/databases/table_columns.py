@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import inspect
 
-from runtime.encoding.formats.rows import VALUE, alternatives, exact_number, has_columns, row_of
+from runtime.encoding.formats.rows import VALUE, alternatives, has_columns, json_told, row_of
 from runtime.encoding.record_types import is_pydantic
 from runtime.encoding.serdes import to_json
 from runtime.model.errors import SamzaError, SerdeError
@@ -235,19 +235,18 @@ def _as_json(value: Any) -> str:
     return to_json(value).decode()
 
 
-def _json_told(text: str) -> object:
+def _json_or_text(text: str) -> object:
     """Return what JSON says; any other text, which a field of Any may have, is itself."""
     try:
-        return _JSON.decode(text)
+        return json_told(text)
     except msgspec.DecodeError:
         return text
 
 
-_JSON = msgspec.json.Decoder(float_hook=exact_number)
 _KEPT_AS: dict[ColumnKind, tuple[type, Made]] = {
     "bool": (int, bool),
     "duration": (int, lambda value: dt.timedelta(microseconds=value)),
-    "json": (str, _json_told),
+    "json": (str, _json_or_text),
 }
 """The kinds of columns that are kept as values of another type, and what makes their values of these."""
 JSON: tuple[ColumnKind, Made] = ("json", _as_json)

@@ -124,7 +124,9 @@ class TableSink:
             if gone:
                 equal = " AND ".join(f"{self._dialect.word(name)} = {PARAMETER}" for name in self._key)
                 statement = self._dialect.with_parameters(f"DELETE FROM {self._table} WHERE {equal}")
-                connection.cursor().executemany(statement, gone)
+                columns = {column.name: column for column in self._target.columns}
+                of_key = [columns[name] for name in self._key]
+                connection.cursor().executemany(statement, self._dialect.given(of_key, gone))
             # Of rows that are appended nobody counts those that are put, before they are made.
             if put:
                 self._dialect.put(connection, self._dialect, self._target, put)
@@ -172,7 +174,9 @@ class TableSink:
             for at, row in by_place.items():
                 of_values.setdefault(tuple(row[name] for name in others), set()).add(at)
             for at, row in by_place.items():
-                needs[at] |= of_values.get(tuple(row[name] for name in columns), set())
+                # With a NULL among them columns refer to nothing.
+                values = tuple(row[name] for name in columns)
+                needs[at] |= set() if None in values else of_values.get(values, set())
         for at in there:
             found, open_ones = set[int](), {at}
             while open_ones:

@@ -23,8 +23,9 @@ from runtime.encoding.formats.rows import (
     alternatives,
     column_types,
     fields_wanted,
-    model_types,
+    model_names,
     nested_in,
+    read_within,
     row_of,
     rows_of,
     type_of_rows,
@@ -137,7 +138,7 @@ class CsvSource(RecordSource):
         if kind is None:
             return declared
         quote = self._dialect.quote or ""
-        for name in fields_wanted(kind) or model_types(kind):
+        for name in fields_wanted(kind) or model_names(kind):
             # Behind a space a quote is a part of the name.
             spaced = next((one for one in self.header if one != one.strip() and one.strip().strip(quote) == name), None)
             if name not in self.header and spaced is not None:
@@ -289,7 +290,12 @@ class CsvRow:
         for name in self._nested:
             if isinstance(cell := row.get(name), str):
                 row[name] = msgspec.json.decode(cell)
-        return msgspec.convert(row, self.type, strict=False, dec_hook=made_of_plain)
+        try:
+            return msgspec.convert(row, self.type, strict=False, dec_hook=made_of_plain)
+        except msgspec.ValidationError as error:
+            if not read_within(error, row):
+                raise
+            return msgspec.convert(row, self.type, strict=False, dec_hook=made_of_plain)
 
 
 def split_rows(data: bytes, last: bool, quote: bytes = b'"', field: re.Pattern[bytes] | None = None) -> Found:
@@ -398,14 +404,24 @@ def _cell(value: object) -> object:
 def _text(rows: Iterable[Sequence[object]], dialect: CsvFiles) -> str:
     text = io.StringIO()
     form = dialect.form
-    if dialect.skip_spaces and dialect.quote is not None:
+    if dialect.skip_spaces:
         # Spaces in front of a text are its own within quotes alone.
-        form["quoting"] = csv.QUOTE_ALL
+        if dialect.quote is None:
+            rows = map(_without_spaces, rows)
+        else:
+            form["quoting"] = csv.QUOTE_ALL
     try:
         csv.writer(text, **form).writerows(rows)
     except csv.Error as error:
         raise SerdeError(f"a value can't be written as CSV without quotes: {error}; say quote= or escape=") from error
     return text.getvalue()
+
+
+def _without_spaces(row: Sequence[object]) -> Sequence[object]:
+    """Return a row; raises SerdeError for a text that would be read without the spaces that it begins with."""
+    if odd := next((cell for cell in row if isinstance(cell, str) and cell[:1] == " "), None):
+        raise SerdeError(f"{odd!r} begins with a space, which is skipped where no quote is in front of it: say quote=")
+    return row
 
 
 def _encoded(text: str, dialect: CsvFiles) -> bytes:

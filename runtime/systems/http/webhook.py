@@ -7,14 +7,16 @@ import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import UTC
 from email.message import Message
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import MappingProxyType
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from operators.core.durations import Duration
 from runtime.encoding.serdes import to_json
+from runtime.model.clock import SystemClock
 from runtime.model.errors import RowRefused, SamzaError, Unavailable
 from runtime.model.urls import shown_url
 from runtime.ports.connectors import AtLeastOnceSink, SinkRow, length_ms
@@ -67,8 +69,8 @@ class _Webhook:
     """Posts rows by several connections that stay open. One thread at a time calls it; lanes have threads of their own.
 
     Invariants: a key's rows are of one lane, which posts the next once the one before was answered, and none behind one
-    that was not taken; what was answered is not posted again where a delivery is tried again, or without the rows that
-    were refused.
+    that was not taken; what was answered, or refused, is not posted again where a delivery is tried again, or without
+    the rows that were refused. What asks for a pause gets it, whatever was refused beside it.
     """
 
     def __init__(self, url: str, token: Token, headers: Mapping[str, str], at_once: int, timeout_s: float) -> None:
@@ -85,6 +87,8 @@ class _Webhook:
         self._pool: ThreadPoolExecutor | None = None
         self._answered: set[str] = set()
         """The ids of the rows that were answered, and that may be given again."""
+        self._refused: dict[str, str] = {}
+        """By id, the words for rows that were refused, until these are told."""
 
     def write(self, rows: Sequence[SinkRow]) -> None:
         """Post rows; raises `Unavailable` and OSError for what passes, `RowRefused`, and SamzaError for what is wrong.
@@ -99,22 +103,20 @@ class _Webhook:
                 lanes.setdefault(self._lane_of(row), []).append(place)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(len(self._lanes), "samza-dsl-webhook")
-        answered = len(self._answered)
+        before = len(self._answered) + len(self._refused)
         running = [self._pool.submit(self._post_all, lane, rows, ids, places) for lane, places in lanes.items()]
         failures = [failure for one in running if (failure := one.exception()) is not None]
-        refused = sorted((one for one in failures if isinstance(one, RowRefused)), key=lambda one: one.row)
-        # What no other try mends is told first, and then what is for a policy.
-        for failure in failures:
-            if not isinstance(failure, OSError | Unavailable | RowRefused):
+        # What no other try mends is told first, and what is for a policy once nothing else is to be tried again.
+        for failure in sorted(failures, key=lambda one: isinstance(one, OSError | Unavailable)):
+            if not isinstance(failure, OSError | Unavailable):
                 raise failure
+            after_s = max(one.after_s if isinstance(one, Unavailable) else 0.0 for one in failures)
+            goes_on = len(self._answered) + len(self._refused) > before
+            raise Unavailable(str(failure), after_s, goes_on=goes_on) from failure
+        refused = [RowRefused(self._refused.pop(id), place) for place, id in enumerate(ids) if id in self._refused]
         if refused:
-            first, *also = refused
-            raise RowRefused(str(first), first.row, also) from first
-        for failure in failures:
-            if len(self._answered) > answered:
-                after_s = failure.after_s if isinstance(failure, Unavailable) else 0.0
-                raise Unavailable(str(failure), after_s, goes_on=True) from failure
-            raise failure
+            first, *first.also = refused
+            raise first
         self._answered.difference_update(ids)
 
     def close(self) -> None:
@@ -125,16 +127,21 @@ class _Webhook:
         for lane in range(len(self._lanes)):
             self._drop(lane)
         self._answered.clear()
+        self._refused.clear()
 
     def _lane_of(self, row: SinkRow) -> int:
         return 0 if row.key is None else zlib.crc32(repr(row.key).encode()) % len(self._lanes)
 
     def _post_all(self, lane: int, rows: Sequence[SinkRow], ids: Sequence[str], places: Sequence[int]) -> None:
         for place in places:
-            self._post(lane, rows[place], place)
+            told = self._refused.get(ids[place]) or self._post(lane, rows[place])
+            if told is not None:
+                self._refused[ids[place]] = told
+                return
             self._answered.add(ids[place])
 
-    def _post(self, lane: int, row: SinkRow, place: int) -> None:
+    def _post(self, lane: int, row: SinkRow) -> str | None:
+        """Post a row; return the words for its refusal, where it is refused for good."""
         headers = dict(self._headers)
         if row.id:
             headers["Idempotency-Key"] = row.id
@@ -145,15 +152,15 @@ class _Webhook:
         except http.client.HTTPException as error:
             raise Unavailable(f"{self.name}: {error!r}") from error
         if 200 <= status < 300:
-            return
+            return None
         words = answer[:300].decode(errors="replace").strip()
         told = f"{self.name} answered {status} to row {row.id or row.key!r}{': ' if words else ''}{words}"
         if status in PASSING:
             raise Unavailable(told, _seconds_asked(said))
         if 400 <= status < 500 and status not in OF_NO_ROW:
-            raise RowRefused(told, place)
+            return told
         if 300 <= status < 400 and (other := said.get("Location")):
-            told = f"{told}, and names {shown_url(other)}: write that as the URL"
+            told = f"{told}, and names {_shown_beside(self.name, other)}: write that as the URL"
         raise SamzaError(f"{told}. The row waits, and is posted when the application is run again")
 
     def _asked(self, lane: int, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes, Message]:
@@ -198,10 +205,27 @@ def _seconds_asked(said: Message) -> float:
     after = said.get("Retry-After", "").strip()
     if after.isascii() and after.isdigit():
         return float(after)
-    # By the clock of who has answered, which need not be ours.
-    with suppress(ValueError):
-        return max(0.0, (parsedate_to_datetime(after) - parsedate_to_datetime(said.get("Date", ""))).total_seconds())
+    # By the clock of who has answered, which need not be ours, where it says that.
+    with suppress(ValueError, OverflowError):
+        now_s = _seconds(date) if (date := said.get("Date")) else SystemClock().now_ms() / 1_000
+        return max(0.0, _seconds(after) - now_s)
     return 0.0
+
+
+def _seconds(date: str) -> float:
+    found = parsedate_to_datetime(date)
+    return (found.replace(tzinfo=UTC) if found.tzinfo is None else found).timestamp()
+
+
+def _shown_beside(url: str, other: str) -> str:
+    """Return the URL that another one names, which may be a path alone, without secrets.
+
+    >>> _shown_beside("https://shop/hook", "/new?key=secret"), _shown_beside("http://shop/hook", "https://[x/")
+    ('https://shop/new', 'https://[x/')
+    """
+    with suppress(ValueError):
+        other = urljoin(url, other)
+    return shown_url(other)
 
 
 def _basic(user: str, password: str) -> str:

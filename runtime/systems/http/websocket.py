@@ -164,8 +164,8 @@ class _Client:
             raise SamzaError(f"{self.name}: hello= has failed with {error!r} on the token {token!r}") from error
         if isinstance(found, str | bytes) or not all(isinstance(words, str | bytes) for words in found):
             raise SamzaError(
-                f"{self.name}: hello= has returned {shown(found)}: return a list of the messages that are sent first, "
-                "each text or bytes: hello=lambda token: [json.dumps({'subscribe': token})]"
+                f"{self.name}: hello= has returned {_kind_of(found)}: return a list of the messages that are sent "
+                "first, each text or bytes: hello=lambda token: [json.dumps({'subscribe': token})]"
             )
         return found
 
@@ -194,6 +194,16 @@ class _Client:
                 )
             return found
         return token
+
+
+def _kind_of(said: object) -> str:
+    """Return what is sent by its types alone: where it logs in, it has secrets.
+
+    >>> _kind_of("subscribe"), _kind_of([{"key": "secret"}, "subscribe"])
+    ('a str', 'a list of dict, str')
+    """
+    kinds = sorted({type(one).__name__ for one in said}) if isinstance(said, list) else []
+    return f"a {type(said).__name__}{' of ' if kinds else ''}{', '.join(kinds)}"
 
 
 async def _receive(socket: aiohttp.ClientWebSocketResponse, came: asyncio.Queue[bytes | None]) -> None:

@@ -11,8 +11,10 @@ from typing import Any
 from operators.core.base import Output, Serde
 from operators.io import Input
 from planner.model.graph import Graph
-from runtime.assembly.bindings import ANOTHER
+from runtime.assembly.bindings import ANOTHER, is_another
+from runtime.model.checkpoint import SHARED, Checkpoint
 from runtime.model.errors import SamzaError
+from runtime.ports.commits import Commit
 from runtime.ports.connectors import (
     AnySource,
     ConnectedSink,
@@ -23,9 +25,10 @@ from runtime.ports.connectors import (
 )
 from runtime.ports.environment import Environment
 from runtime.ports.source import Source
+from runtime.ports.streams import Append
 from runtime.run.run import open_environment
 from runtime.systems.connectors.inbox import PulledInput
-from runtime.systems.connectors.outbox import Outbox
+from runtime.systems.connectors.outbox import Outbox, refusals_of
 from runtime.systems.connectors.reading import AT_ONCE, PolledSource
 from runtime.systems.connectors.schemes import connected_at, is_connected
 from runtime.systems.memory.environment import MemoryEnvironment
@@ -39,7 +42,8 @@ class Connected:
 
     A source is read by the driver, to its end of now, into memory. Rows for a sink come to a stream of the embedded
     log, visible with all other results at once, and from there to the sink: whoever comes after a death in between
-    hands over what is left, and computes nothing anew. That stream is deleted once the sink has all of it, and tells by
+    hands over what is left, and computes nothing anew. Rows that a sink refuses go by the policy of who writes them, as
+    in a live run. That stream is deleted once the sink has all of it, and tells by
     its id who owns a sink with positions. Raises SamzaError for what can't be used here.
     """
 
@@ -49,6 +53,7 @@ class Connected:
         self._graph, self._data = graph, data
         self._sources: dict[str, ConnectedSource | PulledSource] = {}
         self._sinks: dict[str, DeliveredSink] = {}
+        self._letters = {name: str(what).removeprefix(ANOTHER) for name, what in bind.items() if is_another(what)}
         reads = {spec.stream for spec in graph.inputs.values()}
         for stream, what in bind.items():
             if stream in reads:
@@ -96,17 +101,50 @@ class Connected:
                     continue
                 with closing(outbox):
                     identity = environment.stream_id(outbox.stream) % _IDENTITIES
-                    outbox.open(environment.own(self._graph.app), identity, {})
+                    generation = environment.own(self._graph.app)
+                    start = f"{outbox.stream}!"
+                    noted = self._stored(environment)
+                    passed = {name.removeprefix(start): at for name, at in noted.items() if name.startswith(start)}
+                    outbox.open(generation, identity, {}, passed)
                     outbox.deliver(whole=True)
+                # In this order: rows that are there might be handed over, and have dead letters, once more.
                 environment.delete_stream(outbox.stream)
+                self._note(environment, generation, outbox, {})
 
-    def _outbox(self, stream: str, environment: Environment | None = None) -> Outbox:
-        declared: Output = next(
-            one for spec in self._graph.specs.values() for one in spec.outputs if one.stream == stream
-        )
-        outbox = Outbox(environment or MemoryEnvironment(), self._graph.app, declared, self._sinks[stream])
+    def _outbox(self, stream: str, opened: Environment | None = None) -> Outbox:
+        environment = opened or MemoryEnvironment()
+        written = {id: one for id, spec in self._graph.specs.items() for one in spec.outputs if one.stream == stream}
+
+        def keep(generation: int, letters: list[Append]) -> None:
+            letters = [one._replace(stream=self._letters.get(one.stream, one.stream)) for one in letters]
+            self._note(environment, generation, outbox, outbox.passed, letters)
+
+        refusals = refusals_of({id: self._graph.specs[id] for id in written}, keep)
+        declared: Output = next(iter(written.values()))
+        outbox = Outbox(environment, self._graph.app, declared, self._sinks[stream], refusals)
         outbox.stream += ".bounded"  # a live run of the application has another one
         return outbox
+
+    def _stored(self, environment: Environment) -> dict[str, int]:
+        return environment.checkpoints(self._graph.app).get(SHARED, Checkpoint(0)).outputs
+
+    def _note(
+        self,
+        environment: Environment,
+        generation: int,
+        outbox: Outbox,
+        passed: Mapping[str, int],
+        letters: Sequence[Append] = (),
+    ) -> None:
+        """Commit dead letters together with which rows these are; a live run's notes stay as they are."""
+        stored = self._stored(environment)
+        outputs = {name: at for name, at in stored.items() if not name.startswith(f"{outbox.stream}!")}
+        outputs |= {f"{outbox.stream}!{name}": at for name, at in passed.items()}
+        if outputs == stored and not letters:
+            return
+        noted = {SHARED: Checkpoint(generation, outputs=outputs)} if outputs else {}
+        gone = () if outputs else (SHARED,)
+        environment.commit(Commit(self._graph.app, generation, [*letters], [], noted, gone=gone))
 
     @contextmanager
     def _environment(self) -> Iterator[Environment]:
