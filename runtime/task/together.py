@@ -113,7 +113,7 @@ def feed_together(places: Sequence[Place], each: int, clock: Clock) -> int:
             offers[-1].took_ms = clock.elapsed_ms() - started
         if not (_is_whole(offers, shared) and _hand_on(offers, shared)):
             for offer in offers:
-                _leave_alone(offer)
+                offer.task.do(partial(_leave_alone, offer))
         found: list[int] = []
         for offer in offers:
             offer.task.do(partial(_take_in, found, offer, clock))
