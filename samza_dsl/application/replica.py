@@ -27,6 +27,8 @@ PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from samza_dsl.application.replica import main; main()"
 )
 """The code that the Python beside a run is started with; its arguments: the import path, the data, the target."""
+SAYS = "replica: "
+"""The beginning of each line that the process which copies says."""
 _log = logging.getLogger("samza_dsl")
 
 
@@ -75,8 +77,11 @@ class _Keeper:
         self._data, self._target = data, target
         self._closing = threading.Event()
         self._lock = threading.Lock()
-        self._process = self._started()
         self._wrong = ""
+        try:
+            self._process = self._started()
+        except OSError as error:
+            raise SamzaError(f"the replica of {data} in {target}: its process can't be started: {error}") from None
         self._thread = threading.Thread(target=self._hear, name="samza-dsl-replica", daemon=True)
         self._thread.start()
 
@@ -97,21 +102,35 @@ class _Keeper:
         self._process.stdin.close()
 
     def _hear(self) -> None:
-        while True:
-            assert self._process.stdout is not None, "its output is a pipe"
-            with self._process.stdout as said:
-                for line in said:
-                    self._tell(*json.loads(line))
-            code = self._process.wait()
-            if code:
-                self._tell(f"what copies has ended with exit code {code}", "")
-            if self._closing.wait(EVERY_S):
+        """Hear the process to its end; where it dies start another, once more for the last copy as well."""
+        is_last, wrong = False, self._heard()
+        while wrong or not self._closing.is_set():
+            if wrong:
+                self._tell(wrong, "")
+            if is_last:
                 return
+            self._closing.wait(EVERY_S)
             with self._lock:
                 self._let_end()
-                self._process = self._started()
-                if self._closing.is_set():
+                is_last = self._closing.is_set()
+                try:
+                    self._process = self._started()
+                except OSError as error:  # the machine has no room for one more process, and may have later
+                    wrong = f"what copies can't be started: {error}"
+                    continue
+                if is_last:
                     self._let_end()
+            wrong = self._heard()
+
+    def _heard(self) -> str:
+        """Tell what the process says until it ends; return why it has ended, "" where it was to."""
+        assert self._process.stdout is not None, "its output is a pipe"
+        with self._process.stdout as said:
+            for line in said:
+                if line.startswith(SAYS):  # others, as a hook of Python's start, may write there as well
+                    self._tell(*json.loads(line.removeprefix(SAYS)))
+        code = self._process.wait()
+        return f"what copies has ended with exit code {code}" if code else ""
 
     def _tell(self, wrong: str, told: str) -> None:
         """Say what fails when it begins to, and when that is over."""
@@ -125,7 +144,7 @@ class _Keeper:
 
 
 def main() -> None:
-    """Copy until standard input ends, and a last time then; each copy is a line of JSON on standard output."""
+    """Copy until standard input ends, and a last time then; each copy is a line on standard output."""
     data, target = map(Path, sys.argv[2:4])
     os.nice(10)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -137,4 +156,4 @@ def main() -> None:
     for found in copies(data, target, KEPT, is_over):
         is_wrong = isinstance(found, SamzaError)
         told = "" if isinstance(found, SamzaError) else f"copy {found.number}, {found.new_bytes:,} bytes written"
-        print(json.dumps((str(found) if is_wrong else "", told)), flush=True)
+        print(SAYS + json.dumps((str(found) if is_wrong else "", told)), flush=True)

@@ -2,12 +2,13 @@
 
 import random
 import signal
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
-from runtime.systems.log.backup import BackupError, backups
+from runtime.systems.log.backup import BackupError, backups, restore
+from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import produce
 from samza_dsl.application import replica
 from tests.faults.processes import wait_until
@@ -115,6 +116,50 @@ def test_a_replica_that_fails_is_told_once_and_that_it_goes_on(tmp_path, caplog,
         wait_until(lambda: "is kept up again" in caplog.text)
         produce("words", ["b"], value=str, data=data)
     assert caplog.text.count("is not kept up") == 1 and len(backups(disk)) == 2
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_the_last_copy_is_taken_though_what_copies_has_died(tmp_path, caplog, is_early):
+    """It dies well before the end of the run, or as it takes the last copy."""
+    data, disk = tmp_path / "data", tmp_path / "disk"
+    produce("words", ["a"], value=str, data=data)
+    keeper = replica._Keeper(data, disk)
+    wait_until(lambda: newest(disk))
+    produce("words", ["b"], value=str, data=data)
+    if is_early:
+        keeper._process.kill()
+        wait_until(lambda: "exit code -9" in caplog.text)
+    else:
+        keeper._process.send_signal(signal.SIGSTOP)
+        keeper._closing.set()
+        keeper._let_end()
+        keeper._process.kill()
+    keeper.close()
+    assert newest(disk) == 2
+    restore(disk, tmp_path / "restored")
+    with closing(LogEnvironment(tmp_path / "restored")) as log:
+        assert len(log.read("words", 0, 1).batch.values) == 1
+
+
+def test_what_a_machine_has_no_room_to_start_is_told_and_tried_again(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(replica, "EVERY_S", 0.05)
+    data, disk = tmp_path / "data", tmp_path / "disk"
+    produce("words", ["a"], value=str, data=data)
+    keeper = replica._Keeper(data, disk)
+    wait_until(lambda: newest(disk))
+    begun, full = keeper._started, [True]
+
+    def started():
+        if full:
+            raise OSError("no memory")
+        return begun()
+
+    monkeypatch.setattr(keeper, "_started", started)
+    keeper._process.kill()
+    wait_until(lambda: "can't be started: no memory" in caplog.text)
+    full.clear()
+    wait_until(lambda: newest(disk) == 2)
+    keeper.close()
 
 
 def newest(target):
