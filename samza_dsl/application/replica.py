@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from runtime.model.clock import monotonic_ms
 from runtime.model.errors import SamzaError
 from runtime.systems.log.backup import Backup, back_up, check_apart
 from runtime.systems.log.environment import LogEnvironment
@@ -32,9 +33,10 @@ SAYS = "replica: "
 _log = logging.getLogger("samza_dsl")
 
 
-def copies(data: Path, target: Path, keep: int, is_over: Callable[[], bool]) -> Iterator[Backup | SamzaError]:
+def copies(data: Path, target: Path, keep: int, is_over: Callable[[], bool]) -> Iterator[Backup | SamzaError | None]:
     """Yield a backup, or why there is none, whenever something was written since, until `is_over`, which waits.
 
+    Where the newest backup has all that is there, it yields None.
     The last one has all that was there at the end. What has failed is tried again.
     """
     version, ends = -1, False
@@ -48,6 +50,8 @@ def copies(data: Path, target: Path, keep: int, is_over: Callable[[], bool]) -> 
                     if newest != version:
                         yield back_up(data, target, keep)
                         version = newest
+                    else:
+                        yield None
             except SamzaError as error:
                 yield error
         if ends:
@@ -56,8 +60,8 @@ def copies(data: Path, target: Path, keep: int, is_over: Callable[[], bool]) -> 
 
 
 @contextmanager
-def replicated(data: Path, target: Path) -> Iterator[None]:
-    """Keep up a copy of a data directory during a block, and have all of it there at its end.
+def replicated(data: Path, target: Path) -> Iterator[Callable[[], float]]:
+    """Keep up a copy of a data directory during a block, and have all of it there at its end; yield its age in ms.
 
     A process of its own reads the log, so that the run does not wait for it, and ends when this one is gone. The log
     says what fails, and when copies go on. Raises SamzaError where the target lies within the directory.
@@ -65,7 +69,7 @@ def replicated(data: Path, target: Path) -> Iterator[None]:
     check_apart(data, target)
     keeper = _Keeper(data, target)
     try:
-        yield
+        yield keeper.age_ms
     finally:
         keeper.close()
 
@@ -77,7 +81,7 @@ class _Keeper:
         self._data, self._target = data, target
         self._closing = threading.Event()
         self._lock = threading.Lock()
-        self._wrong = ""
+        self._wrong, self._whole_ms = "", monotonic_ms()
         try:
             self._process = self._started()
         except OSError as error:
@@ -91,6 +95,10 @@ class _Keeper:
             self._closing.set()
             self._let_end()
         self._thread.join()
+
+    def age_ms(self) -> float:
+        """Return the time since the copy was last seen to have all that was there, or since there is this process."""
+        return monotonic_ms() - self._whole_ms
 
     def _started(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path), os.fspath(self._data), os.fspath(self._target)]
@@ -134,6 +142,8 @@ class _Keeper:
 
     def _tell(self, wrong: str, told: str) -> None:
         """Say what fails when it begins to, and when that is over."""
+        if not wrong:
+            self._whole_ms = monotonic_ms()
         if wrong and wrong != self._wrong:
             _log.warning("the replica of %s in %s is not kept up: %s", self._data, self._target, wrong)
         elif self._wrong and not wrong:
@@ -154,6 +164,6 @@ def main() -> None:
         return bool(select.select([sys.stdin], [], [], EVERY_S)[0])
 
     for found in copies(data, target, KEPT, is_over):
-        is_wrong = isinstance(found, SamzaError)
-        told = "" if isinstance(found, SamzaError) else f"copy {found.number}, {found.new_bytes:,} bytes written"
-        print(SAYS + json.dumps((str(found) if is_wrong else "", told)), flush=True)
+        wrong = str(found) if isinstance(found, SamzaError) else ""
+        told = f"copy {found.number}, {found.new_bytes:,} bytes written" if isinstance(found, Backup) else ""
+        print(SAYS + json.dumps((wrong, told)), flush=True)

@@ -9,8 +9,10 @@ import pytest
 
 from runtime.systems.log.backup import BackupError, backups, restore
 from runtime.systems.log.environment import LogEnvironment
-from samza_dsl import produce
+from runtime.watching.exposition import prometheus_text
+from samza_dsl import App, produce
 from samza_dsl.application import replica
+from samza_dsl.application.run_request import RunRequest, served
 from tests.faults.processes import wait_until
 
 ORDERS = "".join(f'{{"customer": "c{number % 3}", "amount": 1, "at_ms": {number * 1_000}}}\n' for number in range(40))
@@ -110,10 +112,14 @@ def test_a_replica_that_fails_is_told_once_and_that_it_goes_on(tmp_path, caplog,
     data, disk = tmp_path / "data", tmp_path / "disk"
     disk.write_text("no directory")
     produce("words", ["a"], value=str, data=data)
-    with caplog.at_level("INFO", "samza_dsl"), replica.replicated(data, disk):
+    with caplog.at_level("INFO", "samza_dsl"), replica.replicated(data, disk) as age_ms:
         wait_until(lambda: "is not kept up" in caplog.text)
+        before = age_ms()
+        wait_until(lambda: age_ms() > before + 200)  # older and older, as long as it fails
         disk.unlink()
         wait_until(lambda: "is kept up again" in caplog.text)
+        before = age_ms()
+        wait_until(lambda: age_ms() < before)  # and never old where nothing comes
         produce("words", ["b"], value=str, data=data)
     assert caplog.text.count("is not kept up") == 1 and len(backups(disk)) == 2
 
@@ -160,6 +166,17 @@ def test_what_a_machine_has_no_room_to_start_is_told_and_tried_again(tmp_path, c
     full.clear()
     wait_until(lambda: newest(disk) == 2)
     keeper.close()
+
+
+def test_a_run_tells_how_old_its_replica_is(tmp_path):
+    app = App("copied")
+    app.input("words", value=str).map(lambda word: word, op_id="same").send_to(app.output("out"))
+    request = RunRequest(tmp_path / "data", bind={"words": ["a"]}, replica=tmp_path / "copies", until_now=True)
+    told = served(app, request).metrics()
+    assert told.replica_age_ms is not None
+    assert "samza_replica_age_seconds{" in prometheus_text("copied", told, 0)
+    alone = app.run(tmp_path / "alone", bind={"words": ["a"]}, until_now=True).metrics()
+    assert alone.replica_age_ms is None and "samza_replica" not in prometheus_text("copied", alone, 0)
 
 
 def newest(target):

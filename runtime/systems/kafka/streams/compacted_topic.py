@@ -125,8 +125,9 @@ async def scan(
 class KafkaTable:
     """A topic of one partition as a dict, which can be brought up to date again and again.
 
-    It lives on Kafka's thread, where one at a time reads (`_reading`); what is known only grows towards the end. Who looks
-    for long, and owns nothing, sees that a topic was made anew meanwhile, by an end before what is known (`remade`).
+    It lives on Kafka's thread, where one at a time reads (`_reading`); what is known only grows towards the end. Who
+    looks for long, and owns nothing, sees that a topic was made anew meanwhile, by an end before what is known
+    (`remade`).
     """
 
     def __init__(self, topic: KafkaTopic, *, remade: bool = False) -> None:
