@@ -52,8 +52,9 @@ class Topic:
     resume = pause
 
 
-@pytest.mark.parametrize("rests", [False, True])
-def test_a_topic_that_is_made_anew_is_read_anew(monkeypatch, rests):
+@pytest.mark.parametrize(("rests", "is_seen_gone", "more"), [(False, False, 0), (True, False, 0), (False, True, 9)])
+def test_a_topic_that_is_made_anew_is_read_anew(monkeypatch, rests, is_seen_gone, more):
+    """It is shorter than it was, or somebody has looked while it was gone."""
     topic = Topic()
 
     async def begun(*_):
@@ -68,8 +69,10 @@ def test_a_topic_that_is_made_anew_is_read_anew(monkeypatch, rests):
         found = [await table.now()]
         if rests:
             table._rest()
-        topic.rows = [(b"c", b"4")]
-        found.append(await table.now())
+        if is_seen_gone:
+            assert await table.looked(False) == {}
+        topic.rows = [(b"c", b"4")] * (1 + more)
+        found.append(await table.looked(True))
         topic.rows.append((b"c", b"5"))
         found.append(await table.now())
         table._resting.cancel()

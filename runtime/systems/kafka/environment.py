@@ -653,15 +653,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
 
     def _entries(self, app: str) -> dict[bytes, bytes]:
         """Return what the ledger says now, nothing where there is none, for who looks at it again and again."""
-        if ledger_of(app) not in self._streams.all(own=True):
-            # Deleted, maybe: what is made anew has nothing of what is known.
-            if (gone := self._tables.pop(app, None)) is not None:
-                self._call(app, gone.stop())
-            return {}
-        table = self._tables.get(app)
-        if table is None:
-            table = self._tables.setdefault(app, KafkaTable(self._streams.topic(ledger_of(app)), remade=True))
-        return self._call(app, table.now())
+        table = self._tables.setdefault(app, KafkaTable(self._streams.topic(ledger_of(app)), remade=True))
+        return self._call(app, table.looked(ledger_of(app) in self._streams.all(own=True)))
 
     def _ledger(self, app: str, settled: bool = False) -> Ledger:
         if ledger_of(app) not in self._streams.all(own=True):

@@ -159,6 +159,16 @@ class KafkaTable:
             self._resting = asyncio.get_running_loop().call_later(REST_S, self._rest)
         return {key: value for key, value in self._newest.items() if value is not None}
 
+    async def looked(self, is_there: bool) -> dict[bytes, bytes]:
+        """Return what `now` does, of a topic that is there; nothing, and forget what is known, of one that is not."""
+        if is_there:
+            return await self.now()
+        async with self._reading:
+            self._newest, self._position = {}, None
+            if self._opened is not None:
+                self._rest()
+        return {}
+
     async def position(self) -> int:
         """Return the offset up to which it is known."""
         if self._place not in self._consumer.assignment():
