@@ -7,7 +7,6 @@ import pytest
 
 from runtime.containers.crew_state import CrewState
 from runtime.model.assignment import JobModel
-from runtime.queries.state_query import QueriedState
 from runtime.systems.kafka import environment
 from runtime.systems.kafka.client.topic import cluster_of
 from samza_dsl import App, SamzaError
@@ -49,7 +48,7 @@ def crew(monkeypatch):
 
 
 def test_the_event_loop_of_a_run_opens_no_cluster_and_asks_none(crew):
-    async def in_the_loop() -> QueriedState:
+    async def in_the_loop():
         crew.state.begin(1)
         count = crew.state.state("count")
         for ask in (lambda: count.get("a"), lambda: [*count.range()]):
