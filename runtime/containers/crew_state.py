@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -76,7 +77,10 @@ class CrewState:
             far.close()
 
     def state(self, operator: str) -> QueriedState:
-        """Return the state of an operator, of all containers; raises PlanError where none can be asked for."""
+        """Return the state of an operator, of all containers; raises PlanError where none can be asked for.
+
+        No brokers are asked yet: the run's event loop may call it.
+        """
         environment = self._environment
         if isinstance(environment, LogEnvironment):
             return StateQuery(self._graph, partial(self._on_log, environment)).state(operator)
@@ -85,11 +89,11 @@ class CrewState:
 
         with self._opening:
             if self._is_over:
-                raise ended_error(self._graph.app, str(environment))
+                raise self._ended_error()
             if self._far is None:
                 assert self._cluster is not None, "what is no log is a cluster"
                 self._far = far_query(
-                    self._graph, self._cluster, self._token_file, OwnContainers(self._names, self._asked)
+                    self._graph, self._cluster, self._token_file, OwnContainers(self._names, self._asked, self._check)
                 )
             return self._far.state(operator)
 
@@ -118,22 +122,37 @@ class CrewState:
 
     def _asked(self, path: str) -> tuple[int, bytes]:
         """Ask our containers in the run's event loop, from another thread; raises TimeoutError where none answers."""
+        self._check()
         loop, url = self._loop, urlsplit(path)
         if loop is None:
-            raise ended_error(self._graph.app, str(self._environment))
-        if _turns_here(loop):
-            raise SamzaError(
-                "run.state(...) asks containers, and would hold up the event loop that hears them; write instead: "
-                "await asyncio.to_thread(run.state(...).get, key)"
-            )
-        request = StateRequest(unquote(url.path.removeprefix("/state/")), url.query)
-        answering = asyncio.run_coroutine_threadsafe(self.answer(request), loop)
+            raise self._ended_error()
+        answer = self.answer(StateRequest(unquote(url.path.removeprefix("/state/")), url.query))
+        try:
+            answering = asyncio.run_coroutine_threadsafe(answer, loop)
+        except RuntimeError:  # the loop was closed meanwhile
+            answer.close()
+            raise self._ended_error() from None
         try:
             found = answering.result(ANSWER_S)
         except TimeoutError:
             answering.cancel()
             raise
+        except CancelledError:  # as all is that the loop does as it ends
+            raise self._ended_error() from None
         return found.status, bytes(found.json, "utf-8")
+
+    def _check(self) -> None:
+        """Raise SamzaError where containers can't be asked: the run is over, or this thread hears them."""
+        if self._is_over:
+            raise self._ended_error()
+        if self._loop is not None and _turns_here(self._loop):
+            raise SamzaError(
+                "run.state(...) asks containers, and would hold up the event loop that hears them; write instead: "
+                "await asyncio.to_thread(run.state(...).get, key)"
+            )
+
+    def _ended_error(self) -> SamzaError:
+        return ended_error(self._graph.app, str(self._environment))
 
 
 def _turns_here(loop: asyncio.AbstractEventLoop) -> bool:

@@ -123,6 +123,7 @@ class Containers:
         self._graph = graph = beside(pipeline.graph, crew.beside)
         pipeline = pipeline.of(graph)
         self._clock: Clock = settings.clock or SystemClock()
+        self._replica_age_ms = settings.replica_age_ms
         self._numbers, self._alone_at_ms = CrewNumbers(self._clock), -ALONE_MS
         self._command, self._number = crew.command, crew.number
         self._containers: dict[int, Container] = {}
@@ -248,7 +249,7 @@ class Containers:
             return self._final
         self._is_watched = True
         numbers = self._numbers.now(self._containers, self._alone)
-        found = self._bindings.counted(with_changes(numbers, self._recovered, self._job))
+        found = self._bindings.counted(with_changes(numbers, self._recovered, self._job, self._replica_age_ms))
         # On a cluster each container has told of the stores that it has.
         if not stores or self._cluster is not None:
             return found

@@ -361,7 +361,7 @@ class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
     Of containers `deaths` counts those that ended before their time, `restarts` those that were started in their place,
     and `take_overs` the tasks that were taken from containers that were gone. `changes` has what was changed when the
     run began, since records were read last, `warnings` what else was told, and `where` the options by which a command
-    is about the same environment.
+    is about the same environment. `replica_age_ms` is the time since the copy on another disk had all that was there.
     """
 
     operators: tuple[OperatorMetrics, ...] = ()
@@ -382,6 +382,7 @@ class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[ChangeMetrics, ...] = ()
     warnings: tuple[str, ...] = ()
     where: str = ""
+    replica_age_ms: float | None = None
 
     def received(self, operator: str) -> int:
         """Return the number of messages that `operator` has taken in, over all tasks."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -284,9 +284,12 @@ def recover(environment: Environment, opened: Opened, graph: Graph, now_ms: int)
     return Recovered(positions, changes_of(graph, environment.checkpoints(plan.app)), where_typed(environment))
 
 
-def with_changes(metrics: RunMetrics, recovered: Recovered, job: JobMetrics) -> RunMetrics:
-    """Return metrics with the changes that were found when the run began, and the size of the job."""
-    return replace(metrics, changes=recovered.changes, where=recovered.where, job=job)
+def with_changes(
+    metrics: RunMetrics, recovered: Recovered, job: JobMetrics, replica_age_ms: Callable[[], float] | None = None
+) -> RunMetrics:
+    """Return metrics with the changes that were found when the run began, the job's size, and its replica's age."""
+    age_ms = None if replica_age_ms is None else replica_age_ms()
+    return replace(metrics, changes=recovered.changes, where=recovered.where, job=job, replica_age_ms=age_ms)
 
 
 def ends_of(environment: Environment, opened: Opened, graph: Graph, drains: bool = False) -> dict[tuple[str, int], int]:

@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing, nullcontext
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import NamedTuple, Protocol
 from urllib.parse import urlencode
 
@@ -71,18 +72,23 @@ class FarStateQuery(StateQuery):
     def __init__(
         self,
         graph: Graph,
-        cluster: ClusterState,
+        cluster: Callable[[], ClusterState],
         close: Callable[[], None],
         token: str | None = None,
         ask: Ask | None = None,
         own: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        super().__init__(graph, lambda: nullcontext(cluster), close)
-        self._cluster, self._token, self._ask, self._own = cluster, token, ask or asked_at, own
+        super().__init__(graph, lambda: nullcontext(cluster()), close)
+        self._cluster_now, self._token, self._ask, self._own = cluster, token, ask or asked_at, own
         self._model: JobModel | None = None
         self._heard_at_ms = 0.0
         self._changelogs: tuple[SettledCommits, StateSnapshot] | None = None
         self._told = False
+
+    @property
+    def _cluster(self) -> ClusterState:
+        """The cluster, which the first question opens; raises SamzaError where it can't be asked any more."""
+        return self._cluster_now()
 
     def held(self) -> StateSnapshot:
         """Return the state that all changelogs hold, as of one moment at which nothing was being committed."""
@@ -268,10 +274,11 @@ class FarStateQuery(StateQuery):
 
     def _heard(self, anew: bool = False) -> JobModel:
         """Return who has which task; raises `Unheard` where one of them can't be asked from here."""
-        if self._model is None or anew or monotonic_ms() > self._heard_at_ms + FRESH_MS:
+        model = self._model  # read once: another thread may forget it meanwhile
+        if model is None or anew or monotonic_ms() > self._heard_at_ms + FRESH_MS:
             # As old as the question: what has changed since may not be in the answer.
-            self._heard_at_ms, self._model = monotonic_ms(), self._cluster.job_model(self._graph.app)
-        model = self._model
+            asked_at_ms, model = monotonic_ms(), self._cluster.job_model(self._graph.app)
+            self._heard_at_ms, self._model = asked_at_ms, model
         if not model.containers:
             raise Unheard("no container runs it now")
         for name in model.containers:
@@ -354,10 +361,47 @@ class _Kept(StateSnapshot):
 
 
 class OwnContainers(NamedTuple):
-    """The containers that a process has started: the names of those that live, and how they are asked, at `HERE`."""
+    """The containers that a process has started: the names of those that live, and how they are asked, at `HERE`.
+
+    `check` comes before each question, and raises SamzaError where none can be answered.
+    """
 
     names: Callable[[], Collection[str]]
     ask: Callable[[str], tuple[int, bytes]]
+    check: Callable[[], None]
+
+
+class _Opened:
+    """A cluster as the first question opens it, which takes brokers' answers; any thread may ask for it."""
+
+    def __init__(self, app: str, cluster: KafkaCluster, check: Callable[[], None] = lambda: None) -> None:
+        self._app, self._cluster, self._check = app, cluster, check
+        self._opening = Lock()
+        self._left_open = ExitStack()
+        self._found: ClusterState | None = None
+        self._is_closed = False
+
+    def __call__(self) -> ClusterState:
+        """Return the cluster; raises SamzaError where it can't be opened, or was closed."""
+        self._check()
+        with self._opening:
+            if self._is_closed:
+                raise SamzaError(f"the query of {self._app!r} is closed; write instead: open another one by query(...)")
+            if self._found is None:
+                # Imported late: who asks the log needs no client of Kafka.
+                from runtime.systems.kafka.environment import KafkaEnvironment
+
+                with ExitStack() as opening:
+                    folder = opening.enter_context(TemporaryDirectory(prefix="samza-dsl-query-"))
+                    self._found = opening.enter_context(closing(KafkaEnvironment(self._cluster, folder)))
+                    self._left_open = opening.pop_all()
+            return self._found
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        with self._opening:
+            self._is_closed, self._found = True, None
+            self._left_open.close()
 
 
 def far_query(
@@ -365,20 +409,20 @@ def far_query(
 ) -> FarStateQuery:
     """Return queries of the state of an application on a cluster; nothing is written there, nor on this machine.
 
-    Who closes it lets go of all connections. Raises SamzaError for a token that can't be read.
+    Who closes it lets go of all connections. The cluster is opened at once, and by the first question where containers
+    are `own`: an event loop may make it. Raises SamzaError for a token that can't be read.
     """
-    # Imported late: who asks the log needs no client of Kafka.
-    from runtime.systems.kafka.environment import KafkaEnvironment
+    token = token_in(token_file)
+    if own is None:
+        opened = _Opened(graph.app, cluster)
+        opened()
+        return FarStateQuery(graph, opened, opened.close, token)
 
     def ask(address: str, path: str, token: str | None) -> tuple[int, bytes]:
-        return own.ask(path) if own is not None and address == HERE else asked_at(address, path, token)
+        return own.ask(path) if address == HERE else asked_at(address, path, token)
 
-    token = token_in(token_file)
-    with ExitStack() as left_open:
-        folder = left_open.enter_context(TemporaryDirectory(prefix="samza-dsl-query-"))
-        opened = left_open.enter_context(closing(KafkaEnvironment(cluster, folder)))
-        names = own.names if own is not None else tuple
-        return FarStateQuery(graph, opened, left_open.pop_all().close, token, ask, names)
+    opened = _Opened(graph.app, cluster, own.check)
+    return FarStateQuery(graph, opened, opened.close, token, ask, own.names)
 
 
 def asked_at(address: str, path: str, token: str | None) -> tuple[int, bytes]:

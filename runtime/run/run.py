@@ -115,6 +115,7 @@ class Run:
         self._owned = isinstance(data, str | Path)
         self._where = data, settings.environment, settings.host_id, settings.state_address
         self._placement, self._view = settings.placement, settings.view
+        self._replica_age_ms = settings.replica_age_ms
         self._environment = open_environment(*self._where)
         self._functions: list[Functions] = []
         self._follower: Follower | None = None
@@ -194,7 +195,7 @@ class Run:
         self._check()
         stats = self._environment.state_stats(self._graph.app) if stores else {}
         found = measure(stats, self._graph, self._loop, self._clock.elapsed_ms() - self._started, self._clock)
-        found = self._bindings.counted(with_changes(found, self._recovered, self._job))
+        found = self._bindings.counted(with_changes(found, self._recovered, self._job, self._replica_age_ms))
         if self._scaler is not None and self._scaler.former:
             found = msgspec.structs.replace(found, operators=(*self._scaler.former, *found.operators))
         replaced, follower = msgspec.structs.replace, self._follower

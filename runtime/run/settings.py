@@ -34,8 +34,9 @@ class RunSettings:
     `drains` as well, with what lies between stages. A `span` is the part of history that it runs over. On Spark it may
     `collect` outputs. In one container of several it has a `share` of another run. Who traces it has its
     `hearing`. On Kafka others are told the `state_address` at which its state is asked for, with the token in
-    `token_file`, where there is one; so it asks others. The `view` shows a run in a notebook. The `clock`, the `levers`
-    and `poll_ms`, after which it looks for news that nobody told, are for tests and benchmarks.
+    `token_file`, where there is one; so it asks others. Where a copy of the log is kept up, `replica_age_ms` tells its
+    age. The `view` shows a run in a notebook. The `clock`, the `levers` and `poll_ms`, after which it looks for news
+    that nobody told, are for tests and benchmarks.
     """
 
     bind: Mapping[str, object] | None = None
@@ -49,6 +50,7 @@ class RunSettings:
     host_id: str | None = None
     state_address: str = ""
     token_file: str | Path | None = None
+    replica_age_ms: Callable[[], float] | None = None
     placement: Placement = sticky
     share: Share | None = None
     hearing: Tracing | None = None

@@ -54,6 +54,7 @@ def _gauge(name: str, unit: str, help: str) -> Instrument:
 
 
 UPTIME = _gauge("samza.run.uptime", "s", "Time since the run began.")
+REPLICA_AGE = _gauge("samza.replica.age", "s", "Time since the replica was last seen to have all that was committed.")
 WARNINGS = _gauge("samza.run.warnings", "{warning}", "Warnings that the run tells now, and changes of the application.")
 DEATHS = _counter("samza.container.deaths", "{container}", "Containers that ended before their time.")
 RESTARTS = _counter("samza.container.restarts", "{container}", "Containers started in the place of others.")
@@ -134,7 +135,19 @@ DURATIONS: Mapping[Timed, tuple[Instrument, str]] = {
 """The histogram of each kind of duration, and the label that says of what it is."""
 
 INSTRUMENTS = (
-    *(UPTIME, WARNINGS, DEATHS, RESTARTS, TAKE_OVERS, *BY_OPERATOR, COUNTED, JOIN_KEYS, OPERATOR_DELAY, JOB_TASKS),
+    *(
+        UPTIME,
+        REPLICA_AGE,
+        WARNINGS,
+        DEATHS,
+        RESTARTS,
+        TAKE_OVERS,
+        *BY_OPERATOR,
+        COUNTED,
+        JOIN_KEYS,
+        OPERATOR_DELAY,
+        JOB_TASKS,
+    ),
     *(MODEL_TIME, CHECKPOINTS_TIME, IN_FLIGHT, BUSY, READ_TIME, HASH_TIME, OWN_TIME, ASSIGNED),
     *(LAG, OFFSET, INPUT_DELAY, HELD, IDLE, OWNED, JUMPS, ENTRIES, SIZE, RESTORED, RESTORING),
     *(COMMITS, COMMIT_AGE, CONTAINER_LAG, REBALANCES),
@@ -151,6 +164,8 @@ def series(metrics: RunMetrics, now_ms: int) -> Iterator[Series]:
     are never more series than that, however long a run goes on.
     """
     yield Series(UPTIME, (), metrics.elapsed_ms / 1_000)
+    if metrics.replica_age_ms is not None:
+        yield Series(REPLICA_AGE, (), metrics.replica_age_ms / 1_000)
     yield Series(
         WARNINGS, (), len(metrics.warnings) + len(metrics.changes) + sum(bool(i.warning) for i in metrics.inputs)
     )

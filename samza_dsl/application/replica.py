@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from runtime.model.clock import monotonic_ms
 from runtime.model.errors import SamzaError
 from runtime.systems.log.backup import Backup, back_up, check_apart
 from runtime.systems.log.environment import LogEnvironment
@@ -27,12 +28,15 @@ PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from samza_dsl.application.replica import main; main()"
 )
 """The code that the Python beside a run is started with; its arguments: the import path, the data, the target."""
+SAYS = "replica: "
+"""The beginning of each line that the process which copies says."""
 _log = logging.getLogger("samza_dsl")
 
 
-def copies(data: Path, target: Path, keep: int, is_over: Callable[[], bool]) -> Iterator[Backup | SamzaError]:
+def copies(data: Path, target: Path, keep: int, is_over: Callable[[], bool]) -> Iterator[Backup | SamzaError | None]:
     """Yield a backup, or why there is none, whenever something was written since, until `is_over`, which waits.
 
+    Where the newest backup has all that is there, it yields None.
     The last one has all that was there at the end. What has failed is tried again.
     """
     version, ends = -1, False
@@ -46,6 +50,8 @@ def copies(data: Path, target: Path, keep: int, is_over: Callable[[], bool]) -> 
                     if newest != version:
                         yield back_up(data, target, keep)
                         version = newest
+                    else:
+                        yield None
             except SamzaError as error:
                 yield error
         if ends:
@@ -54,8 +60,8 @@ def copies(data: Path, target: Path, keep: int, is_over: Callable[[], bool]) -> 
 
 
 @contextmanager
-def replicated(data: Path, target: Path) -> Iterator[None]:
-    """Keep up a copy of a data directory during a block, and have all of it there at its end.
+def replicated(data: Path, target: Path) -> Iterator[Callable[[], float]]:
+    """Keep up a copy of a data directory during a block, and have all of it there at its end; yield its age in ms.
 
     A process of its own reads the log, so that the run does not wait for it, and ends when this one is gone. The log
     says what fails, and when copies go on. Raises SamzaError where the target lies within the directory.
@@ -63,7 +69,7 @@ def replicated(data: Path, target: Path) -> Iterator[None]:
     check_apart(data, target)
     keeper = _Keeper(data, target)
     try:
-        yield
+        yield keeper.age_ms
     finally:
         keeper.close()
 
@@ -75,8 +81,11 @@ class _Keeper:
         self._data, self._target = data, target
         self._closing = threading.Event()
         self._lock = threading.Lock()
-        self._process = self._started()
-        self._wrong = ""
+        self._wrong, self._whole_ms = "", monotonic_ms()
+        try:
+            self._process = self._started()
+        except OSError as error:
+            raise SamzaError(f"the replica of {data} in {target}: its process can't be started: {error}") from None
         self._thread = threading.Thread(target=self._hear, name="samza-dsl-replica", daemon=True)
         self._thread.start()
 
@@ -86,6 +95,10 @@ class _Keeper:
             self._closing.set()
             self._let_end()
         self._thread.join()
+
+    def age_ms(self) -> float:
+        """Return the time since the copy was last seen to have all that was there, or since there is this process."""
+        return monotonic_ms() - self._whole_ms
 
     def _started(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path), os.fspath(self._data), os.fspath(self._target)]
@@ -97,24 +110,40 @@ class _Keeper:
         self._process.stdin.close()
 
     def _hear(self) -> None:
-        while True:
-            assert self._process.stdout is not None, "its output is a pipe"
-            with self._process.stdout as said:
-                for line in said:
-                    self._tell(*json.loads(line))
-            code = self._process.wait()
-            if code:
-                self._tell(f"what copies has ended with exit code {code}", "")
-            if self._closing.wait(EVERY_S):
+        """Hear the process to its end; where it dies start another, once more for the last copy as well."""
+        is_last, wrong = False, self._heard()
+        while wrong or not self._closing.is_set():
+            if wrong:
+                self._tell(wrong, "")
+            if is_last:
                 return
+            self._closing.wait(EVERY_S)
             with self._lock:
                 self._let_end()
-                self._process = self._started()
-                if self._closing.is_set():
+                is_last = self._closing.is_set()
+                try:
+                    self._process = self._started()
+                except OSError as error:  # the machine has no room for one more process, and may have later
+                    wrong = f"what copies can't be started: {error}"
+                    continue
+                if is_last:
                     self._let_end()
+            wrong = self._heard()
+
+    def _heard(self) -> str:
+        """Tell what the process says until it ends; return why it has ended, "" where it was to."""
+        assert self._process.stdout is not None, "its output is a pipe"
+        with self._process.stdout as said:
+            for line in said:
+                if line.startswith(SAYS):  # others, as a hook of Python's start, may write there as well
+                    self._tell(*json.loads(line.removeprefix(SAYS)))
+        code = self._process.wait()
+        return f"what copies has ended with exit code {code}" if code else ""
 
     def _tell(self, wrong: str, told: str) -> None:
         """Say what fails when it begins to, and when that is over."""
+        if not wrong:
+            self._whole_ms = monotonic_ms()
         if wrong and wrong != self._wrong:
             _log.warning("the replica of %s in %s is not kept up: %s", self._data, self._target, wrong)
         elif self._wrong and not wrong:
@@ -125,7 +154,7 @@ class _Keeper:
 
 
 def main() -> None:
-    """Copy until standard input ends, and a last time then; each copy is a line of JSON on standard output."""
+    """Copy until standard input ends, and a last time then; each copy is a line on standard output."""
     data, target = map(Path, sys.argv[2:4])
     os.nice(10)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -135,6 +164,6 @@ def main() -> None:
         return bool(select.select([sys.stdin], [], [], EVERY_S)[0])
 
     for found in copies(data, target, KEPT, is_over):
-        is_wrong = isinstance(found, SamzaError)
-        told = "" if isinstance(found, SamzaError) else f"copy {found.number}, {found.new_bytes:,} bytes written"
-        print(json.dumps((str(found) if is_wrong else "", told)), flush=True)
+        wrong = str(found) if isinstance(found, SamzaError) else ""
+        told = f"copy {found.number}, {found.new_bytes:,} bytes written" if isinstance(found, Backup) else ""
+        print(SAYS + json.dumps((wrong, told)), flush=True)

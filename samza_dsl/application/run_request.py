@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
-    AbstractContextManager,
     ExitStack,
     asynccontextmanager,
     contextmanager,
-    nullcontext,
 )
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,8 +40,8 @@ if TYPE_CHECKING:
 
 E = TypeVar("E", bound="Ended")
 
-ALONE = "0"
-"""The container that has all tasks of a run of one process, as its metrics call it."""
+ALONE, STARTER = "0", "starter"
+"""The container that has all tasks of a run of one process, as its metrics call it, and who starts several."""
 loads_only = False
 """Whether this is a container while it loads the application, which may not run itself there."""
 
@@ -111,6 +109,7 @@ class RunRequest:
     collect: bool | str | Sequence[str] = False
     replica: Path | None = None
     """The directory in which a copy of `data` is kept up."""
+    replica_age_ms: Callable[[], float] | None = None
     drains: bool = False
     """Whether a run `until_now` reads no more of its inputs, and ends with what lies between its stages."""
     span: HistorySpan | None = None
@@ -142,8 +141,8 @@ def served(app: App, request: RunRequest) -> Run | Containers | BatchRun:
     if request.autosize is not None:
         request = _autosized(request, request.autosize)
     # Outside: the last copy has what the run's end has committed.
-    with _replicated(request), _watched(app, request) as request:
-        return _run(app, request)
+    with _replicated(request) as replicated_request, _watched(app, replicated_request) as watched:
+        return _run(app, watched)
 
 
 @contextmanager
@@ -156,13 +155,16 @@ def exiting(app: str) -> Iterator[None]:
         raise asked.exit() from asked
 
 
-def _replicated(request: RunRequest) -> AbstractContextManager[None]:
-    """Return what keeps up the copy that was asked for during a block."""
+@contextmanager
+def _replicated(request: RunRequest) -> Iterator[RunRequest]:
+    """Keep up the copy that was asked for during a block; yield a request whose run tells how old that is."""
     if request.replica is None:
-        return nullcontext()
+        yield request
+        return
     from samza_dsl.application.replica import replicated
 
-    return replicated(Path(request.data), request.replica)
+    with replicated(Path(request.data), request.replica) as age_ms:
+        yield replace(request, replica_age_ms=age_ms)
 
 
 @contextmanager
@@ -238,12 +240,14 @@ def _run(app: App, request: RunRequest) -> Run | Containers | BatchRun:
 def run_live(app: App, graph: Graph, request: RunRequest) -> Run | Containers:
     """Run a graph of an application in this process, or in several, until it ends or is stopped."""
     # Imported late, here and below: a program that plans or draws an application needs nothing that runs one.
+    from samza_dsl.settings import logs
+
     if request.containers > 1 or request.autosize is not None or request.join:
         from samza_dsl.application.container import run_app
 
-        return run_app(app, request)
+        with logs.told(container=STARTER):
+            return run_app(app, request)
     from runtime.run.run import run_blocking
-    from samza_dsl.settings import logs
 
     with logs.told(container=ALONE):
         return run_blocking(app.pipeline().of(graph), request.data, settings_of(request), request.watch)
@@ -273,6 +277,7 @@ def settings_of(request: RunRequest) -> RunSettings:
         state_address=request.state_address,
         token_file=request.metrics.token_file if isinstance(request.metrics, Metrics) else None,
         hearing=request.hearing,
+        replica_age_ms=request.replica_age_ms,
         view=_show,
     )
 

@@ -76,7 +76,8 @@ def backup(
             for made in copies(data, to, keep or KEPT, lambda: over.wait(every_ms / 1_000)):
                 if isinstance(made, SamzaError):
                     raise made
-                say(_told(data, to, made))
+                if made is not None:
+                    say(_told(data, to, made))
 
 
 def _told(data: Path, to: Path, made: Backup) -> str:

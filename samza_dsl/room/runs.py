@@ -296,10 +296,11 @@ class NotedRuns:
 
     def close(self) -> None:
         """Let go of all files and environments."""
-        for run in self._known.values():
-            run.close()
+        # First of all: what is asked there reads the files of runs, too.
         for asker in self._askers:
             asker.shutdown(cancel_futures=True)
+        for run in self._known.values():
+            run.close()
         for environment in self._environments.values():
             environment.close()
         self._known, self._environments = {}, {}

@@ -2,14 +2,17 @@
 
 import random
 import signal
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
-from runtime.systems.log.backup import BackupError, backups
-from samza_dsl import produce
+from runtime.systems.log.backup import BackupError, backups, restore
+from runtime.systems.log.environment import LogEnvironment
+from runtime.watching.exposition import prometheus_text
+from samza_dsl import App, produce
 from samza_dsl.application import replica
+from samza_dsl.application.run_request import RunRequest, served
 from tests.faults.processes import wait_until
 
 ORDERS = "".join(f'{{"customer": "c{number % 3}", "amount": 1, "at_ms": {number * 1_000}}}\n' for number in range(40))
@@ -109,12 +112,71 @@ def test_a_replica_that_fails_is_told_once_and_that_it_goes_on(tmp_path, caplog,
     data, disk = tmp_path / "data", tmp_path / "disk"
     disk.write_text("no directory")
     produce("words", ["a"], value=str, data=data)
-    with caplog.at_level("INFO", "samza_dsl"), replica.replicated(data, disk):
+    with caplog.at_level("INFO", "samza_dsl"), replica.replicated(data, disk) as age_ms:
         wait_until(lambda: "is not kept up" in caplog.text)
+        before = age_ms()
+        wait_until(lambda: age_ms() > before + 200)  # older and older, as long as it fails
         disk.unlink()
         wait_until(lambda: "is kept up again" in caplog.text)
+        before = age_ms()
+        wait_until(lambda: age_ms() < before)  # and never old where nothing comes
         produce("words", ["b"], value=str, data=data)
     assert caplog.text.count("is not kept up") == 1 and len(backups(disk)) == 2
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_the_last_copy_is_taken_though_what_copies_has_died(tmp_path, caplog, is_early):
+    """It dies well before the end of the run, or as it takes the last copy."""
+    data, disk = tmp_path / "data", tmp_path / "disk"
+    produce("words", ["a"], value=str, data=data)
+    keeper = replica._Keeper(data, disk)
+    wait_until(lambda: newest(disk))
+    produce("words", ["b"], value=str, data=data)
+    if is_early:
+        keeper._process.kill()
+        wait_until(lambda: "exit code -9" in caplog.text)
+    else:
+        keeper._process.send_signal(signal.SIGSTOP)
+        keeper._closing.set()
+        keeper._let_end()
+        keeper._process.kill()
+    keeper.close()
+    assert newest(disk) == 2
+    restore(disk, tmp_path / "restored")
+    with closing(LogEnvironment(tmp_path / "restored")) as log:
+        assert len(log.read("words", 0, 1).batch.values) == 1
+
+
+def test_what_a_machine_has_no_room_to_start_is_told_and_tried_again(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(replica, "EVERY_S", 0.05)
+    data, disk = tmp_path / "data", tmp_path / "disk"
+    produce("words", ["a"], value=str, data=data)
+    keeper = replica._Keeper(data, disk)
+    wait_until(lambda: newest(disk))
+    begun, full = keeper._started, [True]
+
+    def started():
+        if full:
+            raise OSError("no memory")
+        return begun()
+
+    monkeypatch.setattr(keeper, "_started", started)
+    keeper._process.kill()
+    wait_until(lambda: "can't be started: no memory" in caplog.text)
+    full.clear()
+    wait_until(lambda: newest(disk) == 2)
+    keeper.close()
+
+
+def test_a_run_tells_how_old_its_replica_is(tmp_path):
+    app = App("copied")
+    app.input("words", value=str).map(lambda word: word, op_id="same").send_to(app.output("out"))
+    request = RunRequest(tmp_path / "data", bind={"words": ["a"]}, replica=tmp_path / "copies", until_now=True)
+    told = served(app, request).metrics()
+    assert told.replica_age_ms is not None
+    assert "samza_replica_age_seconds{" in prometheus_text("copied", told, 0)
+    alone = app.run(tmp_path / "alone", bind={"words": ["a"]}, until_now=True).metrics()
+    assert alone.replica_age_ms is None and "samza_replica" not in prometheus_text("copied", alone, 0)
 
 
 def newest(target):

@@ -433,9 +433,12 @@ def test_containers_log_as_the_command_does(call, write, program):
         """,
     )
     call("streams", "produce", "words", "--partitions", "2", stdin='"ahoy"\n')
-    process = program("run", "shared.py", "--until-now", "--containers", "2", "--log-format", "json")
+    process = program(
+        "run", "shared.py", "--until-now", "--containers", "2", "--log-format", "json", "--log-level", "info"
+    )
     _, told = process.communicate(timeout=60)
     assert process.returncode == 0, told
+    assert "starter" in {json.loads(line).get("container") for line in told.splitlines() if line.startswith("{")}
     (line,) = [json.loads(line) for line in told.splitlines() if '"seen"' in line]
     assert (line["app"], line["operator"]) == ("shared", "loud")
     assert line["container"] in ("0.0", "1.0") and line["task"] in (0, 1)

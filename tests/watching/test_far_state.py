@@ -176,7 +176,7 @@ def test_all_that_is_asked_from_afar_is_as_it_lies(tmp_path_factory, kind, data)
     keys = [*{key: None for _, key in rows}, data.draw(drawn)]
     cluster = Cluster(folder, app.graph(), [slots])
     cluster.snapshot = None  # nothing is read but what containers answer
-    with FarStateQuery(app.graph(), cluster, cluster.close, ask=cluster.ask) as far, query(app, folder) as near:
+    with FarStateQuery(app.graph(), lambda: cluster, cluster.close, ask=cluster.ask) as far, query(app, folder) as near:
         assert told(far, keys) == told(near, keys)
         bounds = data.draw(drawn), data.draw(drawn)
         for start, end in ((bounds[0], None), (None, bounds[1]), bounds):
@@ -197,7 +197,7 @@ def test_what_moves_or_is_down_is_found_all_the_same(tmp_path_factory, moves, do
     cluster = Cluster(folder, app.graph(), moves)
     cluster.down = down
     cluster.desk = lambda machine, held: StateDesk(app.graph(), lambda: closing(Container(folder, held)))
-    with FarStateQuery(app.graph(), cluster, cluster.close, ask=cluster.ask) as far:
+    with FarStateQuery(app.graph(), lambda: cluster, cluster.close, ask=cluster.ask) as far:
         assert far.state("count").get(key, 0) == (3 if key < 10 else 0)
         with suppress(SamzaError):  # which says that it is to be begun anew, as the next test sees
             assert dict(far.state("count").range()) == dict.fromkeys(range(10), 3)
@@ -207,7 +207,7 @@ def test_a_range_whose_tasks_move_meanwhile_is_to_be_begun_anew(tmp_path):
     app = counting(int)
     app.run(tmp_path, bind={"keys": [(1, 7)]}, until_now=True)
     cluster = Cluster(tmp_path, app.graph(), [[0] * TASKS, [0] * TASKS])
-    with FarStateQuery(app.graph(), cluster, cluster.close, ask=cluster.ask) as far:
+    with FarStateQuery(app.graph(), lambda: cluster, cluster.close, ask=cluster.ask) as far:
         with pytest.raises(SamzaError, match="begin it anew"):
             list(far.state("count").range())
         assert dict(far.state("count").range()) == {7: 1}
@@ -229,7 +229,7 @@ def test_a_range_leaves_out_no_task_and_has_none_twice_without_a_word(tmp_path_f
     cluster.desk = lambda machine, held: StateDesk(app.graph(), lambda: closing(Container(folder, held)))
     is_still = len({*map(tuple, hands)}) == 1 and None not in hands[0]
     cluster.hands, cluster.is_early = hands, is_early
-    with FarStateQuery(app.graph(), cluster, cluster.close, ask=cluster.ask) as far:
+    with FarStateQuery(app.graph(), lambda: cluster, cluster.close, ask=cluster.ask) as far:
         found, refused = [], ""
         try:
             found = sorted(far.state("count").range())
@@ -258,7 +258,7 @@ def test_a_task_that_is_in_no_container_is_waited_for_by_a_key_and_by_a_range_al
         if len(paused) == 3:  # a container has come in the place of who had died
             cluster.hands = [[0, 1, 0, 1]]
 
-    with FarStateQuery(app.graph(), cluster, cluster.close, ask=cluster.ask) as far:
+    with FarStateQuery(app.graph(), lambda: cluster, cluster.close, ask=cluster.ask) as far:
         far._clock = SimpleNamespace(pause_ms=pause_ms)
         assert ASKED[kind](far.state("count")) == 3 and len(paused) == 3
 
@@ -272,7 +272,7 @@ def test_where_a_task_stays_in_no_container_changelogs_are_read(tmp_path, monkey
     monkeypatch.setattr(far_state, "MOVING_MS", 0)
     with (
         caplog.at_level("WARNING", "samza_dsl"),
-        FarStateQuery(app.graph(), cluster, cluster.close, ask=cluster.ask) as far,
+        FarStateQuery(app.graph(), lambda one=cluster: one, cluster.close, ask=cluster.ask) as far,
     ):
         assert ASKED[kind](far.state("count"), timeout_ms=1) == 3
     assert "read from its changelogs" in caplog.text
@@ -299,7 +299,7 @@ def test_who_was_taken_for_dead_answers_for_no_longer_than_the_model_counts(held
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(far_state, "FRESH_MS", -1)
-        with FarStateQuery(graph, Moving(), lambda: None, ask=ask) as far:
+        with FarStateQuery(graph, Moving, lambda: None, ask=ask) as far:
             far._clock = SimpleNamespace(pause_ms=lambda ms: None)
             found = far.state("count").get(key)
     # Looked at once before and once behind the answer: models that went by between the two were never asked.
@@ -318,7 +318,7 @@ def test_a_range_of_a_process_that_has_the_application_to_itself_is_whole_as_it_
         found = asyncio.run(desk.answer(StateRequest("count", urlsplit(path).query)))
         return found.status, found.json.encode()
 
-    with FarStateQuery(app.graph(), cluster, cluster.close, ask=ask) as far:
+    with FarStateQuery(app.graph(), lambda: cluster, cluster.close, ask=ask) as far:
         assert dict(far.state("count").range()) == {7: 1} and far.state("count").get(7) == 1
         assert far.state("count").get(8) is None
 
@@ -336,7 +336,7 @@ def test_what_changelogs_say_is_as_new_as_state_that_changed_alone(tmp_path):
     def forget():
         cluster.commit(Commit("counting", generation, [], [StateWrites(store, task, [(place, None)])], {}))
 
-    with FarStateQuery(app.graph(), cluster, cluster.close, ask=cluster.ask) as far:
+    with FarStateQuery(app.graph(), lambda: cluster, cluster.close, ask=cluster.ask) as far:
         assert far.state(store).get(7) == 2
         forget()
         assert far.state(store).get(7) is None and len(told) == 2
@@ -362,7 +362,7 @@ def test_a_range_of_what_ends_meanwhile_is_to_be_begun_anew(tmp_path):
     models = [cluster.job_model("counting"), JobModel()]
     cluster.job_model = lambda app: models.pop(0)
     with (
-        FarStateQuery(app.graph(), cluster, cluster.close, ask=cluster.ask) as far,
+        FarStateQuery(app.graph(), lambda one=cluster: one, cluster.close, ask=cluster.ask) as far,
         pytest.raises(SamzaError, match="no container runs it now; begin it anew"),
     ):
         list(far.state("count").range())
@@ -376,7 +376,7 @@ def test_what_serves_nothing_is_read_from_changelogs_and_said_once(tmp_path, cap
         caplog.clear()
         with (
             caplog.at_level("WARNING", "samza_dsl"),
-            FarStateQuery(app.graph(), cluster, cluster.close, ask=cluster.ask) as far,
+            FarStateQuery(app.graph(), lambda one=cluster: one, cluster.close, ask=cluster.ask) as far,
         ):
             assert [far.state("count").get(7) for _ in range(3)] == [2, 2, 2]
             assert dict(far.state("count").range()) == {7: 2}
@@ -399,7 +399,7 @@ def test_whatever_is_no_answer_of_a_container_is_read_from_changelogs_at_once(tm
     app = counting(int)
     app.run(tmp_path, bind={"keys": [(1, 7)]}, until_now=True)
     cluster = Cluster(tmp_path, app.graph(), [[0] * TASKS])
-    with FarStateQuery(app.graph(), cluster, cluster.close, ask=lambda *_: answer) as far:
+    with FarStateQuery(app.graph(), lambda: cluster, cluster.close, ask=lambda *_: answer) as far:
         far._clock = None  # which nobody waits by
         assert far.state("count").get(7) == 1 and dict(far.state("count").range()) == {7: 1}
         assert far._model is None  # it is looked anew who has which task
@@ -410,7 +410,7 @@ def test_another_application_at_an_address_and_one_that_asks_for_a_token_are_tol
     app.run(tmp_path, bind={"keys": [(1, 7)]}, until_now=True)
     answers = [(200, b'{"app":"other","operator":"count","stored":[]}'), (200, b"<html>"), (401, b"a token")]
     cluster = Cluster(tmp_path, app.graph(), [[0] * TASKS])
-    with FarStateQuery(app.graph(), cluster, cluster.close, ask=lambda *_: answers[0]) as far:
+    with FarStateQuery(app.graph(), lambda: cluster, cluster.close, ask=lambda *_: answers[0]) as far:
         for _ in range(2):
             assert far.state("count").get(7) == 1
             del answers[0]
@@ -426,7 +426,7 @@ def test_at_least_is_waited_for_where_the_key_is_and_not_in_an_event_loop(tmp_pa
     async def in_a_loop(state):
         return state.get(7, at_least={"keys": 1})
 
-    with FarStateQuery(app.graph(), cluster, cluster.close, ask=cluster.ask) as far:
+    with FarStateQuery(app.graph(), lambda: cluster, cluster.close, ask=cluster.ask) as far:
         state = far.state("count")
         assert state.get(7, at_least={"keys": 1}) == 1 and state.get(7, at_least={"keys:0": 1}) == 1
         with pytest.raises(NotReached, match="no commit of"):

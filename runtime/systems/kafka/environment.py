@@ -653,8 +653,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
 
     def _entries(self, app: str) -> dict[bytes, bytes]:
         """Return what the ledger says now, nothing where there is none, for who looks at it again and again."""
-        table = self._tables.setdefault(app, KafkaTable(self._streams.topic(ledger_of(app))))
-        return self._call(app, table.now()) if ledger_of(app) in self._streams.all(own=True) else {}
+        table = self._tables.setdefault(app, KafkaTable(self._streams.topic(ledger_of(app)), remade=True))
+        return self._call(app, table.looked(ledger_of(app) in self._streams.all(own=True)))
 
     def _ledger(self, app: str, settled: bool = False) -> Ledger:
         if ledger_of(app) not in self._streams.all(own=True):

@@ -125,11 +125,13 @@ async def scan(
 class KafkaTable:
     """A topic of one partition as a dict, which can be brought up to date again and again.
 
-    It lives on Kafka's thread, where one at a time reads (`_reading`); what is known only grows towards the end.
+    It lives on Kafka's thread, where one at a time reads (`_reading`); what is known only grows towards the end. Who
+    looks for long, and owns nothing, sees that a topic was made anew meanwhile, by an end before what is known
+    (`remade`).
     """
 
-    def __init__(self, topic: KafkaTopic) -> None:
-        self._topic = topic
+    def __init__(self, topic: KafkaTopic, *, remade: bool = False) -> None:
+        self._topic, self._may_be_remade = topic, remade
         self._place = TopicPartition(topic.name, 0)
         self._opened: Consumer | None = None
         self._beyond: Consumer | None = None
@@ -143,6 +145,9 @@ class KafkaTable:
         async with self._reading:
             await self._wake()
             end = (await self._consumer.end_offsets([self._place]))[self._place]
+            if self._may_be_remade and self._position is not None and end < self._position:
+                self._newest = {}
+                await self._consumer.seek_to_beginning(self._place)
             patience = Patience()
             while (position := await self.position()) < end:
                 patience.spend(position)
@@ -153,6 +158,16 @@ class KafkaTable:
             self._consumer.pause(self._place)
             self._resting = asyncio.get_running_loop().call_later(REST_S, self._rest)
         return {key: value for key, value in self._newest.items() if value is not None}
+
+    async def looked(self, is_there: bool) -> dict[bytes, bytes]:
+        """Return what `now` does, of a topic that is there; nothing, and forget what is known, of one that is not."""
+        if is_there:
+            return await self.now()
+        async with self._reading:
+            self._newest, self._position = {}, None
+            if self._opened is not None:
+                self._rest()
+        return {}
 
     async def position(self) -> int:
         """Return the offset up to which it is known."""
