@@ -1,11 +1,11 @@
-"""What the command finds: the figures of a workload, of a shape and of a peer, and the file that keeps them."""
+"""The figures that the command finds, of programs, workloads, shapes and peers, and the file that keeps them."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
 
@@ -112,7 +112,44 @@ class SparkFigure(Figure, frozen=True, kw_only=True, tag="spark"):
         return self.cpu_s["ours"] / self.records * 1e6
 
 
-AnyFigure = Measurement | Curve | PeerFigure | SparkFigure
+PROGRAM_BAR = 1.5
+"""The most of the processor's time that a program may take, over the one by hand."""
+
+
+class ProgramFigure(Figure, frozen=True, kw_only=True, tag="program"):
+    """Medians over all pairs, ours over the program by hand; `low` and `high` are the extremes of the CPU ratios.
+
+    `peak` is the largest growth of anonymous memory during a run, in MiB.
+    """
+
+    mode: str
+    partitions: int
+    messages: int
+    seed: int
+    pairs: int
+    cpu_ratio: float
+    low: float
+    high: float
+    wall_ratio: float
+    ours_cpu_s: float
+    by_hand_cpu_s: float
+    ours_s: float
+    by_hand_s: float
+    ours_peak_mib: float | None = None
+    by_hand_peak_mib: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether ours took no more than the bar allows."""
+        return self.cpu_ratio <= PROGRAM_BAR
+
+    @property
+    def per_second(self) -> float:
+        """Messages of ours, a second by the clock."""
+        return self.messages / self.ours_s
+
+
+AnyFigure = Measurement | Curve | PeerFigure | SparkFigure | ProgramFigure
 
 
 def stamped(figure: AnyFigure) -> AnyFigure:
@@ -136,6 +173,8 @@ def subject(figure: AnyFigure) -> tuple[str, ...]:
         return "peer", figure.peer, figure.workload, figure.variant
     if isinstance(figure, SparkFigure):
         return "spark", figure.workload, f"{figure.records}"
+    if isinstance(figure, ProgramFigure):
+        return "program", figure.workload, figure.mode, f"{figure.partitions}"
     return "shape", figure.workload
 
 
@@ -161,5 +200,5 @@ def load(path: Path) -> list[AnyFigure]:
     return msgspec.json.decode(path.read_bytes(), type=list[AnyFigure]) if path.exists() else []
 
 
-def save(path: Path, figures: list[AnyFigure]) -> None:
+def save(path: Path, figures: Sequence[AnyFigure]) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(figures)) + b"\n")

@@ -8,8 +8,19 @@ from pathlib import Path
 
 from benchmarks import WORKLOADS
 from benchmarks.charts import TIMES, Dot, dots, lines, readable
-from benchmarks.figures import SPARK_BAR, AnyFigure, Curve, Measurement, PeerFigure, SparkFigure
+from benchmarks.figures import (
+    PROGRAM_BAR,
+    SPARK_BAR,
+    AnyFigure,
+    Curve,
+    Measurement,
+    PeerFigure,
+    ProgramFigure,
+    SparkFigure,
+)
 from benchmarks.peers import PEERS
+from benchmarks.programs import PROGRAMS
+from benchmarks.programs.kit.figure import slopes
 from benchmarks.shapes import SHAPES
 from benchmarks.workload import COMMIT_EVERY
 
@@ -42,6 +53,7 @@ class Page:
         """Return the template with everything in its place."""
         pieces: dict[str, Callable[[str], str]] = {
             "machine": self._machine,
+            "programs": self._programs,
             "workloads": self._workloads,
             "commits": self._commits,
             "peers": self._peers_by_workload,
@@ -58,6 +70,34 @@ class Page:
         if not days:
             return NOTHING
         return f"Measured {' to '.join(dict.fromkeys((days[0], days[-1])))} on {'; '.join(machines)}."
+
+    def _programs(self, _: str) -> str:
+        found: dict[tuple[str, str], dict[int, ProgramFigure]] = {}
+        figures = [one for one in self._figures if isinstance(one, ProgramFigure)]
+        for one in sorted(figures, key=lambda one: (order(PROGRAMS, one.workload), one.partitions)):
+            found.setdefault((one.workload, one.mode), {})[one.partitions] = one
+        if not found:
+            return NOTHING
+        least = [by_partitions[min(by_partitions)] for by_partitions in found.values()]
+        chart = self._picture(
+            "programs",
+            dots(
+                "processor time over that of the program by hand (lower is better; red: the bar)",
+                [Dot(f"{one.workload}, {one.mode}", one.cpu_ratio, one.low, one.high, PROGRAM_BAR) for one in least],
+            ),
+        )
+        head = [
+            "",
+            "where",
+            f"ratio (bar: {PROGRAM_BAR})",
+            "spread",
+            "more partitions",
+            "a message: hand, ours",
+            "hand, ours: MiB",
+        ]
+        slope_of = slopes(figures)
+        rows = [program_row(by_partitions, slope_of.get(of)) for of, by_partitions in found.items()]
+        return f"{chart}\n\n{markdown(head, rows)}"
 
     def _workloads(self, _: str) -> str:
         points = [one for one in self._points if one.commit_every in (None, COMMIT_EVERY)]
@@ -183,6 +223,17 @@ def order(known: Iterable[str], name: str) -> tuple[int, str]:
 def short(title: str) -> str:
     words = re.split(r"[,:]", title)[0]
     return words if len(words) <= 28 else words[:27] + "…"
+
+
+def program_row(by_partitions: dict[int, ProgramFigure], slope: float | None) -> list[str]:
+    """Return the row of a program in one mode: its figures at the fewest partitions, and what more of them cost."""
+    one = by_partitions[min(by_partitions)]
+    ratio = f"**{one.cpu_ratio:.2f}**{'' if one.passed else ', missed'}"
+    us = ", ".join(f"{seconds / one.messages * 1e6:.2f} us" for seconds in (one.by_hand_cpu_s, one.ours_cpu_s))
+    memory = ", ".join("?" if mib is None else f"{mib:,.0f}" for mib in (one.by_hand_peak_mib, one.ours_peak_mib))
+    more = "" if slope is None else f"{max(by_partitions)}: {slope:.2f} {TIMES}"
+    what = f"{one.title}; {one.messages:,} messages, {one.pairs} pairs"
+    return [what, one.mode, ratio, f"{one.low:.2f} to {one.high:.2f}", more, us, memory]
 
 
 def point_row(one: Measurement) -> list[str]:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.figures import Curve, Measurement, PeerFigure, load, merged, save, subject
+from benchmarks.figures import Curve, Measurement, PeerFigure, ProgramFigure, load, merged, save, subject
 
 
 def point(workload, commit_every=None, ratio=1.0):
@@ -39,10 +39,31 @@ def peer(name, workload, variant="", ratio=2.0):
     )
 
 
+def program(ratio, workload="", partitions=1):
+    return ProgramFigure(
+        workload=workload or f"sweep_{ratio}",
+        title="",
+        mode="memory",
+        partitions=partitions,
+        messages=1,
+        seed=1,
+        pairs=1,
+        cpu_ratio=ratio,
+        low=ratio,
+        high=ratio,
+        wall_ratio=ratio,
+        ours_cpu_s=ratio,
+        by_hand_cpu_s=1.0,
+        ours_s=ratio,
+        by_hand_s=1.0,
+    )
+
+
 ratios = st.floats(0.1, 9.0)
 figures = st.lists(
     st.builds(point, st.sampled_from(["B1", "B6"]), st.sampled_from([None, 1_000, 10_000]), ratios)
     | st.builds(peer, st.sampled_from(["one", "other"]), st.sampled_from(["", "B1", "B6"]), st.just(""), ratios)
+    | st.builds(program, ratios, st.sampled_from(["words", "fraud"]), st.sampled_from([1, 64]))
     | st.builds(
         lambda name, ratio: Curve(workload=name, title="", ratio=ratio, bar=None, passed=True, curve={}),
         st.sampled_from(["M1", "P1"]),

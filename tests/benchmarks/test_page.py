@@ -5,13 +5,14 @@ import re
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from benchmarks import WORKLOADS, page
 from benchmarks.figures import Chart, Curve, PeerFigure, load
 from benchmarks.peers import PEERS
 from benchmarks.shapes import SHAPES
-from tests.benchmarks.test_figures import peer, point
+from tests.benchmarks.test_figures import peer, point, program
 from tests.source import ROOT
 
 COMMITTED = ROOT / "docs" / "performance.md"
@@ -54,6 +55,14 @@ def test_each_figure_has_its_row():
     assert "3.00 (3.00 to 3.00)" in made.text("<!-- commits -->")
     assert "| bytewax | 20 |" in made.text("<!-- peers -->")
     assert "not installed: no" in made.text("<!-- notes -->")
+
+
+def test_a_program_has_a_row_for_each_mode_with_what_more_partitions_cost():
+    found = [program(ratio, "words", number) for number, ratio in ((64, 3.0), (1, 1.4))]
+    made = page.Page([*found, msgspec.structs.replace(program(2.0, "words"), mode="log")], "p")
+    text = made.text("<!-- programs -->")
+    assert "**1.40** |" in text and "64: 2.14" in text and "**2.00**, missed |" in text and "3.00" not in text
+    assert made.pictures.keys() == {"programs.svg"}
 
 
 def test_a_shape_without_a_place_of_its_own_comes_last():

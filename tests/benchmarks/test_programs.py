@@ -4,11 +4,12 @@ import msgspec
 import pytest
 
 from benchmarks.programs import PROGRAMS
-from benchmarks.programs.kit.figure import ProgramFigure, Spread, slopes
+from benchmarks.programs.kit.figure import Spread, slopes
 from benchmarks.programs.kit.hand_store import Store
 from benchmarks.programs.kit.measure import SIDES_OF, agreed
 from benchmarks.programs.kit.on_log import OnLog
 from benchmarks.programs.sweep.drawing import draw, program_of
+from tests.benchmarks.test_figures import program
 
 MESSAGES = 600
 SEED = 5
@@ -70,33 +71,13 @@ def test_a_seed_draws_the_same_pipeline_each_time():
     assert draw(3) == draw(3) != draw(4)
 
 
-def figure(ratio):
-    return ProgramFigure(
-        workload=f"sweep_{ratio}",
-        title="",
-        mode="memory",
-        partitions=1,
-        messages=1,
-        seed=1,
-        pairs=1,
-        cpu_ratio=ratio,
-        low=ratio,
-        high=ratio,
-        wall_ratio=ratio,
-        ours_cpu_s=ratio,
-        by_hand_cpu_s=1.0,
-        ours_s=ratio,
-        by_hand_s=1.0,
-    )
-
-
 def test_a_sweep_is_told_as_its_distribution():
-    spread = Spread.of([figure(float(ratio)) for ratio in range(101, 0, -1)])
+    spread = Spread.of([program(float(ratio)) for ratio in range(101, 0, -1)])
     assert (spread.p50, spread.p90, spread.worst.workload) == (51.0, 91.0, "sweep_101.0")
 
 
 def test_a_slope_is_of_the_most_partitions_over_one():
     found = [
-        msgspec.structs.replace(figure(ratio), workload="words", partitions=n) for n, ratio in ((1, 2.0), (64, 5.0))
+        msgspec.structs.replace(program(ratio), workload="words", partitions=n) for n, ratio in ((1, 2.0), (64, 5.0))
     ]
     assert slopes(found) == {("words", "memory"): 2.5}

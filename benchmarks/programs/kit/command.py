@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 
 import msgspec
@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import page
-from benchmarks.figures import SparkFigure, load, machine, merged, save
-from benchmarks.programs.kit.figure import ProgramFigure, Spread, slopes
+from benchmarks.figures import AnyFigure, ProgramFigure, SparkFigure, load, machine, merged, save
+from benchmarks.programs.kit.figure import Spread, slopes
 from benchmarks.programs.kit.program import MODES
 from benchmarks.programs.kit.sides import SIDES
 
@@ -84,13 +84,23 @@ def run(said: Namespace, console: Console) -> int:
             continue
         figures.append(figure)
         if said.json is not None:
-            said.json.write_bytes(msgspec.json.format(msgspec.json.encode(figures)) + b"\n")
+            save(said.json, figures)
         console.print(line_of(figure), soft_wrap=True)
+    _write(said, figures)
     if said.sweep and figures:
         show_spread(Spread.of(figures), console)
     else:
         show(figures, console)
     return int(len(figures) < len(jobs))
+
+
+def _write(said: Namespace, figures: Sequence[AnyFigure]) -> None:
+    """Write the page, where that was asked for; random pipelines are not on it."""
+    if said.write is None or said.quick or said.sweep:
+        return
+    kept = said.write.with_suffix(".json")
+    save(kept, merged(load(kept), figures))
+    page.write(said.write, load(kept))
 
 
 def run_on_spark(said: Namespace, console: Console) -> int:
@@ -110,11 +120,8 @@ def run_on_spark(said: Namespace, console: Console) -> int:
             found.append(figure)
             console.print(spark_line_of(figure), soft_wrap=True)
             if said.json is not None:
-                said.json.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
-    if said.write is not None and not said.quick:
-        kept = said.write.with_suffix(".json")
-        save(kept, merged(load(kept), found))
-        page.write(said.write, load(kept))
+                save(said.json, found)
+    _write(said, found)
     failed = measuring.returncode or len(found) < len(names) * max(len(sizes), 1)
     return int(bool(failed) or not (said.quick or all(one.passed for one in found)))
 

@@ -1,38 +1,10 @@
-"""What is found of a program: for each mode, and each number of partitions."""
+"""What figures of several programs come to: the distribution of a sweep, and how cost goes with partitions."""
 
 from __future__ import annotations
 
 import msgspec
 
-from benchmarks.figures import Figure
-
-
-class ProgramFigure(Figure, frozen=True, kw_only=True, tag="program"):
-    """Medians over all pairs, ours over the program by hand; `low` and `high` are the extremes of the CPU ratios.
-
-    `peak` is the largest growth of anonymous memory during a run, in MiB.
-    """
-
-    mode: str
-    partitions: int
-    messages: int
-    seed: int
-    pairs: int
-    cpu_ratio: float
-    low: float
-    high: float
-    wall_ratio: float
-    ours_cpu_s: float
-    by_hand_cpu_s: float
-    ours_s: float
-    by_hand_s: float
-    ours_peak_mib: float | None = None
-    by_hand_peak_mib: float | None = None
-
-    @property
-    def per_second(self) -> float:
-        """Messages of ours, a second by the clock."""
-        return self.messages / self.ours_s
+from benchmarks.figures import ProgramFigure
 
 
 class Spread(msgspec.Struct, frozen=True):

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from benchmarks.figures import ProgramFigure
 from benchmarks.memory import growth_mib
 from benchmarks.programs import PROGRAMS
-from benchmarks.programs.kit.figure import ProgramFigure
 from benchmarks.programs.kit.on_log import OnLog
 from benchmarks.programs.kit.program import MODES, Program
 from benchmarks.programs.kit.sides import SIDES, InMemory, Rows, Sides, differences, digest
