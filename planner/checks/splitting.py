@@ -12,6 +12,7 @@ from operators.partition_by import Broadcast
 from planner.model.errors import PlanError
 from planner.model.graph import Graph
 from planner.model.plan import Plan, Unsplit
+from planner.model.virtual_tasks import MOST_BUCKETS
 
 
 class Refusal(NamedTuple):
@@ -46,15 +47,28 @@ def splittable(plan: Plan) -> tuple[Refusal, ...]:
     return tuple(Refusal(one.id, one.kind, one.site, why.wrong, why.instead) for one, why in told if why is not None)
 
 
-def check_factor(plan: Plan, factor: int) -> None:
-    """Refuse to split the tasks of a plan into so many parts each; raises PlanError.
+def wrong_factor(factor: int) -> str:
+    """Return why tasks can't be split by a factor, and what to write instead; "" where they can.
 
-    It tells of all operators that can't be split, or that the number is no power of two.
+    >>> wrong_factor(8), wrong_factor(6)
+    ('', '6 is no power of two, by which tasks are split and become one again; write instead: 4 or 8')
     """
+    if factor > MOST_BUCKETS:
+        return f"{factor} is more than the {MOST_BUCKETS} buckets that keys are in; write instead: {MOST_BUCKETS}"
     if factor < 1 or factor & (factor - 1):
         below = 1 << max(factor.bit_length() - 1, 0) if factor > 0 else 1
         wrong = f"{factor} is no power of two, by which tasks are split and become one again"
-        raise PlanError(f"{wrong}; write instead: {below} or {below * 2}")
+        return f"{wrong}; write instead: {below} or {below * 2}"
+    return ""
+
+
+def check_factor(plan: Plan, factor: int) -> None:
+    """Refuse to split the tasks of a plan into so many parts each; raises PlanError.
+
+    It tells of all operators that can't be split, or that the number is none by which tasks can be.
+    """
+    if wrong := wrong_factor(factor):
+        raise PlanError(wrong)
     refused = splittable(plan) if factor > 1 else ()
     if refused:
         each = "\n".join(map(str, refused))

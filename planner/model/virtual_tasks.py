@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+MOST_BUCKETS = 1 << 16
+"""The largest factor: a hash is remembered once, for every factor there may be."""
 WHOLE = "all"
 """The bucket of a task that has its partitions for itself."""
 

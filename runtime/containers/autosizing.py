@@ -7,12 +7,16 @@ import logging
 from typing import Protocol, runtime_checkable
 
 from operators.core.protocols import CheckedProtocol
+from operators.core.sites import here
+from operators.core.wording import named, shown
 from planner.checks.splitting import splittable
 from planner.model.plan import Plan
+from planner.model.virtual_tasks import MOST_BUCKETS
+from runtime.functions.user_lines import user_lines
 from runtime.model.assignment import Scale
 from runtime.model.clock import sleep_ms
 from runtime.model.metrics import InputMetrics, RunMetrics, unread
-from runtime.model.sizing import Load, Sizing, remembered
+from runtime.model.sizing import Load, Sized, Sizing, remembered
 from runtime.run.driver import Watch, Watched
 
 LOOK_MS = 5_000.0
@@ -44,6 +48,7 @@ class Autosizer:
         self._loads: list[Load] = []
         self._before: RunMetrics | None = None
         self._whole = False
+        self._site, self._told = here(), ""
 
     async def watch(self, run: Watched) -> None:
         """Watch a run until cancelled."""
@@ -64,7 +69,7 @@ class Autosizer:
         if before is None or metrics.elapsed_ms <= before.elapsed_ms:
             return None
         self._loads = remembered([*self._loads, load_between(before, metrics, containers, factor)])
-        sized = self._sizing(self._loads)
+        sized = self._decided()
         if sized is None or sized.containers == containers:
             return None
         number, parts = self._possible(sized.containers, plan)
@@ -74,6 +79,32 @@ class Autosizer:
         self._before = None
         return Scale(parts, number, sized.why)
 
+    def _decided(self) -> Sized | None:
+        """Return what the sizing says; where it fails or says something else, nothing, and the log tells it once."""
+        sizing = self._sizing
+        # A run goes on, whatever a function of its user raises.
+        try:
+            sized = sizing(self._loads)
+        except Exception as error:
+            self._tell_wrong("\n".join((f"raised {named(error)}", *user_lines(error))))
+            return None
+        if sized is None:
+            return None
+        # Checked, for what is asked for is stored: a run could not read again a size that is no whole number.
+        if (
+            isinstance(sized, Sized)
+            and (type(sized.containers), type(sized.why)) == (int, str)
+            and sized.containers > 0
+        ):
+            return sized
+        self._tell_wrong(f"returned {shown(sized)}; write instead: Sized(containers, why), as Sized(4, 'by night')")
+        return None
+
+    def _tell_wrong(self, wrong: str) -> None:
+        if wrong != self._told:
+            self._told = wrong
+            _log.error("%s: the size stays as it is, for autosize= %s", self._site, wrong)
+
     def _possible(self, containers: int, plan: Plan) -> tuple[int, int]:
         """Return how many containers can have something to do, and the factor by which tasks must be split for them.
 
@@ -81,11 +112,11 @@ class Autosizer:
         """
         now, base = plan.options.factor, plan.tasks // plan.options.factor
         factor = now
-        while base * factor < containers:
+        while base * factor < containers and factor < MOST_BUCKETS:
             factor *= 2
         refused = splittable(plan) if factor > now else ()
         if not refused:
-            return containers, factor
+            return min(containers, base * factor), factor
         if not self._whole:
             self._whole = True
             each = "\n".join(map(str, refused))

@@ -185,7 +185,8 @@ class Containers:
     def _scales(self, may_scale: bool, pipeline: Pipeline, here: Mapping[str, object], levers: Levers) -> None:
         """Know the size that was asked for until now, of which another one differs, and how it is opened anew."""
         self._may_scale = may_scale
-        self._opens = partial(opened_where_it_lies, self._environment, pipeline, here, levers=levers)
+        self._pipeline = pipeline
+        self._opens = partial(opened_where_it_lies, self._environment, bound=here, levers=levers)
         self._asked, self._wanted, self._wanted_at_ms = self._environment.asked_scale(self._graph.app), Scale(), 0.0
 
     def _open_run(self, pipeline: Pipeline, here: Mapping[str, object], settings: RunSettings) -> Share:
@@ -427,7 +428,11 @@ class Containers:
         factor, before_number = self.plan.options.factor, self._number
         self._number = wanted.containers or before_number
         self._bindings.close()
-        opened = self._opens()
+        # What is asked of a run holds until it ends, also where the program says another factor.
+        if wanted.factor is not None:
+            options = msgspec.structs.replace(self._pipeline.options, elasticity=wanted.factor)
+            self._pipeline = replace(self._pipeline, options=options)
+        opened = self._opens(self._pipeline)
         self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
         share = self._begin_run(opened, before.levers, until=before.ends)
         self._takes_in, self._may_scale = not self._until_now, True

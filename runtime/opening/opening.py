@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from planner.model.errors import PlanError
 from planner.model.graph import Graph
 from planner.model.levers import ALL, Levers
 from planner.model.plan import Options, Plan
@@ -101,10 +102,9 @@ def open_application(
     try:
         counts = bindings.partition_counts(graph)
         asked = environment.asked_scale(graph.app)
-        options = with_factor(pipeline.options, asked.factor)
         began_ms, checkpoints_ms = monotonic_ms(), None
-        plan = made(options, counts)
-        model_ms = monotonic_ms() - began_ms
+        plan = _made(pipeline, asked.factor, lambda options: made(options, counts))
+        options, model_ms = plan.options, monotonic_ms() - began_ms
         if state == "reset":
             generation = rewind(environment, plan, bindings, state)
             if moving(environment, plan) is not None:
@@ -165,6 +165,19 @@ def _owned(environment: Environment, app: str, state: State) -> int:
     return generation
 
 
+def _made(pipeline: Pipeline, asked: int | None, made: Callable[[Options], Plan]) -> Plan:
+    """Return the plan of a size; where a command has asked for one that can't be, the error says how to undo that."""
+    options = with_factor(pipeline.options, asked)
+    try:
+        return made(options)
+    except PlanError as error:
+        if pipeline.options.elasticity is not None or asked in (None, 1):
+            raise
+        made(replace(options, elasticity=1))  # raises itself where the size has nothing to do with it
+        undo = f"samza-dsl scale has asked for this size; without it: samza-dsl scale {pipeline.graph.app} --factor 1"
+        raise PlanError(f"{error}\n{undo}") from None
+
+
 def _can_move(plan: Plan, bindings: Bindings, stream: str) -> bool:
     """Whether what lies by the former partitions of a stream can be moved to those that it has now."""
     # What lies between stages is written by the application alone, on brokers as well.
@@ -212,7 +225,8 @@ def _check_rights(environment: Environment, bindings: Bindings, plan: Plan, grap
 def join_application(environment: Environment, pipeline: Pipeline, bind: Mapping[str, object], share: Share) -> Opened:
     """Return an application as another process has opened it; raises `Grown` where streams have more partitions now."""
     graph = pipeline.graph
-    options, began_ms = with_factor(pipeline.options, share.factor), monotonic_ms()
+    # The size of the run, whatever the program says of it: it may have been asked for another one since it began.
+    options, began_ms = replace(pipeline.options, elasticity=share.factor), monotonic_ms()
     plan = make_plan(graph, options, share.counts, wrapped=pipeline.wrapped, levers=share.levers)
     job = JobMetrics(tasks=plan.tasks, model_ms=monotonic_ms() - began_ms)
     bindings = Bindings(environment, graph, bind)

@@ -13,7 +13,7 @@ from operators.core.base import MIN_TIMESTAMP, Batch
 from operators.partition_by import entry_bucket
 from planner.model.graph import Graph
 from planner.model.plan import Plan
-from planner.model.virtual_tasks import WHOLE, Split, VirtualTask, is_task, share_of
+from planner.model.virtual_tasks import MOST_BUCKETS, WHOLE, Split, VirtualTask, is_task, share_of
 from runtime.assembly.bindings import intermediate_of
 from runtime.job.key_kinds import kinds_of_all
 from runtime.model.checkpoint import Checkpoint, Position
@@ -21,7 +21,6 @@ from runtime.model.clock import monotonic_ms, wall_clock_ms
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.ports.streams import Append, Control
-from runtime.reading.sieve import MOST_BUCKETS
 
 NO_NOTES: Mapping[str, Checkpoint] = MappingProxyType({})
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from operators.core.base import Batch, Key
 from operators.partition_by import bucket_of
-from planner.model.virtual_tasks import VirtualTask, share_of
+from planner.model.virtual_tasks import MOST_BUCKETS, VirtualTask, share_of
 from runtime.encoding.keys import remembering
 from runtime.model.checkpoint import Position
 from runtime.model.clock import monotonic_ms
@@ -119,10 +119,6 @@ class Sieve:
         return found & (task.factor - 1) == task.bucket and not any(
             offset < one.offset and found & (other.factor - 1) == other.bucket for other, one in self._ahead
         )
-
-
-MOST_BUCKETS = 1 << 16
-"""The largest factor: a hash is remembered once, for every factor there may be."""
 
 
 def _no_key(key: Key) -> bytes:

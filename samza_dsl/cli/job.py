@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from planner.checks.splitting import wrong_factor
 from planner.model.flow import counted
 from runtime.job.job_model import Job, TaskOfJob, job_of
 from runtime.model.assignment import Scale
@@ -109,26 +110,31 @@ def scale(
 ) -> None:
     """Split or merge the tasks of an application while it runs; its state is kept, and each record counts once.
 
-    Where it does not run, it has this size from its next start on.
+    Where it does not run, its tasks are split so from its next start on.
     """
     with told(), opened(data, environment, kafka_options) as place:
         app, _ = named(target, place)
         known(place, app)
         if factor is None and containers is None:
             raise Mistake("a size is to be said: samza-dsl scale APP --factor 4, or --containers 3")
-        if factor is not None and (factor < 1 or factor & (factor - 1)):
-            raise Mistake(f"--factor {factor} is no power of two, by which tasks are split and become one again")
+        if factor is not None and (wrong := wrong_factor(factor)):
+            raise Mistake(f"--factor {wrong}")
         if (containers or 1) > 1 and job_of(place, app).is_alone:
             raise Mistake(
                 f"{app} runs in one process, without containers: end it, and run it with --containers {containers}; or "
                 "leave --containers out here"
             )
+        runs = bool(job_of(place, app).containers)
+        if containers is not None and not runs:
+            raise Mistake(f"{app} does not run: its containers are as many as the next run says with --containers")
         before = place.asked_scale(app)
         wanted = Scale(factor or before.factor, containers or before.containers)
         changes = len(scalings(place.checkpoints(app)))
         place.ask_scale(app, wanted)
-        if not job_of(place, app).containers:
-            say(f"{app} does not run: its tasks are split into {wanted.factor or 1} from its next start on")
+        if not runs:
+            if factor is not None:
+                unless = "unless its Options(elasticity=...) say something else"
+                say(f"{app} does not run: its tasks are split into {factor} from its next start on, {unless}")
             return
         asyncio.run(_await(place, app, wanted, changes))
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from planner.checks.splitting import wrong_factor
 from planner.model.flow import edges
 from planner.model.plan import Plan
 from planner.picture.drawing import to_svg
@@ -244,8 +245,8 @@ class NotedRuns:
     def _scale(self, run: NotedRun, said: dict[str, Any]) -> str:
         wanted = msgspec.convert(said, Size)
         factor = wanted.factor
-        if factor is not None and (factor < 1 or factor & (factor - 1)):
-            raise SamzaError(f"a factor of {factor} is no power of two, by which tasks are split and become one again")
+        if factor is not None and (wrong := wrong_factor(factor)):
+            raise SamzaError(f"a factor of {wrong}")
         if wanted.containers is not None and wanted.containers < 1:
             raise SamzaError("an application runs in at least one container")
         sizes = [f"split by {factor}"] * bool(factor) + [f"{wanted.containers} containers"] * bool(wanted.containers)

@@ -54,6 +54,19 @@ def test_what_was_changed_since_is_shown_when_it_was_run_with_that(call, orders,
     assert shown(call, "spending").options == Options(batch_records=7)
 
 
+def test_a_size_that_cannot_be_is_refused_and_one_for_later_is_told_as_it_will_be(call, orders):
+    call("run", "spending.py", "--until-now")
+    for factor, wrong in (("3", "is no power of two"), ("131072", "more than the 65536 buckets")):
+        assert wrong in call("scale", "spending", "--factor", factor).stderr
+    assert "as many as the next run says" in call("scale", "spending", "--factor", "2", "--containers", "3").stderr
+    assert call("run", "spending.py", "--until-now").exit_code == 0
+    assert len(shown(call, "spending").tasks) == 3, "what was refused was not asked for"
+    told = call("scale", "spending", "--factor", "2").stdout
+    assert "split into 2 from its next start on, unless its Options(elasticity=...) say" in told
+    call("run", "spending.py", "--until-now")
+    assert len(shown(call, "spending").tasks) == 6
+
+
 @pytest.mark.ci
 def test_a_process_that_has_all_tasks_is_shown(call, orders, program):
     process = program("run", "spending.py")

@@ -93,7 +93,9 @@ def test_a_second_program_joins_and_goes_on_when_the_one_that_began_is_gone(prog
 
 
 @pytest.mark.ci
-def test_all_end_together_and_a_split_takes_along_who_has_joined(program, folder, counting, log):
+@pytest.mark.parametrize("said", ["", ", elasticity=4"])
+def test_all_end_together_and_a_split_takes_along_who_has_joined(said, program, folder, counting, log):
+    counting.write_text(counting.read_text().replace("interval_ms=50", "interval_ms=50" + said))
     began = program("run", "counting.py", "--containers", "2")
     write_numbers(log, 0, 100)
     wait_until(lambda: is_shared(log, 2))
@@ -102,6 +104,7 @@ def test_all_end_together_and_a_split_takes_along_who_has_joined(program, folder
     log.ask_scale("counting", Scale(2))
     write_numbers(log, 100, 200)
     wait_until(lambda: len(scalings(log.checkpoints("counting"))) == 1)
+    assert scalings(log.checkpoints("counting"))[0].now == 2, "what is asked of a run holds, whatever its program says"
     wait_until(lambda: is_shared(log, 3))
     write_numbers(log, 200, 300)
     log.end_stream("numbers")

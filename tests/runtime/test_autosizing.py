@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from unittest.mock import patch
 
 import pytest
@@ -148,6 +149,34 @@ def test_a_factor_that_is_enough_stays():
     autosizer.look(numbers(0, [0], [9], settled=3), planned(factor=4), 3)
     assert autosizer.look(numbers(1_000, [0], [9], settled=3), planned(factor=4), 3) == Scale(4, 2, "so it is")
     assert VirtualTask(0, 1, 4).factor == 4
+
+
+def fails(loads):
+    raise ZeroDivisionError("no loads of this kind")
+
+
+NO_SIZES = Sized(0, "so"), Sized(-1, "so"), Sized(2.5, "so"), Sized("3", "so"), Sized(3, None), 3, (3, "so")
+
+
+@pytest.mark.parametrize(
+    ("sizing", "told"),
+    [
+        *((lambda loads, sized=sized: sized, "returned .*; write instead: Sized") for sized in NO_SIZES),
+        (fails, r"raised ZeroDivisionError: no loads of this kind\n(.*\n)*.*in fails"),
+    ],
+)
+def test_a_sizing_that_fails_or_says_no_size_leaves_it_and_is_told_once(sizing, told, caplog):
+    autosizer = Autosizer(sizing)
+    with caplog.at_level(logging.ERROR, "samza_dsl"):
+        assert {autosizer.look(numbers(1_000 * look, [0], [9]), planned(), 1) for look in range(8)} == {None}
+    (record,) = caplog.records
+    assert re.search(rf"test_autosizing.py:\d+: the size stays as it is, for autosize= {told}", record.message)
+
+
+def test_there_are_never_more_parts_than_buckets_of_keys():
+    autosizer, most = Autosizer(lambda loads: Sized(10**6, "so it is")), 1 << 16
+    autosizer.look(numbers(0, [0], [9]), planned(), 1)
+    assert autosizer.look(numbers(1_000, [0], [9]), planned(), 1) == Scale(most, most, "so it is")
 
 
 class Asked(Exception):

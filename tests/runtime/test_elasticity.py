@@ -361,3 +361,7 @@ def test_a_pipeline_that_cannot_be_split_is_refused_and_a_run_that_is_asked_to_g
 
     asyncio.run(main())
     assert "its tasks stay as they are" in caplog.text
+    with closing(LogEnvironment(tmp_path)) as log:
+        log.ask_scale("spend", Scale(2))  # as it is at rest
+    with pytest.raises(PlanError, match=r"one mark says(.|\n)*without it: samza-dsl scale spend --factor 1"):
+        app.run(data=tmp_path, until_now=True)
