@@ -181,6 +181,7 @@ def whole_run():
         inputs=(InputMetrics(stream="s", partition=0, task=0, offset=0, end=0, lag=0, watermark=1_000),),
         stores=(StoreMetrics(store="op", task=0, entries=1, bytes=9),),
         stages=(StageMetrics(stage="stage-1", tasks=4),),
+        replica_age_ms=7.0,
         containers=(
             ContainerMetrics(
                 container="0",
