@@ -109,7 +109,7 @@ class Cluster:
         """Start a container."""
         name, self.came = f"{self.came}", self.came + 1
         of_run = {"generation": self.opened.generation, "counts": self.opened.counts, "standby": self.standby}
-        share = Share(container=name, ends=self.ends, **of_run)
+        share = Share(container=name, ends=self.ends, factor=self.opened.plan.options.elasticity, **of_run)
         context, how = self.places.context(name), {"clock": LoopClock(NOW_MS), "share": share}
 
         def run() -> Run:
