@@ -140,9 +140,17 @@ def served(app: App, request: RunRequest) -> Run | Containers | BatchRun:
     request = request.viewed()
     if request.autosize is not None:
         request = _autosized(request, request.autosize)
-    # Outside: the last copy has what the run's end has committed.
-    with _replicated(request) as replicated_request, _watched(app, replicated_request) as watched:
-        return _run(app, watched)
+    from samza_dsl.settings import logs
+
+    # Spark has no containers of ours. Outside: the last copy has what the run's end has committed.
+    container = {} if request.on is not None else {"container": _container_of(request)}
+    with logs.told(**container), _replicated(request) as replicated_request, _watched(app, replicated_request) as said:
+        return _run(app, said)
+
+
+def _container_of(request: RunRequest) -> str:
+    """Return what lines of the log say of this process."""
+    return STARTER if request.containers > 1 or request.autosize is not None or request.join else ALONE
 
 
 @contextmanager
@@ -242,14 +250,13 @@ def run_live(app: App, graph: Graph, request: RunRequest) -> Run | Containers:
     # Imported late, here and below: a program that plans or draws an application needs nothing that runs one.
     from samza_dsl.settings import logs
 
-    if request.containers > 1 or request.autosize is not None or request.join:
-        from samza_dsl.application.container import run_app
+    with logs.told(container=_container_of(request)):
+        if _container_of(request) == STARTER:
+            from samza_dsl.application.container import run_app
 
-        with logs.told(container=STARTER):
             return run_app(app, request)
-    from runtime.run.run import run_blocking
+        from runtime.run.run import run_blocking
 
-    with logs.told(container=ALONE):
         return run_blocking(app.pipeline().of(graph), request.data, settings_of(request), request.watch)
 
 
