@@ -151,14 +151,16 @@ def backfill_of(
             raise refuse(graph.specs[id], wrong, f"no store=; or evolve with --keep {id}")
     options = with_factor(pipeline.options, environment.asked_scale(graph.app).factor)
     own = replace(options, metrics_to=None)
+    # Read once: a live run goes on meanwhile, and all that is taken from it must be of one cut.
+    checkpoints = environment.checkpoints(graph.app)
     with closing(Bindings(environment, graph, bind)) as bindings:
         whole = make_plan(graph, options, bindings.partition_counts(graph), wrapped=pipeline.wrapped)
         part = beside(part_of(graph, whole, operators), BESIDE)
         if not is_ahead:
             _check_drained(environment, graph.app, part)
-        starts, until, ended = _spans(environment, graph.app, part, bindings, is_ahead)
+        starts, until, ended = _spans(checkpoints, part, bindings, graph.app, is_ahead)
         plan = make_plan(part, own, bindings.partition_counts(part), wrapped=pipeline.wrapped)
-        cut = LiveCut(whole, graph, environment.checkpoints(graph.app))
+        cut = LiveCut(whole, graph, checkpoints)
     ceilings: dict[str, dict[str, int]] = defaultdict(dict)
     for task, id, at in _ceilings(environment, plan, part, whole, cut, is_ahead):
         ceilings[task][id] = at
@@ -222,15 +224,16 @@ def _not_level_error(app: str, stream: str, partition: int) -> Undrained:
 
 
 def _spans(
-    environment: Environment, app: str, part: Graph, bindings: Bindings, is_ahead: bool
+    checkpoints: Mapping[str, Checkpoint], part: Graph, bindings: Bindings, app: str, is_ahead: bool
 ) -> tuple[dict[Place, int], dict[Place, int], list[Place]]:
     """Return where each partition begins that a part of an application reads, how far it is read, and which ended."""
     found: dict[str, dict[int, list[Position]]] = defaultdict(lambda: defaultdict(list))
-    for name, checkpoint in environment.checkpoints(app).items():
+    for name, checkpoint in checkpoints.items():
         if is_task(name) or name == FORMER:
             for one in checkpoint.positions:
                 found[one.stream][one.partition].append(one)
     starts, until, ended = {}, {}, []
+    environment = bindings.environment
     there = bindings.sources.keys() | environment.streams().keys()
     for stream in {stream: None for spec in part.flowing for stream in bindings.streams_of(spec)}:
         read = found[stream]

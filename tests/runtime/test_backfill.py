@@ -462,6 +462,45 @@ def test_it_is_computed_beside_a_run_on_kafka_that_goes_on(chance):
         beside.close()
 
 
+class GoneOn(Watched):
+    """An environment in which the live run goes on behind each look at what it has committed."""
+
+    def __init__(self, inner, go_on):
+        super().__init__(inner)
+        self._go_on = go_on
+
+    def checkpoints(self, app):
+        found = self._inner.checkpoints(app)
+        self._go_on()
+        return found
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=examples(60, 10_000))
+def test_a_look_at_a_run_that_goes_on_is_of_one_cut(chance):
+    partitions, seed = chance.randint(1, 3), chance.randint(0, 999)
+    drawn = drawn_records(chance, partitions)
+    records = {place: one for place, one in drawn.items() if place[0] == "events"}
+    first = [Op("op-0", "window", "events"), Op("op-1", "scan", "op-0")]
+    live = environment_of(records, partitions)
+    cuts = [{place: cut for place, (_, cut) in records.items()}]
+    run_once(build(first), live, seed, until_now=True)
+
+    def go_on():
+        before = cuts[-1]
+        cuts.append({place: min(at + 2, len(records[place][0])) for place, at in before.items()})
+        add(live, {place: records[place][0][at : cuts[-1][place]] for place, at in before.items()})
+        run_once(build(first), live, seed, until_now=True)
+
+    changed = build([first[0], replace(first[1], number=4)]).pipeline()
+    backfill = backfill_of(GoneOn(live, go_on), changed, ["op-1"], is_ahead=True)
+    assert backfill.until in cuts
+    for (stream, partition), at in backfill.until.items():
+        read = records[stream, partition][0][:at]
+        if read:
+            assert backfill.rests[f"{stream}:{partition}"].watermark == read[-1].at
+
+
 def dying_with_something_due(live, number):
     """Return a process that dies behind so many commits that have left something due, and not before."""
     left = count(1)
