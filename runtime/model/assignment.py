@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from heapq import heapify, heapreplace
 from typing import NamedTuple
 
 import msgspec
@@ -125,12 +126,15 @@ def sticky(placing: Placing) -> tuple[str, ...]:
         room[name] = max(room[name], 0)
     for task, name in _at_home(placing, names, [task for task in range(tasks) if not found[task]], room):
         found[task] = name
+    # The first of those with the most room is next: names are in order, so all members come to the same.
+    free = [(-room[name], name) for name in names]
+    heapify(free)
     for task in range(tasks):
         if not found[task]:
-            # The first of those with the most room: names are in order, so all members come to the same.
-            found[task] = max(names, key=lambda name: room[name])
-            room[found[task]] -= 1
-    assert not any(room.values()), "none has two tasks more than another"
+            taken, name = free[0]
+            found[task] = name
+            heapreplace(free, (taken + 1, name))
+    assert not any(taken for taken, _ in free), "none has two tasks more than another"
     return tuple(found)
 
 
