@@ -58,7 +58,8 @@ def test_state_is_what_is_committed_while_containers_and_their_starter_are_kille
     with query(app, data) as near:
         count = near.state("count")
         for turn in range(9):
-            wait_until(lambda running=running: len(children(running.pid)) == 2)
+            wait_until(lambda running=running: running.poll() is not None or len(children(running.pid)) == 2)
+            assert running.poll() is None, (turn, running.communicate())
             if turn in (2, 4):
                 os.kill(children(running.pid)[turn == 4], signal.SIGKILL)
             if turn == 6:

@@ -23,6 +23,8 @@ _USERS = "users"
 _BLOCK_BYTES = 512
 MOST_LOOKS, LOOK_MS = 50, 1.0
 """The most looks at a lock that are waited for as one is taken, and for how long each time: most last microseconds."""
+MOST_LEFT_MS, LEFT_LOOK_MS = 30_000.0, 50.0
+"""How long containers are waited for whose starter has died, and between two looks: they drain as long by default."""
 _OPEN, _SUSPECT = b"open", b"suspect"
 
 
@@ -73,18 +75,40 @@ def lock_within(folder: Path, name: str) -> int | None:
 
 
 def owner_lock(directory: Path, app: str) -> int:
-    """Return the descriptor of an application's lock in a directory; raises `Owned` where another process has it."""
-    path, descriptor = directory / "owners" / f"{app}.lock", lock_within(directory / "owners", app)
-    if descriptor is None:
-        raise Owned(
-            f"Process {path.read_text().strip() or 'unknown'} runs application {app!r} on {directory}: end it "
-            "first, or use another application name or directory."
-        )
+    """Return the descriptor of an application's lock in a directory; raises `Owned` where another process has it.
+
+    The containers of a process that has died end by themselves, and are waited for.
+    """
+    path, waited_ms = directory / "owners" / f"{app}.lock", 0.0
+    while (descriptor := lock_within(directory / "owners", app)) is None:
+        said = path.read_text().strip()
+        if not _has_died(said):
+            raise Owned(
+                f"Process {said or 'unknown'} runs application {app!r} on {directory}: end it "
+                "first, or use another application name or directory."
+            )
+        if waited_ms >= MOST_LEFT_MS:
+            raise Owned(
+                f"Process {said} that ran application {app!r} on {directory} has died, and containers of it still "
+                "commit what they have begun, or hang: begin again later, or end them."
+            )
+        SystemClock().pause_ms(LEFT_LOOK_MS)
+        waited_ms += LEFT_LOOK_MS
     with system_errors_told(path, "written"):
         # Written into the locked file, for whoever is refused to name the process.
         os.truncate(descriptor, 0)
         os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
     return descriptor
+
+
+def _has_died(process: str) -> bool:
+    """Whether there is no process of a number here; one without a number is about to write it."""
+    with suppress(PermissionError):  # another user's, which lives
+        try:
+            os.kill(int(process or os.getpid()), 0)
+        except ProcessLookupError:
+            return True
+    return False
 
 
 def owner_of(directory: Path, app: str) -> int | None:
