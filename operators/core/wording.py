@@ -6,7 +6,7 @@ import inspect
 import traceback
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, get_args
 
 LONGEST = 20_000
 """The most characters of an exception's or a value's text; a dead letter has to fit into a message."""
@@ -57,6 +57,15 @@ def stable(value: Any) -> str:
         told = [f"{one.name}={stable(getattr(value, one.name))}" for one in fields(kind) if one.repr]
         return f"{kind.__qualname__}({', '.join(told)})"
     return "a function" if inspect.isroutine(value) else shown(value)
+
+
+def type_named(kind: object) -> str:
+    """Return a type as its user writes it.
+
+    >>> type_named(int), type_named(list[int])
+    ('int', 'list[int]')
+    """
+    return kind.__qualname__ if isinstance(kind, type) and not get_args(kind) else str(kind)
 
 
 def named(error: BaseException) -> str:

@@ -389,7 +389,7 @@ class MapState(MutableMapping[M, N]):
         self._store.delete(self._place + self._encode(key))
 
     def __iter__(self) -> Iterator[M]:
-        return (key for key, _ in self.entries())
+        return (key for key, _ in self._walk())
 
     def items(self) -> ItemsView[M, N]:
         """Return its keys with their values."""
@@ -401,6 +401,10 @@ class MapState(MutableMapping[M, N]):
 
     def entries(self) -> Iterator[tuple[M, N]]:
         """Yield each key with its value, as they are when the walk begins."""
+        return ((key, loaded(self._form, stored)) for key, stored in self._walk())
+
+    def _walk(self) -> Iterator[tuple[M, Any]]:
+        """Yield each key with its value in its stored form, which is read only where the value is asked for."""
         start, length = self._place, len(self._place)
         for place, (value,) in self._store.range(start, beyond(start)):
             key: M = self._decode(place[length:])
@@ -415,7 +419,7 @@ class MapState(MutableMapping[M, N]):
                 if self._store.get(now) is not None:
                     continue  # assigned again since
                 self._store.put(now, (value,))
-            yield key, loaded(self._form, value)
+            yield key, value
 
     def __len__(self) -> int:
         return sum(1 for _ in self._store.range(self._place, beyond(self._place)))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from functools import cached_property
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import msgspec
 
 from operators.core.base import Copies, Form, Keys, Serde
-from operators.core.wording import named, shown
+from operators.core.wording import named, shown, type_named
 from operators.state.keyed_state import Encoded
 from runtime.encoding.classes import is_again
 from runtime.encoding.conformity import conforming
@@ -149,11 +149,15 @@ class ReadBack:
     type: object
     """The type of the values; None where only their bytes tell whether they can be read."""
 
-    def __post_init__(self) -> None:
-        # Bytes are read again of few values only: most are of the declared type, as is told of a whole column.
-        is_one, are_all = conforming(object if self.type is None else self.type)
-        object.__setattr__(self, "_conforms", is_one)
-        object.__setattr__(self, "_conform", are_all)
+    # Bytes are read again of few values only: most are of the declared type, as is told of a whole column.
+
+    @cached_property
+    def _conforms(self) -> Callable[[Any], bool]:
+        return conforming(object if self.type is None else self.type)[0]
+
+    @cached_property
+    def _conform(self) -> Callable[[Collection[Any]], bool]:
+        return conforming(object if self.type is None else self.type)[1]
 
     def encode(self, value: object) -> bytes:
         """Return the bytes of a value; raises SerdeError where they could not be read."""
@@ -187,23 +191,16 @@ class ReadBack:
         try:
             self.declared.decode(data)
         except Exception as error:
-            said = "" if self.type is None else f", {_name_of(self.type)}"
+            said = "" if self.type is None else f", {type_named(self.type)}"
             raise SerdeError(
                 f"{_short(value)} is not of the declared type{said}: {error}; write what is declared, or declare what "
                 "is written"
             ) from error
 
-    _conforms: Callable[[Any], bool] = field(init=False, repr=False, compare=False)
-    _conform: Callable[[Collection[Any]], bool] = field(init=False, repr=False, compare=False)
-
 
 def read_back(serde: Serde) -> Serde:
     """Return the serde by which values of a declared type are written: it refuses what that could not be read from."""
     return ReadBack(serde, serde.type) if isinstance(serde, Json | MessagePack) and serde.type is not Any else serde
-
-
-def _name_of(kind: Any) -> str:
-    return kind.__qualname__ if isinstance(kind, type) and not get_args(kind) else str(kind)
 
 
 def difference(put: Any, back: Any, at: tuple[str, ...] = ()) -> Difference | None:

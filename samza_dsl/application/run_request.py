@@ -124,6 +124,16 @@ class RunRequest:
             cluster = f"environment={self.data!r}" if self.data.startswith("kafka:") else 'run("data")'
             raise refuse(here(), wrong, cluster)
 
+    @property
+    def has_containers(self) -> bool:
+        """Whether containers have its tasks, which this process starts."""
+        return self.containers > 1 or self.autosize is not None or self.join
+
+    @property
+    def container(self) -> str:
+        """The name by which lines of the log tell this process."""
+        return STARTER if self.has_containers else ALONE
+
     def viewed(self) -> RunRequest:
         """Return the same request, watched by the view that suits this terminal where it is `live`."""
         if not self.live:
@@ -143,14 +153,9 @@ def served(app: App, request: RunRequest) -> Run | Containers | BatchRun:
     from samza_dsl.settings import logs
 
     # Spark has no containers of ours. Outside: the last copy has what the run's end has committed.
-    container = {} if request.on is not None else {"container": _container_of(request)}
+    container = {} if request.on is not None else {"container": request.container}
     with logs.told(**container), _replicated(request) as replicated_request, _watched(app, replicated_request) as said:
         return _run(app, said)
-
-
-def _container_of(request: RunRequest) -> str:
-    """Return what lines of the log say of this process."""
-    return STARTER if request.containers > 1 or request.autosize is not None or request.join else ALONE
 
 
 @contextmanager
@@ -250,8 +255,8 @@ def run_live(app: App, graph: Graph, request: RunRequest) -> Run | Containers:
     # Imported late, here and below: a program that plans or draws an application needs nothing that runs one.
     from samza_dsl.settings import logs
 
-    with logs.told(container=_container_of(request)):
-        if _container_of(request) == STARTER:
+    with logs.told(container=request.container):
+        if request.has_containers:
             from samza_dsl.application.container import run_app
 
             return run_app(app, request)

@@ -27,6 +27,7 @@ import msgspec
 from operators.core.base import Serde, Site
 from operators.core.durations import whole_ms
 from operators.core.policies import DeadLetterPolicy, Fail, Policy, Retry, Skip
+from operators.core.wording import type_named
 from planner.model.errors import refuse
 from planner.model.identities import NAME
 from planner.model.plan import Options
@@ -214,7 +215,7 @@ def serde_said(
 def key_said(site: Site, said: str, declared: object) -> Serde:
     """Return the serde of keys for a declared type, or the declared serde; refuses a type that says no class."""
     for part, concrete in _abstract_in(declared):
-        wrong = f"{said}={_name_of(declared)} does not say as what keys come back: a {part} may be of several classes"
+        wrong = f"{said}={type_named(declared)} does not say as what keys come back: a {part} may be of several classes"
         raise refuse(site, wrong, f"{concrete} there")
     return of_keys(serde_said(site, said, declared))
 
@@ -232,14 +233,10 @@ def _abstract_in(declared: object) -> Iterator[tuple[str, str]]:
     """Yield each type in a declared one that says no class, with what to write in its place."""
     kind, parts = get_origin(declared) or declared, get_args(declared)
     if isinstance(kind, type) and (concrete := _CONCRETE.get(kind)) is not None:
-        of = ", ".join([*map(_name_of, parts), *["..."] * (concrete is tuple)])
+        of = ", ".join([*map(type_named, parts), *["..."] * (concrete is tuple)])
         yield kind.__name__, concrete.__name__ + (f"[{of}]" if parts else "")
     for part in parts:
         yield from _abstract_in(part)
-
-
-def _name_of(kind: object) -> str:
-    return kind.__name__ if isinstance(kind, type) and not get_args(kind) else repr(kind)
 
 
 def handed_on_said(site: Site, declared: object) -> Serde | None:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from operators.core.wording import shown
+from operators.core.wording import shown, type_named
 from runtime.encoding.value_types import as_plain, made_of_plain
 from runtime.model.errors import SerdeError
 
@@ -60,7 +60,7 @@ class PlainValues:
             if self.type is not Any:
                 msgspec.convert(plain, self.type, dec_hook=made_of_plain)
         except REFUSALS as error:
-            raise SerdeError(f"{shown(value)} is no {_name(self.type)}: {_words_of(error)}") from error
+            raise SerdeError(f"{shown(value)} is no {type_named(self.type)}: {_words_of(error)}") from error
         return plain
 
     def made(self, plain: list[PlainValue]) -> list[PlainValue]:
@@ -80,12 +80,8 @@ class PlainValues:
         try:
             return msgspec.convert(plain, self.type, dec_hook=made_of_plain)
         except REFUSALS as error:
-            raise SerdeError(f"what was read is no {_name(self.type)}: {_words_of(error)}") from error
+            raise SerdeError(f"what was read is no {type_named(self.type)}: {_words_of(error)}") from error
 
 
 def _words_of(error: Exception) -> str:
     return str(error) or type(error).__name__
-
-
-def _name(kind: object) -> str:
-    return kind.__qualname__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
