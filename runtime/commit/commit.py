@@ -174,6 +174,11 @@ class Committer:
         generation = self._answers.generation(self.app)
         self._answers.commit(Commit(self.app, generation, [], commit.state, {}))
 
+    @property
+    def keeps_at_once(self) -> bool:
+        """Whether answers are kept apart, where a write waits for no other and for no disk."""
+        return self._answers is not self._bindings.environment
+
     @cached_property
     def _answers(self) -> Environment:
         """The place where answers are kept."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from planner.model.graph import Graph
@@ -151,7 +152,10 @@ class Commits:
         """Commit a task as well."""
         if self.by_task:
             self._cuts.append(Cut([task], self._options, self._clock))
-        self._cut_of[task] = self._cuts[-1]
+        cut = self._cut_of[task] = self._cuts[-1]
+        if self._committer.keeps_at_once:
+            for pool in task.remembering:
+                pool.keeping_at_once(partial(self._keep_at_once, cut))
 
     def let_go(self, task: Task) -> None:
         """Commit a task no more."""
@@ -221,6 +225,9 @@ class Commits:
         started = self._clock.elapsed_ms()
         if started < cut.rested_at and not any(pool.is_held_up for pool in pools):
             return
+        if self._committer.keeps_at_once:
+            self._keep_at_once(cut)
+            return
         commit = self._committer.gather_answers(cut.tasks)
         cut.is_writing = True
 
@@ -239,7 +246,23 @@ class Commits:
 
         self._begin(write())
 
-    def _begin(self, writing: Coroutine[Any, Any, None]) -> None:
+    def _keep_at_once(self, cut: Cut) -> bool:
+        """Keep the answers that have come in some tasks; where that fails the run ends, and nothing is kept."""
+        try:
+            self._committer.write_answers(self._committer.gather_answers(cut.tasks))
+        except BaseException as error:
+            # Raised in the loop, and not in the call of a user that has come so far.
+            failed = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            self._begin(failed)
+            return False
+        for pool in (pool for task in cut.tasks for pool in task.remembering):
+            assert pool.answers is not None
+            pool.answers.written()
+            pool.kept()
+        return True
+
+    def _begin(self, writing: Awaitable[None]) -> None:
         """Let a write go on that the loop does not wait for."""
         begun = asyncio.ensure_future(writing)
         self.under_way.add(begun)

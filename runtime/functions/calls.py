@@ -27,6 +27,9 @@ from runtime.model.metrics import LISTENER, DurationListener, Durations
 TIMED = 16
 """One of so many calls that were asked for together is timed, and stands for all of these: each would cost 2 %."""
 
+TOGETHER = 64
+"""One in so many places is for answers that are kept together: a write costs as much as what is done for a call."""
+
 
 AsyncFunction = Callable[[Any], Awaitable[object]]
 
@@ -145,6 +148,8 @@ class Calls:
     timer looks after all workers, at the earliest of their deadlines.
 
     Where `answers` are kept, a call counts as in flight until its answer is: so a crash costs `max_in_flight` at most.
+    Where they can be kept at once, a few places are for answers alone, which are kept together when these are taken, so
+    that no call waits.
 
     Everything is called in the thread of the event loop. Invariants: at most `max_in_flight` workers are hired; of each
     call the end is told once, as a result or as a failure; while any worker is hired, a timer is set.
@@ -180,6 +185,9 @@ class Calls:
         self._timer: asyncio.TimerHandle | None = None
         self.answers: Answers | None = None
         """The answers that are kept, where they are."""
+        self._keep_at_once: Callable[[], bool] | None = None
+        self._for_answers = 0
+        """The number of places in which there is no call, but an answer that is not kept yet."""
         self.retried = 0
         self.durations = Durations("call", operator)
         """The durations of calls, tries included."""
@@ -196,6 +204,10 @@ class Calls:
         self._hire_up_to(calls)
         assert len(self._workers) <= self._max_in_flight
 
+    def keeping_at_once(self, keep: Callable[[], bool]) -> None:
+        """Keep answers by a function that returns whether they are kept now."""
+        self._keep_at_once, self._for_answers = keep, self._max_in_flight // TOGETHER
+
     @property
     def is_held_up(self) -> bool:
         """Whether calls wait for answers to be kept."""
@@ -210,7 +222,10 @@ class Calls:
     def _room(self) -> int:
         """The number of calls that may be begun."""
         unkept = 0 if self.answers is None else self.answers.unkept
-        return self._max_in_flight - len(self._workers) - unkept
+        return self._max_in_flight - len(self._workers) - max(unkept, self._for_answers)
+
+    def _kept_at_once(self) -> bool:
+        return self._keep_at_once is not None and self._keep_at_once()
 
     def _hire_up_to(self, calls: int) -> None:
         for _ in range(min(calls, self._room)):
@@ -331,7 +346,7 @@ class Calls:
                 if leaves:
                     self._replace(worker)
                     return
-                if answers is not None and self._room < 0:
+                if answers is not None and self._room < 0 and not self._kept_at_once():
                     # The last answer has taken its place, until it is kept.
                     await self._rests(worker)
             if not self._has_more:

@@ -186,8 +186,8 @@ BUGS = (
     Bug(
         "begin calls while answers are not kept",
         "runtime/functions/calls.py",
-        "        return self._max_in_flight - len(self._workers) - unkept\n",
-        "        return self._max_in_flight - len(self._workers) - 0 * unkept\n",
+        "        return self._max_in_flight - len(self._workers) - max(unkept, self._for_answers)\n",
+        "        return self._max_in_flight - len(self._workers) - self._for_answers\n",
         Tested(f"{REMEMBERED}test_calls_wait_for_answers_to_be_kept"),
     ),
     Bug(

@@ -185,7 +185,12 @@ def _no_answers() -> None:
             pool.answers.fresh.clear()
             pool.kept()
 
+    def forget_at_once(self: Commits, cut: Cut) -> bool:
+        forget(self, cut)
+        return True
+
     Commits._keep_answers = forget  # type: ignore[method-assign]
+    Commits._keep_at_once = forget_at_once  # type: ignore[method-assign]
 
 
 SAFEGUARDS: dict[str, Callable[[], None]] = {

@@ -3,6 +3,8 @@
 import functools
 import random
 from collections import Counter
+from contextlib import nullcontext
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +15,10 @@ from planner.model.errors import PlanError
 from planner.model.virtual_tasks import VirtualTask
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Tagged
+from runtime.functions import calls
 from runtime.functions.answers import Answers, asking_of
-from runtime.model.errors import OperatorFailure, SerdeError
+from runtime.model.errors import EnvironmentFault, OperatorFailure, SerdeError
+from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, Options, count, retry, skip, tumbling
 from tests.scale import examples
 from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_once, run_through
@@ -33,6 +37,17 @@ SHAPES = (
     "behind keys",
     "two branches",
 )
+
+
+class Apart(MemoryEnvironment):
+    """An environment that keeps answers apart, where they are kept at once; that outlives a process."""
+
+    def __init__(self, kind=MemoryEnvironment):
+        super().__init__(now_ms=lambda: 0)
+        self._kept = kind(now_ms=lambda: 0)
+
+    def answers(self):
+        return self._kept
 
 
 class Service:
@@ -93,13 +108,13 @@ class Job:
         found.send_to(out)
         return app
 
-    def run(self, given, crashes, seed):
+    def run(self, given, crashes, seed, environment):
         """Run to the end, whatever happens; return the answers that were given, and what the outputs have."""
-        environment = memory()
         rows = [[(None, f"[{key},{n}]".encode(), 0) for key, n in part] for part in given]
         fill(environment, "in", rows, random.Random(seed))
         died = run_through(self.app, environment, crashes, seed)
-        left = [store for store, _ in environment.state_stats(APP) if store in ("a", "b")]
+        kept = environment.answers() if isinstance(environment, Apart) else environment
+        left = [store for store, _ in kept.state_stats(APP) if store in ("a", "b")]
         assert left == [], "what is committed is remembered no more"
         outputs = [sorted(value for part in rows_of(environment, name) for _, value, _ in part) for name in OUTPUTS]
         return died, Counter(self.service.given), outputs
@@ -122,10 +137,11 @@ def by_key(part):
     st.booleans(),
     st.sampled_from((0, 2)),
     st.integers(0, 99),
+    st.sampled_from((None, 2, 64)),
 )
-@settings(max_examples=examples(60, 1_000), deadline=None)
+@settings(max_examples=examples(100, 1_000), deadline=None)
 def test_a_crash_costs_no_more_calls_than_were_in_the_air(
-    shape, order, guarantee, given, crashes, interval_ms, fails, threads, seed
+    shape, order, guarantee, given, crashes, interval_ms, fails, threads, seed, together
 ):
     if len(given) == 2:
         given = by_key([*given[0], *given[1]])
@@ -135,8 +151,10 @@ def test_a_crash_costs_no_more_calls_than_were_in_the_air(
         commit_interval_ms=interval_ms, guarantee=guarantee, threads=0 if order == "partition" else threads
     )
     how = shape, order, options
-    _, expected, outputs = Job(*how, False, fails).run(given, (), seed)
-    died, found, written = Job(*how, True, fails).run(given, crashes, seed)
+    _, expected, outputs = Job(*how, False, fails).run(given, (), seed, memory())
+    with nullcontext() if together is None else patch.object(calls, "TOGETHER", together):
+        kept = memory() if together is None else Apart()
+        died, found, written = Job(*how, True, fails).run(given, crashes, seed, kept)
     operators = 1 + (shape in ("call behind call", "two branches"))
     in_the_air = MOST * operators * max(len(given), 2)
     assert found.keys() == expected.keys()
@@ -209,25 +227,40 @@ def test_a_question_or_an_answer_without_bytes_is_a_failure_of_its_record():
             run_once(app, numbered(memory(), 2))
 
 
-def test_calls_wait_for_answers_to_be_kept():
+@pytest.mark.parametrize("together", [None, 2, 4, 64])
+def test_calls_wait_for_answers_to_be_kept(monkeypatch, together):
     """Whenever a process dies, no more calls have begun than were kept, and may be in flight."""
     begun, kept = [], []
 
     async def ask(n):
         begun.append(n)
+        assert len(begun) - len(kept) <= 4
         await rest(n % 3)
         return [n]
 
-    class Counting(type(memory())):
+    class Counting(MemoryEnvironment):
         def commit(self, commit):
             kept.extend(key for writes in commit.state for key, value in writes.items if value is not None)
-            assert len(begun) - len(kept) <= 4
             super().commit(commit)
 
-    environment = numbered(Counting(now_ms=lambda: 0), 60)
+    monkeypatch.setattr(calls, "TOGETHER", together or 64)
+    environment = numbered(Counting(now_ms=lambda: 0) if together is None else Apart(Counting), 60)
     run_once(asks(ask, True), environment)
     assert sorted(begun) == [*range(60)]
     assert len(kept) > 40
+
+
+def test_answers_that_can_not_be_kept_at_once_end_the_run():
+    class Full(MemoryEnvironment):
+        def commit(self, commit):
+            raise EnvironmentFault("the disk is full")
+
+    async def ask(n):
+        await rest(n % 3)
+        return [n]
+
+    with pytest.raises(EnvironmentFault, match="the disk is full"):
+        run_once(asks(ask, True), numbered(Apart(Full), 60))
 
 
 def test_what_can_not_be_remembered_is_refused():
