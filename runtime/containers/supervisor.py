@@ -47,7 +47,7 @@ from runtime.containers.protocol import (
 )
 from runtime.containers.worker import digest_of
 from runtime.job.pipeline import Pipeline
-from runtime.model.assignment import Scale
+from runtime.model.assignment import REFUSED, Scale
 from runtime.model.clock import Clock, SystemClock, sleep_ms, wall_clock_ms
 from runtime.model.errors import EnvironmentFault, Fenced, Grown, SamzaError, Unavailable
 from runtime.model.history import HistorySpan
@@ -321,8 +321,8 @@ class Containers:
         following = asyncio.create_task(self._leadership.follow(lambda: self._ending, self._end_all))
         delivering = asyncio.create_task(self._deliver())
         taking_in = asyncio.create_task(self._take_in())
-        # What delivers and what takes in end with an error alone.
-        watched = [asking, delivering, taking_in]
+        # What delivers, takes in and heeds ends with an error alone, while containers run.
+        watched = [asking, delivering, taking_in, heeding]
         try:
             while not all(one.done() for one in (*keeping, asking)) and not any(map(_has_failed, (*keeping, *watched))):
                 waiting = [one for one in (*keeping, *watched) if not one.done()]
@@ -336,9 +336,9 @@ class Containers:
             for failure in filter(None, failures):
                 raise failure
         finally:
-            for task in (*keeping, *watched, heeding, following):
+            for task in (*keeping, *watched, following):
                 task.cancel()
-            await asyncio.wait([*keeping, *watched, heeding, following])
+            await asyncio.wait([*keeping, *watched, following])
         await asyncio.to_thread(self._deliver_now)  # what the last commits have written
 
     async def _deliver(self) -> None:
@@ -373,8 +373,8 @@ class Containers:
                 await asyncio.to_thread(check_grown, self._bindings, self._graph, self._start.share.counts)
             except Grown as grown:
                 _log.warning("containers begin anew: %s", grown)
-                asked = self._asked = Scale(self.plan.options.factor, self._number)
-                self._wanted, self._wanted_at_ms = asked, self._clock.elapsed_ms()
+                self._wanted = Scale(self.plan.options.factor, self._number)
+                self._wanted_at_ms = self._clock.elapsed_ms()
                 self._end_all()
                 return
             if asked is None or asked == self._asked:
@@ -384,8 +384,8 @@ class Containers:
                 check_factor(self.plan, asked.factor or 1)
             except PlanError as error:
                 _log.warning("%s: its tasks stay as they are: %s", app, error)
-                self._asked = Scale(self.plan.options.factor, self._number)
-                await asyncio.to_thread(self._environment.ask_scale, app, self._asked)
+                refused = Scale(self.plan.options.factor, self._number, REFUSED)
+                self._asked = await asyncio.to_thread(self._environment.ask_scale, app, refused)
                 continue
             self._wanted_at_ms = self._clock.elapsed_ms()
             if self._begun and asked.factor in (None, self.plan.options.factor):
@@ -428,9 +428,9 @@ class Containers:
         factor, before_number = self.plan.options.factor, self._number
         self._number = wanted.containers or before_number
         self._bindings.close()
-        # What is asked of a run holds until it ends, also where the program says another factor.
-        if wanted.factor is not None:
-            options = msgspec.structs.replace(self._pipeline.options, elasticity=wanted.factor)
+        # What is asked of a run holds until it ends, also where the program says another factor, and whoever leads it.
+        if (parts := wanted.factor or before.factor) is not None:
+            options = msgspec.structs.replace(self._pipeline.options, elasticity=parts)
             self._pipeline = replace(self._pipeline, options=options)
         opened = self._opens(self._pipeline)
         self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job

@@ -79,6 +79,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     containers: tuple[ContainerOfJob, ...] = ()
 
     @property
+    def factor(self) -> int:
+        """The number of virtual tasks that each task is split into."""
+        return 1 if self.options is None else self.options.factor
+
+    @property
     def is_alone(self) -> bool:
         """Whether one process has the application to itself, and can't have several containers while it runs."""
         return any(one.name.startswith(ALONE) for one in self.containers)

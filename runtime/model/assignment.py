@@ -49,15 +49,24 @@ class JobModel(msgspec.Struct, frozen=True, array_like=True):
         return frozenset(task for task, names in enumerate(self.standbys) if container in names)
 
 
+REFUSED = "refused"
+"""Why an application is asked for the size that it has: it can't have the one that was asked for."""
+
+
 class Scale(msgspec.Struct, frozen=True, array_like=True):
     """The size that was asked for of an application: what each task is split into, the number of containers, and why.
 
-    None stands for what it is already.
+    None stands for what it is already. Its `number` tells it from those before, which may have asked for the same.
     """
 
     factor: int | None = None
     containers: int | None = None
     why: str = "asked for"
+    number: int = 0
+
+    def behind(self, former: Scale) -> Scale:
+        """Return this request with its number, behind the last one."""
+        return msgspec.structs.replace(self, number=former.number + 1)
 
 
 class Placing(NamedTuple):

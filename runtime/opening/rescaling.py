@@ -61,15 +61,21 @@ def _history(known: Sequence[Scaled]) -> Checkpoint:
     return Checkpoint(0, meanings={SCALINGS: msgspec.json.encode(known[-MOST_SCALINGS:]).decode()})
 
 
-def note_size(environment: Environment, app: str, generation: int, scaled: Scaled) -> None:
-    """Add a change of an application's containers to its history; one of the factor with it was noted as it opened."""
+def note_size(
+    environment: Environment, app: str, generation: int, scaled: Scaled, notes: Mapping[str, Checkpoint] = NO_NOTES
+) -> None:
+    """Add a change of an application's size to its history, with `notes` of the application.
+
+    One of the containers takes the place of that of the factor, which was noted as it opened.
+    """
     checkpoints = environment.checkpoints(app)
     known = scalings(checkpoints)
     is_noted = (
         scaled.before != scaled.now and known and (known[-1].before, known[-1].now) == (scaled.before, scaled.now)
     )
     history = _history([*known[:-1], scaled] if is_noted else [*known, scaled])
-    environment.commit(Commit(app, generation, [], [], {SCALINGS: replace(history, generation=generation)}))
+    new = {name: replace(one, generation=generation) for name, one in {**notes, SCALINGS: history}.items()}
+    environment.commit(Commit(app, generation, [], [], new))
 
 
 class Rescaling(NamedTuple):

@@ -56,8 +56,8 @@ class MembershipPort(Protocol):
         Where not all have the state of all tasks anyway, so many other hosts keep a copy of each task's (`standby`).
         """
 
-    def ask_scale(self, app: str, scale: Scale) -> None:
-        """Ask whoever runs an application, now or later, to run it in this size."""
+    def ask_scale(self, app: str, scale: Scale) -> Scale:
+        """Ask whoever runs an application, now or later, to run it in this size; return the request as it is noted."""
 
     def asked_scale(self, app: str) -> Scale:
         """Return the size that was asked for last."""

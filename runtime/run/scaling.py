@@ -24,12 +24,12 @@ from runtime.assembly.task_builder import tasks_of
 from runtime.functions.user_functions import Functions
 from runtime.job.job_model import JOB, configuration
 from runtime.loop.loop import Loop
-from runtime.model.assignment import Scale
+from runtime.model.assignment import REFUSED, Scale
 from runtime.model.checkpoint import Checkpoint
-from runtime.model.clock import monotonic_ms, sleep_ms
+from runtime.model.clock import monotonic_ms, sleep_ms, wall_clock_ms
 from runtime.model.errors import EnvironmentFault
 from runtime.model.metrics import JobMetrics, OperatorMetrics
-from runtime.opening.rescaling import rescale, tell_split
+from runtime.opening.rescaling import Scaled, note_size, rescale, tell_split
 from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.ports.streams import grown_error
 from runtime.run.measurement import passed
@@ -88,7 +88,7 @@ class Scaler:
         self.former: list[OperatorMetrics] = []
         """The metrics of tasks that were run before they were split or merged."""
         environment, app = self.assembly.bindings.environment, self.assembly.plan.app
-        self._asked = environment.asked_scale(app).factor
+        self._asked = environment.asked_scale(app)
 
     async def follow(self) -> None:
         """Follow what is asked for until cancelled."""
@@ -98,9 +98,10 @@ class Scaler:
             if look % LOOKS_FOR_GROWTH == 0:
                 await self._apart(partial(check_grown, self.assembly.bindings, self.assembly.graph, self.counts))
             asked = await self._apart(partial(asked_size, self.assembly.bindings.environment, self.assembly.plan.app))
-            if asked is not None and asked.factor is not None and asked.factor != self._asked:
-                self._asked = asked.factor
-                await self.scale(asked.factor, asked.why)
+            if asked is not None and asked != self._asked:
+                self._asked = asked
+                if asked.factor is not None:
+                    await self.scale(asked.factor, asked.why)
 
     async def scale(self, factor: int, why: str) -> bool:
         """Split or merge the tasks by a factor; return whether it could be, of which the log tells else."""
@@ -118,8 +119,8 @@ class Scaler:
             )
         except PlanError as error:
             _log.warning("%s: its tasks stay as they are: %s", assembly.plan.app, error)
-            await self._apart(partial(assembly.bindings.environment.ask_scale, assembly.plan.app, Scale(before)))
-            self._asked = before
+            environment, refused = assembly.bindings.environment, Scale(before, why=REFUSED)
+            self._asked = await self._apart(partial(environment.ask_scale, assembly.plan.app, refused))
             return False
         job = JobMetrics(tasks=plan.tasks, model_ms=monotonic_ms() - began_ms)
         await self.loop.exchange(self._exchange(plan, job, before, why))
@@ -137,7 +138,12 @@ class Scaler:
         job = checkpoints.get(JOB, Checkpoint(0))
         job = msgspec.structs.replace(job, meanings={**job.meanings, **configuration(plan, self.counts)})
         where = environment, plan, self.assembly.graph, committer.generation
-        spent_ms = await self._apart(partial(rescale, *where, why, clock.elapsed_ms() - began, {JOB: job}))
+        took_ms, notes = clock.elapsed_ms() - began, {JOB: job}
+        spent_ms = await self._apart(partial(rescale, *where, why, took_ms, notes))
+        if spent_ms is None:
+            # No task has committed anything: what is noted of the application changes all the same.
+            split = Scaled(wall_clock_ms(), before, plan.options.factor, why, took_ms)
+            await self._apart(partial(note_size, environment, plan.app, committer.generation, split, notes))
         await self._apart(partial(tell_split, environment, plan, self.assembly.graph))
         if committer.taken and isinstance(environment, LiveEnvironment):  # each task commits by itself
             committer.taken |= await self._apart(partial(environment.commit_by_task, plan.app, range(plan.tasks)))

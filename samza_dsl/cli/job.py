@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -14,8 +15,8 @@ import typer
 
 from planner.checks.splitting import wrong_factor
 from planner.model.flow import counted
-from runtime.job.job_model import Job, TaskOfJob, job_of
-from runtime.model.assignment import Scale
+from runtime.job.job_model import ContainerOfJob, Job, TaskOfJob, job_of
+from runtime.model.assignment import REFUSED, Scale
 from runtime.model.clock import monotonic_ms, sleep_ms
 from runtime.model.metrics import Metrics
 from runtime.opening.rescaling import Scaled, scalings
@@ -115,44 +116,47 @@ def scale(
     with told(), opened(data, environment, kafka_options) as place:
         app, _ = named(target, place)
         known(place, app)
+        job = job_of(place, app)
         if factor is None and containers is None:
             raise Mistake("a size is to be said: samza-dsl scale APP --factor 4, or --containers 3")
         if factor is not None and (wrong := wrong_factor(factor)):
             raise Mistake(f"--factor {wrong}")
-        if (containers or 1) > 1 and job_of(place, app).is_alone:
+        if (containers or 1) > 1 and job.is_alone:
             raise Mistake(
                 f"{app} runs in one process, without containers: end it, and run it with --containers {containers}; or "
                 "leave --containers out here"
             )
-        runs = bool(job_of(place, app).containers)
+        runs = bool(job.containers)
         if containers is not None and not runs:
             raise Mistake(f"{app} does not run: its containers are as many as the next run says with --containers")
-        before = place.asked_scale(app)
-        wanted = Scale(factor or before.factor, containers or before.containers)
         changes = len(scalings(place.checkpoints(app)))
-        place.ask_scale(app, wanted)
+        wanted = place.ask_scale(app, Scale(factor or job.factor, containers))
         if not runs:
             if factor is not None:
                 unless = "unless its Options(elasticity=...) say something else"
                 say(f"{app} does not run: its tasks are split into {factor} from its next start on, {unless}")
             return
-        asyncio.run(_await(place, app, wanted, changes))
+        asyncio.run(_await(place, app, wanted, changes, len(_begun(job))))
 
 
-async def _await(place: Environment, app: str, wanted: Scale, changes: int) -> None:
-    """Wait until the run has its new size, and tell of it."""
+def _begun(job: Job) -> Sequence[ContainerOfJob]:
+    """Return the containers of whoever began a run, beside which others may have joined."""
+    return [one for one in job.containers if not starter_of(one.name)] or job.containers
+
+
+async def _await(place: Environment, app: str, wanted: Scale, changes: int, before: int) -> None:
+    """Wait until the run, which had so many containers `before`, has its new size, and tell of it."""
     until_ms = monotonic_ms() + LONGEST_MS
     while monotonic_ms() < until_ms:
         found, job = scalings(place.checkpoints(app)), job_of(place, app)
-        factor = 1 if job.options is None else job.options.factor
-        if place.asked_scale(app) != wanted:
-            raise Mistake(f"{app} can't have this size: its log says why")
+        if (asked := place.asked_scale(app)) != wanted:
+            refused = "can't have this size: its log says why"
+            raise Mistake(f"{app} {refused if asked.why == REFUSED else 'was asked for another size meanwhile'}")
         # Containers that end are none for a while, and those that begin have no task for another.
         at_work = bool(job.containers) and all(one.container for one in job.tasks)
-        # Those of whoever began it, beside which others may have joined.
-        begun = [one for one in job.containers if not starter_of(one.name)] or job.containers
-        is_wanted = factor == (wanted.factor or factor) and wanted.containers in (None, len(begun))
-        if is_wanted and at_work:
+        begun = len(_begun(job))
+        are_all_here = begun >= before if wanted.containers is None else begun == wanted.containers
+        if job.factor == wanted.factor and are_all_here and at_work:
             if len(found) > changes:
                 say(told_of(found[-1]))
             number = len(job.tasks)

@@ -253,13 +253,13 @@ class NotedRuns:
         if not sizes:
             raise SamzaError("a size is to be said: a factor, or a number of containers")
         environment = self.environment(run)
-        if (wanted.containers or 1) > 1 and job_of(environment, run.app).is_alone:
+        job = job_of(environment, run.app)
+        if (wanted.containers or 1) > 1 and job.is_alone:
             raise SamzaError(
                 f"{run.app} runs in one process, without containers: end it, and run it with --containers "
                 f"{wanted.containers}"
             )
-        before = environment.asked_scale(run.app)
-        environment.ask_scale(run.app, Scale(factor or before.factor, wanted.containers or before.containers))
+        environment.ask_scale(run.app, Scale(factor or job.factor, wanted.containers))
         told = f"{run.app} is asked to have another size: {', '.join(sizes)}"
         run.note("asked", told)
         return told

@@ -90,6 +90,26 @@ def test_containers_are_shown_with_their_tasks(call, orders, program):
     assert shown(call, "spending").containers == ()
 
 
+@pytest.mark.ci
+def test_a_number_of_containers_asks_for_no_factor_of_a_run_before(call, orders, program, spending):
+    call("run", "spending.py", "--until-now")
+    call("scale", "spending", "--factor", "4")
+    written = spending.read_text().replace('"spending")', '"spending", Options(elasticity=2))')
+    spending.write_text(written.replace("import App", "import Options, App"))
+    process = program("run", "spending.py", "--containers", "2")
+    wait_until(lambda: len(shown(call, "spending").containers) == 2)
+    for command, factor, number in (
+        (("--containers", "3"), 2, 3),
+        (("--factor", "4"), 4, 3),  # as before this run, and asked anew
+        (("--containers", "1"), 4, 1),
+    ):
+        assert call("scale", "spending", *command).exit_code == 0
+        found = shown(call, "spending")
+        assert (found.factor, len(found.containers)) == (factor, number)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 0
+
+
 def test_an_application_that_has_never_run_is_unknown(call, orders):
     result = call("job", "show", "spendnig")
     assert (result.exit_code, "no application 'spendnig' has run on .samza-dsl" in result.stderr) == (2, True)

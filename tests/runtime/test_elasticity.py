@@ -22,7 +22,8 @@ from planner.model.virtual_tasks import VirtualTask, is_task
 from runtime.commit.commit import Committer
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Bytes, Tagged
-from runtime.model.assignment import Scale
+from runtime.job.job_model import job_of
+from runtime.model.assignment import REFUSED, Scale
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.clock import SystemClock, sleep_ms
 from runtime.opening.rescaling import rescaled, scalings
@@ -356,7 +357,7 @@ def test_a_pipeline_that_cannot_be_split_is_refused_and_a_run_that_is_asked_to_g
         async with app.running(data=tmp_path) as run:
             with closing(LogEnvironment(tmp_path)) as log:
                 log.ask_scale("spend", Scale(2))
-                await until(lambda: log.asked_scale("spend") == Scale(1))
+                await until(lambda: log.asked_scale("spend") == Scale(1, why=REFUSED, number=2))
             assert run.plan.options.factor == 1
 
     asyncio.run(main())
@@ -365,3 +366,42 @@ def test_a_pipeline_that_cannot_be_split_is_refused_and_a_run_that_is_asked_to_g
         log.ask_scale("spend", Scale(2))  # as it is at rest
     with pytest.raises(PlanError, match=r"one mark says(.|\n)*without it: samza-dsl scale spend --factor 1"):
         app.run(data=tmp_path, until_now=True)
+
+
+def test_what_was_asked_of_a_run_before_is_asked_anew_of_the_next_one(tmp_path):
+    """A program that says its factor begins with that; the same size as of the run before is another request."""
+    app = App("spend", Options(commit_interval_ms=20, elasticity=2))
+    clicks = app.input("clicks", value=int, partitions=1)
+    clicks.partition_by(lambda one: one % 7, partitions=1).scan(lambda n, one: (n or 0) + one).send_to(
+        app.output("sums")
+    )
+
+    async def main():
+        for factors in ((2, 4), (2, 4, 1)):
+            async with app.running(data=tmp_path) as run:
+                assert run.plan.options.factor == factors[0]
+                for factor in factors[1:]:
+                    with closing(LogEnvironment(tmp_path)) as log:
+                        log.ask_scale("spend", Scale(factor))
+                    await until(lambda factor=factor, run=run: run.plan.options.factor == factor)
+                produce("clicks", range(100), data=tmp_path)
+                await run.settled()
+
+    asyncio.run(main())
+
+
+def test_a_split_before_the_first_commit_is_noted_as_any_other(tmp_path):
+    app = App("spend")
+    app.input("clicks", value=int, partitions=1).partition_by(lambda one: one, partitions=1).scan(
+        lambda n, one: (n or 0) + one
+    ).send_to(app.output("sums"))
+
+    async def main():
+        async with app.running(data=tmp_path) as run:
+            with closing(LogEnvironment(tmp_path)) as log:
+                log.ask_scale("spend", Scale(4))
+                await until(lambda: run.plan.options.factor == 4)
+                assert job_of(log, "spend").factor == 4
+                assert [(one.before, one.now) for one in scalings(log.checkpoints("spend"))] == [(1, 4)]
+
+    asyncio.run(main())

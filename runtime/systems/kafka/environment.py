@@ -413,8 +413,10 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             if was_here or split.factor > 1:
                 self._here(app)
 
-    def ask_scale(self, app: str, scale: Scale) -> None:
-        self._streams.write(ledger_of(app), said_of_scale(scale))
+    def ask_scale(self, app: str, scale: Scale) -> Scale:
+        noted = scale.behind(self.asked_scale(app))
+        self._streams.write(ledger_of(app), said_of_scale(noted))
+        return noted
 
     def asked_scale(self, app: str) -> Scale:
         return scale_in(self._entries(app))

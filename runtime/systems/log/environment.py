@@ -292,16 +292,21 @@ class LogEnvironment(
         check_name("application", app)
         return LogMembers(self, app, generation, container, tasks, placement)
 
-    def ask_scale(self, app: str, scale: Scale) -> None:
+    def ask_scale(self, app: str, scale: Scale) -> Scale:
         check_name("application", app)
         key = _SCALE + app.encode()
         with self._writing() as transaction:
-            transaction.put(key, sealed(key, msgspec.msgpack.encode(scale)), db=self._database.meta)
+            noted = scale.behind(self._asked_scale(transaction, app))
+            transaction.put(key, sealed(key, msgspec.msgpack.encode(noted)), db=self._database.meta)
         self._database.doorbell.ring()
+        return noted
 
     def asked_scale(self, app: str) -> Scale:
         with self._reading() as transaction:
-            data = fetch(transaction, self._database.meta, _SCALE + app.encode(), f"the size asked for of {app!r}")
+            return self._asked_scale(transaction, app)
+
+    def _asked_scale(self, transaction: lmdb.Transaction[memoryview], app: str) -> Scale:
+        data = fetch(transaction, self._database.meta, _SCALE + app.encode(), f"the size asked for of {app!r}")
         return Scale() if data is None else msgspec.msgpack.decode(data, type=Scale)
 
     def job_model(self, app: str) -> JobModel:

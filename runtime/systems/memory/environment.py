@@ -284,10 +284,12 @@ class MemoryEnvironment(SnapshotEnvironment, GrowingEnvironment):
         with self._lock:
             return _MemoryMembers(self, app, generation, container, tasks, placement)
 
-    def ask_scale(self, app: str, scale: Scale) -> None:
+    def ask_scale(self, app: str, scale: Scale) -> Scale:
         check_name("application", app)
         with self._lock:
-            self._applications[app].scale = scale
+            found = self._applications[app]
+            found.scale = scale.behind(found.scale)
+            return found.scale
 
     def asked_scale(self, app: str) -> Scale:
         with self._lock:
