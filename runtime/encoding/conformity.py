@@ -13,12 +13,14 @@ from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 from uuid import UUID
 
+from operators.core.declared_types import types_in
 from runtime.encoding.nested_tuples import SCALARS
 from runtime.encoding.record_types import (
     PLAIN_TYPES,
     fields_of,
     has_room,
     hints_of,
+    is_checked_as_read,
     is_pydantic,
     is_record,
     is_struct,
@@ -145,10 +147,17 @@ _WHOLE = frozenset({dt.datetime, dt.date, dt.time, dt.timedelta, Decimal, UUID})
 """The classes of which every value is read again as one."""
 
 
+def classes_in(hint: object) -> set[type]:
+    """Return the classes of records in a declared type; raises TypeError for one that msgspec can't tell."""
+    found = {getattr(one, "cls", None) for one in types_in(hint)}
+    return {kind for one in found if is_record(kind := get_origin(one) or one)}
+
+
 def conforming(hint: object) -> tuple[Check, Check]:
     """Return what tells whether a value, and whether each of some, is of a declared type and can be read as one.
 
-    It may say no of what can be: of types with bounds, and others whose values nobody knows without their bytes.
+    It may say no of what can be: of types with bounds, classes that check what is read, and others whose values nobody
+    knows without their bytes.
 
     >>> one, all_of = conforming(float | None)
     >>> one(1), one(True), all_of([1.5, None]), all_of([1.5, "a"])
@@ -159,8 +168,10 @@ def conforming(hint: object) -> tuple[Check, Check]:
         kinds, checks = _alternatives(hint)
         if not kinds and is_record(get_origin(hint) or hint):
             all_fit = _written_for(hint)[1]
+        if any(is_checked_as_read(one) for one in classes_in(hint)):
+            kinds, checks, all_fit = frozenset[type](), [], None
     except Exception:  # a class whose fields say no types
-        kinds, checks = frozenset[type](), []
+        kinds, checks, all_fit = frozenset[type](), [], None
     check = _any_of(checks) if checks else None
 
     def is_one(value: object) -> bool:

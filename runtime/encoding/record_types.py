@@ -135,6 +135,23 @@ def has_room(kind: type) -> bool:
     return not (is_users or hasattr(kind, "__post_init__") or hasattr(kind, "__attrs_post_init__"))
 
 
+@cache
+def is_checked_as_read(kind: type) -> bool:
+    """Whether a class of records checks what is read as one, so that one that was changed since it was made may fail.
+
+    >>> class Cut(msgspec.Struct):
+    ...     at: int
+    >>> is_checked_as_read(Cut), is_checked_as_read(type("Own", (Cut,), {"__post_init__": print}))
+    (False, True)
+    """
+    hooks = ("__post_init__", "__attrs_pre_init__", "__attrs_post_init__")
+    return (
+        is_pydantic(kind)
+        or any(hasattr(kind, name) for name in hooks)
+        or any(field.validator is not None for field in _attrs_of(kind))
+    )
+
+
 def check_attributes(value: Any) -> None:
     """Raise SerdeError where a record holds more than its fields, which would be lost; a cached property is not more.
 

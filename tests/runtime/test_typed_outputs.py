@@ -8,6 +8,8 @@ from decimal import Decimal
 from enum import Enum
 from typing import Annotated, Any, Generic, TypeVar
 
+import attrs
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +53,63 @@ class Colour(Enum):
     RED = 1
 
 
+class Model(pydantic.BaseModel):
+    n: Annotated[int, pydantic.Field(gt=0)]
+
+
+@attrs.define(on_setattr=attrs.setters.NO_OP)
+class Bounded:
+    n: int = attrs.field(validator=attrs.validators.gt(0))
+    of: Model | None = None
+
+
+@attrs.define
+class Opened:
+    n: int
+
+    def __attrs_post_init__(self) -> None:
+        assert self.n > 0
+
+
+class Positive(Struct):
+    n: int
+
+    def __post_init__(self) -> None:
+        assert self.n > 0
+
+
+@dataclass
+class Above:
+    n: int
+
+    def __post_init__(self) -> None:
+        assert self.n > 0
+
+
+class Holds(Struct, Generic[V]):
+    all: list[V]
+    of: "Holds[V] | None" = None
+
+
+def changed(record: Any, n: object = -1) -> Any:
+    """Return a record that was good when it was made, as it is after a function has changed it."""
+    record.n = n
+    return record
+
+
+CHANGED = [
+    *((kind, changed(kind(n=1))) for kind in (Model, Bounded, Opened, Positive, Above)),
+    (Model, changed(Model(n=1), "a")),
+    (Model, Model.model_construct()),
+    (Bounded, Bounded(1, changed(Model(n=1)))),
+    (list[Model], [Model(n=1), changed(Model(n=1))]),
+    (dict[str, Positive], {"a": changed(Positive(1))}),
+    (Model | None, changed(Model(n=1))),
+    (Holds[Model], Holds([], Holds([changed(Model(n=1))]))),
+    (Holds[Above], Holds([changed(Above(1))])),
+]
+
+
 GOOD: list[tuple[Any, list[object]]] = [
     (int, [7, -1]),
     (float, [7, 2.5]),
@@ -67,6 +126,9 @@ GOOD: list[tuple[Any, list[object]]] = [
     (list[Decimal], [[Decimal(1)]]),
     (Colour, [Colour.RED]),
     (Any, [7.0, "a"]),
+    (Model, [Model(n=1)]),
+    (Bounded, [Bounded(1, Model(n=1))]),
+    (Holds[Positive], [Holds([Positive(1)], Holds([]))]),
 ]
 BAD: list[tuple[Any, list[object]]] = [
     (int, [7.0, True, "a", [1]]),
@@ -99,6 +161,17 @@ def test_others_are_refused_alone_and_among_others(of, kind, bad):
             serde.encode(value)
         with pytest.raises(SerdeError, match="is not of the declared type"):
             serde.encode_all([*good, value, *good])
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+@pytest.mark.parametrize("of", [Json, MessagePack])
+@pytest.mark.parametrize(("kind", "value"), CHANGED, ids=str)
+def test_what_was_changed_so_that_its_class_refuses_it_as_it_is_read_is_refused(of, kind, value):
+    serde = ReadBack(of(kind), kind)
+    with pytest.raises(SerdeError, match="is not of the declared type"):
+        serde.encode(value)
+    with pytest.raises(SerdeError, match="is not of the declared type"):
+        serde.encode_all([value])
 
 
 scalars = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(-1e300, 1e300) | st.text(max_size=3)
