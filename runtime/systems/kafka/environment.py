@@ -283,10 +283,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         self._state.split(app, UNSPLIT)
         self._streams.create(ledger_of(app), TABLE, own=True)
         # Fences earlier owners and settles what they left open. Checkpoints and changelogs are read only after that.
-        owner: Owner = self._as_owner(app, begin(self._streams, app))
-        self._owners[app] = owner
-        changelogs = owner.ledger.changelogs.items()
-        self._streams.know((changelog.topic(app, store) for store, changelog in changelogs), own=True)
+        owner = self._owners[app] = self._as_owner(app, begin(self._streams, app))
+        self._streams.know((one.topic(app, store) for store, one in owner.ledger.changelogs.items()), own=True)
         positions = (one for checkpoint in owner.ledger.checkpoints.values() for one in checkpoint.positions)
         self._streams.know({one.stream for one in positions if one.producers}, own=False)
         self._changed()
