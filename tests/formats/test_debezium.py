@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from planner.model.errors import PlanError
 from runtime.encoding.formats.registry import HEAD, RegisteredSchema
-from runtime.encoding.formats.rows import json_told
+from runtime.encoding.value_types import json_told
 from runtime.model.errors import SerdeError
 from samza_dsl import App, Change, produce
 from samza_dsl.formats import Debezium, SchemaRegistry, digits

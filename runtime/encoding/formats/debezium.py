@@ -20,10 +20,10 @@ from planner.model.errors import refuse
 from runtime.encoding.formats.avro import Avro
 from runtime.encoding.formats.avro_shapes import name_of
 from runtime.encoding.formats.registry import SchemaRegistry
-from runtime.encoding.formats.rows import VALUE, fields_wanted, json_told, nested_in, read_within
+from runtime.encoding.formats.rows import VALUE, converted, fields_wanted, nested_in
 from runtime.encoding.formats.subjects import SubjectPlace
 from runtime.encoding.serdes import REFUSALS, Json
-from runtime.encoding.value_types import as_plain, made_of_plain
+from runtime.encoding.value_types import as_plain, json_told
 from runtime.model.errors import SerdeError
 
 R = TypeVar("R")
@@ -186,15 +186,9 @@ class Debezium:
             ) from error
 
     def _envelope_of(self, payload: Told) -> ChangeEnvelope[Any]:
-        envelope: Any = ChangeEnvelope[self.row]  # type: ignore[name-defined]  # a type that is known as the program runs
-        while True:
-            try:
-                found: ChangeEnvelope[Any] = msgspec.convert(payload, envelope, str_keys=True, dec_hook=made_of_plain)
-                return found
-            except msgspec.ValidationError as error:
-                # Each side is told of by itself, and its names by those that are refused with them.
-                if not isinstance(payload, dict) or not read_within(error, *map(payload.get, SIDES)):
-                    raise
+        rows = [*map(payload.get, SIDES)] if isinstance(payload, dict) else []
+        found: ChangeEnvelope[Any] = converted(payload, ChangeEnvelope[self.row], rows)  # type: ignore[name-defined]
+        return found
 
     def _row_told(self, row: Told) -> Told:
         """Return a row in which what is told as JSON within text is what that says.

@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import Any
 from urllib.parse import quote
 
-from runtime.encoding.formats.rows import exact_number
+from runtime.encoding.value_types import exact_number
 from runtime.model.errors import SamzaError
 from runtime.ports.connectors import PositionedSink, PulledSource
 from runtime.systems.databases.column_source import CHANGES, column_source
