@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import partial
 from io import BytesIO
 from itertools import repeat
@@ -18,7 +19,7 @@ from planner.model.errors import refuse
 from runtime.encoding.formats.avro_nesting import depth_check, nests
 from runtime.encoding.formats.avro_shapes import AvroShape, Change, Datum, NotHeld, Schema, name_of, shape_of
 from runtime.encoding.formats.extras import needs_extra
-from runtime.encoding.formats.plain_values import PlainValues
+from runtime.encoding.formats.plain_values import REFUSALS, PlainValues
 from runtime.encoding.formats.registry import (
     HEAD,
     RegisteredSchema,
@@ -129,6 +130,10 @@ class Avro:
         """Return the value of `data`; raises SerdeError for what does not fit its schema, or the type."""
         return self._codec.made_one(self._reader(data).one(data))
 
+    def plain(self, data: bytes, change: Change) -> Datum:
+        """Return the plain value of `data`, of whose datum a function makes another one first; raises SerdeError."""
+        return self._codec.plain(change(self._reader(data).one(data)))
+
     def decode_all(self, column: Sequence[bytes]) -> list[Datum]:
         """Return the value of each of many bytes."""
         start = column[0][: HEAD.size] if self.registry is not None and column else b""
@@ -176,7 +181,9 @@ class AvroCodec:
     def __init__(self, kind: object, schema: str | None, namespace: str | None = None, resolves: bool = True) -> None:
         with needs_extra("Avro", "fastavro", "avro"):
             import fastavro
+            import fastavro.read
             import fastavro.validation
+        fastavro.read.LOGICAL_READERS.update(_NAMED)
         what = f"Avro({name_of(kind)})"
         shape: AvroShape | None = None
         if kind is not Any:
@@ -262,11 +269,20 @@ class AvroCodec:
 
     def made_one(self, datum: Datum) -> Datum:
         """Return the value of a datum that was read; raises SerdeError where it is none of the type."""
-        return self._plain.made_one(datum if self._back is None else self._back(datum))
+        return self._plain.made_one(self.plain(datum))
+
+    def plain(self, datum: Datum) -> Datum:
+        """Return the plain value of a datum that was read; raises SerdeError where a part of it is of another shape."""
+        if self._back is None:
+            return datum
+        try:
+            return self._back(datum)
+        except REFUSALS as error:
+            raise SerdeError(f"what was read is no {self._what}: {error or type(error).__name__}") from error
 
     def made(self, data: list[Datum]) -> list[Datum]:
         """Return the values of data that were read; raises SerdeError where they are none of the type."""
-        return self._plain.made(data if self._back is None else list(map(self._back, data)))
+        return self._plain.made(data if self._back is None else list(map(self.plain, data)))
 
     def values(self, column: Sequence[bytes], read: DatumReader) -> list[Datum]:
         """Return the values of many bytes, a few at a time: their data are many objects, which soon go again."""
@@ -347,6 +363,27 @@ _TIMES = {
     "io.debezium.time.MicroTime": "time-micros",
 }
 """Types of Debezium that Avro has as well, under another name."""
+EPOCH = dt.datetime(1970, 1, 1)
+_NAMED: dict[str, Callable[..., object]] = {
+    "long-io.debezium.time.NanoTimestamp": lambda value, *_: EPOCH + dt.timedelta(microseconds=value // 1000),
+    "long-io.debezium.time.NanoTime": lambda value, *_: (EPOCH + dt.timedelta(microseconds=value // 1000)).time(),
+    "record-io.debezium.data.VariableScaleDecimal": lambda held, *_: decimal_of(held["value"], held["scale"]),
+    # Text of days and clocks that are in no zone, and have the letter of UTC behind them all the same.
+    **dict.fromkeys(
+        (f"string-io.debezium.time.Iso{kind}" for kind in ("Date", "Time", "Timestamp")),
+        lambda text, *_: text.removesuffix("Z"),
+    ),
+}
+"""What reads types of Debezium that Avro has not, as fastavro finds it: by the type below and the name."""
+
+
+def decimal_of(unscaled: bytes, scale: int) -> Decimal:
+    r"""Return a decimal of all digits that an unscaled number has, whatever a context of decimals keeps.
+
+    >>> decimal_of(b"\x83", 2)
+    Decimal('-1.25')
+    """
+    return Decimal(f"{int.from_bytes(unscaled, 'big', signed=True)}E{-scale}")
 
 
 def _with_times(schema: Schema) -> Schema:
@@ -356,7 +393,8 @@ def _with_times(schema: Schema) -> Schema:
     if not isinstance(schema, dict):
         return schema
     found = {name: _with_times(one) if name in PARTS else one for name, one in schema.items()}
-    time = _TIMES.get(str(schema.get(CONNECT)))
+    name = str(schema.get(CONNECT))
+    time = name if f"{schema.get('type')}-{name}" in _NAMED else _TIMES.get(name)
     return found if time is None or "logicalType" in schema else {**found, "logicalType": time}
 
 
