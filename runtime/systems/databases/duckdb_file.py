@@ -146,7 +146,7 @@ def _as_read(connection: Any, table: str, statement: str) -> str:
     """
     replaced = []
     for name, of in _typed(connection, table).items():
-        column = _word(name)
+        column = Dialect.word(name)
         if _OF_TIMES.search(of) and (told := _told(column, connection.sqltype(of))) is not None:
             replaced.append(f"{told} AS {column}")
     return f"SELECT * REPLACE ({', '.join(replaced)}) FROM ({statement})" if replaced else statement
@@ -177,13 +177,9 @@ def _told(value: str, kind: Any, depth: int = 0) -> str | None:
         found = {name: _told(field, one, depth) for name, (field, one) in fields.items()}
         if not any(found.values()):
             return None
-        packed = ", ".join(f"{_word(name)} := {found[name] or field}" for name, (field, _) in fields.items())
+        packed = ", ".join(f"{Dialect.word(name)} := {found[name] or field}" for name, (field, _) in fields.items())
         return f"CASE WHEN {value} IS NULL THEN NULL ELSE struct_pack({packed}) END"
     return None
-
-
-def _word(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _text(name: str) -> str:
@@ -191,10 +187,13 @@ def _text(name: str) -> str:
 
 
 def _folds(connection: Any, target: Target) -> bool:
-    """Whether a key is put as text into a column that is none, as a date or DECIMAL, in which texts may be one.
+    """Whether a key is put as text into a column that is none, as a date or DECIMAL, or may have a collation.
 
-    Of such rows in one statement DuckDB keeps the first.
+    Of rows in one statement whose keys are one there DuckDB keeps the first. Which column has a collation only the
+    words say that have made its table; with those of another one rows are put one by one, which is right as well.
     """
+    if connection.execute("SELECT 1 FROM duckdb_tables() WHERE sql ILIKE '%COLLATE%'").fetchall():
+        return True
     types = _typed(connection, target.table)
     kinds = {column.name: column.kind for column in target.columns}
     return any(
