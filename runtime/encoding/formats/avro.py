@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
@@ -204,6 +205,10 @@ class AvroCodec:
             _check_all_held(what, shape.schema, said)
         try:
             self.schema: Schema = fastavro.parse_schema(said)
+            self._filled: Schema = self.schema
+            self._copies = False
+            if schema is not None:
+                self._filled, self._copies = _with_data(self.schema)
         except Exception as error:
             raise refuse(
                 here(), f"{what}: the schema is none of Avro: {error}", "a schema as Avro specifies it"
@@ -243,7 +248,7 @@ class AvroCodec:
         return found
 
     def _written(self, data: Iterable[Datum], start: bytes) -> list[bytes]:
-        write, schema, given, found = self._write, self.schema, self._given, list[bytes]()
+        write, schema, given, found = self._write, self._filled, self._given, list[bytes]()
         if given:
             # Else fastavro leaves out the entries of a dict that the schema does not name.
             write = partial(write, strict_allow_default=True)
@@ -291,14 +296,14 @@ class AvroCodec:
 
     def reading(self, written: Schema, skipped: int) -> DatumReader:
         """Return what reads data that a schema has written, each behind so many bytes."""
-        wanted = self.schema if self._given and written != self.schema else None
+        wanted = self._filled if self._given and written != self.schema else None
         # Of a union of records the name tells which one it is; of others the types do.
         named = self._back is not None
         read = self._read
         if wanted is not None or named:
             told = {"return_record_name": named, "return_record_name_override": named}
             read = partial(read, reader_schema=wanted, **told)
-        return DatumReader(read, written, skipped)
+        return DatumReader(read if wanted is None or not self._copies else partial(_copied, read), written, skipped)
 
 
 class DatumReader:
@@ -396,6 +401,56 @@ def _with_times(schema: Schema) -> Schema:
     name = str(schema.get(CONNECT))
     time = name if f"{schema.get('type')}-{name}" in _NAMED else _TIMES.get(name)
     return found if time is None or "logicalType" in schema else {**found, "logicalType": time}
+
+
+def _copied(read: Callable[..., Datum], file: BytesIO, schema: Schema) -> Datum:
+    """Return a datum of its own, where a default that it was given is one object for all."""
+    return deepcopy(read(file, schema))
+
+
+def _with_data(schema: Schema) -> tuple[Schema, bool]:
+    """Return a schema whose defaults are data, which fastavro takes as JSON has them, and whether some hold others."""
+    schema = deepcopy(schema)
+    parts, fields, named = [schema], list[dict[str, Any]](), dict[str, Schema]()
+    for part in parts:  # which grows meanwhile
+        if isinstance(part, list):
+            parts += part
+        elif isinstance(part, dict):
+            if part["type"] in ("record", "enum", "fixed"):
+                named[part["name"]] = part
+            fields += (one for one in part.get("fields", ()) if "default" in one)
+            parts += (one["type"] for one in part.get("fields", ()))
+            parts += (part[name] for name in ("type", "items", "values") if name in part)
+    data = [_of_default(one["type"], one["default"], named) for one in fields]
+    for one, datum in zip(fields, data, strict=True):
+        one["default"] = datum
+    return schema, any(isinstance(datum, list | dict) for datum in data)
+
+
+def _of_default(schema: Schema, said: Datum, named: Mapping[str, Schema]) -> Datum:
+    """Return the datum that a default of JSON says: of a union it is of the first type that may be."""
+    from fastavro.read import LOGICAL_READERS
+
+    if isinstance(schema, list):
+        schema = next((one for one in schema if (one == "null") == (said is None)), "null")
+    schema = named.get(schema, {"type": schema}) if isinstance(schema, str) else schema
+    base = schema["type"]
+    if isinstance(base, dict | list):
+        return _of_default(base, said, named)
+    if base == "record":
+        return {
+            one["name"]: _of_default(one["type"], said.get(one["name"], one.get("default")), named)
+            for one in schema["fields"]
+        }
+    if base == "array":
+        return [_of_default(schema["items"], one, named) for one in said]
+    if base == "map":
+        return {name: _of_default(schema["values"], one, named) for name, one in said.items()}
+    found = (
+        said.encode("latin-1") if base in ("bytes", "fixed") else float(said) if base in ("float", "double") else said
+    )
+    read = LOGICAL_READERS.get(f"{base}-{schema.get('logicalType')}")
+    return found if read is None else read(found, schema, None)
 
 
 def _of_text(schema: Schema) -> Schema:
