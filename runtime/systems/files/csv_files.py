@@ -121,6 +121,7 @@ class CsvSource(RecordSource):
     def __init__(self, files: Sequence[DataFile], dialect: CsvFiles = PLAIN) -> None:
         super().__init__(files, _splitting(dialect), dialect.encoding)
         self._dialect = dialect
+        self._kind: object = Any
         self.skipped = 0 if dialect.header is not None else 1
         if dialect.header is not None:
             self.header = (*dialect.header, *self.folders.names)
@@ -137,6 +138,7 @@ class CsvSource(RecordSource):
         kind = type_of_rows(declared)
         if kind is None:
             return declared
+        self._kind = kind
         quote = self._dialect.quote or ""
         for name in fields_wanted(kind) or model_names(kind):
             # Behind a space a quote is a part of the name.
@@ -151,7 +153,7 @@ class CsvSource(RecordSource):
 
     def completed(self, partition: int, records: Sequence[bytes]) -> list[bytes]:
         """Return records with the fields that their folders give."""
-        return self.folders.with_cells(partition, records, self._dialect.form)
+        return self.folders.with_cells(partition, records, self._kind, self._dialect.form, self._dialect.nulls[0])
 
 
 class CsvSink(Sink):
