@@ -59,7 +59,9 @@ from runtime.encoding.value_types import (
     BASES,
     as_plain,
     has_attributes,
+    json_decoder,
     made_of_plain,
+    model_reader,
     plain_of_subtype,
     subtype,
     value_type_named,
@@ -92,8 +94,8 @@ class Json:
 
     def __post_init__(self) -> None:
         check_declared(self.type)
-        decoder = msgspec.json.Decoder(self.type, dec_hook=made_of_plain)
-        decode = self.type.model_validate_json if is_pydantic(self.type) else decoder.decode
+        decoder = json_decoder(self.type)
+        decode = model_reader(self.type) if is_pydantic(self.type) else decoder.decode
         _freeze(self, to_json, decode)
         object.__setattr__(self, "_decode_lines", decoder.decode_lines)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import pathlib
+import re
 import sys
 import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cache
 from types import MemberDescriptorType, ModuleType
@@ -19,6 +20,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
+from operators.core.declared_types import types_in
 from runtime.encoding.classes import class_of
 from runtime.encoding.record_types import is_pydantic
 from runtime.model.errors import SerdeError
@@ -285,6 +287,64 @@ def made_of_plain(kind: Any, plain: object) -> object:
     if (isinstance(plain, str) and issubclass(kind, SPELLED)) or (isinstance(plain, list) and kind is deque):
         return kind(plain)
     raise TypeError(f"Expected `{kind.__qualname__}`, got `{type(plain).__name__}`")
+
+
+def exact_number(text: str) -> float | Decimal:
+    """Return a number of JSON: a float where that has all of its digits, else a Decimal.
+
+    >>> exact_number("0.1"), exact_number("0.12345678901234567890"), exact_number("1e400")
+    (0.1, Decimal('0.12345678901234567890'), Decimal('1E+400'))
+    """
+    found = float(text)
+    if repr(found) == text:  # as nearly all are written; to make a Decimal costs ten times as much
+        return found
+    try:
+        exact = Decimal(text)
+    except InvalidOperation:
+        raise ValueError(f"{text[:40]} is a number beyond what Decimal holds") from None
+    return found if Decimal(repr(found)) == exact else exact
+
+
+json_told = msgspec.json.Decoder(float_hook=exact_number).decode
+"""Returns what JSON says, with all digits of its numbers."""
+_LOSSY = re.compile(rb"[0-9.]{16}|[0-9][eE][-+]?[0-9]{3}")
+"""Numbers of which a float may not have all digits; others, and texts, are found as well."""
+
+
+def json_decoder(kind: Any, strict: bool = True) -> msgspec.json.Decoder[Any]:
+    """Return what reads JSON of a type: a Decimal of a model of pydantic has all digits, as any other."""
+    hook = exact_number if _holds_exact(kind) else None
+    return msgspec.json.Decoder(kind, strict=strict, dec_hook=made_of_plain, float_hook=hook)
+
+
+def model_reader(kind: Any) -> Callable[[bytes], object]:
+    """Return what reads JSON as a model of pydantic, which makes a float of each number before it is a Decimal."""
+    read: Callable[[bytes], object] = kind.model_validate_json
+    if not _holds_exact(kind) or kind.model_config.get("val_json_bytes", "utf8") != "utf8":
+        return read
+
+    def made(data: bytes) -> object:
+        if _LOSSY.search(data):
+            with suppress(ValueError):  # a strict model may take of JSON alone what these are
+                return kind.model_validate(json_told(data))
+        return read(data)
+
+    return made
+
+
+def _holds_exact(kind: Any, within: tuple[object, ...] = ()) -> bool:
+    """Whether a type has models of pydantic that have Decimals, or what msgspec does not know."""
+    is_model, parts = is_pydantic(kind), list[msgspec.inspect.Type]()
+    for hint in [one.annotation for one in kind.model_fields.values()] if is_model else [kind]:
+        try:
+            parts += types_in(hint)
+        except Exception:  # whatever a class makes of being asked
+            if is_model:
+                return True
+    if is_model and any(isinstance(one, msgspec.inspect.DecimalType) for one in parts):
+        return True
+    inner = {one.cls for one in parts if isinstance(one, msgspec.inspect.CustomType)} - {kind, *within}
+    return any(_holds_exact(one, (*within, kind)) for one in inner if is_pydantic(one))
 
 
 BASES = (str, int, float, bytes, list, dict, set, frozenset)

@@ -348,7 +348,7 @@ def letters_in(environment: MemoryEnvironment) -> list[tuple[Order, str]]:
 
 @given(
     orders=st.lists(st.integers(0, 9), max_size=20),
-    refuses=st.dictionaries(st.integers(0, 9), st.sampled_from([400, 404, 409, 410, 413, 422]), max_size=5),
+    refuses=st.dictionaries(st.integers(0, 9), st.sampled_from([400, 404, 409, 410, 413, 415, 422, 451]), max_size=5),
     statuses=st.lists(st.sampled_from([204, 429, 503, 599]), max_size=6),
     keys=st.sampled_from([None, 1, 3]),
     at_once=st.integers(1, 4),

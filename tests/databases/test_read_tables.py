@@ -391,6 +391,19 @@ def test_times_within_lists_and_structs_come_from_duckdb_as_their_text(tmp_path:
         "MAP(DATE, STRUCT(a INTERVAL))": ("MAP {'2026-01-02': row('2 months')}", {day: {"a": "2 months"}}),
         "STRUCT(a INTEGER, b VARCHAR[])": ("row(1, ['x'])", {"a": 1, "b": ["x"]}),
         "TIME[]": ("['12:00:00']", [dt.time(12)]),
+        "UNION(a INTEGER, b TIMESTAMP)": ("union_value(b := TIMESTAMP 'infinity')", "infinity"),
+        "UNION(a VARCHAR, b DATE, c DATE)": ("union_value(c := DATE '2026-01-02')", day),
+        "UNION(a INTEGER, b INTERVAL)": ("union_value(a := 7)", 7),
+        """UNION("a 'b" DATE[], c STRUCT(d INTERVAL))""": (
+            """union_value("a 'b" := [DATE 'infinity'])""",
+            ["infinity"],
+        ),
+        "UNION(a DATE[], c STRUCT(d INTERVAL))": ("union_value(c := {'d': INTERVAL '1 month'})", {"d": "1 month"}),
+        "UNION(a UNION(b DATE, c INTEGER), d MAP(DATE, DATE))[]": (
+            "[union_value(a := union_value(b := DATE '-infinity')), union_value(d := MAP {'2026-01-02': NULL}), NULL]",
+            ["-infinity", {day: None}, None],
+        ),
+        "STRUCT(a UNION(b DATE))": ("row(union_value(b := DATE 'infinity'))", {"a": "infinity"}),
     }
     with closing(duckdb.connect(str(tmp_path / "times.duckdb"))) as shop:
         for n, (kind, (value, _)) in enumerate(rows.items()):

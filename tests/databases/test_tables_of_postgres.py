@@ -219,6 +219,23 @@ def test_the_words_of_a_row_do_not_depend_on_how_many_are_written(make: Callable
     assert found == [words] * 4
 
 
+@pytest.mark.parametrize("number", [1, 50], ids=["some", "many"])
+def test_a_type_of_an_extension_that_is_in_no_schema_that_is_searched_is_a_key(
+    make: Callable[..., Base], number: int
+) -> None:
+    """There "=" is that of text, which tells other keys apart than the index does."""
+    base = make()
+    base.do("CREATE SCHEMA ext", "CREATE EXTENSION citext SCHEMA ext")
+    base.do('CREATE TABLE t (note ext.citext COLLATE "C" PRIMARY KEY, id bigint, price float8)')
+    owner = SinkOwner("shop", "out", 0, 1, 5, Item)
+    with closing(connectors.postgres(base.url, "t", "note")) as sink:
+        sink.claim(owner)
+        sink.write(owner, [SinkRow(Item(n, f"a{n}")) for n in range(number)], 0, number)
+        sink.write(owner, [SinkRow(None, key=f"A{n}") for n in range(number)], number, 2 * number)
+    with closing(psycopg.connect(base.url)) as connection:
+        assert connection.execute("SELECT count(*) FROM t").fetchall() == [(0,)]
+
+
 def test_lengths_of_time_are_not_put_into_times_of_day(make: Callable[..., Base]) -> None:
     """They would lose their days."""
     base = make()

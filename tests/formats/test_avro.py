@@ -2,9 +2,10 @@
 
 import datetime as dt
 import io
+import json
 import pickle
 from contextlib import suppress
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Annotated, Any
 
 import fastavro
@@ -271,3 +272,60 @@ def test_an_earlier_type_says_what_has_written():
     later = msgspec.defstruct("Later", [("number", float), ("more", int, 5)])
     data = Avro(earlier).encode(earlier(1, "x"))
     assert Avro(later, written_with=earlier).decode(data) == later(1.0, 5)
+
+
+def record(*fields, name="Order"):
+    return {"type": "record", "name": name, "fields": [*fields]}
+
+
+ID = {"name": "id", "type": "long"}
+DEFAULTS = [
+    ("bytes", "abcd", b"abcd"),
+    ({"type": "fixed", "name": "Two", "size": 2}, "\u00ffd", b"\xffd"),
+    ({"type": "int", "logicalType": "date"}, 5, dt.date(1970, 1, 6)),
+    ([{"type": "int", "logicalType": "date"}, "null"], 5, dt.date(1970, 1, 6)),
+    (["null", "long"], None, None),
+    ({"type": "long", "logicalType": "timestamp-millis"}, 5, dt.datetime(1970, 1, 1, 0, 0, 0, 5000, dt.UTC)),
+    ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, "\u0013", Decimal("0.19")),
+    ("double", 5, 5.0),
+    ({"type": "array", "items": "bytes"}, ["ab"], [b"ab"]),
+    ({"type": "map", "values": ["bytes", "null"]}, {"a": "ab"}, {"a": b"ab"}),
+    (record({"name": "raw", "type": "bytes"}, name="Part"), {"raw": "ab"}, {"raw": b"ab"}),
+    (record({"name": "raw", "type": "bytes", "default": "z"}, name="Part"), {}, {"raw": b"z"}),
+]
+
+
+@pytest.mark.parametrize(("of", "said", "value"), DEFAULTS, ids=[str(n) for n in range(len(DEFAULTS))])
+def test_a_default_of_a_given_schema_is_the_value_that_it_says(of, said, value):
+    schema = record(ID, {"name": "x", "type": of, "default": said})
+    serde = Avro(schema=schema, written_with=record(ID))
+    file = io.BytesIO()
+    fastavro.schemaless_writer(file, record(ID), {"id": 1})
+    for _ in range(2):
+        [found] = serde.decode_all([file.getvalue()])
+        assert found == serde.decode(file.getvalue()) == {"id": 1, "x": value} and type(found["x"]) is type(value)
+        if isinstance(value, list | dict):
+            found["x"].clear()  # which is no other value's
+    own = Avro(schema=schema)
+    assert own.decode(own.encode({"id": 1})) == {"id": 1, "x": value}
+
+
+def test_a_default_of_bytes_is_no_text_to_a_type():
+    kind = msgspec.defstruct("Raw", [("id", int), ("raw", bytes)])
+    file = io.BytesIO()
+    fastavro.schemaless_writer(file, record(ID), {"id": 1})
+    serde = Avro(kind, schema=record(ID, {"name": "raw", "type": "bytes", "default": "abcd"}), written_with=record(ID))
+    assert serde.decode(file.getvalue()) == kind(1, b"abcd")
+    # A record that is named again has the defaults of the first.
+    before, after = (
+        record({"name": "a", "type": record(*fields, name="Part")}, {"name": "b", "type": "Part"})
+        for fields in ([], [{"name": "raw", "type": "bytes", "default": "abcd"}])
+    )
+    assert Avro(schema=after, written_with=before).decode(b"") == {"a": {"raw": b"abcd"}, "b": {"raw": b"abcd"}}
+
+
+def test_a_decimal_of_many_digits_is_a_default_with_all_of_them():
+    price = Decimal("12345678901234567890123456789012345678901234567890.0123456789")
+    kind = msgspec.defstruct("Wide", [("id", int), ("price", Annotated[Decimal, digits(60, 10)], price)])
+    [_, field] = json.loads(Avro(kind).text)["fields"]
+    assert int.from_bytes(field["default"].encode("latin-1"), "big", signed=True) == int(price.scaleb(10, Context(70)))

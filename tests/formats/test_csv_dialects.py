@@ -15,9 +15,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from operators.core.base import Batch
+from runtime.encoding.lines import ObjectLines
 from runtime.encoding.serdes import Json
 from runtime.model.errors import Damaged, SamzaError, SerdeError
 from runtime.systems.files import record_files
+from runtime.systems.files.csv_files import CsvRow
 from runtime.systems.files.files import check_bound_on_spark, open_sink, open_source
 from samza_dsl import App, skip
 from samza_dsl.formats import CsvFiles
@@ -146,6 +148,55 @@ def test_cells_that_a_model_reads_itself_are_left_to_it(tmp_path):
     app.input("in", value=Tagged, on_error=skip).sink(found.append)
     app.run(tmp_path / "data", bind={"in": tmp_path / "in.csv"})
     assert found == [Tagged(tags=["a", "b"], ones="[1]", either=[2], Price={"a": Decimal(price)})]
+
+
+class Price(msgspec.Struct, frozen=True):
+    price: Decimal
+
+
+class Offer(msgspec.Struct, frozen=True):
+    id: int
+    prices: tuple[Decimal, ...]
+    best: Price | None = None
+
+
+class PricedModel(pydantic.BaseModel, frozen=True):
+    id: int
+    prices: tuple[Decimal, ...]
+    best: dict[str, Decimal] | None = None
+
+
+class Holder(msgspec.Struct, frozen=True):
+    held: PricedModel
+
+
+NUMBERS = st.from_regex(r"-?(0|[1-9][0-9]{0,25})(\.[0-9]{1,25})?([eE][+-]?[0-9]{1,3})?", fullmatch=True)
+
+
+@given(NUMBERS)
+@example("0.12345678901234567890")
+@example("12345678901234.567")
+@example("1e-400")
+@settings(max_examples=examples(100, 2_000))
+def test_decimals_within_others_keep_their_digits(text):
+    """In CSV and in JSON lines, with models of pydantic, too, which make a float of each number by themselves."""
+    row = f'{{"id": 1, "prices": [{text}], "best": {{"price": {text}}}}}'.encode()
+    cells = f'1,[{text}],"{{""price"": {text}}}"'.encode()
+    for kind in (Offer, PricedModel):
+        csv_row = CsvRow(("id", "prices", "best"), kind)
+        lines = Json(kind).decode_lines(ObjectLines.of(row))
+        for found in (csv_row.decode(cells), Json(kind).decode(row), *lines):
+            best = found.best.price if kind is Offer else found.best["price"]
+            assert [*found.prices, best] == [Decimal(text)] * 2
+    [held] = Json(list[Holder]).decode(b'[{"held": %b}]' % row)
+    assert held.held.prices[0] == Decimal(text)
+
+
+@pytest.mark.parametrize("cell", ["[1", '[1],"id":7', "", "[0.5]x", "[1e400]"])
+def test_a_cell_that_is_no_json_of_its_own_is_an_error_of_the_record(cell):
+    kind = msgspec.defstruct("Floats", [("id", int), ("all", list[float])])
+    with pytest.raises((SerdeError, msgspec.MsgspecError)):
+        CsvRow(("id", "all"), kind).decode(b"1," + b'"%b"' % cell.replace('"', '""').encode())
 
 
 @pytest.mark.parametrize("size", [1, 7, 1 << 16])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from planner.model.errors import PlanError
 from runtime.encoding.formats.registry import HEAD, RegisteredSchema
-from runtime.encoding.formats.rows import json_told
+from runtime.encoding.value_types import json_told
 from runtime.model.errors import SerdeError
 from samza_dsl import App, Change, produce
 from samza_dsl.formats import Debezium, SchemaRegistry, digits
@@ -295,6 +295,110 @@ def test_a_column_of_json_that_was_not_logged_is_told_as_that(is_wrapped):
     with pytest.raises(SerdeError, match=r"does not tell 'told', a long value.*REPLICA IDENTITY FULL"):
         Debezium(Held).decode(data)
     assert Debezium(Held, changes=False).decode(data) == Held(1, [1]), "nobody asks for the row before"
+
+
+def avro_of(kind, fields, rows, name):
+    """Return the serde of a row, and envelopes of rows as a connector writes them with a registry."""
+    row = {"type": "record", "name": "Value", "namespace": name, "fields": [{"name": "id", "type": "long"}, *fields]}
+    sides = [{"name": "before", "type": ["null", row]}, {"name": "after", "type": ["null", "Value"]}]
+    envelope = {
+        "type": "record",
+        "name": "Envelope",
+        "namespace": name,
+        "fields": [*sides, {"name": "op", "type": "string"}],
+    }
+    registry = SchemaRegistry(f"memory://{name}")
+    id = registry.id_of(name, RegisteredSchema(json.dumps(envelope)))
+    found = []
+    for before, after in rows:
+        file = io.BytesIO()
+        fastavro.schemaless_writer(file, envelope, {"before": before, "after": after, "op": "u" if after else "d"})
+        found.append(HEAD.pack(0, id) + file.getvalue())
+    return Debezium(kind, key="id", registry=registry), found
+
+
+def test_a_column_of_json_is_text_that_a_nested_field_reads_in_avro_as_well():
+    as_json = {"type": "string", "connect.name": "io.debezium.data.Json"}
+    names = ("told", "text", "lengths", "by_day")
+    columns = [{"name": name, "type": ["null", as_json]} for name in names]
+    rows = [({"id": 1, "told": "[]"}, {"id": 1, "told": "[1,2]", "text": "[1]", "lengths": '{"a": "PT1S"}'})]
+    fields = [
+        ("id", int),
+        ("told", list[int] | None, None),
+        ("text", str | None, None),
+        ("lengths", dict[str, dt.timedelta] | None, None),
+        ("by_day", dict[int, str] | None, None),
+    ]
+    rows[0][0]["by_day"] = '{"7": "a"}'
+    second = {"lengths": {"a": dt.timedelta(seconds=1)}, "text": "[1]"}
+    for kind in (msgspec.defstruct("Struct", fields), dataclasses.make_dataclass("Data", fields)):
+        serde, [data] = avro_of(kind, columns, rows, kind.__name__)
+        assert serde.decode(data) == Change(1, kind(1, [], by_day={7: "a"}), kind(1, [1, 2], **second))
+    model = pydantic.create_model("Model", id=(int, ...), told=(list[int] | None, None), text=(str | None, None))
+    serde, [data] = avro_of(model, columns, rows, "Model")
+    assert serde.decode(data) == Change(1, model(id=1, told=[]), model(id=1, told=[1, 2], text="[1]"))
+    for text in ("[1", "7", '{"a": 1}'):
+        serde, [data] = avro_of(
+            Note, [{**columns[0], "name": "words"}], [(None, {"id": 1, "words": text})], f"wrong{len(text)}"
+        )
+        with pytest.raises(SerdeError):
+            serde.decode(data)
+    serde, [data] = avro_of(Note, columns[1:2], [({"id": 1, "text": NO_VALUE}, {"id": 1, "text": "a"})], "Untold")
+    assert dataclasses.replace(serde, changes=False).decode(data) == Note(1, "a"), "nobody asks for the row before"
+    with pytest.raises(SerdeError, match="REPLICA IDENTITY FULL"):
+        serde.decode(data)
+
+
+class Finest(msgspec.Struct):
+    id: int
+    at: dt.datetime
+    clock: dt.time
+    iso_day: dt.date
+    iso_clock: dt.time
+    iso_at: dt.datetime
+    any_scale: Annotated[Decimal, digits(60, 20)]
+    wide: Annotated[Decimal, digits(60, 20)]
+
+
+UNSCALED, WIDE = 10**45 + 7, -(10**50) - 3
+
+
+@pytest.mark.parametrize("in_avro", [False, True])
+def test_times_and_decimals_of_any_name_and_width_are_told(in_avro):
+    noon_ns, day_ns = 43_200_000_005_000, 86_400_000_000_000
+    row = {
+        "at": ("long", "time.NanoTimestamp", day_ns + noon_ns + 999),
+        "clock": ("long", "time.NanoTime", noon_ns + 999),
+        "iso_day": ("string", "time.IsoDate", "2026-01-02Z"),
+        "iso_clock": ("string", "time.IsoTime", "12:00:00.000005Z"),
+        "iso_at": ("string", "time.IsoTimestamp", "2026-01-02T12:00:00Z"),
+    }
+    scaled = [{"name": "scale", "type": "int"}, {"name": "value", "type": "bytes"}]
+    raw, wide = ((n).to_bytes(24, "big", signed=True) for n in (UNSCALED, WIDE))
+    after = {"id": 1, **{name: value for name, (_, _, value) in row.items()}, "any_scale": {"scale": 20, "value": raw}}
+    if in_avro:
+        named = "io.debezium.data.VariableScaleDecimal"
+        fields = [
+            {"name": name, "type": {"type": kind, "connect.name": f"io.debezium.{of}"}}
+            for name, (kind, of, _) in row.items()
+        ]
+        any_scale = {"type": "record", "name": named, "fields": scaled, "connect.name": named}
+        logical = {"type": "bytes", "logicalType": "decimal", "precision": 64, "scale": 20}
+        fields += [{"name": "any_scale", "type": any_scale}, {"name": "wide", "type": logical}]
+        serde, [data] = avro_of(Finest, fields, [(None, {**after, "wide": Decimal(f"{WIDE}E-20")})], "finest")
+    else:
+        fields = [{"field": name, "name": f"io.debezium.{of}"} for name, (_, of, _) in row.items()]
+        fields.append({"field": "any_scale", "name": "io.debezium.data.VariableScaleDecimal"})
+        decimal = "org.apache.kafka.connect.data.Decimal"
+        fields.append({"field": "wide", "name": decimal, "parameters": {"scale": "20"}})
+        after |= {"any_scale": {"scale": 20, "value": b64encode(raw).decode()}, "wide": b64encode(wide).decode()}
+        schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
+        serde = Debezium(Finest, key="id")
+        data = json.dumps({"schema": schema, "payload": {"after": after, "op": "c"}}).encode()
+    clock = dt.time(12, 0, 0, 5)
+    at, iso_at = dt.datetime(1970, 1, 2, 12, 0, 0, 5), dt.datetime(2026, 1, 2, 12)
+    decimals = Decimal(f"{UNSCALED}E-20"), Decimal(f"{WIDE}E-20")
+    assert serde.decode(data).new == Finest(1, at, clock, iso_at.date(), clock, iso_at, *decimals)
 
 
 class Document(msgspec.Struct):

@@ -2,6 +2,8 @@
 
 import pickle
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import msgspec
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.model.errors import PlanError
+from runtime.encoding.formats.registry import HEAD
 from runtime.encoding.formats.subjects import SubjectPlace
 from runtime.model.errors import Refused, SamzaError, SerdeError, Unreachable
 from samza_dsl import App, dead_letter, produce, skip
@@ -200,3 +203,38 @@ def test_a_library_that_is_absent_is_named_with_its_extra(library, extra, make, 
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(SamzaError, match=rf"pip install 'samza-dsl\[{extra}\]'"):
         make()
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (404, b"<html>default backend</html>"),
+        (404, b'{"error_code":404,"message":"HTTP 404 Not Found"}'),
+        (200, b"[]"),
+        (200, b'{"id":"x"}'),
+        (200, b"<html>"),
+    ],
+)
+def test_no_record_is_skipped_where_something_else_than_a_registry_answers(status, body, tmp_path, monkeypatch):
+    monkeypatch.setattr("runtime.run.driver.PAUSE_MS", 1)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *words):
+            pass
+
+    produce("orders", [HEAD.pack(0, 7) + b"\x02"], value=bytes, data=tmp_path, end=True)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        registry = SchemaRegistry(f"http://127.0.0.1:{server.server_port}")
+        app, found = App("reading"), []
+        app.input("orders", value=Avro(Order, registry=registry), on_error=skip).sink(found.append)
+        with pytest.raises(SamzaError, match="registry"):
+            app.run(tmp_path)
+        server.shutdown()
+    assert found == []

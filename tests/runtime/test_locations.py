@@ -29,6 +29,7 @@ from runtime.systems.files.places import contents
 from runtime.systems.files.places.locations import NO_VALUE, files_of, matches
 from runtime.systems.files.places.remote import opened_system
 from samza_dsl import App, SamzaError
+from samza_dsl.formats import CsvFiles
 from tests.runtime.object_store import object_store
 from tests.scale import examples
 
@@ -127,8 +128,31 @@ def test_columns_have_the_fields_that_folders_name(tmp_path):
             decoded = [msgspec.to_builtins(msgspec.json.decode(row, type=Leg, strict=False)) for row in rows]
             assert found.table.to_pylist() == [{name: row[name] for name in needed} for row in decoded]
             assert found.rows() == rows
-    wrong = [Term("column", ("n",), "int"), Term("column", ("code",), "int")]
+    wrong = [Term("column", ("n",), "int"), Term("column", ("day",), "int")]
     assert not isinstance(ColumnsOfParquet([file], wrong, ["n"]).read(0, 0).batch.values, SureColumns)
+
+
+class Hour(msgspec.Struct, frozen=True):
+    n: int
+    month: int
+    hour: int | None = None
+    name: str | None = None
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_numbers_of_folders_may_have_zeros_in_front(kind, tmp_path):
+    data, suffix = encoded(kind, [{"n": 1}])
+    expected = []
+    for month, hour, name in (("01", "00", "007"), ("-012", NO_VALUE, NO_VALUE), ("10", "7", "0")):
+        folder = tmp_path / f"month={month}" / f"hour={hour}" / f"name={name}"
+        folder.mkdir(parents=True)
+        (folder / f"a{suffix}").write_bytes(data)
+        given = ((hour, int), (name, str))
+        expected.append(Hour(1, int(month), *(None if one == NO_VALUE else of(one) for one, of in given)))
+    assert sorted(read_all(open_source(tmp_path), Hour), key=repr) == sorted(expected, key=repr)
+    if kind == "csv":
+        given = CsvFiles(tmp_path, nulls=("NA",))
+        assert sorted(read_all(open_source(given), Hour), key=repr) == sorted(expected, key=repr)
 
 
 def test_without_a_declared_type_the_names_of_folders_are_text(tmp_path):

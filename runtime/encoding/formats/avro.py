@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import partial
 from io import BytesIO
 from itertools import repeat
@@ -18,7 +20,7 @@ from planner.model.errors import refuse
 from runtime.encoding.formats.avro_nesting import depth_check, nests
 from runtime.encoding.formats.avro_shapes import AvroShape, Change, Datum, NotHeld, Schema, name_of, shape_of
 from runtime.encoding.formats.extras import needs_extra
-from runtime.encoding.formats.plain_values import PlainValues
+from runtime.encoding.formats.plain_values import REFUSALS, PlainValues
 from runtime.encoding.formats.registry import (
     HEAD,
     RegisteredSchema,
@@ -129,6 +131,10 @@ class Avro:
         """Return the value of `data`; raises SerdeError for what does not fit its schema, or the type."""
         return self._codec.made_one(self._reader(data).one(data))
 
+    def plain(self, data: bytes, change: Change) -> Datum:
+        """Return the plain value of `data`, of whose datum a function makes another one first; raises SerdeError."""
+        return self._codec.plain(change(self._reader(data).one(data)))
+
     def decode_all(self, column: Sequence[bytes]) -> list[Datum]:
         """Return the value of each of many bytes."""
         start = column[0][: HEAD.size] if self.registry is not None and column else b""
@@ -176,7 +182,9 @@ class AvroCodec:
     def __init__(self, kind: object, schema: str | None, namespace: str | None = None, resolves: bool = True) -> None:
         with needs_extra("Avro", "fastavro", "avro"):
             import fastavro
+            import fastavro.read
             import fastavro.validation
+        fastavro.read.LOGICAL_READERS.update(_NAMED)
         what = f"Avro({name_of(kind)})"
         shape: AvroShape | None = None
         if kind is not Any:
@@ -197,6 +205,10 @@ class AvroCodec:
             _check_all_held(what, shape.schema, said)
         try:
             self.schema: Schema = fastavro.parse_schema(said)
+            self._filled: Schema = self.schema
+            self._copies = False
+            if schema is not None:
+                self._filled, self._copies = _with_data(self.schema)
         except Exception as error:
             raise refuse(
                 here(), f"{what}: the schema is none of Avro: {error}", "a schema as Avro specifies it"
@@ -236,7 +248,7 @@ class AvroCodec:
         return found
 
     def _written(self, data: Iterable[Datum], start: bytes) -> list[bytes]:
-        write, schema, given, found = self._write, self.schema, self._given, list[bytes]()
+        write, schema, given, found = self._write, self._filled, self._given, list[bytes]()
         if given:
             # Else fastavro leaves out the entries of a dict that the schema does not name.
             write = partial(write, strict_allow_default=True)
@@ -262,11 +274,20 @@ class AvroCodec:
 
     def made_one(self, datum: Datum) -> Datum:
         """Return the value of a datum that was read; raises SerdeError where it is none of the type."""
-        return self._plain.made_one(datum if self._back is None else self._back(datum))
+        return self._plain.made_one(self.plain(datum))
+
+    def plain(self, datum: Datum) -> Datum:
+        """Return the plain value of a datum that was read; raises SerdeError where a part of it is of another shape."""
+        if self._back is None:
+            return datum
+        try:
+            return self._back(datum)
+        except REFUSALS as error:
+            raise SerdeError(f"what was read is no {self._what}: {error or type(error).__name__}") from error
 
     def made(self, data: list[Datum]) -> list[Datum]:
         """Return the values of data that were read; raises SerdeError where they are none of the type."""
-        return self._plain.made(data if self._back is None else list(map(self._back, data)))
+        return self._plain.made(data if self._back is None else list(map(self.plain, data)))
 
     def values(self, column: Sequence[bytes], read: DatumReader) -> list[Datum]:
         """Return the values of many bytes, a few at a time: their data are many objects, which soon go again."""
@@ -275,14 +296,14 @@ class AvroCodec:
 
     def reading(self, written: Schema, skipped: int) -> DatumReader:
         """Return what reads data that a schema has written, each behind so many bytes."""
-        wanted = self.schema if self._given and written != self.schema else None
+        wanted = self._filled if self._given and written != self.schema else None
         # Of a union of records the name tells which one it is; of others the types do.
         named = self._back is not None
         read = self._read
         if wanted is not None or named:
             told = {"return_record_name": named, "return_record_name_override": named}
             read = partial(read, reader_schema=wanted, **told)
-        return DatumReader(read, written, skipped)
+        return DatumReader(read if wanted is None or not self._copies else partial(_copied, read), written, skipped)
 
 
 class DatumReader:
@@ -347,6 +368,27 @@ _TIMES = {
     "io.debezium.time.MicroTime": "time-micros",
 }
 """Types of Debezium that Avro has as well, under another name."""
+EPOCH = dt.datetime(1970, 1, 1)
+_NAMED: dict[str, Callable[..., object]] = {
+    "long-io.debezium.time.NanoTimestamp": lambda value, *_: EPOCH + dt.timedelta(microseconds=value // 1000),
+    "long-io.debezium.time.NanoTime": lambda value, *_: (EPOCH + dt.timedelta(microseconds=value // 1000)).time(),
+    "record-io.debezium.data.VariableScaleDecimal": lambda held, *_: decimal_of(held["value"], held["scale"]),
+    # Text of days and clocks that are in no zone, and have the letter of UTC behind them all the same.
+    **dict.fromkeys(
+        (f"string-io.debezium.time.Iso{kind}" for kind in ("Date", "Time", "Timestamp")),
+        lambda text, *_: text.removesuffix("Z"),
+    ),
+}
+"""What reads types of Debezium that Avro has not, as fastavro finds it: by the type below and the name."""
+
+
+def decimal_of(unscaled: bytes, scale: int) -> Decimal:
+    r"""Return a decimal of all digits that an unscaled number has, whatever a context of decimals keeps.
+
+    >>> decimal_of(b"\x83", 2)
+    Decimal('-1.25')
+    """
+    return Decimal(f"{int.from_bytes(unscaled, 'big', signed=True)}E{-scale}")
 
 
 def _with_times(schema: Schema) -> Schema:
@@ -356,8 +398,59 @@ def _with_times(schema: Schema) -> Schema:
     if not isinstance(schema, dict):
         return schema
     found = {name: _with_times(one) if name in PARTS else one for name, one in schema.items()}
-    time = _TIMES.get(str(schema.get(CONNECT)))
+    name = str(schema.get(CONNECT))
+    time = name if f"{schema.get('type')}-{name}" in _NAMED else _TIMES.get(name)
     return found if time is None or "logicalType" in schema else {**found, "logicalType": time}
+
+
+def _copied(read: Callable[..., Datum], file: BytesIO, schema: Schema) -> Datum:
+    """Return a datum of its own, where a default that it was given is one object for all."""
+    return deepcopy(read(file, schema))
+
+
+def _with_data(schema: Schema) -> tuple[Schema, bool]:
+    """Return a schema whose defaults are data, which fastavro takes as JSON has them, and whether some hold others."""
+    schema = deepcopy(schema)
+    parts, fields, named = [schema], list[dict[str, Any]](), dict[str, Schema]()
+    for part in parts:  # which grows meanwhile
+        if isinstance(part, list):
+            parts += part
+        elif isinstance(part, dict):
+            if part["type"] in ("record", "enum", "fixed"):
+                named[part["name"]] = part
+            fields += (one for one in part.get("fields", ()) if "default" in one)
+            parts += (one["type"] for one in part.get("fields", ()))
+            parts += (part[name] for name in ("type", "items", "values") if name in part)
+    data = [_of_default(one["type"], one["default"], named) for one in fields]
+    for one, datum in zip(fields, data, strict=True):
+        one["default"] = datum
+    return schema, any(isinstance(datum, list | dict) for datum in data)
+
+
+def _of_default(schema: Schema, said: Datum, named: Mapping[str, Schema]) -> Datum:
+    """Return the datum that a default of JSON says: of a union it is of the first type that may be."""
+    from fastavro.read import LOGICAL_READERS
+
+    if isinstance(schema, list):
+        schema = next((one for one in schema if (one == "null") == (said is None)), "null")
+    schema = named.get(schema, {"type": schema}) if isinstance(schema, str) else schema
+    base = schema["type"]
+    if isinstance(base, dict | list):
+        return _of_default(base, said, named)
+    if base == "record":
+        return {
+            one["name"]: _of_default(one["type"], said.get(one["name"], one.get("default")), named)
+            for one in schema["fields"]
+        }
+    if base == "array":
+        return [_of_default(schema["items"], one, named) for one in said]
+    if base == "map":
+        return {name: _of_default(schema["values"], one, named) for name, one in said.items()}
+    found = (
+        said.encode("latin-1") if base in ("bytes", "fixed") else float(said) if base in ("float", "double") else said
+    )
+    read = LOGICAL_READERS.get(f"{base}-{schema.get('logicalType')}")
+    return found if read is None else read(found, schema, None)
 
 
 def _of_text(schema: Schema) -> Schema:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin
 from uuid import UUID
@@ -566,7 +567,7 @@ def _in_json(schema: Schema, datum: Datum) -> object:
     if isinstance(datum, bytes):
         return datum.decode("latin-1")
     if isinstance(datum, Decimal):
-        unscaled = int(datum.scaleb(schema["scale"]))
+        unscaled = int(Fraction(datum) * 10 ** schema["scale"])
         return unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True).decode("latin-1")
     if isinstance(datum, dt.datetime):
         return (datum - dt.datetime(1970, 1, 1, tzinfo=datum.tzinfo and dt.UTC)) // MICROSECOND

@@ -17,19 +17,18 @@ from operators.core.base import Serde
 from operators.core.sites import here
 from operators.joins.changes import Change
 from planner.model.errors import refuse
-from runtime.encoding.formats.avro import Avro
+from runtime.encoding.formats.avro import EPOCH, Avro, decimal_of
 from runtime.encoding.formats.avro_shapes import name_of
 from runtime.encoding.formats.registry import SchemaRegistry
-from runtime.encoding.formats.rows import VALUE, fields_wanted, json_told, nested_in, read_within
+from runtime.encoding.formats.rows import VALUE, converted, fields_wanted, nested_in
 from runtime.encoding.formats.subjects import SubjectPlace
 from runtime.encoding.serdes import REFUSALS, Json
-from runtime.encoding.value_types import as_plain, made_of_plain
+from runtime.encoding.value_types import as_plain, json_told
 from runtime.model.errors import SerdeError
 
 R = TypeVar("R")
 Told: TypeAlias = Any
 """What JSON holds, or what becomes of it by its schema."""
-EPOCH = dt.datetime(1970, 1, 1)
 SIDES = ("before", "after")
 DELETE, MADE, CHANGED = "d", ("c", "r"), "u"
 UNTOLD = "__debezium_unavailable_value"
@@ -131,7 +130,7 @@ class Debezium:
 
     def decode(self, data: bytes) -> Any:
         """Return the change in an envelope; raises SerdeError for what is none, or no change of a row."""
-        found = self._inner.decode(data) if self.registry is not None else self._of_json(data)
+        found = self._of_avro(self._inner, data) if isinstance(self._inner, Avro) else self._of_json(data)
         if found.op not in (*MADE, CHANGED, DELETE):
             raise SerdeError(f"an envelope with the op {found.op!r} is no change of a row, as c, r, u and d are")
         new = None if found.op == DELETE else found.after
@@ -153,6 +152,14 @@ class Debezium:
             )
         return Change(self._key_of(row), found.before, new)
 
+    def _of_avro(self, inner: Avro, data: bytes) -> ChangeEnvelope[Any]:
+        try:
+            return self._envelope_of(inner.plain(data, self._sides_told))
+        except SerdeError:
+            raise
+        except REFUSALS as error:
+            raise SerdeError(f"what was read is no envelope of a {name_of(self.row)}: {error}") from error
+
     def _of_json(self, data: bytes) -> ChangeEnvelope[Any]:
         try:
             wrapped = _WRAPPED(data)
@@ -168,15 +175,7 @@ class Debezium:
                     self._last.clear()
                     self._last[schema] = _by_schema(msgspec.json.decode(schema) if schema else None)
                 payload = self._last[schema](msgspec.json.decode(wrapped.payload))
-            if isinstance(payload, dict):
-                sides = SIDES if self.changes else SIDES[1:]
-                # What nobody asks for need not be readable, as a value that the database has not logged.
-                payload = {
-                    **payload,
-                    **dict.fromkeys(SIDES),
-                    **{side: self._row_told(payload.get(side)) for side in sides},
-                }
-            return self._envelope_of(payload)
+            return self._envelope_of(self._sides_told(payload))
         except SerdeError:
             raise
         except REFUSALS as error:
@@ -185,16 +184,18 @@ class Debezium:
                 "beside them: value.converter.schemas.enable=true"
             ) from error
 
+    def _sides_told(self, payload: Told) -> Told:
+        if not isinstance(payload, dict):
+            return payload
+        sides = SIDES if self.changes else SIDES[1:]
+        # What nobody asks for need not be readable, as a value that the database has not logged.
+        told = {side: self._row_told(payload.get(side)) for side in sides}
+        return {**payload, **dict.fromkeys(SIDES), **told}
+
     def _envelope_of(self, payload: Told) -> ChangeEnvelope[Any]:
-        envelope: Any = ChangeEnvelope[self.row]  # type: ignore[name-defined]  # a type that is known as the program runs
-        while True:
-            try:
-                found: ChangeEnvelope[Any] = msgspec.convert(payload, envelope, str_keys=True, dec_hook=made_of_plain)
-                return found
-            except msgspec.ValidationError as error:
-                # Each side is told of by itself, and its names by those that are refused with them.
-                if not isinstance(payload, dict) or not read_within(error, *map(payload.get, SIDES)):
-                    raise
+        rows = [*map(payload.get, SIDES)] if isinstance(payload, dict) else []
+        found: ChangeEnvelope[Any] = converted(payload, ChangeEnvelope[self.row], rows)  # type: ignore[name-defined]
+        return found
 
     def _row_told(self, row: Told) -> Told:
         """Return a row in which what is told as JSON within text is what that says.
@@ -272,6 +273,7 @@ _NAMED: dict[str, Callable[[Any], object]] = {
     "io.debezium.time.NanoTimestamp": lambda value: _since("microseconds", value // 1000),
     "io.debezium.time.Time": partial(_of_day, "milliseconds"),
     "io.debezium.time.MicroTime": partial(_of_day, "microseconds"),
+    "io.debezium.time.NanoTime": lambda value: _of_day("microseconds", value // 1000),
     "io.debezium.time.MicroDuration": lambda value: dt.timedelta(microseconds=value),
     # Text of days and clocks that are in no zone, and have the letter of UTC behind them all the same.
     **dict.fromkeys(
@@ -368,4 +370,4 @@ def _fields(changes: Mapping[str, Callable[[Told], Told]], held: dict[str, Told]
 
 
 def _decimal(scale: int, text: str) -> Decimal:
-    return Decimal(int.from_bytes(b64decode(text), "big", signed=True)).scaleb(-scale)
+    return decimal_of(b64decode(text), scale)

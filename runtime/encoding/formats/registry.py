@@ -222,6 +222,7 @@ class _Http:
 
     def __call__(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:
         failed: Exception | None = None
+        needed = "schema" if body is None else "is_compatible" if path.startswith("/compatibility/") else "id"
         for url, user, password in self._bases:
             data = None if body is None else to_json(body)
             request = urllib.request.Request(url + path, data, {"Accept": TYPE, "Content-Type": TYPE}, method=method)
@@ -229,7 +230,10 @@ class _Http:
                 request.add_unredirected_header("Authorization", said)
             try:
                 with self._open(request, timeout=TIMEOUT_SECONDS) as answer:
-                    return json.loads(answer.read())
+                    found = json.loads(answer.read())
+                if isinstance(found, dict) and needed in found:
+                    return found
+                failed = ValueError(f"what answers is no registry, as it says no {needed}")
             except urllib.error.HTTPError as error:
                 with error:
                     failed = self._told(error, path)
@@ -256,8 +260,9 @@ class _Http:
             code, words = int(said.get("error_code", error.code)), str(said.get("message", ""))
         except (ValueError, AttributeError, OSError):
             code, words = error.code, ""
-        if code in ABSENT or (error.code == 404 and code == 404):
+        if code in ABSENT:
             return _Absent(words or path)
+        # Of something that is absent a registry says what: any other 404 is of a URL at which there is none.
         what = f"the registry {self._shown} answered {error.code} to {path.partition('?')[0]}: {words or error.reason}"
         if error.code in (401, 403):
             return Refused(f"{what}. Check the username and password, or the token, of SchemaRegistry(...)")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -14,7 +13,7 @@ from msgspec import inspect
 from operators.core.base import Serde
 from runtime.encoding.record_types import is_pydantic, is_record, values_of
 from runtime.encoding.serdes import Bytes, Json, MessagePack, String, Tagged
-from runtime.encoding.value_types import as_plain, made_of_plain
+from runtime.encoding.value_types import as_plain, json_told, made_of_plain
 from runtime.model.errors import SamzaError, SerdeError
 
 NESTED = (
@@ -170,11 +169,22 @@ def model_names(kind: Any) -> list[str]:
     return [name for name in names if isinstance(name, str)]
 
 
-def read_within(error: BaseException, *rows: Any) -> bool:
-    """Replace texts that a model of pydantic has refused by the objects and lists that they say as JSON.
+def converted(plain: Any, kind: Any, rows: Sequence[Any], strict: bool = True) -> Any:
+    """Return plain values as a type; texts of `rows` that a model of pydantic refuses are what they say as JSON.
 
-    Returns whether there were such. Only then: a model's own validators may read text, as of `a|b` or of `Json`.
+    Only then: a model's own validators may read text, as of `a|b` or of `Json`.
     """
+    while True:
+        try:
+            return msgspec.convert(plain, kind, strict=strict, str_keys=True, dec_hook=made_of_plain)
+        except msgspec.ValidationError as error:
+            # Each row is told of by itself, and its names by those that are refused with them.
+            if not _read_within(error, rows):
+                raise
+
+
+def _read_within(error: BaseException, rows: Sequence[Any]) -> bool:
+    """Replace texts that a model has refused by the objects and lists that they say; return whether there were such."""
     cause: Any = error.__cause__
     if not hasattr(cause, "error_count"):
         return False  # none of pydantic's, which nothing here imports
@@ -202,26 +212,6 @@ def nested_in(kind: Any, names: Sequence[str]) -> tuple[str, ...]:
         if any(isinstance(one, NESTED) for one in kinds)
         and all(isinstance(one, (inspect.NoneType, *NESTED)) for one in kinds)
     )
-
-
-def exact_number(text: str) -> float | Decimal:
-    """Return a number of JSON: a float where that has all of its digits, else a Decimal.
-
-    >>> exact_number("0.1"), exact_number("0.12345678901234567890"), exact_number("1e400")
-    (0.1, Decimal('0.12345678901234567890'), Decimal('1E+400'))
-    """
-    found = float(text)
-    if repr(found) == text:  # as nearly all are written; to make a Decimal costs ten times as much
-        return found
-    try:
-        exact = Decimal(text)
-    except InvalidOperation:
-        raise ValueError(f"{text[:40]} is a number beyond what Decimal holds") from None
-    return found if Decimal(repr(found)) == exact else exact
-
-
-json_told = msgspec.json.Decoder(float_hook=exact_number).decode
-"""Returns what JSON says, with all digits of its numbers."""
 
 
 def has_columns(kind: object) -> bool:

@@ -65,6 +65,11 @@ def _apart(connection: Any, target: Target) -> bool:
     return False
 
 
+def _by_columns(connection: Any, target: Target) -> Mapping[str, str]:
+    """Return nothing: the columns of the key are compared as in the index by which rows are replaced."""
+    return {}
+
+
 def _unlinked(connection: Any, target: Target) -> Sequence[Link]:
     """Return none: no row of the table waits for another one."""
     return ()
@@ -87,8 +92,9 @@ class Dialect:
     constraint. `ask` has constraints that wait for the end of a transaction looked at. All rows that are refused are
     looked for among `most_tried`: without savepoints those in front are tried again behind each of them. `as_read`
     returns the statement for one that reads all columns of a table where the driver would give other values than these.
-    `folds` says whether a table may take keys for one that differ here, as those of letters in either case, and `links`
-    by which columns its rows may refer to rows behind them. Values of the kinds that are `spelled` are given as text,
+    `folds` says whether a table may take keys for one that differ here, as those of letters in either case; `compares`
+    has, by columns of the key, what compares them as their index does, where that is not "="; and `links` says by which
+    columns its rows may refer to rows behind them. Values of the kinds that are `spelled` are given as text,
     which a column reads whatever its type, where the driver would say one that it may not have.
     """
 
@@ -108,6 +114,7 @@ class Dialect:
     most_tried: int = 1 << 60
     as_read: Callable[[Any, str, str], str] = _as_it_is
     folds: Callable[[Any, Target], bool] = _apart
+    compares: Callable[[Any, Target], Mapping[str, str]] = _by_columns
     links: Callable[[Any, Target], Sequence[Link]] = _unlinked
     spelled: frozenset[ColumnKind] = frozenset()
     begin: str = "BEGIN"
@@ -135,7 +142,8 @@ class Dialect:
         """Return names as SQL lists them."""
         return ", ".join(map(self.word, names))
 
-    def word(self, name: str) -> str:
+    @staticmethod
+    def word(name: str) -> str:
         """Return one name as SQL has it, whatever is in it."""
         doubled = name.replace('"', '""')
         return f'"{doubled}"'

@@ -146,44 +146,61 @@ def _as_read(connection: Any, table: str, statement: str) -> str:
     """
     replaced = []
     for name, of in _typed(connection, table).items():
-        column = _word(name)
+        column = Dialect.word(name)
         if _OF_TIMES.search(of) and (told := _told(column, connection.sqltype(of))) is not None:
-            replaced.append(f"{told} AS {column}")
+            replaced.append(f"{told[0]} AS {column}")
     return f"SELECT * REPLACE ({', '.join(replaced)}) FROM ({statement})" if replaced else statement
 
 
-def _told(value: str, kind: Any, depth: int = 0) -> str | None:
-    """Return the expression of a value of a type in which times within it are text where need be; None without such."""
-    of = str(kind)
+def _told(value: str, kind: Any, depth: int = 0) -> tuple[str, str] | None:
+    """Return the expression of a value in which times within it are text where need be, and its type.
+
+    None where no times are within it.
+    """
+    of, word = str(kind), Dialect.word
     for types, condition in _HELD.items():
         if types.fullmatch(of):
             union = f"UNION(held {of}, told VARCHAR)"
             held = condition.format(value)
-            return f"CASE WHEN {held} THEN {value}::{union} ELSE ({value}::VARCHAR)::{union} END"
+            return f"CASE WHEN {held} THEN {value}::{union} ELSE ({value}::VARCHAR)::{union} END", union
+    parts = _parts(value, kind, depth)
+    found = {name: _told(part, one, depth + 1) for name, (part, one) in parts.items()}
+    if not any(found.values()):
+        return None
+    told = {name: found[name] or (part, str(one)) for name, (part, one) in parts.items()}
     if kind.id in ("list", "array"):
-        [item] = [one for name, one in kind.children if name == "child"]
-        told = _told(f"x{depth}", item, depth + 1)
-        return None if told is None else f"[{told} FOR x{depth} IN {value}::{item}[]]"
+        [(item, of_item)] = told.values()
+        return f"[{item} FOR x{depth} IN {value}::{parts['child'][1]}[]]", f"{of_item}[]"
     if kind.id == "map":
-        parts = [(f"x{depth}.{name}", one) for name, one in kind.children]
-        told_parts = [_told(part, one, depth + 1) for part, one in parts]
-        if told_parts == [None, None]:
-            return None
-        key, held = (told or part for told, (part, _) in zip(told_parts, parts, strict=True))
+        (key, of_keys), (held, of_values) = told.values()
         entries = f"[struct_pack(k := {key}, v := {held}) FOR x{depth} IN map_entries({value})]"
-        return f"CASE WHEN {value} IS NULL THEN NULL ELSE map_from_entries({entries}) END"
+        return (
+            f"CASE WHEN {value} IS NULL THEN NULL ELSE map_from_entries({entries}) END",
+            f"MAP({of_keys}, {of_values})",
+        )
+    of_parts = ", ".join(f"{word(name)} {of_part}" for name, (_, of_part) in told.items())
     if kind.id == "struct":
-        fields = {name: (f"struct_extract({value}, {_text(name)})", one) for name, one in kind.children}
-        found = {name: _told(field, one, depth) for name, (field, one) in fields.items()}
-        if not any(found.values()):
-            return None
-        packed = ", ".join(f"{_word(name)} := {found[name] or field}" for name, (field, _) in fields.items())
-        return f"CASE WHEN {value} IS NULL THEN NULL ELSE struct_pack({packed}) END"
-    return None
+        packed = ", ".join(f"{word(name)} := {part}" for name, (part, _) in told.items())
+        return f"CASE WHEN {value} IS NULL THEN NULL ELSE struct_pack({packed}) END", f"STRUCT({of_parts})"
+    union = f"UNION({of_parts})"
+    cases = (
+        f"WHEN {_text(name)} THEN union_value({word(name)} := {part})::{union}" for name, (part, _) in told.items()
+    )
+    return f"CASE union_tag({value}) {' '.join(cases)} END", union
 
 
-def _word(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+def _parts(value: str, kind: Any, depth: int) -> dict[str, tuple[str, Any]]:
+    """Return the expressions of what is within a value of a type, with their types, by name."""
+    if kind.id in ("list", "array"):
+        return {name: (f"x{depth}", one) for name, one in kind.children if name == "child"}
+    if kind.id == "map":
+        return {name: (f"x{depth}.{name}", one) for name, one in kind.children}
+    if kind.id == "struct":
+        return {name: (f"struct_extract({value}, {_text(name)})", one) for name, one in kind.children}
+    if kind.id == "union":
+        # The first one is the tag, which has no name.
+        return {name: (f"union_extract({value}, {_text(name)})", one) for name, one in kind.children if name}
+    return {}
 
 
 def _text(name: str) -> str:
@@ -191,10 +208,13 @@ def _text(name: str) -> str:
 
 
 def _folds(connection: Any, target: Target) -> bool:
-    """Whether a key is put as text into a column that is none, as a date or DECIMAL, in which texts may be one.
+    """Whether a key is put as text into a column that is none, as a date or DECIMAL, or may have a collation.
 
-    Of such rows in one statement DuckDB keeps the first.
+    Of rows in one statement whose keys are one there DuckDB keeps the first. Which column has a collation only the
+    words say that have made its table; with those of another one rows are put one by one, which is right as well.
     """
+    if connection.execute("SELECT 1 FROM duckdb_tables() WHERE sql ILIKE '%COLLATE%'").fetchall():
+        return True
     types = _typed(connection, target.table)
     kinds = {column.name: column.kind for column in target.columns}
     return any(

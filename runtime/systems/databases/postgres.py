@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import Any
 from urllib.parse import quote
 
-from runtime.encoding.formats.rows import exact_number
+from runtime.encoding.value_types import exact_number
 from runtime.model.errors import SamzaError
 from runtime.ports.connectors import PositionedSink, PulledSource
 from runtime.systems.databases.column_source import CHANGES, column_source
@@ -135,6 +135,7 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
         mark="%s",
         lock=" FOR UPDATE",
         folds=_folds,
+        compares=_compares,
         links=_links,
         spelled=frozenset(("int",)),
     )
@@ -212,8 +213,10 @@ def _copy(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tupl
 def _folds(connection: Any, target: Target) -> bool:
     """Whether the columns of the key are of types, or a collation, in which values are one that differ in ours."""
     found = connection.execute(
-        "SELECT attname, format_type(atttypid, atttypmod), COALESCE(collisdeterministic, true) FROM pg_attribute "
-        "LEFT JOIN pg_collation ON pg_collation.oid = attcollation WHERE attrelid = %s::regclass AND attname = ANY(%s)",
+        "SELECT attname, format_type(atttypid, atttypmod), NOT EXISTS (SELECT 1 FROM pg_collation AS by WHERE NOT "
+        "collisdeterministic AND (by.oid = attcollation OR by.oid = ANY(SELECT unnest(indcollation) "
+        "FROM pg_index WHERE indrelid = attrelid AND indisunique))) FROM pg_attribute "
+        "WHERE attrelid = %s::regclass AND attname = ANY(%s)",
         (target.table, list(target.key)),
     )
     kinds = {column.name: column.kind for column in target.columns}
@@ -221,6 +224,30 @@ def _folds(connection: Any, target: Target) -> bool:
         not is_exact or ((folding := _FOLDING.get(kinds.get(name))) is not None and folding.fullmatch(of) is not None)
         for name, of, is_exact in found.fetchall()
     )
+
+
+def _compares(connection: Any, target: Target) -> dict[str, str]:
+    """Return what an index that ON CONFLICT goes by compares its columns with.
+
+    It may have a collation of its own; and where the operator of an extension's type lies in no schema that is
+    searched, "=" would be that of text.
+    """
+    found = connection.execute(
+        "SELECT indexrelid, attname, format('OPERATOR(%%I.%%s)', nspname, oprname), "
+        "CASE WHEN coll <> 0 THEN format('COLLATE %%s', coll::regcollation) ELSE '' END "
+        "FROM pg_index, unnest(indkey, indclass, indcollation) AS part (number, class, coll) "
+        "JOIN pg_opclass ON pg_opclass.oid = class "
+        "JOIN pg_amop ON amopfamily = opcfamily AND amopstrategy = 3 "
+        "AND amoplefttype = opcintype AND amoprighttype = opcintype "
+        "JOIN pg_operator ON pg_operator.oid = amopopr JOIN pg_namespace ON pg_namespace.oid = oprnamespace, "
+        "pg_attribute WHERE indrelid = %s::regclass AND attrelid = indrelid AND attnum = number "
+        "AND indisunique AND indisvalid AND indpred IS NULL AND indexprs IS NULL",
+        (target.table,),
+    )
+    indexes: dict[int, dict[str, str]] = {}
+    for index, name, operator, collation in found.fetchall():
+        indexes.setdefault(index, {})[name] = f"{collation} {operator}"
+    return next((one for one in indexes.values() if one.keys() == {*target.key}), {})
 
 
 def _links(connection: Any, target: Target) -> list[Link]:

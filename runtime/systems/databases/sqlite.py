@@ -84,6 +84,7 @@ def dialect_at(path: str | Path) -> tuple[Dialect, str]:
         refuses=lambda error: isinstance(error, _OF_ROWS),
         begin="BEGIN IMMEDIATE",
         folds=_folds,
+        compares=_compares,
     )
     return dialect, f"sqlite:{Path(path).absolute()}"
 
@@ -104,11 +105,25 @@ def _typed(connection: Any, table: str) -> dict[str, str]:
     return {row[1]: row[2].upper() for row in _told_of(connection, "table_info", table)}
 
 
+def _collations(connection: Any, target: Target) -> list[tuple[bool, dict[str, str]]]:
+    """Return the indexes of a table: whether each may tell rows apart, and the collations of its columns."""
+    indexes = _told_of(connection, "index_list", target.table)
+    found = [_told_of(connection, "index_xinfo", target.table, Dialect.word(row[1])) for row in indexes]
+    columns = [{row[2]: row[4] for row in rows if row[5]} for rows in found]
+    return [(row[2] and not row[4], one) for row, one in zip(indexes, columns, strict=True)]
+
+
 def _folds(connection: Any, target: Target) -> bool:
     """Whether an index of key columns compares text in another way than byte by byte, as NOCASE does."""
-    indexes = ['"' + row[1].replace('"', '""') + '"' for row in _told_of(connection, "index_list", target.table)]
-    compared = (row for index in indexes for row in _told_of(connection, "index_xinfo", target.table, index))
-    return any(name in target.key and collation != "BINARY" for _, _, name, _, collation, _ in compared)
+    parts = [part for _, columns in _collations(connection, target) for part in columns.items()]
+    return any(name in target.key and collation.upper() != "BINARY" for name, collation in parts)
+
+
+def _compares(connection: Any, target: Target) -> dict[str, str]:
+    """Return the collations of the index that ON CONFLICT goes by, the first one that is of the key alone."""
+    unique = (columns for is_unique, columns in _collations(connection, target) if is_unique)
+    collations = next((columns for columns in unique if columns.keys() == {*target.key}), {})
+    return {name: f"COLLATE {Dialect.word(collation)} =" for name, collation in collations.items()}
 
 
 def _text_read(data: bytes) -> str | UndecodedText:

@@ -11,9 +11,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import inspect
 
-from runtime.encoding.formats.rows import VALUE, alternatives, has_columns, json_told, row_of
+from runtime.encoding.formats.rows import VALUE, alternatives, has_columns, row_of
 from runtime.encoding.record_types import is_pydantic
 from runtime.encoding.serdes import to_json
+from runtime.encoding.value_types import json_told
 from runtime.model.errors import SamzaError, SerdeError
 
 ColumnKind = Literal[

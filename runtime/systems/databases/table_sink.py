@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import groupby, repeat
@@ -38,6 +38,8 @@ class TableSink:
         self._key = tuple(key)
         self._connection: SqlConnection | None = None
         self._target = Target(self._table, ())
+        self._compares: Mapping[str, str] = {}
+        """What compares columns of the key with a deleted one, where that is not "=": else others are gone, or none."""
         self._tokens: dict[tuple[str, str, int], int] = {}
         """The claims of this process, by what a position is kept for."""
         self._rows_of: RowsMade = lambda values: iter(())
@@ -122,7 +124,8 @@ class TableSink:
     def _change(self, connection: SqlConnection, steps: Iterable[Step]) -> None:
         for put, gone in steps:
             if gone:
-                equal = " AND ".join(f"{self._dialect.word(name)} = {PARAMETER}" for name in self._key)
+                by, said = self._dialect.word, self._compares
+                equal = " AND ".join(f"{by(name)} {said.get(name, '=')} {PARAMETER}" for name in self._key)
                 statement = self._dialect.with_parameters(f"DELETE FROM {self._table} WHERE {equal}")
                 columns = {column.name: column for column in self._target.columns}
                 of_key = [columns[name] for name in self._key]
@@ -350,6 +353,7 @@ class TableSink:
                 )
         if self._key:
             self._target = replace(self._target, folds=self._dialect.folds(connection, self._target))
+            self._compares = self._dialect.compares(connection, self._target)
             # Planned and of no effect: it fails where ON CONFLICT has no index to go by.
             connection.execute(
                 self._dialect.insert(self._target, f"SELECT {self._dialect.listed(names)} FROM {self._table} WHERE 1=0")

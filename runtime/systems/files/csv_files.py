@@ -22,15 +22,15 @@ from runtime.encoding.formats.rows import (
     RowSerde,
     alternatives,
     column_types,
+    converted,
     fields_wanted,
     model_names,
     nested_in,
-    read_within,
     row_of,
     rows_of,
     type_of_rows,
 )
-from runtime.encoding.value_types import as_plain, made_of_plain
+from runtime.encoding.value_types import as_plain, json_decoder
 from runtime.model.errors import SamzaError, SerdeError
 from runtime.ports.sink import Sink
 from runtime.systems.files.places.locations import DataFile, RemoteFile
@@ -121,6 +121,7 @@ class CsvSource(RecordSource):
     def __init__(self, files: Sequence[DataFile], dialect: CsvFiles = PLAIN) -> None:
         super().__init__(files, _splitting(dialect), dialect.encoding)
         self._dialect = dialect
+        self._kind: object = Any
         self.skipped = 0 if dialect.header is not None else 1
         if dialect.header is not None:
             self.header = (*dialect.header, *self.folders.names)
@@ -137,6 +138,7 @@ class CsvSource(RecordSource):
         kind = type_of_rows(declared)
         if kind is None:
             return declared
+        self._kind = kind
         quote = self._dialect.quote or ""
         for name in fields_wanted(kind) or model_names(kind):
             # Behind a space a quote is a part of the name.
@@ -151,7 +153,7 @@ class CsvSource(RecordSource):
 
     def completed(self, partition: int, records: Sequence[bytes]) -> list[bytes]:
         """Return records with the fields that their folders give."""
-        return self.folders.with_cells(partition, records, self._dialect.form)
+        return self.folders.with_cells(partition, records, self._kind, self._dialect.form, self._dialect.nulls[0])
 
 
 class CsvSink(Sink):
@@ -253,6 +255,7 @@ class CsvRow:
     _nullable: frozenset[str] = field(init=False, repr=False, compare=False)
     _droppable: frozenset[str] = field(init=False, repr=False, compare=False)
     _nested: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    _decode: Callable[[bytes], object] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         columns = {name: alternatives(info) for name, info in column_types(self.type, self.header).items()}
@@ -262,6 +265,7 @@ class CsvRow:
         object.__setattr__(self, "_nullable", frozenset(nullable))
         object.__setattr__(self, "_droppable", frozenset(self.header) - nullable - kept)
         object.__setattr__(self, "_nested", nested_in(self.type, self.header))
+        object.__setattr__(self, "_decode", json_decoder(self.type, strict=False).decode)
 
     def encode(self, value: object) -> bytes:
         """Return the record of `value` without its line break."""
@@ -287,15 +291,12 @@ class CsvRow:
                 for name, cell in row.items()
                 if cell not in nulls or name not in self._droppable
             }
-        for name in self._nested:
-            if isinstance(cell := row.get(name), str):
-                row[name] = msgspec.json.decode(cell)
-        try:
-            return msgspec.convert(row, self.type, strict=False, dec_hook=made_of_plain)
-        except msgspec.ValidationError as error:
-            if not read_within(error, row):
-                raise
-            return msgspec.convert(row, self.type, strict=False, dec_hook=made_of_plain)
+        nested = {name: cell for name in self._nested if isinstance(cell := row.get(name), str)}
+        if not nested:
+            return converted(row, self.type, [row], strict=False)
+        # JSON as a whole, in which the digits of numbers are those of their types: what a cell says is one value of it.
+        row |= {name: msgspec.json.decode(cell, type=msgspec.Raw) for name, cell in nested.items()}
+        return self._decode(msgspec.json.encode(row))
 
 
 def split_rows(data: bytes, last: bool, quote: bytes = b'"', field: re.Pattern[bytes] | None = None) -> Found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from runtime.encoding.serdes import to_json
 from runtime.model.errors import SamzaError
 from runtime.systems.files.places.locations import DataFile
 
+_ZEROS = re.compile(r"\A(-?)0+(?=[0-9])")
 _TYPES: dict[type[inspect.Type], type] = {inspect.IntType: int, inspect.FloatType: float, inspect.BoolType: bool}
 
 
@@ -42,13 +44,16 @@ class Folders:
         added = to_json(self.values(partition, kind))[1:-1]
         return [_with_fields(line, added) for line in lines]
 
-    def with_cells(self, partition: int, records: Sequence[bytes], form: dict[str, Any]) -> list[bytes]:
-        """Return records of CSV of some form with the fields of their file behind their own."""
+    def with_cells(
+        self, partition: int, records: Sequence[bytes], kind: object, form: dict[str, Any], null: str
+    ) -> list[bytes]:
+        """Return records of CSV of some form, where a text stands for None, with the fields of their file behind."""
+        said = self._fields[partition]
+        values = self.values(partition, kind).items()
+        told = [null if said[name] is None else str(one) if type(one) is int else said[name] for name, one in values]
         cells = io.StringIO()
         # An empty cell in front, so that what is written begins with a delimiter.
-        csv.writer(cells, lineterminator="", **form).writerow(
-            ["", *(self._fields[partition][name] for name in self.names)]
-        )
+        csv.writer(cells, lineterminator="", **form).writerow(["", *told])
         added = cells.getvalue().encode()
         return [record + added for record in records]
 
@@ -56,8 +61,8 @@ class Folders:
 def typed(text: str | None, info: inspect.Type) -> object:
     """Return the value of a folder's name as a type has it; text where it can't be, which tells whoever decodes it.
 
-    >>> typed("7", inspect.IntType()), typed("7", inspect.StrType()), typed("seven", inspect.IntType())
-    (7, '7', 'seven')
+    >>> typed("07", inspect.IntType()), typed("07", inspect.StrType()), typed("seven", inspect.IntType())
+    (7, '07', 'seven')
     """
     kinds = [type(kind) for kind in alternatives(info)]
     if text is None or inspect.StrType in kinds:
@@ -65,7 +70,9 @@ def typed(text: str | None, info: inspect.Type) -> object:
     for kind, plain in _TYPES.items():
         if kind in kinds:
             try:
-                found: object = msgspec.convert(text, plain, strict=False)
+                # Of months and hours there are as many digits as of the longest.
+                number = _ZEROS.sub(r"\1", text) if plain is int else text
+                found: object = msgspec.convert(number, plain, strict=False)
                 # JSON has no NaN: as text it stays what whoever decodes it takes for one, or tells of.
                 return found if not isinstance(found, float) or math.isfinite(found) else text
             except msgspec.ValidationError:

@@ -105,9 +105,7 @@ class ParquetSource(ReplaceableSource):
     def __init__(self, files: Sequence[DataFile]) -> None:
         self.partitions = len(files)
         self.folders = Folders(files)
-        self._files = [
-            self.opened(file.path, partial(json_rows, self.folders.values(number))) for number, file in enumerate(files)
-        ]
+        self._files = [self.opened(file.path, partial(self._json_rows, number)) for number, file in enumerate(files)]
         self._tables = [self.opened(file.path, partial(self._table, number)) for number, file in enumerate(files)]
         self._kind: object = Any
 
@@ -146,6 +144,9 @@ class ParquetSource(ReplaceableSource):
         """Close the files."""
         for file in (*self._files, *self._tables):
             file.close()
+
+    def _json_rows(self, partition: int, batch: pa.RecordBatch) -> Rows:
+        return json_rows(self.folders.values(partition, self._kind), batch)
 
     def _table(self, partition: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with what the folders of their file say of all of them."""
