@@ -213,7 +213,8 @@ def trial(
     assert "ended" in {end for _, end in ends}, f"no copy of the data directory goes on: {ends}"
     if not counts:
         raise Missed("a run was over before it was killed")
-    wrong = wrong_in(place, [letters(one) for one in dict.fromkeys([data, *former])])
+    # Of heirs that were killed as well: what they have written to the place, with its letters, nobody writes again.
+    wrong = wrong_in(place, [letters(one) for one in (work / "data", *work.glob("copy-*"))])
     assert not wrong, f"{place.kind}, {dict(counts)}: {'; '.join(wrong)}"
     return dict(counts)
 
