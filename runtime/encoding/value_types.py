@@ -343,8 +343,9 @@ def _holds_exact(kind: Any, within: tuple[object, ...] = ()) -> bool:
                 return True
     if is_model and any(isinstance(one, msgspec.inspect.DecimalType) for one in parts):
         return True
-    inner = {one.cls for one in parts if isinstance(one, msgspec.inspect.CustomType)} - {kind, *within}
-    return any(_holds_exact(one, (*within, kind)) for one in inner if is_pydantic(one))
+    met = (*within, kind)  # looked for one by one: what is declared may be no type, and have no hash
+    inner = {one.cls for one in parts if isinstance(one, msgspec.inspect.CustomType) and one.cls not in met}
+    return any(_holds_exact(one, met) for one in inner if is_pydantic(one))
 
 
 BASES = (str, int, float, bytes, list, dict, set, frozenset)

@@ -22,6 +22,8 @@ from runtime.systems.log.recovery import DATA_FILE
 
 EVERY_S = 10.0
 """The seconds between two copies, where something was written since."""
+MOST_LAST_S = 30.0
+"""The seconds for which the last copy is waited for: a disk may hang, and a supervisor waits for no run for ever."""
 KEPT = 10
 """The copies that are kept where nobody says how many."""
 PROGRAM = (
@@ -90,11 +92,14 @@ class _Keeper:
         self._thread.start()
 
     def close(self) -> None:
-        """Wait for the last copy."""
+        """Wait for the last copy; where that takes long the run ends, and what copies goes on without it."""
         with self._lock:
             self._closing.set()
             self._let_end()
-        self._thread.join()
+        self._thread.join(MOST_LAST_S)
+        if self._thread.is_alive():
+            where = self._data, self._target, MOST_LAST_S, self._process.pid
+            _log.warning("the replica of %s in %s: its last copy takes over %.0f s; process %d goes on with it", *where)
 
     def age_ms(self) -> float:
         """Return the time since the copy was last seen to have all that was there, or since there is this process."""

@@ -21,7 +21,7 @@ from runtime.model.clock import monotonic_ms, sleep_ms
 from runtime.model.metrics import Metrics
 from runtime.opening.rescaling import Scaled, scalings
 from runtime.opening.shared_run import starter_of
-from runtime.ports.environment import Environment
+from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.systems.host.addresses import address_of, is_local
 from runtime.watching.watcher import page_server
 from samza_dsl.cli.checkpoint import AppArgument, known, named
@@ -92,7 +92,7 @@ def history(
             typer.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
             return
         for one in found:
-            say(told_of(one))
+            say(told_of(one, isinstance(place, LiveEnvironment)))
         if not found:
             say(f"{app} has had one size so far")
 
@@ -158,7 +158,7 @@ async def _await(place: Environment, app: str, wanted: Scale, changes: int, befo
         are_all_here = begun >= before if wanted.containers is None else begun == wanted.containers
         if job.factor == wanted.factor and are_all_here and at_work:
             if len(found) > changes:
-                say(told_of(found[-1]))
+                say(told_of(found[-1], isinstance(place, LiveEnvironment)))
             number = len(job.tasks)
             say(f"{app}: {number} tasks in {len(job.containers)} container{'s' * (len(job.containers) > 1)}")
             return
@@ -248,8 +248,8 @@ def is_cluster(place: str) -> bool:
     return place.startswith("kafka://")
 
 
-def told_of(one: Scaled) -> str:
-    """Return a change of an application's size in words.
+def told_of(one: Scaled, is_on_hosts: bool = False) -> str:
+    """Return a change of an application's size in words; what becomes of state goes by whether hosts have copies.
 
     >>> told_of(Scaled(at_ms=0, before=1, now=4, why="asked for", took_ms=12.3))
     '1970-01-01 00:00:00 UTC: each task split into 4 and not 1 (asked for), in 12 ms; no entry of state was moved'
@@ -259,7 +259,8 @@ def told_of(one: Scaled) -> str:
     if one.containers:
         before, now = one.containers
         how += f"{', ' * bool(how)}{now} container{'s' * (now > 1)} and not {before}"
-    return f"{at} UTC: {how} ({one.why}), in {one.took_ms:,.0f} ms; no entry of state was moved"
+    kept = "each host copies entries of its tasks from what it has" if is_on_hosts else "no entry of state was moved"
+    return f"{at} UTC: {how} ({one.why}), in {one.took_ms:,.0f} ms; {kept}"
 
 
 def _print(found: Job) -> None:

@@ -233,7 +233,10 @@ def _sizing_said(said: str | None, can_be: bool) -> ByLoad | None:
     if said is None:
         return None
     if not can_be:
-        raise Mistake("--autosize is for a run on the embedded log that goes on: give --containers, or leave it out")
+        raise Mistake(
+            "--autosize is for a run on the embedded log that goes on: give --containers, or leave it out; on Kafka "
+            "what starts machines follows the lag (docs/elasticity.md)"
+        )
     pairs = [one.partition("=") for one in said.split(",")]
     try:
         return msgspec.convert({name.strip(): value.strip() for name, _, value in pairs}, ByLoad, strict=False)

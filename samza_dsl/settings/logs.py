@@ -127,22 +127,25 @@ def line_of(record: logging.LogRecord, settings: LogSettings) -> str:
     task, operator = place_now()
     found |= {} if task is None else {"task": task}
     found |= {} if operator is None else {"operator": operator}
-    own = {name: value for name, value in vars(record).items() if name not in _OWN and not name.startswith("_")}
+    named = {str(name): value for name, value in vars(record).items()}  # who logs may name a field by a number
+    own = {name: value for name, value in named.items() if name not in _OWN and not name.startswith("_")}
     # Who looks for an application's lines, or sorts them by time, has to find what it is and was.
     found |= {f"extra.{name}" if name in _FIELDS else name: value for name, value in own.items()}
     if record.exc_info and record.exc_info[0] is not None:
         found["error"] = logging.Formatter().formatException(record.exc_info)
+    # Redacted before it is escaped, value by value: a secret with a quote is another text behind it.
     if settings.format == "json":
-        # Redacted before it is escaped, value by value: a secret with a quote is another text behind it.
-        return json.dumps({name: _clean(value) for name, value in found.items()}, ensure_ascii=False)
-    lead = " ".join(str(found.pop(name)) for name in ("time", "level", "message"))
-    return plain(redacted(" ".join([lead, *(f"{name}={_quoted(value)}" for name, value in found.items())])))
+        return json.dumps({redacted(name): _clean(value) for name, value in found.items()}, ensure_ascii=False)
+    lead = " ".join(redacted(str(found.pop(name))) for name in ("time", "level", "message"))
+    fields = (f"{redacted(name)}={_quoted(redacted(str(value)))}" for name, value in found.items())
+    return plain(" ".join([lead, *fields]))
 
 
 def _clean(value: object) -> object:
     # JSON has no NaN and no infinity: who reads a line with one can't read any of it.
     is_plain = isinstance(value, int | bool | None) or (isinstance(value, float) and math.isfinite(value))
-    return value if is_plain else redacted(str(value))
+    text = redacted(str(value))
+    return value if is_plain and text == str(value) else text
 
 
 def _quoted(value: object) -> str:

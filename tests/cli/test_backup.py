@@ -1,6 +1,8 @@
 """A data directory is backed up while its application runs, and goes on from where that was."""
 
+import os
 import random
+import re
 import signal
 from contextlib import closing, suppress
 from pathlib import Path
@@ -145,6 +147,18 @@ def test_the_last_copy_is_taken_though_what_copies_has_died(tmp_path, caplog, is
     restore(disk, tmp_path / "restored")
     with closing(LogEnvironment(tmp_path / "restored")) as log:
         assert len(log.read("words", 0, 1).batch.values) == 1
+
+
+def test_a_disk_that_hangs_holds_up_no_end(tmp_path, caplog, monkeypatch):
+    """What copies goes on with the last copy, as it does where the run is killed."""
+    monkeypatch.setattr(replica, "MOST_LAST_S", 0.05)
+    monkeypatch.setattr(replica, "PROGRAM", "import sys; sys.stdin.read(); input_of_nobody = open(sys.argv[3]).read()")
+    produce("words", ["a"], value=str, data=tmp_path / "data")
+    os.mkfifo(tmp_path / "disk")  # to open it hangs until somebody writes
+    with caplog.at_level("INFO", "samza_dsl"), replica.replicated(tmp_path / "data", tmp_path / "disk"):
+        pass
+    assert re.search(r"its last copy takes over 0 s; process \d+ goes on with it", caplog.text)
+    (tmp_path / "disk").write_text("the disk is back")
 
 
 def test_what_a_machine_has_no_room_to_start_is_told_and_tried_again(tmp_path, caplog, monkeypatch):

@@ -17,6 +17,7 @@ from runtime.model.errors import SamzaError
 from samza_dsl.cli import run
 from samza_dsl.cli.errors import WHERE_TYPED, told
 from samza_dsl.cli.settings import declared
+from samza_dsl.settings import logs
 from samza_dsl.settings.logs import LogHandler, LogSettings, line_of
 from samza_dsl.settings.quantities import quantity_of, said_of
 from samza_dsl.settings.sources import SettingsFile
@@ -121,6 +122,31 @@ def test_what_cannot_be_meant_is_refused_with_its_line(call, shouting, write, te
     assert result.exit_code == 2
     assert [word for word in told if word not in result.stderr] == []
     assert SECRET not in result.output
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("CONTAINERS", "x", "containers can't be 'x': write a whole number of at least 1"),
+        ("STANDBY", "-1", "standby can't be -1: write a whole number of at least 0"),
+        ("READY_LAG", "1.5", "ready_lag can't be '1.5': write a whole number of at least 0"),
+        ("UNTIL_NOW", "maybe", "until_now can't be 'maybe': write true or false"),
+        ("LOG_FORMAT", "xml", "log_format can't be 'xml': write text or json"),
+        ("MAX_DRAIN_MS", "9 weeks", "30s"),
+    ],
+)
+def test_what_a_variable_or_a_flag_cannot_mean_is_refused_with_its_name(
+    call, shouting, monkeypatch, variable, value, told
+):
+    name = "SAMZA_DSL_" + variable
+    with monkeypatch.context() as during:
+        during.setenv(name, value)
+        result = call("run", "shouting.py")
+    assert result.exit_code == 2 and name in result.stderr and told in result.stderr
+    flag = "--" + variable.lower().replace("_", "-")
+    if variable not in ("UNTIL_NOW", "MAX_DRAIN_MS"):  # one has no value, and the other is no flag
+        result = call("run", "shouting.py", flag, value)
+        assert result.exit_code == 2 and flag in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -252,6 +278,25 @@ def test_a_secret_that_someone_logs_is_hidden(call, write, monkeypatch):
         told = call("run", "careless.py", "--until-now", "--from-start", "--state", "reset", "--log-format", form)
         assert told.exit_code == 0, told.stderr
         assert "it is ***" in told.stderr and "secret" not in told.stderr
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("secret", ['quo"ted secret', "back\\slash\nof two lines", "12345678"])
+def test_a_secret_is_hidden_wherever_it_stands_in_a_line(form, secret, monkeypatch):
+    monkeypatch.setattr(logs, "_hidden", set())
+    logs.hide(secret)
+    extra = {"password": secret, secret: 1, 7: f"a {secret}", "pin": int(secret) if secret.isdigit() else 0}
+    try:
+        raise ValueError(f"it is {secret}")
+    except ValueError:
+        record = logging.getLogger("mine").makeRecord(
+            "mine", 40, "file", 1, "of %s", (secret,), sys.exc_info(), extra=extra
+        )
+    said = line_of(record, LogSettings(form, "warning", {"app": secret}))
+    words = said if form == "text" else str(json.loads(said))
+    for one in (secret, json.dumps(secret)[1:-1], repr(secret)[1:-1]):
+        assert one not in said and one not in words
+    assert said.count("***") == 7 - (not secret.isdigit()) and "\n" not in said
 
 
 @pytest.mark.parametrize("by", ["file", "variable", "flag"])

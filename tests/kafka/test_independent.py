@@ -1,5 +1,8 @@
 """An independent client, librdkafka, writes what an application reads, and finds what it has written, each once."""
 
+import os
+import subprocess
+import sys
 from collections import Counter, defaultdict
 
 import msgspec
@@ -9,6 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from planner.model.errors import PlanError
 from samza_dsl import App, KafkaCluster
 from tests.kafka.topics import create
+from tests.source import ROOT
 
 SENT = 2_000
 KEYS = 37
@@ -67,20 +71,32 @@ def read(broker, topic: str, expected: int) -> dict[int, list]:
     return found
 
 
+PROGRAM = """
+from samza_dsl import App
+from tests.kafka.test_independent import Order
+
+app = App("{name}")
+orders = app.input("{name}-orders", value=Order | None, key=str, headers=True)
+orders.send_to(app.output("{name}-copy", value=Order | None, partitions={partitions}))
+orders.filter(lambda order: order is not None).partition_by(
+    lambda order: order.number % 5, partitions=2, op_id="by-five"
+).map(lambda order: order).send_to(
+    app.output("{name}-fives", value=Order, partitions=2),
+    headers=lambda order, headers: {{**headers, "five": b"%d" % (order.number % 5)}},
+)
+"""
+
+
 def run(broker, name: str, tmp_path, containers: int) -> None:
-    app = App(name)
-    orders = app.input(f"{name}-orders", value=Order | None, key=str, headers=True)
-    orders.send_to(app.output(f"{name}-copy", value=Order | None, partitions=PARTITIONS))
-    orders.filter(lambda order: order is not None).partition_by(
-        lambda order: order.number % 5, partitions=2, op_id="by-five"
-    ).map(lambda order: order).send_to(
-        app.output(f"{name}-fives", value=Order, partitions=2),
-        headers=lambda order, headers: {**headers, "five": b"%d" % (order.number % 5)},
-    )
-    app.run(tmp_path / name, environment=KafkaCluster(f"kafka://{broker.bootstrap}"), until_now=True)
+    (tmp_path / "copying.py").write_text(PROGRAM.format(name=name, partitions=PARTITIONS))
+    options = "--environment", f"kafka://{broker.bootstrap}", "--containers", str(containers), "--until-now"
+    command = [sys.executable, "-m", "samza_dsl", "run", "copying.py", *options]
+    how = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+    done = subprocess.run(command, **how, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("containers", [1])
+@pytest.mark.parametrize("containers", [1, 2])
 def test_another_client_finds_every_record_once_in_order_with_key_and_headers(broker, topics, tmp_path, containers):
     create(broker, f"{topics}-orders", PARTITIONS)
     rows = written(broker, f"{topics}-orders")

@@ -13,7 +13,8 @@ from urllib.error import URLError
 import pytest
 from typer.testing import CliRunner
 
-from samza_dsl import App, Metrics, SamzaError, dead_letter, produce
+from runtime.model.clock import sleep_ms
+from samza_dsl import App, Metrics, Options, SamzaError, dead_letter, produce
 from samza_dsl.cli.main import commands
 from samza_dsl.room import recorder as noting
 from samza_dsl.room.notes import Notes, Wish, applications, events_of
@@ -158,6 +159,32 @@ def test_a_run_is_asked_to_commit_where_it_can(tmp_path, has_commits):
     for _ in range(2):
         recorder._heed(run)
     assert asked == ["commit"] * has_commits
+
+
+def test_a_real_run_commits_when_it_is_asked_to(tmp_path):
+    """It would not by itself: a call is in flight, so it is not idle, and its interval is an hour."""
+    produce("numbers", [1, 2], value=int, data=tmp_path)
+
+    async def main():
+        held = asyncio.Event()
+
+        async def looked_up(n):
+            if n == 2:
+                await held.wait()
+            return [n]
+
+        app = App("asked", Options(commit_interval_ms=3_600_000, guarantee="at_least_once"))
+        app.input("numbers", value=int).async_flat_map(looked_up, op_id="look-up").send_to(app.output("out", value=int))
+        async with app.running(tmp_path, metrics=Metrics(address="127.0.0.1:0", ui=True)) as run:
+            while not any(one.operator == "look-up" and one.emitted for one in run.metrics().operators):
+                await sleep_ms(5)
+            assert run.metrics().commits == 0
+            Notes(tmp_path, "asked").ask(Wish(what="commit", at_ms=noting.wall_clock_ms()))
+            while not run.metrics().commits:
+                await sleep_ms(5)
+            held.set()
+
+    asyncio.run(asyncio.wait_for(main(), 120))
 
 
 def test_a_run_of_the_command_line_and_one_with_a_page_are_noted_and_others_are_not(tmp_path):
