@@ -40,6 +40,8 @@ class Cut:
         """Whether a commit, or answers, are being written."""
         self.rested_at = 0.0
         """When answers are written again, unless calls wait for that."""
+        self.has_failed = False
+        """Whether answers could not be kept: the run ends of that, and nobody tries again."""
         self._options = options
         self._clock = clock
         self._waits_since: float | None = None
@@ -248,10 +250,13 @@ class Commits:
 
     def _keep_at_once(self, cut: Cut) -> bool:
         """Keep the answers that have come in some tasks; where that fails the run ends, and nothing is kept."""
+        if cut.has_failed:
+            return False
         try:
             self._committer.write_answers(self._committer.gather_answers(cut.tasks))
         except BaseException as error:
             # Raised in the loop, and not in the call of a user that has come so far.
+            cut.has_failed = True
             failed = asyncio.get_running_loop().create_future()
             failed.set_exception(error)
             self._begin(failed)

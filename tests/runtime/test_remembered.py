@@ -115,7 +115,8 @@ class Job:
         died = run_through(self.app, environment, crashes, seed)
         kept = environment.answers() if isinstance(environment, Apart) else environment
         left = [store for store, _ in kept.state_stats(APP) if store in ("a", "b")]
-        assert left == [], "what is committed is remembered no more"
+        # Kept apart it is dropped right behind a commit: who dies in between leaves it to the next one.
+        assert left == [] or (died and kept is not environment), "what is committed is remembered no more"
         outputs = [sorted(value for part in rows_of(environment, name) for _, value, _ in part) for name in OUTPUTS]
         return died, Counter(self.service.given), outputs
 
