@@ -155,7 +155,8 @@ class Commits:
         if self.by_task:
             self._cuts.append(Cut([task], self._options, self._clock))
         cut = self._cut_of[task] = self._cuts[-1]
-        if self._committer.keeps_at_once:
+        # Asked for only where answers are kept: the place of those that lie apart is made then.
+        if task.remembering and self._committer.keeps_at_once:
             for pool in task.remembering:
                 pool.keeping_at_once(partial(self._keep_at_once, cut))
 

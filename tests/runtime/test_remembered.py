@@ -3,7 +3,7 @@
 import functools
 import random
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from unittest.mock import patch
 
 import pytest
@@ -18,6 +18,7 @@ from runtime.encoding.serdes import Tagged
 from runtime.functions import calls
 from runtime.functions.answers import Answers, asking_of
 from runtime.model.errors import EnvironmentFault, OperatorFailure, SerdeError
+from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, Options, count, retry, skip, tumbling
 from tests.scale import examples
@@ -249,6 +250,16 @@ def test_calls_wait_for_answers_to_be_kept(monkeypatch, together):
     run_once(asks(ask, True), environment)
     assert sorted(begun) == [*range(60)]
     assert len(kept) > 40
+
+
+@pytest.mark.parametrize("remember", [True, False])
+def test_a_place_for_answers_is_made_only_where_some_are_kept(tmp_path, remember):
+    async def ask(n):
+        return [n]
+
+    with closing(LogEnvironment(tmp_path)) as log:
+        run_once(asks(ask, remember), numbered(log, 3))
+    assert (tmp_path / "answers").is_dir() is remember
 
 
 def test_answers_that_can_not_be_kept_at_once_end_the_run():
