@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -15,6 +15,7 @@ from planner.model.plan import Options, Plan
 from runtime.assembly.bindings import Bindings
 from runtime.assembly.pattern_spread import check_spread, followers
 from runtime.commit.commit import Committer
+from runtime.functions.calls import Calls
 from runtime.model.clock import Clock
 from runtime.model.errors import SamzaError
 from runtime.model.garbage import resting_a_moment
@@ -238,10 +239,7 @@ class Commits:
             writing = asyncio.get_running_loop().run_in_executor(self._writer, self._committer.write_answers, commit)
             await asyncio.shield(writing)
             cut.is_writing = False
-            for pool in pools:
-                assert pool.answers is not None
-                pool.answers.written()
-                pool.kept()
+            _note_kept(pools)
             ended = self._clock.elapsed_ms()
             rest_ms = min(RESTS * (ended - started), MOST_REST_MS)
             cut.rested_at = ended + rest_ms
@@ -262,10 +260,7 @@ class Commits:
             failed.set_exception(error)
             self._begin(failed)
             return False
-        for pool in (pool for task in cut.tasks for pool in task.remembering):
-            assert pool.answers is not None
-            pool.answers.written()
-            pool.kept()
+        _note_kept(pool for task in cut.tasks for pool in task.remembering)
         return True
 
     def _begin(self, writing: Awaitable[None]) -> None:
@@ -312,6 +307,14 @@ class Commits:
             self.drains.add(cut.committed(started))
 
         return write()
+
+
+def _note_kept(pools: Iterable[Calls]) -> None:
+    """Take note that the answers are durable that were gathered of some calls, and let others begin that waited."""
+    for pool in pools:
+        assert pool.answers is not None
+        pool.answers.written()
+        pool.kept()
 
 
 MOST_ALONE = 128

@@ -149,20 +149,15 @@ class ReadBack:
     type: object
     """The type of the values; None where only their bytes tell whether they can be read."""
 
-    # Bytes are read again of few values only: most are of the declared type, as is told of a whole column.
-
     @cached_property
-    def _conforms(self) -> Callable[[Any], bool]:
-        return conforming(object if self.type is None else self.type)[0]
-
-    @cached_property
-    def _conform(self) -> Callable[[Collection[Any]], bool]:
-        return conforming(object if self.type is None else self.type)[1]
+    def _checks(self) -> tuple[Callable[[Any], bool], Callable[[Collection[Any]], bool]]:
+        """The checks whether one value, and whether all of some need not be read again, as most are of the type."""
+        return conforming(object if self.type is None else self.type)
 
     def encode(self, value: object) -> bytes:
         """Return the bytes of a value; raises SerdeError where they could not be read."""
-        data = self.declared.encode(value)
-        if not self._conforms(value):
+        data, (conforms, _) = self.declared.encode(value), self._checks
+        if not conforms(value):
             self._read(value, data)
         return data
 
@@ -174,9 +169,10 @@ class ReadBack:
 
     def check(self, values: list[Any]) -> None:
         """Raise SerdeError for a value whose bytes could not be read; None is a record without a value."""
-        if not self._conform(values):
+        conforms, all_conform = self._checks
+        if not all_conform(values):
             for value in values:
-                if value is not None and not self._conforms(value):
+                if value is not None and not conforms(value):
                     self._read(value, self.declared.encode(value))
 
     def decode(self, data: bytes) -> Any:
