@@ -220,7 +220,9 @@ class StatefulCalls:
         if key is None:
             raise ValueError("a record has no key, and async_flat_map with state needs one; partition_by(...) first")
         # A context of its own for each try: one that failed or was cancelled leaves nothing behind.
-        message.context = KeyContext[object, object](self, self.keys.decode(key), message, message.timestamp)
+        # It knows what it begins with, and not the message, which knows it: no cycle is left to the collector.
+        begins = message.stored, message.before
+        message.context = KeyContext[object, object](self, self.keys.decode(key), begins, message.timestamp)
         return self.function(message.value, message.context)
 
     def take(self, batch: Batch) -> None:
@@ -229,9 +231,10 @@ class StatefulCalls:
             assert key is not None
             keep(context, self.store, self.keys.encode(key), self.form)
 
-    def read(self, message: KeyedMessage) -> object:
+    def read(self, begins: tuple[object, KeyContext[object, object] | None]) -> object:
         """Return a copy of a key's state, or of what an earlier call has left, which the user may change in place."""
-        state = self._loaded(message.stored) if message.before is None else message.before.state
+        stored, before = begins
+        state = self._loaded(stored) if before is None else before.state
         if state is None:
             return None if self.init is None else self.init()
         return state if type(state) in UNCHANGEABLE else self.copies.copy(state)

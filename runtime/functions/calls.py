@@ -68,10 +68,10 @@ class Asked:
 
     `returned` has the rows in the order in which they came back, and each has one of the `values` but where `sizes`
     says otherwise. `tries` are the tries at a row after its first. `questions` are what answers are kept under.
-    `starting` yields the calls that no worker has taken yet, of which `rows` are the rows.
+    `rows` yields the rows of the calls that no worker has taken yet.
     """
 
-    __slots__ = ("arguments", "failed", "questions", "returned", "rows", "sizes", "starting", "tries", "values")
+    __slots__ = ("arguments", "failed", "questions", "returned", "rows", "sizes", "tries", "values")
 
     def __init__(self, arguments: Sequence[object]) -> None:
         self.arguments = arguments
@@ -90,7 +90,6 @@ class Asked:
     def start(self, rows: Sequence[int]) -> None:
         """Set the calls, by row, that are started when this is submitted."""
         self.rows = iter(rows)
-        self.starting: Iterator[Call] = zip(repeat(self), self.rows)
 
 
 Call = tuple[Asked, int]
@@ -293,8 +292,10 @@ class Calls:
             if self._again:
                 yield (self._again.popleft(),)
             else:
-                self._starting = self._waiting.popleft()
-                yield self._starting.starting
+                asked = self._starting = self._waiting.popleft()
+                # Kept in `asked`, it would be a cycle, which only the collector frees, with each message that awaits.
+                yield zip(repeat(asked), asked.rows)
+                del asked
         # A generator that has ended gives nothing more: the next submit needs another one.
         self._calls = chain.from_iterable(self._sources())
 

@@ -68,6 +68,14 @@ class Failure(Exception):
         self.row = row
         self.given_up = given_up
 
+    def let_go(self) -> None:
+        """Forget where it was raised: by their frames it would hold batches, and itself."""
+        error: BaseException | None = self
+        while error is not None:
+            error.__traceback__ = None
+            error = error.__cause__ or error.__context__
+        self.error.__traceback__ = None
+
 
 def locate(error: Exception, lines: Mapping[str, tuple[str, ...]], otherwise: str) -> str:
     """Return the operator whose line of fused source raised `error`, given each fused file's operators by line."""

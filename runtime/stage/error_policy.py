@@ -179,6 +179,7 @@ class Guard:
         failure = self.attempt(work)
         if failure is not None:
             self.must_be_lenient(failure, where)
+            failure.let_go()
         return failure is None
 
     def must_be_lenient(self, failure: Failure, where: Callable[[int | None], Whence]) -> None:
@@ -212,6 +213,7 @@ class Guard:
             if failure is None:
                 return fired[0]
             self.must_be_lenient(failure, lambda _: Whence(id))
+            failure.let_go()
         failure = self.insist(partial(work, 1))
         if failure is not None:
             self.settle(failure, Emitted(self.chain.drop(id, by_clock), self.graph, id).row(0), Whence(id))
@@ -290,6 +292,7 @@ class Guard:
                 raise self._told(Failure(failure.operator, error), where) from failure.error
         else:
             raise self._told(failure, where)
+        failure.let_go()
 
     def _told(self, failure: Failure, where: Whence) -> OperatorFailure | TooLarge:
         self.chain.trace(failure)

@@ -76,7 +76,7 @@ class CachedStore(TaskStore):
         """The owner of the state, as errors name it."""
         self.get_ms = 0.0
         self.misses = 0
-        # A plain dict is in the order in which keys came, and moves thousands of them for half of what an ordered one takes.
+        # A plain dict has keys in the order they came in, and moves thousands for half of what an ordered one takes.
         self._clean: dict[bytes, object] = {}
         """The committed values in the order of their last use; ABSENT for a key that has none."""
         self._dirty: dict[bytes, object] = {}
