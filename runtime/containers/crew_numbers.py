@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -10,6 +11,12 @@ from runtime.containers.container import Container
 from runtime.containers.protocol import combined, what_adds_up
 from runtime.model.clock import Clock
 from runtime.model.metrics import ContainerMetrics, InputMetrics, RunMetrics
+from runtime.run.rebalance import tasks_told
+
+SILENT_MS = 10_000.0
+"""The time without a word of a container after which the log tells of it; it answers four times a second, or once."""
+
+_log = logging.getLogger("samza_dsl")
 
 
 class CrewNumbers:
@@ -73,3 +80,31 @@ class CrewNumbers:
         of_slot = {"container": str(slot), "deaths": len(died), "died": died[-1] if died else ""}
         named = tuple(msgspec.structs.replace(one, silent_ms=silent_ms, **of_slot) for one in told)
         return msgspec.structs.replace(container.metrics, containers=named)
+
+
+class Silences:
+    """Tells the log once of each container that says nothing for long, and once that it goes on."""
+
+    def __init__(self, app: str) -> None:
+        self._app = app
+        self._silent: dict[str, float] = {}
+        """By name, when it had last said something."""
+
+    def tell(self, containers: Iterable[Container], now_ms: float) -> None:
+        """Look at the containers that have joined: one that is started first loads the application."""
+        for one in containers:
+            began_ms = self._silent.get(one.name)
+            named = self._app, one.name, one.process.pid
+            if began_ms is None and one.joined and now_ms - one.heard_ms >= SILENT_MS:
+                self._silent[one.name] = one.heard_ms
+                _log.warning(
+                    "%s: container %s (process %s) has said nothing for %.0f s: a function of it blocks, or it is "
+                    "stopped; it has %s",
+                    *named,
+                    *((now_ms - one.heard_ms) / 1_000, tasks_told(one.tasks)),
+                )
+            elif began_ms is not None and one.heard_ms > began_ms:
+                del self._silent[one.name]
+                _log.warning(
+                    "%s: container %s (process %s) goes on, after %.0f s", *named, (one.heard_ms - began_ms) / 1_000
+                )

@@ -23,7 +23,7 @@ from runtime.assembly.history import History, beside, open_history
 from runtime.assembly.pattern_spread import check_spread
 from runtime.commit.commit import deliver
 from runtime.containers.container import PATIENCE_S, Container
-from runtime.containers.crew_numbers import CrewNumbers
+from runtime.containers.crew_numbers import CrewNumbers, Silences
 from runtime.containers.crew_state import CrewState
 from runtime.containers.leadership import Leadership
 from runtime.containers.protocol import (
@@ -125,6 +125,7 @@ class Containers:
         self._clock: Clock = settings.clock or SystemClock()
         self._replica_age_ms = settings.replica_age_ms
         self._numbers, self._alone_at_ms = CrewNumbers(self._clock), -ALONE_MS
+        self._silences = Silences(self._graph.app)
         self._command, self._number = crew.command, crew.number
         self._containers: dict[int, Container] = {}
         self._named: Counter[int] = Counter()
@@ -658,8 +659,22 @@ class Containers:
                     found = {one.name: one.report for one in self._containers.values()}
                     answers = {name: report for name, report in found.items() if report and report.round >= number}
                     if len(answers) < len(self._containers):
-                        await self._changed.wait()
+                        await self._hear_or_ask_again(Ask(round=number, metrics=self._is_watched), answers)
         return answers
+
+    async def _hear_or_ask_again(self, question: Ask, answered: Collection[str]) -> None:
+        """Wait until a container says something; ask those that have answered again where none does for a while.
+
+        One that is stopped is waited for, and the others must neither look silent nor have old numbers meanwhile.
+        """
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                await self._changed.wait()
+        except TimeoutError:
+            for one in self._containers.values():
+                if one.name in answered:
+                    one.line.say(question)
+        self._silences.tell(self._containers.values(), self._clock.elapsed_ms())
 
     def _release(self) -> None:
         self._state.end()
