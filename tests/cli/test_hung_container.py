@@ -24,6 +24,7 @@ from tests.watching.spans import numbers
 pytestmark = pytest.mark.ci
 
 HUNG = """
+    import logging
     import sys
 
     import runtime.containers.crew_numbers
@@ -35,6 +36,7 @@ HUNG = """
     app.input("numbers", value=int).send_to(app.output("out", value=int))
 
     if __name__ == "__main__":
+        logging.basicConfig()
         runtime.containers.crew_numbers.SILENT_MS = samza_dsl.room.look.SILENT_MS = 3_000.0
         runtime.watching.watcher.STUCK_MS = 12_000.0
         app.run(containers=2, metrics=Metrics(address=sys.argv[1], ui=True))

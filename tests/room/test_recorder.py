@@ -251,16 +251,16 @@ def test_the_page_is_open_while_a_run_in_the_programs_own_loop_goes_on(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("tasks", "operators", "name", "streams", "containers"),
+    ("tasks", "operators", "name", "streams", "step_ms"),
     [
-        pytest.param(500, 3, "op", 1, 64, id="many tasks"),
-        pytest.param(1, 900, "an-operator", 1, 1, id="many operators"),
-        pytest.param(1, 40, "a" * 400, 40, 1, id="long names"),
-        pytest.param(1, 3_000, "a" * 500, 1, 1, id="more than a record may have", marks=pytest.mark.ci),
+        pytest.param(500, 3, "op", 1, 5_000, id="many tasks"),
+        pytest.param(1, 40, "a" * 400, 40, 5_000, id="long names"),
+        pytest.param(1, 900, "an-operator", 1, 15_000, id="many operators", marks=pytest.mark.ci),
+        pytest.param(1, 2_000, "a" * 600, 1, 30_000, id="more than a record may have", marks=pytest.mark.ci),
     ],
 )
 def test_the_page_shows_a_whole_hour_however_large_a_run_is(
-    tmp_path, monkeypatch, tasks, operators, name, streams, containers
+    tmp_path, monkeypatch, tasks, operators, name, streams, step_ms
 ):
     """By a virtual clock, an hour and a half of looks, of which all of the last hour is there in the end."""
     ids, hour_ms = [f"{name}-{number}" for number in range(operators)], 3_600_000
@@ -273,7 +273,7 @@ def test_the_page_shows_a_whole_hour_however_large_a_run_is(
     numbers = RunMetrics(
         operators=tuple(OperatorMetrics(operator=one, task=task) for task in range(tasks) for one in ids),
         inputs=tuple(InputMetrics(stream=f"{name}-{one}", partition=0, **of_one) for one in range(streams)),
-        containers=tuple(ContainerMetrics(container=str(one)) for one in range(containers)),
+        containers=tuple(ContainerMetrics(container=str(one)) for one in range(64)),
     )
     now_ms = 0.0
     monkeypatch.setattr(noting, "monotonic_ms", lambda: now_ms)
@@ -283,8 +283,8 @@ def test_the_page_shows_a_whole_hour_however_large_a_run_is(
         assert recorder._open()
         found = noting.look(plan, noting.Interval(RunMetrics(), numbers), "runs", (), 0)
         while now_ms < 1.5 * hour_ms:
-            recorder._write(plan, found, 5_000.0)
-            now_ms += 5_000.0
+            recorder._write(plan, found, step_ms)
+            now_ms += step_ms
     told = json.loads(noted(tmp_path, "large").samples(-1))
     times = [sample["at_ms"] for _, sample in told]
     between = [later - sooner for sooner, later in pairwise(times)]
