@@ -154,7 +154,7 @@ def test_containers_that_come_and_go_are_told_in_numbers_spans_and_a_stream(brok
     wait_until(lambda: total(numbers(port), "samza_container_restarts_total") == 1 and is_whole(numbers(port)))
     after = numbers(port)
     assert total(after, "samza_container_deaths_total") == 1 <= total(after, "samza_task_take_overs_total")
-    assert total(after, "samza_rebalances_total") >= total(before, "samza_rebalances_total") + 3
+    assert total(after, "samza_rebalances_total") > total(before, "samza_rebalances_total")
     run.send_signal(signal.SIGTERM)
     said = run.communicate(timeout=300)
     assert run.returncode == 0, said
@@ -167,4 +167,5 @@ def test_containers_that_come_and_go_are_told_in_numbers_spans_and_a_stream(brok
     told.map(lambda told: [told["container"], told["app"]], op_id="whose").send_to(app.output(f"{topics}-told"))
     app.run(tmp_path / "watching", environment=f"kafka://{broker.bootstrap}", until_now=True)
     rows = [json.loads(row.value()) for rows in read(broker, f"{topics}-told", 2).values() for row in rows]
-    assert {name.partition(".")[0] for name, _ in rows} == {"0", "1"} and {app for _, app in rows} == {topics}
+    # A name has the machine's in front, the place among its containers, and how many were there.
+    assert {name.split(".")[-2] for name, _ in rows} == {"0", "1"} and {app for _, app in rows} == {topics}
