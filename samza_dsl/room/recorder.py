@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -225,7 +225,7 @@ def _sample(found: Look, now_ms: int) -> dict[str, object]:
         "in_flight": found.in_flight,
         "commit_p99_ms": found.commit_p99_ms,
         "bytes": sum(one.bytes for one in found.stores),
-        "lags": _first(sorted(unread(found.inputs).items(), key=lambda one: -one[1])),
+        "lags": _first(Counter(unread(found.inputs)).most_common()),
         "operators": _first([(one.id, [round(one.received_per_s, 1), round(one.busy, 3)]) for one in busiest]),
         "well": sum(one.well for one in found.containers),
     }
