@@ -16,7 +16,7 @@ from samza_dsl import App
 from samza_dsl.data.records import records_from
 from tests.faults.processes import wait_until
 from tests.kafka.brokers import free_ports
-from tests.watching.spans import TRACED, numbers, spans, total
+from tests.watching.spans import TRACED, numbers, points, spans, total
 
 pytestmark = pytest.mark.ci
 
@@ -78,13 +78,36 @@ def test_containers_that_come_and_go_are_told_in_numbers_spans_and_a_stream(prog
     with closing(LogEnvironment(data)) as log:
         append(log)
     wait_until(lambda: total(numbers(port), "samza_input_offset") == 40)
+    # What copies the directory is a process of the run, too.
+    living = [one for one in containers_of(run) if (folder / f"metrics-{one}.jsonl").exists()]
     run.send_signal(signal.SIGTERM)
     assert run.wait() == 0
     found = [one for one in spans(folder) if one["name"] == "rebalance"]
     assert {one["attributes"]["samza.container"] for one in found} == {"0", "1"}
     assert len(found) >= told, "each was a span"
 
+    check_meters(folder, run.pid, living)
     check_stream(data)
+
+
+def check_meters(folder, starter, living):
+    """The starter tells what is counted of all containers, and each of these its own durations."""
+    whole = points(folder, starter)
+    received = [one["value"] for one in whole["samza.operator.received"] if of(one, "operator") == "look-up"]
+    assert max(received) >= 40 and "samza.commit.duration" not in whole
+    places = {place for one in living for place in places_of(points(folder, one))}
+    assert places <= {"0", "1"} and places
+    assert not any("samza.operator.received" in points(folder, one) for one in living)
+
+
+def places_of(found):
+    """Return the containers of which durations are told."""
+    durations = [one for name in ("samza.commit.duration", "samza.rebalance.duration") for one in found.get(name, ())]
+    return {of(one, "container") for one in durations}
+
+
+def of(point, label):
+    return point["attributes"].get(f"samza.{label}")
 
 
 def check_stream(data):

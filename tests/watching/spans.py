@@ -9,13 +9,15 @@ from prometheus_client.parser import text_string_to_metric_families
 TRACED = """
 import os
 
-from opentelemetry import trace
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
 
-def line(span):
-    return span.to_json(indent=None) + "\\n"
+def line(found):
+    return found.to_json(indent=None) + "\\n"
 
 
 # Each process writes its own: containers load this program, too.
@@ -23,6 +25,8 @@ told = ConsoleSpanExporter(out=open(f"spans-{os.getpid()}.jsonl", "w"), formatte
 provider = TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(told))
 trace.set_tracer_provider(provider)
+counted = ConsoleMetricExporter(out=open(f"metrics-{os.getpid()}.jsonl", "w"), formatter=line)
+metrics.set_meter_provider(MeterProvider([PeriodicExportingMetricReader(counted, export_interval_millis=500)]))
 """
 
 
@@ -30,6 +34,17 @@ def spans(folder: Path) -> list[dict]:
     """Return the spans that all processes of a run have told; what one was killed in the midst of is left out."""
     lines = [one for file in folder.glob("spans-*.jsonl") for one in file.read_text().splitlines(keepends=True)]
     return [json.loads(one) for one in lines if one.endswith("\n")]
+
+
+def points(folder: Path, process: int) -> dict[str, list[dict]]:
+    """Return the points that a process has told of each metric, all of its exports together."""
+    found: dict[str, list[dict]] = {}
+    lines = (folder / f"metrics-{process}.jsonl").read_text().splitlines(keepends=True)
+    for told in (json.loads(one) for one in lines if one.endswith("\n")):
+        for scope in (scope for resource in told["resource_metrics"] for scope in resource["scope_metrics"]):
+            for metric in scope["metrics"]:
+                found.setdefault(metric["name"], []).extend(metric["data"]["data_points"])
+    return found
 
 
 def id_of(span: dict) -> str:
