@@ -163,6 +163,10 @@ def test_a_real_run_is_watched_and_acted_on(chromium, program, write, folder):
         expect(page.locator(".box:has(.tasks b)")).to_have_count(3)
         expect(page.locator(".box .tasks b")).to_have_count(4)
         assert len(containers_of(run)) == 3
+        page.locator("[data-key=sizes] summary").click()
+        expect(page.locator("[data-key=sizes] tbody")).to_contain_text("2 → 3")
+        page.locator("[data-key=checkpoints] summary").click()
+        expect(page.locator("[data-key=checkpoints] tbody")).to_contain_text("orders")
 
         page.get_by_role("button", name="Commit now").click()
         expect(page.locator("#said")).to_have_text("orders is asked to commit")
