@@ -6,6 +6,7 @@ import re
 import urllib.request
 from contextlib import closing
 
+import promql_parser
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
@@ -93,6 +94,15 @@ def test_an_expression_asks_for_what_is_told(whose, expression, told):
     names = {*metrics_in(found)}
     assert names and names - ELSEWHERE <= told.keys(), f"{whose} asks for {sorted(names - told.keys())}"
     labels_of(found, told_in(prometheus_text("spending", whole_run(), 10_000)) | told)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_a_rule_is_one_that_prometheus_takes(rule):
+    assert rule.keys() | {"for"} == {"alert", "expr", "for", "labels", "annotations"}
+    assert promql_parser.parse_duration(rule.get("for", "1m"))
+    assert rule["labels"]["severity"] in ("page", "ticket") and rule["annotations"].keys() == {"summary"}
+    # Braces that are not closed, or another function, would be an error of each firing.
+    assert not re.sub(r"{{ \$(labels\.\w+|value) }}", "", rule["annotations"]["summary"]).count("{")
 
 
 def test_what_a_run_in_one_process_does_not_tell_is_known(told):
