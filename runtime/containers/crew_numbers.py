@@ -78,8 +78,19 @@ class CrewNumbers:
         told = container.metrics.containers or (ContainerMetrics(container="", settled=False),)
         died = self._died.get(slot, [])
         of_slot = {"container": str(slot), "deaths": len(died), "died": died[-1] if died else ""}
-        named = tuple(msgspec.structs.replace(one, silent_ms=silent_ms, **of_slot) for one in told)
-        return msgspec.structs.replace(container.metrics, containers=named)
+        named = tuple(
+            msgspec.structs.replace(
+                one, silent_ms=silent_ms, since_commit_ms=_later(one.since_commit_ms, silent_ms), **of_slot
+            )
+            for one in told
+        )
+        since_ms = _later(container.metrics.since_commit_ms, silent_ms)
+        return msgspec.structs.replace(container.metrics, containers=named, since_commit_ms=since_ms)
+
+
+def _later(since_ms: float | None, silent_ms: float) -> float | None:
+    """Return the time since a commit that was told so long ago: who says nothing, and may be stopped, tells none."""
+    return None if since_ms is None else since_ms + silent_ms
 
 
 class Silences:

@@ -87,6 +87,8 @@ def test_a_container_that_is_stopped_is_told_everywhere_and_the_others_are_not(f
             red, alerts = on_page(port)
             assert any("silent for" in word for word in red[slow])
             assert any(f"container {slow} has said nothing for" in one for one in alerts)
+            # It has not committed meanwhile either, whatever it last said.
+            assert numbers(port)["samza_commit_age_seconds"][frozenset({("container", slow)})] > 3
             heard, (other,) = [], {"0", "1"} - {slow}
             while asked(port, "/livez")[0] == 200:
                 heard.append(silences(port)[other])

@@ -158,13 +158,7 @@ def test_each_alert_has_a_line_of_what_to_do():
 
 
 def test_each_metric_is_described():
-    described = set()
-    for line in re.findall(r"^\| (`.*?) \|", OPERATIONS, re.M):
-        first = ""
-        for name in re.findall(r"`([\w…]+)`", line):
-            # "…_emitted_total" goes on from the name before: it has its first two words.
-            first = name if not name.startswith("…") else "_".join(first.split("_")[:2]) + name.removeprefix("…")
-            described.add(first)
+    described = {name for cell in re.findall(r"^\| (`.*?) \|", OPERATIONS, re.M) for name in described_in(cell)}
     missing = {one.exposed_as for one in INSTRUMENTS} - described
     assert not missing, f"docs/operations.md does not tell of {sorted(missing)}"
 
@@ -180,3 +174,22 @@ def test_everything_is_told_of_a_whole_run():
     told = {one.instrument for one in series(whole_run(), 10_000)}
     assert told == set(INSTRUMENTS), "what is never told is no metric"
     assert len(DURATIONS) == sum(one.type == "histogram" for one in INSTRUMENTS)
+
+
+def test_the_labels_of_each_metric_are_described():
+    told = told_in(prometheus_text("spending", whole_run(), 10_000))
+    for line in re.findall(r"^\| `samza_.*", OPERATIONS, re.M):
+        _, names, labels, *_ = line.split("|")
+        wanted = {*re.findall(r"\w+", labels)} - {"and"}
+        for name in described_in(names):
+            found = told.get(name) or told[f"{name}_count"]
+            assert found - {"app"} <= wanted, f"{name} has the labels {sorted(found)}"
+            assert wanted - found <= {"container"} and ("container" not in wanted - found or "and" in labels), name
+
+
+def described_in(cell):
+    """Yield the metrics that a cell names; "…_emitted_total" goes on from the first one, with its first two words."""
+    first = ""
+    for name in re.findall(r"`([\w…]+)`", cell):
+        first = name if not name.startswith("…") else "_".join(first.split("_")[:2]) + name.removeprefix("…")
+        yield first
