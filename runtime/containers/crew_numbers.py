@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from runtime.containers.container import Container
-from runtime.containers.protocol import combined, what_adds_up
+from runtime.containers.protocol import AskNumbers, combined, what_adds_up
 from runtime.model.clock import Clock
 from runtime.model.metrics import ContainerMetrics, InputMetrics, RunMetrics
 from runtime.run.rebalance import tasks_told
 
+NUMBERS_S = 1.0
+"""The time that containers have to tell their numbers."""
 SILENT_MS = 10_000.0
 """The time without a word of a container after which the log tells of it; it answers four times a second, or once."""
 
@@ -91,6 +94,21 @@ class CrewNumbers:
 def _later(since_ms: float | None, silent_ms: float) -> float | None:
     """Return the time since a commit that was told so long ago: who says nothing, and may be stopped, tells none."""
     return None if since_ms is None else since_ms + silent_ms
+
+
+async def renewed(containers: Iterable[Container]) -> None:
+    """Have containers tell their numbers of this moment; for one that is silent no longer than a second."""
+    asked = []
+    for one in containers:
+        one.told.clear()
+        one.line.say(AskNumbers())
+        asked.append(asyncio.ensure_future(one.told.wait()))
+    if asked:
+        try:
+            await asyncio.wait(asked, timeout=NUMBERS_S)
+        finally:
+            for waiting in asked:
+                waiting.cancel()
 
 
 class Silences:

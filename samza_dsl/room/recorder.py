@@ -22,7 +22,7 @@ from runtime.encoding.serdes import to_json
 from runtime.functions.user_lines import deepest, user_lines
 from runtime.model.clock import monotonic_ms, sleep_ms, wall_clock_ms
 from runtime.model.metrics import RunMetrics, StoreMetrics, unread
-from runtime.run.driver import Committing, Watched
+from runtime.run.driver import Committing, Renewing, Watched
 from samza_dsl.room.look import Interval, Look, look, state_of
 from samza_dsl.room.notes import EVENTS_BYTES, HISTORY_BYTES, KEPT_MS, Event, Identity, Notes
 from samza_dsl.room.ring import BLOCK_BYTES, RingWriter
@@ -70,6 +70,8 @@ class Recorder:
         self.note("began", f"{run.plan.app} begins, in process {os.getpid()}")
         try:
             while True:
+                if isinstance(run, Renewing):
+                    await run.renew()
                 began_ms = monotonic_ms()
                 self._heed(run)
                 found = self._take(run, state_of(run, is_over=False))
