@@ -262,7 +262,7 @@ class Containers:
         return msgspec.structs.replace(found, stores=tuple(kept))
 
     async def renew(self) -> None:
-        """Have all containers tell their numbers, which `metrics` then returns; who looks seldom would see old ones."""
+        """Ask all containers for their numbers, which `metrics` then returns; who looks seldom would see old ones."""
         if self._begun and self._final is None:
             await renewed(self._containers.values())
 

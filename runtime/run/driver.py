@@ -58,7 +58,7 @@ class Renewing(Protocol, metaclass=CheckedProtocol):
     """A run whose numbers are in other processes, which tell them when they are asked."""
 
     async def renew(self) -> None:
-        """Have its numbers be those of this moment."""
+        """Ask for its numbers of this moment, and wait for them."""
 
 
 async def numbers_of(run: Watched) -> RunMetrics:
