@@ -145,7 +145,7 @@ class SplitBusy(Elastic):
     )
 
     def figures(self) -> Figures:
-        return self.gains(busy_app, Options(), Options(elasticity=2), CONTAINERS, 200_000)
+        return self.gains(busy_app, Options(), Options(elasticity=2), CONTAINERS, 600_000)
 
 
 class SplitBlocked(Elastic):

@@ -254,7 +254,8 @@ def _read_back(serde: Serde, kind: object) -> Serde:
 
     Those that say more than a type refuse by themselves what they can't write.
     """
-    return ReadBack(serde, kind) if kind is not Any and isinstance(serde, Json | MessagePack | RowSerde) else serde
+    is_of_type = kind is not Any and isinstance(serde, Json | MessagePack | RowSerde)
+    return ReadBack(serde, kind) if is_of_type else read_back(serde)
 
 
 def table_guard(assembly: Assembly, id: str, store: TaskStore, outputs: Outputs) -> Guard:

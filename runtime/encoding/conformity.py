@@ -24,6 +24,7 @@ from runtime.encoding.record_types import (
     is_pydantic,
     is_record,
     is_struct,
+    read_otherwise,
     records_inside,
     values_of,
 )
@@ -151,6 +152,19 @@ def classes_in(hint: object) -> set[type]:
     """Return the classes of records in a declared type; raises TypeError for one that msgspec can't tell."""
     found = {getattr(one, "cls", None) for one in types_in(hint)}
     return {kind for one in found if is_record(kind := get_origin(one) or one)}
+
+
+def names_apart(hint: object) -> list[str]:
+    """Return the fields of models in a declared type, at every depth, that may be read as others than were written."""
+    found: list[str] = []
+    todo, seen = [hint], set[type]()
+    while todo:
+        with suppress(Exception):  # a class whose fields say no types
+            for kind in classes_in(todo.pop()) - seen:
+                seen.add(kind)
+                found += [f"{kind.__qualname__}.{name}" for name in read_otherwise(kind)]
+                todo += hints_of(kind).values()
+    return found
 
 
 def conforming(hint: object) -> tuple[Check, Check]:

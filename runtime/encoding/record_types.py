@@ -7,7 +7,7 @@ import datetime as dt
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from decimal import Decimal
 from enum import Enum
@@ -54,6 +54,9 @@ class RecordKind(NamedTuple):
 
 class _PydanticField(Protocol):
     alias: object
+    validation_alias: object
+    serialization_alias: str | None
+    exclude: bool | None
     is_required: Callable[[], bool]
 
 
@@ -533,6 +536,37 @@ def is_pydantic(kind: object) -> TypeGuard[type[_PydanticModel]]:
 
 def _pydantic_fields(kind: type[_PydanticModel]) -> list[Field]:
     return [Field(name, one.is_required(), name) for name, one in kind.model_fields.items()]
+
+
+def read_otherwise(kind: type) -> tuple[str, ...]:
+    """Return the fields of a model of pydantic that its names let be read as another one, or as none; of others none.
+
+    >>> read_otherwise(int)
+    ()
+    """
+    if not is_pydantic(kind):
+        return ()
+    written = {name: one.serialization_alias or name for name, one in kind.model_fields.items() if not one.exclude}
+    read = {name: set(_names_read(kind, name)) for name in written}
+    return tuple(
+        name
+        for name in written
+        if read[name] & {*written.values()} != {written[name]}
+        or written[name] in {one for other, one in written.items() if other != name}
+    )
+
+
+def _names_read(kind: type[_PydanticModel], name: str) -> Iterator[object]:
+    """Yield the names that a model's field is read by."""
+    config, alias = kind.model_config, kind.model_fields[name].validation_alias
+    by_alias = config.get("validate_by_alias", True)
+    if alias is None or not by_alias or config.get("populate_by_name") or config.get("validate_by_name"):
+        yield name
+    if alias is not None and by_alias:
+        # Told by what they have, as nothing of pydantic is imported here; what goes on within a name is none.
+        for one in getattr(alias, "choices", [alias]):
+            path = getattr(one, "path", [one])
+            yield path[0] if len(path) == 1 else None
 
 
 def _pydantic_values(value: _PydanticModel) -> dict[str, object]:

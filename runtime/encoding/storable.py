@@ -16,7 +16,7 @@ from operators.core.base import Copies, Form, Keys, Serde
 from operators.core.wording import named, shown, type_named
 from operators.state.keyed_state import Encoded
 from runtime.encoding.classes import is_again
-from runtime.encoding.conformity import conforming
+from runtime.encoding.conformity import conforming, names_apart
 from runtime.encoding.evolution import fitted
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.record_types import fields_of, is_record
@@ -154,6 +154,11 @@ class ReadBack:
         """The checks whether one value, and whether all of some need not be read again, as most are of the type."""
         return conforming(object if self.type is None else self.type)
 
+    @cached_property
+    def _names_apart(self) -> list[str]:
+        """The fields of models that may be read as others than were written."""
+        return names_apart(self.type)
+
     def encode(self, value: object) -> bytes:
         """Return the bytes of a value; raises SerdeError where they could not be read."""
         data, (conforms, _) = self.declared.encode(value), self._checks
@@ -185,18 +190,28 @@ class ReadBack:
 
     def _read(self, value: object, data: bytes) -> None:
         try:
-            self.declared.decode(data)
+            back = self.declared.decode(data)
         except Exception as error:
             said = "" if self.type is None else f", {type_named(self.type)}"
             raise SerdeError(
                 f"{_short(value)} is not of the declared type{said}: {error}; write what is declared, or declare what "
                 "is written"
             ) from error
+        # A field that is read by another name than it has takes its default, and nothing fails.
+        if self._names_apart and (found := difference(value, back)) is not None:
+            raise SerdeError(
+                f"{found}, as the name that {', '.join(self._names_apart)} would be written by is not the one that is "
+                "read, or another field's: give a field that name alone, as by alias=, or let it be among those of "
+                "validation_alias=AliasChoices(…)"
+            )
 
 
 def read_back(serde: Serde) -> Serde:
     """Return the serde by which values of a declared type are written: it refuses what that could not be read from."""
-    return ReadBack(serde, serde.type) if isinstance(serde, Json | MessagePack) and serde.type is not Any else serde
+    kind = getattr(serde, "type", Any)  # a serde of the user's has no such attribute
+    # Formats that say more than a type refuse by themselves what they can't write, but not what is read as a default.
+    checks = isinstance(serde, Json | MessagePack) or bool(names_apart(kind))
+    return ReadBack(serde, kind) if checks and kind is not Any else serde
 
 
 def difference(put: Any, back: Any, at: tuple[str, ...] = ()) -> Difference | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -77,7 +76,8 @@ class CachedStore(TaskStore):
         """The owner of the state, as errors name it."""
         self.get_ms = 0.0
         self.misses = 0
-        self._clean: OrderedDict[bytes, object] = OrderedDict()
+        # A plain dict is in the order in which keys came, and moves thousands of them for half of what an ordered one takes.
+        self._clean: dict[bytes, object] = {}
         """The committed values in the order of their last use; ABSENT for a key that has none."""
         self._dirty: dict[bytes, object] = {}
         """The values that were put since the last commit; ABSENT for a key that was deleted."""
@@ -107,11 +107,12 @@ class CachedStore(TaskStore):
         # `self` stands for "not there": no value can be the store itself, and None and ABSENT are values.
         value = self._dirty.get(key, self)
         if value is self:
-            value = self._clean.get(key, self)
+            clean = self._clean
+            value = clean.pop(key, self)
             if value is self:
                 value = self._load(key)
             else:
-                self._clean.move_to_end(key)
+                clean[key] = value
         if self._journal is not None:
             self._remember(key, value)
         return default if value is ABSENT else value
@@ -192,9 +193,8 @@ class CachedStore(TaskStore):
         self._reader.release()
         clean, kept = self._clean, self._dirty
         # The older value of a key must go: the new one is put behind all others, or is not kept here at all.
-        if clean:
-            for key in clean.keys() & kept.keys():
-                del clean[key]
+        for key in clean.keys() & kept.keys():
+            del clean[key]
         if not self.keeps_written:
             kept = {}
         elif not self._keeps_plain:
@@ -257,8 +257,10 @@ class CachedStore(TaskStore):
 
     def _evict(self) -> None:
         clean = self._clean
-        while len(clean) > self._capacity:
-            clean.popitem(last=False)
+        # An eighth at once: to find the first key of a dict is to pass over all that went before it.
+        if len(clean) > self._capacity:
+            for key in [*islice(clean, len(clean) - self._capacity + self._capacity // 8)]:
+                del clean[key]
 
     def _remember(self, key: bytes, value: object) -> None:
         """Keep what is needed to undo changes that the caller makes to `value` in place."""
