@@ -30,10 +30,17 @@ class Container:
         self.metrics = RunMetrics()
         self.heard_ms = began_ms
         """When it has last said something, or was started."""
+        self.told = asyncio.Event()
+        """Set with each of its numbers; who asks for them clears it."""
         self.failed: Failed | None = None
         self.ended = False
         self.asked: dict[int, asyncio.Future[StateAnswer]] = {}
         """The requests for state that it has not answered yet, by their numbers."""
+
+    def renew(self, metrics: RunMetrics) -> None:
+        """Take in its numbers of this moment."""
+        self.metrics = metrics
+        self.told.set()
 
     async def state_answer(self, request: StateRequest) -> StateAnswer:
         """Return the container's answer to a request for the state of its tasks, however it ends."""

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from runtime.containers.container import Container
-from runtime.containers.protocol import combined, what_adds_up
+from runtime.containers.protocol import AskNumbers, combined, what_adds_up
 from runtime.model.clock import Clock
 from runtime.model.metrics import ContainerMetrics, InputMetrics, RunMetrics
+from runtime.run.rebalance import tasks_told
+
+NUMBERS_S = 1.0
+"""The time that containers have to tell their numbers."""
+SILENT_MS = 10_000.0
+"""The time without a word of a container after which the log tells of it; it answers four times a second, or once."""
+
+_log = logging.getLogger("samza_dsl")
 
 
 class CrewNumbers:
@@ -71,5 +81,59 @@ class CrewNumbers:
         told = container.metrics.containers or (ContainerMetrics(container="", settled=False),)
         died = self._died.get(slot, [])
         of_slot = {"container": str(slot), "deaths": len(died), "died": died[-1] if died else ""}
-        named = tuple(msgspec.structs.replace(one, silent_ms=silent_ms, **of_slot) for one in told)
-        return msgspec.structs.replace(container.metrics, containers=named)
+        named = tuple(
+            msgspec.structs.replace(
+                one, silent_ms=silent_ms, since_commit_ms=_later(one.since_commit_ms, silent_ms), **of_slot
+            )
+            for one in told
+        )
+        since_ms = _later(container.metrics.since_commit_ms, silent_ms)
+        return msgspec.structs.replace(container.metrics, containers=named, since_commit_ms=since_ms)
+
+
+def _later(since_ms: float | None, silent_ms: float) -> float | None:
+    """Return the time since a commit that was told so long ago: who says nothing, and may be stopped, tells none."""
+    return None if since_ms is None else since_ms + silent_ms
+
+
+async def renewed(containers: Iterable[Container]) -> None:
+    """Wait until containers have told their numbers of this moment; for a silent one no longer than a second."""
+    asked = []
+    for one in containers:
+        one.told.clear()
+        one.line.say(AskNumbers())
+        asked.append(asyncio.ensure_future(one.told.wait()))
+    if asked:
+        try:
+            await asyncio.wait(asked, timeout=NUMBERS_S)
+        finally:
+            for waiting in asked:
+                waiting.cancel()
+
+
+class Silences:
+    """Tells the log once of each container that says nothing for long, and once that it goes on."""
+
+    def __init__(self, app: str) -> None:
+        self._app = app
+        self._silent: dict[str, float] = {}
+        """By name, when it had last said something."""
+
+    def tell(self, containers: Iterable[Container], now_ms: float) -> None:
+        """Look at the containers that have joined: one that is started first loads the application."""
+        for one in containers:
+            began_ms = self._silent.get(one.name)
+            named = self._app, one.name, one.process.pid
+            if began_ms is None and one.joined and now_ms - one.heard_ms >= SILENT_MS:
+                self._silent[one.name] = one.heard_ms
+                _log.warning(
+                    "%s: container %s (process %s) has said nothing for %.0f s: a function of it blocks, or it is "
+                    "stopped; it has %s",
+                    *named,
+                    *((now_ms - one.heard_ms) / 1_000, tasks_told(one.tasks)),
+                )
+            elif began_ms is not None and one.heard_ms > began_ms:
+                del self._silent[one.name]
+                _log.warning(
+                    "%s: container %s (process %s) goes on, after %.0f s", *named, (one.heard_ms - began_ms) / 1_000
+                )

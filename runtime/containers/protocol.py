@@ -66,6 +66,10 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     metrics: bool = False
 
 
+class AskNumbers(msgspec.Struct, frozen=True, tag=True):
+    """Tell all of your numbers at once."""
+
+
 class CommitNow(msgspec.Struct, frozen=True, tag=True):
     """Commit as soon as you can."""
 
@@ -105,6 +109,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     metrics: RunMetrics | None = None
 
 
+class ToldNumbers(msgspec.Struct, frozen=True, tag=True):
+    """I tell my numbers."""
+
+    metrics: RunMetrics
+
+
 class ToldState(msgspec.Struct, frozen=True, tag=True):
     """I answer the request for state of this number."""
 
@@ -130,8 +140,8 @@ class EndedWell(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     metrics: RunMetrics
 
 
-Said = Joined | Finished | Holds | Report | ToldState | Failed | EndedWell
-Told = Start | Go | Ask | AskState | CommitNow | Stop
+Said = Joined | Finished | Holds | Report | ToldNumbers | ToldState | Failed | EndedWell
+Told = Start | Go | Ask | AskNumbers | AskState | CommitNow | Stop
 
 _encode = msgspec.json.Encoder().encode
 _said = msgspec.json.Decoder(Said)

@@ -23,11 +23,12 @@ from runtime.assembly.history import History, beside, open_history
 from runtime.assembly.pattern_spread import check_spread
 from runtime.commit.commit import deliver
 from runtime.containers.container import PATIENCE_S, Container
-from runtime.containers.crew_numbers import CrewNumbers
+from runtime.containers.crew_numbers import CrewNumbers, Silences, renewed
 from runtime.containers.crew_state import CrewState
 from runtime.containers.leadership import Leadership
 from runtime.containers.protocol import (
     Ask,
+    AskNumbers,
     CommitNow,
     Connection,
     EndedWell,
@@ -40,6 +41,7 @@ from runtime.containers.protocol import (
     Rounds,
     Start,
     Stop,
+    ToldNumbers,
     ToldState,
     as_given,
     error_of,
@@ -125,6 +127,7 @@ class Containers:
         self._clock: Clock = settings.clock or SystemClock()
         self._replica_age_ms = settings.replica_age_ms
         self._numbers, self._alone_at_ms = CrewNumbers(self._clock), -ALONE_MS
+        self._silences = Silences(self._graph.app)
         self._command, self._number = crew.command, crew.number
         self._containers: dict[int, Container] = {}
         self._named: Counter[int] = Counter()
@@ -257,6 +260,11 @@ class Containers:
         stats = self._environment.state_stats(self._graph.app)
         kept = (StoreMetrics(store=s, task=t, entries=n, bytes=size) for (s, t), (n, size) in stats.items())
         return msgspec.structs.replace(found, stores=tuple(kept))
+
+    async def renew(self) -> None:
+        """Ask all containers for their numbers, which `metrics` then returns; who looks seldom would see old ones."""
+        if self._begun and self._final is None:
+            await renewed(self._containers.values())
 
     def state(self, operator: str) -> QueriedState:
         """Return the committed state of an operator, by its id, of all containers, for any thread to ask.
@@ -531,7 +539,10 @@ class Containers:
                 container.tasks = said.tasks
             elif isinstance(said, Report):
                 container.report, container.tasks = said, said.tasks
-                container.metrics = said.metrics or container.metrics
+                if said.metrics is not None:
+                    container.renew(said.metrics)
+            elif isinstance(said, ToldNumbers):
+                container.renew(said.metrics)
             elif isinstance(said, ToldState):
                 if said.number in container.asked and not container.asked[said.number].done():
                     container.asked[said.number].set_result(said.answer)
@@ -658,8 +669,22 @@ class Containers:
                     found = {one.name: one.report for one in self._containers.values()}
                     answers = {name: report for name, report in found.items() if report and report.round >= number}
                     if len(answers) < len(self._containers):
-                        await self._changed.wait()
+                        await self._hear_or_ask_again(answers)
         return answers
+
+    async def _hear_or_ask_again(self, answered: Collection[str]) -> None:
+        """Wait until a container says something; ask those that have answered again where none does for a while.
+
+        One that is stopped is waited for, and the others must neither look silent nor have old numbers meanwhile.
+        """
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                await self._changed.wait()
+        except TimeoutError:
+            for one in self._containers.values():
+                if one.name in answered:
+                    one.line.say(AskNumbers())
+        self._silences.tell(self._containers.values(), self._clock.elapsed_ms())
 
     def _release(self) -> None:
         self._state.end()

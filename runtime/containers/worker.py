@@ -15,6 +15,7 @@ from planner.model.plan import Plan
 from runtime.assembly.history import beside
 from runtime.containers.protocol import (
     Ask,
+    AskNumbers,
     AskState,
     CommitNow,
     Connection,
@@ -27,6 +28,7 @@ from runtime.containers.protocol import (
     Report,
     Start,
     Stop,
+    ToldNumbers,
     ToldState,
 )
 from runtime.functions.calls import Tracing
@@ -128,6 +130,8 @@ async def _heed(run: Run, line: Connection, began: asyncio.Future[bool]) -> None
                 answer = asyncio.create_task(_answer(run, line, told))
                 answers.add(answer)
                 answer.add_done_callback(answers.discard)
+            elif isinstance(told, AskNumbers):
+                _tell_numbers(run, line)
             elif isinstance(told, CommitNow):
                 run.want_commit()
             elif isinstance(told, AskState):
@@ -141,6 +145,8 @@ async def _heed(run: Run, line: Connection, began: asyncio.Future[bool]) -> None
         while True:
             if isinstance(told := await line.heed(), Ask):
                 line.say(_report(run, told))
+            elif isinstance(told, AskNumbers):
+                _tell_numbers(run, line)
             elif told is None:
                 return
     finally:
@@ -158,6 +164,11 @@ async def _answer(run: Run, line: Connection, ask: Ask) -> None:
             await run.settled()
             is_caught_up = found
     line.say(_report(run, ask, is_caught_up))
+
+
+def _tell_numbers(run: Run, line: Connection) -> None:
+    with suppress(SamzaError):  # of a run that has failed
+        line.say(ToldNumbers(run.metrics(stores=run.keeps_state)))
 
 
 async def _answer_state(run: Run, line: Connection, asked: AskState) -> None:

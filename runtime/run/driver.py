@@ -53,6 +53,21 @@ class Committing(Protocol, metaclass=CheckedProtocol):
         """Ask for a commit as soon as it can be made."""
 
 
+@runtime_checkable
+class Renewing(Protocol, metaclass=CheckedProtocol):
+    """A run whose numbers are in other processes, which tell them when they are asked."""
+
+    async def renew(self) -> None:
+        """Ask for its numbers of this moment, and wait for them."""
+
+
+async def numbers_of(run: Watched) -> RunMetrics:
+    """Return the numbers of this moment, for whoever looks now and then; in the event loop of the run."""
+    if isinstance(run, Renewing):
+        await run.renew()
+    return run.metrics()
+
+
 GROWN_MS = 500.0
 """The pause before an application is run again whose inputs have got more partitions."""
 PAUSE_MS = 500.0

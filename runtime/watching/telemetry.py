@@ -12,7 +12,7 @@ from runtime.functions.calls import AsyncFunction, CallHeaders
 from runtime.model.clock import sleep_ms, wall_clock_ms
 from runtime.model.errors import SamzaError
 from runtime.model.metrics import BOUNDS_MS, HistogramMetrics, RunMetrics, Timed
-from runtime.run.driver import Watched
+from runtime.run.driver import Watched, numbers_of
 from runtime.watching.exposition import DURATIONS, INSTRUMENTS, Instrument, Labels, series
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Telemetry:
         self._is_over, self._number = False, next(number for number in count(1) if number not in others)
         try:
             while True:
-                self.take(run.metrics())
+                self.take(await numbers_of(run))
                 await sleep_ms(LOOK_MS)
         finally:
             self._is_over = True

@@ -13,7 +13,7 @@ from runtime.model.clock import monotonic_ms, sleep_ms, wall_clock_ms
 from runtime.model.errors import SamzaError
 from runtime.model.metrics import ContainerMetrics, Metrics, RunMetrics, restores_told, unread
 from runtime.model.restores import coming_back
-from runtime.run.driver import Watch, Watched
+from runtime.run.driver import Watch, Watched, numbers_of
 from runtime.systems.host.addresses import ANY_PORT, address_of, advertised, is_local, told_to_others
 from runtime.systems.http.tokens import token_in
 from runtime.watching.exposition import prometheus_text
@@ -75,12 +75,9 @@ class Watcher:
         if run is None or loop is None:
             return self._last
 
-        async def asked() -> RunMetrics:
-            return run.metrics()
-
         with suppress(TimeoutError, SamzaError, RuntimeError):
             async with asyncio.timeout(ANSWER_S):
-                self._last = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked(), loop))
+                self._last = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(numbers_of(run), loop))
                 return self._last
         # It may have ended between the two looks.
         return self._last if self._loop is None else None

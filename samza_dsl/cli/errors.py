@@ -15,13 +15,22 @@ import typer
 from planner.model.errors import PlanError
 from planner.model.flow import plain
 from runtime.functions.user_lines import deepest, user_lines
-from runtime.model.errors import ExitAsked, SamzaError
+from runtime.model.errors import INTERRUPTED, ExitAsked, SamzaError
 from samza_dsl.application.loading import CantLoad
 from samza_dsl.settings import logs
 from samza_dsl.settings.sources import WrongSetting
 
 _log = logging.getLogger("samza_dsl")
 FAILED, MISTAKEN = 1, 2
+EXIT_CODES: Mapping[str, str] = {
+    "0": "come to the end of its inputs, or was stopped",
+    str(FAILED): "failed",
+    str(MISTAKEN): "found a mistake in the application, in an option or in what is bound",
+    "N": "been asked to end by a function of yours",
+    str(INTERRUPTED): "been interrupted by a function of yours",
+    "128 + N": "been killed by signal N",
+}
+"""The exit codes of a run, and what it has done then; docs/operations.md has them with what to do."""
 WHERE_TYPED: ContextVar[str] = ContextVar("WHERE_TYPED")
 """The flag that says where the streams and state of this command are, if it was typed; other commands need it, too."""
 COMMAND = re.compile(r"samza-dsl (?:reset|checkpoint|state|streams|evolve|scale|job|fork|run)\b(?:[^:;]|:(?=\S))*")

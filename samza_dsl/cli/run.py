@@ -170,7 +170,8 @@ def run(
     What it has committed it does not do again. A second Ctrl-C stops at once, and loses nothing either.
 
     Exit codes: 0 when it has ended or was stopped, with all committed; 1 when it has failed; 2 for a mistake in the
-    application or in the options, before anything was run; 128 + N when the signal N has killed it.
+    application or in the options, before anything was run; N when a function has called sys.exit(N), and 130 when one
+    has raised KeyboardInterrupt; 128 + N when the signal N has killed it.
     """
     with told(whole=traceback, loading=True):
         app = loaded(target)

@@ -7,10 +7,11 @@ import logging
 import os
 import socket
 import threading
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
+from itertools import accumulate
 from pathlib import Path
 
 import msgspec
@@ -21,7 +22,7 @@ from runtime.encoding.serdes import to_json
 from runtime.functions.user_lines import deepest, user_lines
 from runtime.model.clock import monotonic_ms, sleep_ms, wall_clock_ms
 from runtime.model.metrics import RunMetrics, StoreMetrics, unread
-from runtime.run.driver import Committing, Watched
+from runtime.run.driver import Committing, Renewing, Watched
 from samza_dsl.room.look import Interval, Look, look, state_of
 from samza_dsl.room.notes import EVENTS_BYTES, HISTORY_BYTES, KEPT_MS, Event, Identity, Notes
 from samza_dsl.room.ring import BLOCK_BYTES, RingWriter
@@ -35,6 +36,8 @@ SAMPLE_MS, STORES_MS = 5_000.0, 10_000.0
 """The interval between two samples of the history, and between two looks at the sizes of state."""
 MOST_TEXT, MOST_LINES, LONGEST_LINE = EVENTS_BYTES // 64, 32, 400
 """The characters of an event that are kept, the lines of the program beside it, and the characters of each."""
+MOST_SAMPLE_BYTES = HISTORY_BYTES // 240
+"""The bytes of a sample: with so many an hour has one each 15 s. What is told by operator and stream has half each."""
 
 _log = logging.getLogger("samza_dsl")
 
@@ -67,6 +70,8 @@ class Recorder:
         self.note("began", f"{run.plan.app} begins, in process {os.getpid()}")
         try:
             while True:
+                if isinstance(run, Renewing):
+                    await run.renew()
                 began_ms = monotonic_ms()
                 self._heed(run)
                 found = self._take(run, state_of(run, is_over=False))
@@ -160,8 +165,9 @@ class Recorder:
             sample = _json(_sample(found, now_ms))
             if self._rings is None or len(sample) > self._rings[0].most_bytes:
                 return
-            # So many fit that an hour does, however many operators there are.
-            taken = -(-len(sample) // BLOCK_BYTES) + 1
+            # So many fit that an hour does, however many operators there are: with the head of each, and what lies idle
+            # at the end of the file.
+            taken = -(-len(sample) // BLOCK_BYTES) + 2
             every_ms = max(SAMPLE_MS, KEPT_MS * taken * BLOCK_BYTES / HISTORY_BYTES)
             # The last one is of the end, however short a run was.
             if not rest_ms or monotonic_ms() - self._sampled_ms >= every_ms:
@@ -211,6 +217,7 @@ def recorded(data: str | Path, app: str, where: str) -> Iterator[Recorder]:
 
 def _sample(found: Look, now_ms: int) -> dict[str, object]:
     """Return the numbers of a look that are kept for an hour."""
+    busiest = sorted(found.operators, key=lambda one: (-one.busy, -one.received_per_s))
     return {
         "at_ms": now_ms,
         "in": round(found.received_per_s, 1),
@@ -220,10 +227,16 @@ def _sample(found: Look, now_ms: int) -> dict[str, object]:
         "in_flight": found.in_flight,
         "commit_p99_ms": found.commit_p99_ms,
         "bytes": sum(one.bytes for one in found.stores),
-        "lags": unread(found.inputs),
-        "operators": {one.id: [round(one.received_per_s, 1), round(one.busy, 3)] for one in found.operators},
+        "lags": _first(Counter(unread(found.inputs)).most_common()),
+        "operators": _first([(one.id, [round(one.received_per_s, 1), round(one.busy, 3)]) for one in busiest]),
         "well": sum(one.well for one in found.containers),
     }
+
+
+def _first(told: Sequence[tuple[str, object]]) -> dict[str, object]:
+    """Return the first of what is told by name, as far as a sample has room for it."""
+    ends = accumulate(len(_json(one)) for one in told)
+    return dict(told[: sum(end <= MOST_SAMPLE_BYTES // 2 for end in ends)])
 
 
 def _json(value: object) -> bytes:

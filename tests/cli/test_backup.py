@@ -104,6 +104,20 @@ def test_a_run_keeps_up_a_replica_that_has_all_it_had_at_its_end(call, program, 
     assert totals[0] == totals[1] and len(totals[0]) > 3
 
 
+@pytest.mark.parametrize("said", ["file", "variable"])
+def test_a_replica_may_be_said_by_a_file_and_a_variable(call, write, spending, monkeypatch, said):
+    if said == "file":
+        write("samza-dsl.toml", 'replica = "other/disk"\n')
+    else:
+        monkeypatch.setenv("SAMZA_DSL_REPLICA", "other/disk")
+    call("streams", "produce", "orders", stdin=ORDERS)
+    assert call("run", "spending.py", "--until-now").exit_code == 0 and newest("other/disk")
+    shown = call("config", "spending.py").stdout
+    assert re.search(
+        rf"^replica +other/disk +{'samza-dsl.toml:1' if said == 'file' else 'SAMZA_DSL_REPLICA'}$", shown, re.M
+    )
+
+
 def test_a_replica_that_fails_is_told_once_and_that_it_goes_on(tmp_path, caplog, monkeypatch):
     """The disk is away, and comes back; the run itself ends as if nothing were wrong."""
     monkeypatch.setattr(replica, "EVERY_S", 0.05)

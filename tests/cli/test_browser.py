@@ -154,6 +154,20 @@ def test_a_real_run_is_watched_and_acted_on(chromium, program, write, folder):
         expect(page.locator("#containers")).to_contain_text("died 1 time, the last one was killed by SIGKILL")
         expect(page.locator("#events")).to_contain_text("takes the place of")
 
+        # Another container comes, and has a share of the tasks.
+        page.locator("summary", has_text="Scale").click()
+        page.get_by_label("Containers").fill("3")
+        page.get_by_role("button", name="Scale", exact=True).click()
+        page.get_by_role("button", name="Really scale?").click()
+        expect(page.locator("#said")).to_contain_text("is asked to have another size: 3 containers")
+        expect(page.locator(".box:has(.tasks b)")).to_have_count(3)
+        expect(page.locator(".box .tasks b")).to_have_count(4)
+        assert len(containers_of(run)) == 3
+        page.locator("[data-key=sizes] summary").click()
+        expect(page.locator("[data-key=sizes] tbody")).to_contain_text("2 → 3")
+        page.locator("[data-key=checkpoints] summary").click()
+        expect(page.locator("[data-key=checkpoints] tbody")).to_contain_text("orders")
+
         page.get_by_role("button", name="Commit now").click()
         expect(page.locator("#said")).to_have_text("orders is asked to commit")
         page.get_by_role("button", name="Stop").click()

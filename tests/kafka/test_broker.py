@@ -88,16 +88,31 @@ def test_a_fetch_trusts_what_python_does(tmp_path):
     assert ssl.create_default_context(cafile=variables.get("REQUESTS_CA_BUNDLE")).get_ca_certs(True) == certificates
 
 
+FEW = (
+    "test_bound.py::test_a_pipeline_reads_a_topic_and_writes_another",
+    "test_environment.py::test_a_pipeline_with_state_goes_on_where_it_was_left",
+    "test_environment.py::test_an_earlier_owner_is_fenced_wherever_it_runs",
+)
+"""What a run does there: reads, commits, has state, and is fenced."""
 CORE = "test_environment", "test_bound", "test_containers", "test_independent", "test_denied", "test_less"
+
+
+def test_a_pipeline_runs_on_the_last_brokers_of_3():
+    check_on_the_last_of_3(*FEW)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
 def test_the_core_suites_pass_on_the_last_brokers_of_3():
+    check_on_the_last_of_3(*(f"{name}.py" for name in CORE))
+
+
+def check_on_the_last_of_3(*tests):
+    """Run tests of this folder in a process that starts brokers of that version."""
     here = Path(__file__).parent
-    suites = [str(here / f"{name}.py") for name in CORE]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *suites],
+        [*command, *(str(here / one) for one in tests)],
         cwd=here.parents[1],
         env={**os.environ, kafka_jars.CHOICE: "3.9.1", "SAMZA_TESTS_SCALE": "ci"},
         capture_output=True,

@@ -7,13 +7,16 @@ import logging
 import os
 import socket
 import urllib.request
+from itertools import pairwise
 from types import SimpleNamespace
 from urllib.error import URLError
 
 import pytest
 from typer.testing import CliRunner
 
+from planner.model.plan import OperatorPlan, Plan, StagePlan
 from runtime.model.clock import sleep_ms
+from runtime.model.metrics import ContainerMetrics, InputMetrics, OperatorMetrics, RunMetrics
 from samza_dsl import App, Metrics, Options, SamzaError, dead_letter, produce
 from samza_dsl.cli.main import commands
 from samza_dsl.room import recorder as noting
@@ -245,3 +248,46 @@ def test_the_page_is_open_while_a_run_in_the_programs_own_loop_goes_on(tmp_path)
             await asyncio.to_thread(urllib.request.urlopen, opened)
 
     asyncio.run(asked())
+
+
+@pytest.mark.parametrize(
+    ("tasks", "operators", "name", "streams", "step_ms"),
+    [
+        pytest.param(500, 3, "op", 1, 5_000, id="many tasks"),
+        pytest.param(1, 40, "a" * 400, 40, 5_000, id="long names"),
+        pytest.param(1, 900, "an-operator", 1, 15_000, id="many operators", marks=pytest.mark.ci),
+        pytest.param(1, 2_000, "a" * 600, 1, 30_000, id="more than a record may have", marks=pytest.mark.ci),
+    ],
+)
+def test_the_page_shows_a_whole_hour_however_large_a_run_is(
+    tmp_path, monkeypatch, tasks, operators, name, streams, step_ms
+):
+    """By a virtual clock, an hour and a half of looks, of which all of the last hour is there in the end."""
+    ids, hour_ms = [f"{name}-{number}" for number in range(operators)], 3_600_000
+    plan = Plan(
+        app="large",
+        operators=tuple(OperatorPlan(id=one, kind="map", stage="stage-1") for one in ids),
+        stages=(StagePlan(id="stage-1", inputs=(), operators=tuple(ids), partitions=tasks),),
+    )
+    of_one = {"task": 0, "offset": 5, "end": 5, "lag": 10**6, "watermark": 7}
+    numbers = RunMetrics(
+        operators=tuple(OperatorMetrics(operator=one, task=task) for task in range(tasks) for one in ids),
+        inputs=tuple(InputMetrics(stream=f"{name}-{one}", partition=0, **of_one) for one in range(streams)),
+        containers=tuple(ContainerMetrics(container=str(one)) for one in range(64)),
+    )
+    now_ms = 0.0
+    monkeypatch.setattr(noting, "monotonic_ms", lambda: now_ms)
+    monkeypatch.setattr(noting, "wall_clock_ms", lambda: round(now_ms))
+    monkeypatch.setattr(Notes, "put", lambda *_: None)  # the last look, which is no history
+    with recorded(tmp_path, "large", "here") as recorder:
+        assert recorder._open()
+        found = noting.look(plan, noting.Interval(RunMetrics(), numbers), "runs", (), 0)
+        while now_ms < 1.5 * hour_ms:
+            recorder._write(plan, found, step_ms)
+            now_ms += step_ms
+    told = json.loads(noted(tmp_path, "large").samples(-1))
+    times = [sample["at_ms"] for _, sample in told]
+    between = [later - sooner for sooner, later in pairwise(times)]
+    assert times[0] <= hour_ms / 2 and times == sorted(times) and len(times) >= 60
+    assert max(between) <= 60_000 and now_ms - times[-1] <= 60_000, "a minute apart at most"
+    assert sum(path.stat().st_size for path in Notes(tmp_path, "large").folder.iterdir()) < 16 << 20

@@ -189,8 +189,14 @@ def test_a_run_is_sized_beside_its_view():
     class Sized4:
         plan, number, failed, begins_anew, stopping = planned(), 1, False, False, False
 
+        at_ms, seen_ms = 0, 0
+
+        async def renew(self):
+            self.at_ms += 1_000
+
         def metrics(self, stores=True):
-            self.at_ms = getattr(self, "at_ms", 0) + 1_000
+            assert self.at_ms > self.seen_ms, "containers tell their numbers of now when they are asked"
+            self.seen_ms = self.at_ms
             return numbers(self.at_ms, [0], [9])
 
         def stop(self): ...

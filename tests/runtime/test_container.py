@@ -2,9 +2,14 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from runtime.containers import crew_numbers
+from runtime.containers.crew_numbers import SILENT_MS, Silences
 from runtime.containers.protocol import Ask
 from runtime.containers.worker import _answer
 from runtime.model.errors import Unavailable
@@ -44,3 +49,27 @@ def test_who_can_not_look_again_is_not_at_the_end(fails, finished):
     line = Line()
     asyncio.run(_answer(Quiet(fails), line, Ask(round=1)))
     assert [report.finished for report in line.said] == [finished]
+
+
+@given(st.lists(st.tuples(st.sampled_from((1_000.0, 4_000.0)), st.booleans()), max_size=40))
+def test_a_silence_is_told_once_and_once_that_it_is_over(looks):
+    """Each look comes some time after the one before, and the container may have said something just then."""
+    one = SimpleNamespace(name="0.0", joined=False, heard_ms=0.0, process=SimpleNamespace(pid=7), tasks=(3,))
+    told, expected, now_ms, is_silent = [], [], 0.0, False
+    silences = Silences("app")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(crew_numbers._log, "warning", lambda text, *said: told.append(text % said))
+        silences.tell([one], 10 * SILENT_MS)
+        assert told == [], "one that loads the application is not told"
+        one.joined = True
+        for passed_ms, speaks in looks:
+            now_ms += passed_ms
+            if speaks:
+                expected += [f"goes on, after {(now_ms - one.heard_ms) / 1_000:.0f} s"] * is_silent
+                one.heard_ms, is_silent = now_ms, False
+            elif now_ms - one.heard_ms >= SILENT_MS and not is_silent:
+                expected.append(f"has said nothing for {(now_ms - one.heard_ms) / 1_000:.0f} s")
+                is_silent = True
+            silences.tell([one], now_ms)
+    assert len(told) == len(expected) and all(word in line for word, line in zip(expected, told, strict=True))
+    assert all("container 0.0 (process 7)" in line for line in told)

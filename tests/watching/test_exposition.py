@@ -1,7 +1,9 @@
 """The text for Prometheus: its own parser reads back what the run has told, whatever names have in them."""
 
 import math
+import re
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -161,6 +163,18 @@ def test_an_operator_that_counts_without_end_does_not_make_series_without_end():
     counters = {f"c{number}": 1 for number in range(10 * MOST_COUNTERS)}
     _, found = parsed(RunMetrics(operators=(OperatorMetrics(operator="op", task=0, counters=counters),)))
     assert sum(name == "samza_operator_counted_total" for name, _ in found) == MOST_COUNTERS
+
+
+@pytest.mark.parametrize("one", INSTRUMENTS, ids=lambda one: one.name)
+def test_a_metric_is_named_by_the_conventions_of_opentelemetry(one):
+    """Dotted and in small letters, with the unit beside the name, which Prometheus' name has at its end."""
+    assert re.fullmatch(r"samza(\.[a-z]+(_[a-z]+)*)+", one.name)
+    assert one.unit in ("s", "By", "1") or re.fullmatch(r"{[a-z]+}", one.unit), "a unit of UCUM, or a note"
+    assert not re.search(r"[._](total|seconds|bytes|ms|count)$", one.name), "what the unit and the type say"
+    assert one.help.endswith(".") and one.help[0].isupper()
+    # A counter of seconds is `..._seconds_total`.
+    wanted = re.compile(r"(_seconds|_bytes)?(_total)?$").search(one.exposed_as).groups()
+    assert wanted == ({"s": "_seconds", "By": "_bytes"}.get(one.unit), "_total" if one.type == "counter" else None)
 
 
 def test_every_kind_of_duration_has_a_histogram():

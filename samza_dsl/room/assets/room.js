@@ -396,6 +396,8 @@ async function showLetters(evenOpen = false) {
     letterForm(one, found.inputs))) : el("p", { class: "dim" }, "None: every record was taken."));
 }
 
+const fromTo = (before, now) => before === now ? String(now) : `${before} → ${now}`;
+
 async function showJob() {
   let found;
   try { found = await ask("job", { run: known.run }); } catch (error) {
@@ -412,8 +414,8 @@ async function showJob() {
         cells: [one.task, one.stream, String(one.partition), whole(one.offset), one.watermark],
       })))),
     el("details", { class: "partitions", "data-key": "sizes" }, el("summary", {}, el("b", {}, "Changes of size"), el("span", {}, counted(found.scalings.length, "change"))),
-      table(["when (UTC)", "#before", "#now", "why", "#took"], found.scalings.map(one => ({
-        cells: [one.at, String(one.before), String(one.now), one.why, lasting(one.took_ms)],
+      table(["when (UTC)", "#tasks split by", "#containers", "why", "#took"], found.scalings.map(one => ({
+        cells: [one.at, fromTo(one.before, one.now), one.containers ? fromTo(...one.containers) : "", one.why, lasting(one.took_ms)],
       })))),
     el("details", { class: "partitions", "data-key": "options" }, el("summary", {}, el("b", {}, "Options"), el("span", {}, counted(options.length, "option"))),
       table(["option", "value"], options.map(([name, value]) => ({ cells: [name, String(value)] })), false)),
