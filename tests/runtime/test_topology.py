@@ -224,23 +224,33 @@ RUN = [(1, 2), (2, 3), (3, 4)], [], False
 SAME_NUMBER = [("run", {"a": Operator("count")}, *RUN), ("run", {"a": Operator("count", 2)}, *RUN)]
 MOVED = [("run", {"b": Operator("total")}, *RUN), ("move", "a", "b", {"b": Operator("total")})]
 RENAMED = [("move", "a", "b", {"b": Operator("total")}), ("run", {"b": Operator("total")}, *RUN)]
+TWO, ONE = Operator("count", 2), Operator("total", 1)
+IN_ITS_PLACE = [("run", {"a": ONE, "b": TWO}, *RUN), ("forget", "b"), ("move", "a", "b", {"b": ONE})]
+IN_ITS_PLACE += [("run", {"b": ONE}, *RUN)] * 2
+ELSEWHERE = [*IN_ITS_PLACE[:3], *[("run", {"b": Operator("total", 3)}, *RUN)] * 2]
 
 
 @example(SAME_NUMBER)
 @example(MOVED)
 @example(RENAMED)
+@example(IN_ITS_PLACE)
+@example(ELSEWHERE)
 @given(st.lists(changes, min_size=2, max_size=6))
 @settings(max_examples=examples(120, 10_000))
 def test_whatever_changes_no_state_is_lost_that_nobody_drops(sequence):
     holds("memory", sequence)
 
 
+@example(IN_ITS_PLACE)
+@example(ELSEWHERE)
 @given(st.lists(changes, min_size=1, max_size=5))
 @settings(max_examples=examples(30, 2_000))
 def test_so_it_is_on_the_embedded_log(sequence):
     holds("log", sequence)
 
 
+@example(IN_ITS_PLACE)
+@example(ELSEWHERE)
 @given(st.lists(changes, min_size=1, max_size=4))
 @settings(max_examples=examples(16, 1_000))
 def test_so_it_is_on_kafka(sequence):
@@ -456,3 +466,23 @@ def test_state_that_lies_here_is_dropped_with_what_brokers_have_of_it(kind):
         environment.forget(APP, ["a"])
         assert environment.state_stats(APP) == {("b", 0): (1, 2), ("b", 1): (1, 2)}
         assert environment.state_get(APP, "a", 0, b"k") is None
+
+
+def test_what_lies_in_front_of_it_and_was_not_read_is_told_with_its_number_and_what_to_type():
+    environment = memory()
+    environment.create_stream("events", StreamConfig(partitions=2))
+    add(environment, FIRST)
+    run_once(application({"a": ONE, "b": TWO}), environment, until_now=True)
+    environment.own(APP)
+    forget(environment, APP, ["b"])
+    move(environment, APP, "a", "b")
+    environment.append([Append(f"{APP}-by-b", 1, Batch([b"1", b"2"], [b"k", b"k"], [1, 1]))])
+    app = application({"b": ONE})
+    with pytest.raises(
+        PlanError,
+        match=r"state lies in 1 partition, and 'changing-by-b' has 2 partitions.*with 2 records that nobody has read: "
+        "samza-dsl state forget changing by-b",
+    ):
+        run_once(app, environment, until_now=True)
+    forget(environment, APP, ["by-b"])
+    run_once(app, environment, until_now=True)
