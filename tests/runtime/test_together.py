@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from planner.model.levers import Levers
@@ -276,6 +276,7 @@ KINDS += [*WITHIN, WithTexts]
 @pytest.mark.parametrize(
     ("kind", "to"), [*((kind, "parquet") for kind in KINDS), (Typed, "avro"), (Data, "avro"), (WithMany, "avro")]
 )
+@example([Row(1.5, ["x", "y"])], 1, fail, 1)
 @settings(max_examples=examples(60, 1_000))
 @given(
     rows=st.lists(st.builds(Row, NUMBERS, TEXTS), min_size=1, max_size=8)
