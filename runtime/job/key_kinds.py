@@ -196,7 +196,8 @@ class KeptKeys(KeySerde):
         if (known := self._kinds_seen.get(kind)) is None:
             known = _MAY_BE_EQUAL.search(kind) is not None
             if not known and "<" in kind:
-                known = any(_has_several_forms(type(part)) for part in _parts_of(super().decode(key)))
+                kinds: list[type] = [*map(type, _parts_of(super().decode(key)))]
+                known = any(map(_has_several_forms, kinds))
             self._kinds_seen[kind] = known
         return known
 
@@ -226,18 +227,19 @@ class KeptKeys(KeySerde):
         return kept_kind(key)
 
 
-def _hashable(key: Any) -> object:
+def _hashable(key: object) -> object:
     """Return what equal keys have the same of, in a form that has a hash."""
-    if type(key) is dict:
+    kind: type = type(key)
+    if isinstance(key, dict) and kind is dict:
         return dict, frozenset((name, _hashable(one)) for name, one in key.items())
-    if type(key) is list or type(key) is tuple:
-        return type(key), tuple(map(_hashable, key))
-    if is_record(type(key)) and not isinstance(key, Enum):
-        return type(key), tuple(_hashable(getattr(key, one.name)) for one in fields_of(type(key)))
+    if isinstance(key, list | tuple) and kind in (list, tuple):
+        return kind, tuple(map(_hashable, key))
+    if is_record(kind) and not isinstance(key, Enum):
+        return kind, tuple(_hashable(getattr(key, one.name)) for one in fields_of(kind))
     return key
 
 
-def _parts_of(key: Any) -> Iterator[Any]:
+def _parts_of(key: object) -> Iterator[object]:
     if isinstance(key, tuple | list) and not is_record(type(key)):
         for part in key:
             yield from _parts_of(part)
@@ -251,7 +253,7 @@ def _has_several_forms(kind: type) -> bool:
     left, seen = [kind], set[type]()
     while left:
         one = left.pop()
-        if one in seen or not is_record(one) or issubclass(one, Enum):
+        if one in seen or not is_record(one) or Enum in one.__mro__:
             continue
         seen.add(one)
         hints = hints_of(one).values()
