@@ -189,7 +189,7 @@ class Jump:
 class EventTimes:
     """Judges the event times of one source partition; its task's thread alone uses it.
 
-    `jumps` counts the records of which each alone moved event time by more than a day, or by minutes or hours where
+    `jumps` counts the records of which each alone moved event time by more than a day and the disorder, or by minutes or hours where
     most that came next lay behind it, by more than the `lateness_ms` that all of the plan allows. The first of a
     stream, in this process, is told in the log, and in `warning`.
     """
@@ -361,7 +361,9 @@ class EventTimes:
         steps = [*map(sub, after, before)]
         far = [row for row, step in enumerate(steps) if step > self._far_ms]
         jumps = [Jump(before[row], after[row], None if offsets is None else offsets[row]) for row in far]
-        if days := [jump for jump in jumps if jump.after - jump.before > DAY_MS]:
+        # What lies within the disorder that the input takes makes nothing late.
+        most_ms = max(DAY_MS, self._spec.max_disorder_ms)
+        if days := [jump for jump in jumps if jump.after - jump.before > most_ms]:
             self.jumps += len(days)
             self._tell(days[0])
         if len(far) > SPARSE:
@@ -370,7 +372,7 @@ class EventTimes:
             self._most_ms = max(self._most_ms, 2 * moved_ms)
             return
         for row, jump in zip(far, jumps, strict=True):
-            if jump.after - jump.before <= DAY_MS:
+            if jump.after - jump.before <= most_ms:
                 self._jump = jump
                 self._follow(jump, times[row + 1 :])
 

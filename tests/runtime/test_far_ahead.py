@@ -573,3 +573,12 @@ def test_records_of_1970_that_are_late_by_themselves_are_told_as_nothing(caplog)
     found = testing.run(windowed(), {"r": [*readings(), *old]}, start_ms=BASE + HOUR)
     assert len(found["late"]) == len(old)
     assert not [line for line in caplog.messages if "another unit" in line]
+
+
+@pytest.mark.parametrize(("disorder_ms", "is_told"), [(3 * DAY, False), (DAY, True), (MINUTE, True)])
+def test_a_jump_within_the_disorder_that_an_input_takes_makes_nothing_late_and_is_not_told(
+    disorder_ms, is_told, caplog
+):
+    app = windowed(max_disorder_ms=disorder_ms)
+    found = testing.run(app, {"r": with_one(BASE + 2 * DAY)}, start_ms=BASE + HOUR)
+    assert (bool(found["late"]), any("moved event time" in line for line in caplog.messages)) == (is_told, is_told)
