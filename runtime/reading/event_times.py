@@ -189,9 +189,9 @@ class Jump:
 class EventTimes:
     """Judges the event times of one source partition; its task's thread alone uses it.
 
-    `jumps` counts the records of which each alone moved event time by more than a day and the disorder, or by minutes or hours where
-    most that came next lay behind it, by more than the `lateness_ms` that all of the plan allows. The first of a
-    stream, in this process, is told in the log, and in `warning`.
+    `jumps` counts the records of which each alone moved event time by more than a day and the input's disorder, or by
+    minutes or hours where most that came next lay behind it, by more than the `lateness_ms` that all of the plan
+    allows. The first of a stream, in this process, is told in the log, and in `warning`.
     """
 
     def __init__(

@@ -115,5 +115,5 @@ def test_an_answer_that_is_too_large_says_that_it_is_remembered(broker, topics, 
     app = App(topics)
     answered = app.input(f"{topics}-in", value=String()).async_flat_map(long, remember=True, op_id="asking")
     answered.send_to(app.output(f"{topics}-out", value=String(), partitions=1), on_error=skip)
-    with pytest.raises(TooLarge, match="an answer that 'asking' remembers in task 0, .*or leave remember= out"):
+    with pytest.raises(TooLarge, match=r"an answer that 'asking' remembers in task 0, .*or leave remember= out"):
         app.run(tmp_path, until_now=True, environment=f"kafka://{broker.bootstrap}")
