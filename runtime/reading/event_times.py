@@ -189,9 +189,9 @@ class Jump:
 class EventTimes:
     """Judges the event times of one source partition; its task's thread alone uses it.
 
-    `jumps` counts the records of which each alone moved event time by more than a day and the input's disorder, or by
-    minutes or hours where most that came next lay behind it, by more than the `lateness_ms` that all of the plan
-    allows. The first of a stream, in this process, is told in the log, and in `warning`.
+    `jumps` counts the records of which each alone moved event time by more than a day, and so that something may be
+    late, or by minutes or hours where most that came next lay behind it, by more than the `lateness_ms` that all of the
+    plan allows. The first of a stream, in this process, is told in the log, and in `warning`.
     """
 
     def __init__(
@@ -361,8 +361,8 @@ class EventTimes:
         steps = [*map(sub, after, before)]
         far = [row for row, step in enumerate(steps) if step > self._far_ms]
         jumps = [Jump(before[row], after[row], None if offsets is None else offsets[row]) for row in far]
-        # What lies within the disorder that the input takes makes nothing late.
-        most_ms = max(DAY_MS, self._spec.max_disorder_ms)
+        # What lies within the disorder that the input takes, and the lateness of all below, makes nothing late.
+        most_ms = max(DAY_MS, self._spec.max_disorder_ms + self._lateness_ms)
         if days := [jump for jump in jumps if jump.after - jump.before > most_ms]:
             self.jumps += len(days)
             self._tell(days[0])

@@ -575,10 +575,18 @@ def test_records_of_1970_that_are_late_by_themselves_are_told_as_nothing(caplog)
     assert not [line for line in caplog.messages if "another unit" in line]
 
 
-@pytest.mark.parametrize(("disorder_ms", "is_told"), [(3 * DAY, False), (DAY, True), (MINUTE, True)])
-def test_a_jump_within_the_disorder_that_an_input_takes_makes_nothing_late_and_is_not_told(
-    disorder_ms, is_told, caplog
+@pytest.mark.parametrize(
+    ("disorder_ms", "lateness_ms", "is_told"),
+    [(3 * DAY, 0, False), (DAY, 0, True), (MINUTE, 0, True), (0, 3 * DAY, False), (DAY, 2 * DAY, False)],
+)
+def test_a_jump_that_makes_nothing_late_by_what_input_and_windows_allow_is_not_told(
+    disorder_ms, lateness_ms, is_told, caplog
 ):
-    app = windowed(max_disorder_ms=disorder_ms)
+    app = App("fleet")
+    how = {"timestamp": lambda r: r.at, "key": lambda r: r.meter, "max_disorder_ms": disorder_ms}
+    panes = app.input("r", value=Reading, **how).window(
+        MINUTES, count(), late=dead_letter("late"), allowed_lateness_ms=lateness_ms
+    )
+    panes.map(lambda pane: pane.value).send_to(app.output("out", value=int))
     found = testing.run(app, {"r": with_one(BASE + 2 * DAY)}, start_ms=BASE + HOUR)
     assert (bool(found["late"]), any("moved event time" in line for line in caplog.messages)) == (is_told, is_told)
