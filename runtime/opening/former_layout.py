@@ -107,9 +107,10 @@ def _keeps_keys(plan: Plan, stage: StagePlan) -> bool:
 
 
 def laid_otherwise(environment: Environment, plan: Plan) -> set[str]:
-    """Return the streams between stages that have other partitions than all state behind them, and are read to the end.
+    """Return the streams between stages that do not lie as the state behind them, and are read to the end.
 
-    So is a stream that was left of an operator whose place another one has taken, with the state that `move` gave it.
+    So is a stream that was left of an operator whose place another one has taken, with the state that `move` gave it,
+    and one in front of several operators of which one has taken such a place: the state of each is then laid by itself.
     """
     existing, kept = environment.streams(), _kept_lies(environment, plan)
     found = set()
@@ -121,7 +122,7 @@ def laid_otherwise(environment: Environment, plan: Plan) -> set[str]:
             if by
             and name in existing
             and existing[name].intermediate
-            and existing[name].partitions not in by
+            and by != {existing[name].partitions}
             and plan.stream(name).partitions == stage.partitions  # a copy for each task may be of any size
         }
     return {name for name in found if not unread(environment, plan.app, name)}
@@ -147,14 +148,17 @@ def former_sizes(environment: Environment, plan: Plan, without: Collection[str] 
             had = len(here.grown[0])  # what is read from its start lies by its first partitions
         if stream.role == "intermediate":
             # Where it is not there, as a crash has cut a move short, the state of those who read it tells.
-            lying = (
+            lying = {
                 kept[id].partitions
                 for stage in plan.stages
                 if stream.name in stage.inputs
                 for id in stage.operators
                 if id in kept
-            )
-            had = here.partitions if here is not None and here.intermediate else next(lying, had)
+            }
+            if here is not None and here.intermediate:
+                had = here.partitions
+            elif lying:
+                had = lying.pop() if len(lying) == 1 else None  # what lies in several ways can't move in one
         if had not in (None, stream.partitions) and stream.role in ("input", "table", "intermediate"):
             found[stream.name] = had
     return found

@@ -2,7 +2,7 @@
 
 import re
 import tempfile
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import product
 from pathlib import Path
 from unittest.mock import patch
@@ -23,6 +23,8 @@ from runtime.opening.stored_state import CHANGING, STORES, finish, forget, move,
 from runtime.ports.commits import Commit
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append, StreamConfig
+from runtime.stored_state.entries import StoredEntries, entries_of
+from runtime.stored_state.replacement import imported
 from runtime.systems.kafka.state import task_state as kafka_state
 from runtime.systems.kafka.state.task_state import MOST_APART
 from runtime.systems.log.environment import LogEnvironment
@@ -486,3 +488,42 @@ def test_what_lies_in_front_of_it_and_was_not_read_is_told_with_its_number_and_w
         run_once(app, environment, until_now=True)
     forget(environment, APP, ["by-b"])
     run_once(app, environment, until_now=True)
+
+
+def behind_one(partitions, *ids):
+    app = App(APP)
+    events = app.input("events", value=tuple, key=lambda event: event[0], partitioned_by_key=True)
+    if "a" in ids:
+        alone = events.partition_by(lambda event: event[0], partitions=1, op_id="by-a")
+        alone.scan(lambda n, event: n + 1, init=int, op_id="a").send_to(app.output("out-a"))
+    behind = events.partition_by(lambda event: event[0], partitions=partitions, op_id="by")
+    for id in ("b", "c"):
+        behind.scan(lambda n, event: n + 1, init=int, op_id=id).send_to(app.output(f"out-{id}", value=int))
+    return app
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("id", ["b", "c"])
+def test_where_state_behind_one_stream_lies_in_two_ways_what_is_advised_lays_it_in_one(id, partitions):
+    environment = memory()
+    environment.create_stream("events", StreamConfig(partitions=2))
+    add(environment, FIRST)
+    run_once(behind_one(2, "a"), environment, until_now=True)
+    environment.own(APP)
+    forget(environment, APP, [id])
+    move(environment, APP, "a", id)
+    app = behind_one(partitions)
+    plan, other = app.plan({"events": 2}), {"b": "c", "c": "b"}[id]
+    odd = other if partitions == 1 else id
+    with pytest.raises(PlanError, match=rf"scan '{odd}' .*state export \S+ {odd} --to .*state import") as told:
+        run_once(app, environment, until_now=True)
+    assert "state forget changing by" not in str(told.value)
+    environment.own(APP)
+    with closing(environment.snapshot(APP)) as snapshot:
+        form = StoredEntries(plan, app.graph(), odd)
+        rows = [("a row", form.row(entry)) for entry in entries_of(snapshot, odd)]
+    assert imported(environment, plan, app.graph(), rows) == {odd: KEYS}
+    add(environment, FIRST)
+    run_once(app, environment, until_now=True)
+    for one in ("b", "c"):
+        assert written(environment, f"out-{one}")[-KEYS:] == [2] * KEYS
