@@ -86,7 +86,7 @@ class Bindings:
         self._ends: dict[tuple[str, int], tuple[int, bool]] = {}
         roles = [named for spec in graph.specs.values() for named in streams_of(graph, spec)]
         self._own = {name for name, role in roles if role in WRITTEN}
-        letters = {name for name, role in roles if role == "dead_letter"}
+        letters = letters_of(graph)
         read = {spec.stream for spec in graph.inputs.values()}
         written = {output.stream: output for spec in graph.specs.values() for output in spec.outputs}
         self._writers = {
@@ -690,6 +690,12 @@ def _sink(stream: str, what: object) -> Sink:
 def _has_methods(what: object, protocol: type) -> bool:
     methods = (name for name in vars(protocol) if not name.startswith("_"))
     return not isinstance(what, type) and all(hasattr(what, name) for name in methods)
+
+
+def letters_of(graph: Graph) -> set[str]:
+    """Return the streams of dead letters of an application."""
+    named = (one for spec in graph.specs.values() for one in streams_of(graph, spec))
+    return {name for name, role in named if role == "dead_letter"}
 
 
 def _not_to_bind(stream: str, what: object, kind: str, instead: str) -> SamzaError:

@@ -14,7 +14,7 @@ from operators.core.base import MAX_TIMESTAMP
 from operators.io import Input
 from planner.checks.grouping import layout, task_of
 from planner.model.graph import Graph
-from planner.model.plan import Plan
+from planner.model.plan import Plan, StreamPlan
 from planner.model.virtual_tasks import VirtualTask
 from runtime.assembly.bindings import Bindings
 from runtime.model.checkpoint import Checkpoint, Position
@@ -100,7 +100,7 @@ def open_history(
         return msgspec.structs.replace(history, ends=tuple(ends))
     for stream in plan.results:
         if stream.name not in bindings.sinks:
-            _check_empty(environment, bindings.place_of(stream.name))
+            _check_empty(environment, bindings.place_of(stream.name), stream)
     ends_by_place = {f"{stream}:{partition}": end for stream, partition, end in history.ends}
     begun = {HISTORY: Checkpoint(generation, outputs=ends_by_place)}
     systems = {stream: bindings.origin(stream, partition).system for stream, partition, _ in history.starts}
@@ -121,12 +121,14 @@ def follow(history: History, bindings: Bindings) -> dict[tuple[str, int], int]:
     return {(stream, partition): offset for stream, partition, offset in history.ends}
 
 
-def _check_empty(environment: Environment, stream: str) -> None:
-    config = environment.streams()[stream]
-    if any(environment.offsets(stream, partition).end for partition in range(config.partitions)):
+def _check_empty(environment: Environment, place: str, stream: StreamPlan) -> None:
+    config = environment.streams()[place]
+    if any(environment.offsets(place, partition).end for partition in range(config.partitions)):
+        # Dead letters, which are bytes of any kind, are bound to no file.
+        or_to_a_file = "" if stream.role == "dead_letter" else " or to a file"
         raise SamzaError(
-            f"the stream {stream!r} holds records already, and what is recomputed would be added to them: write it to "
-            f"another stream ({stream}=stream:{stream}-recomputed) or to a file, or remove the stream (samza-dsl "
+            f"the stream {place!r} holds records already, and what is recomputed would be added to them: write it to "
+            f"another stream ({stream.name}=stream:{place}-recomputed){or_to_a_file}, or remove the stream (samza-dsl "
             "streams delete)"
         )
 

@@ -247,9 +247,9 @@ class Committer:
         except (MsgspecError, SerdeError) as error:
             wrong = str(error) if isinstance(error, SerdeError) else f"a value is not of its type: {error}"
             place = self._bindings.places[stream].partition("=")[2]
+            bound = f", bound to {place}" if place else ""  # in a worker of Spark it is a file of an attempt
             raise SerdeError(
-                f"output {stream!r} at {self._bindings.sites[stream]}, bound to {place}: {wrong}; nothing of that "
-                "commit is there"
+                f"output {stream!r} at {self._bindings.sites[stream]}{bound}: {wrong}; nothing of that commit is there"
             ) from error
 
     def done(self, commit: Commit, tasks: Iterable[Task]) -> list[Task]:

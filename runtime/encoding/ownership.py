@@ -214,7 +214,9 @@ def _list_keeper(item: KeptPart | None) -> Keep:
         if keep is None:
             return value[:]
         found = [*map(keep, value)]
-        return value if is_same and kind is tuple else found
+        if kind is list:
+            return found
+        return value if is_same else tuple(found)
 
     return kept
 

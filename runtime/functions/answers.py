@@ -111,14 +111,18 @@ class Answers:
         return found
 
     def recall(self, question: Question) -> list[object] | None:
-        """Return the answer of an earlier run, None where there is none; raises SerdeError for what can't be kept."""
+        """Return the answer of an earlier run, or None; raises SerdeError for what can't be kept, or not be read."""
         if isinstance(question, SerdeError):
             raise question
         data = self._found.pop(question, None)
         if data is None:
             return None
         self._kept.add(question)
-        answer = self._values.decode(data)
+        try:
+            answer = self._values.decode(data)
+        except Exception as error:
+            wrong = f"the answer that an earlier run has kept can't be read: {words_of(error)}"
+            raise SerdeError(f"{wrong}; or have all asked anew, with another word: remember='2'") from error
         assert isinstance(answer, list), "an answer is kept as a list of messages"
         return answer
 

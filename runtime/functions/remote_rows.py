@@ -93,7 +93,11 @@ class RowsFetched:
         if key is None:
             return None
         loop = asyncio.get_running_loop()
-        kept = self._kept.get(key, clock_of(loop)())
+        try:
+            kept = self._kept.get(key, clock_of(loop)())
+        except TypeError as error:
+            wrong = f"on= returned {shown(key)}, which can't be the key of an answer: {error}"
+            raise TypeError(f"{wrong}; return what has a hash, as a tuple in the place of a list") from error
         if kept is not None:
             self._count("rows kept")
             return kept[0]
@@ -178,9 +182,19 @@ def _stranger_error(key: object, asked: list[object]) -> ValueError:
     wrong = (
         f"fetch_many returned a row for {shown(key)} ({kind_of(key)}), and was asked for {shown(asked[0])} ({kinds})"
     )
-    as_asked = f": the keys of its answer have to be those that it is given, as {{{type(asked[0]).__name__}(key): row}}"
+    as_asked = ": the keys of its answer have to be those that it is given, as " + _form_of(key, asked)
     other = " and for no other: let it answer what it is asked for alone"
     return ValueError(wrong + (as_asked if kind_of(key) not in kinds.split(" and ") else other))
+
+
+def _form_of(key: object, asked: list[object]) -> str:
+    """Return how an answer is to be written so that a key of it is one that was asked for."""
+    kind = type(asked[0])
+    try:
+        is_made_so = kind(key) in asked  # type: ignore[call-arg]
+    except Exception:  # as date("2025-06-15"), or a class of more than one part
+        is_made_so = False
+    return f"{{{kind.__name__}(key): row}}" if is_made_so else "{key: row for key in keys}, one by one of these"
 
 
 class RemoteJoining:

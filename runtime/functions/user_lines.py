@@ -64,8 +64,13 @@ def is_users(file: str) -> bool:
 
 
 def is_installed(file: str) -> bool:
-    """Whether a file is of Python or of a library."""
-    return file.startswith(STANDARD_LIBRARY) or "site-packages" in file
+    """Whether a file is of Python or of a library.
+
+    >>> is_installed("pyarrow/array.pxi"), is_installed("app.py")
+    (True, False)
+    """
+    # What is compiled of Cython names its source as it was where that was done.
+    return file.startswith(STANDARD_LIBRARY) or "site-packages" in file or file.endswith((".pxi", ".pyx"))
 
 
 def deepest(error: BaseException) -> BaseException:

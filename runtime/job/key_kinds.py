@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import Enum
 from functools import cache
@@ -40,8 +40,10 @@ MOST_EQUAL = 10_000
 """The keys of an operator that are looked at for equal ones with other bytes."""
 EqualKeys = dict[object, tuple[object, bytes]]
 """Keys of one operator in all tasks of a process, with the first of those that are equal, and its bytes."""
-_MAY_BE_EQUAL = re.compile("Decimal| with a zone")
-"""The kinds of keys of which equal ones have other bytes: 1.0 and 1.00, noon in Oslo and in UTC."""
+_MAY_BE_EQUAL = re.compile(r"Decimal| with a zone|\bdict\b")
+"""The kinds of keys of which equal ones have other bytes: 1.0 and 1.00, noon in Oslo and in UTC, dicts in any order."""
+_FORMS = re.compile(r"\bDecimal\b|\bdatetime\.(date)?time\b|[dD]ict\b|Mapping\b")
+"""The same of the types of fields as they are told."""
 MISREAD = ", and fields and members of the former may be read as others of the latter"
 
 _log = logging.getLogger("samza_dsl")
@@ -121,16 +123,17 @@ class KeyKinds:
         """Note a key with its bytes, and warn where one that is equal has others: to Python they are one, here two."""
         if self.warning:
             return  # one is told, and to look at each key for ever would cost more than its state
-        with suppress(TypeError):  # a list has no hash
-            if len(self._equal) >= MOST_EQUAL and key not in self._equal:
+        with suppress(TypeError):  # what a user's class holds may have no hash
+            hashed = _hashable(key)
+            if len(self._equal) >= MOST_EQUAL and hashed not in self._equal:
                 return
-            first, known = self._equal.setdefault(key, (key, data))
+            first, known = self._equal.setdefault(hashed, (key, data))
             if known != data:
                 spec = self._spec
                 self.warning = (
                     f"{spec.kind} {spec.op_id!r} at {spec.site}: two of its keys, {shown(first)} and {shown(key)}, are "
                     "equal in Python and two keys here, since keys go by their bytes. Bring keys to one form where "
-                    "they are made, as by .quantize(Decimal('0.01')) or .astimezone(UTC)"
+                    "they are made, as by .quantize(Decimal('0.01')), .astimezone(UTC) or tuple(sorted(key.items()))"
                 )
                 self._tell()
 
@@ -160,6 +163,7 @@ class KeptKeys(KeySerde):
         self._seen: set[type] = set()
         self._kinds_seen: dict[str, bool] = {}
         """The kinds of keys that were looked at, and whether equal ones may have other bytes."""
+        self._kinds_noted: set[str] = set()
         self._looked_at: set[bytes] = set()
         """The keys that were looked at for equal ones."""
         kind: object = getattr(serde, "type", None)
@@ -184,8 +188,18 @@ class KeptKeys(KeySerde):
         return super().decode(key)
 
     def seek(self, key: Key) -> None:
-        if type(key) is bytes and _MAY_BE_EQUAL.search(self._kind_of(key)):
+        if type(key) is bytes and self._may_be_equal(key, self._kind_of(key)):
             self._look_for_equal(key)
+
+    def _may_be_equal(self, key: bytes, kind: str) -> bool:
+        """Whether equal ones of a key of a kind may have other bytes."""
+        if (known := self._kinds_seen.get(kind)) is None:
+            known = _MAY_BE_EQUAL.search(kind) is not None
+            if not known and "<" in kind:
+                kinds: list[type] = [*map(type, _parts_of(super().decode(key)))]
+                known = any(map(_has_several_forms, kinds))
+            self._kinds_seen[kind] = known
+        return known
 
     def _look_for_equal(self, key: bytes) -> None:
         # Each once, by its bytes: to hash a Decimal takes longer than all else that is done with a key.
@@ -197,12 +211,13 @@ class KeptKeys(KeySerde):
         for key in keys:
             if type(key) is bytes:
                 kind = self._kind_of(key)
-                if (may_be_equal := self._kinds_seen.get(kind)) is None:
-                    may_be_equal = self._kinds_seen[kind] = _MAY_BE_EQUAL.search(kind) is not None
+                if kind not in self._kinds_noted:
+                    self._kinds_noted.add(kind)
                     self._kinds.note(kind)
-                if may_be_equal:
+                if self._may_be_equal(key, kind):
                     self._look_for_equal(key)
-                if self._is_of_one_class:
+                is_looked_at = not self._may_be_equal(key, kind) or len(self._looked_at) >= MOST_EQUAL
+                if self._is_of_one_class and is_looked_at:
                     self._seen.add(bytes)  # all others are of that class, too
             elif key is not None:
                 self._seen.add(type(key))
@@ -210,6 +225,42 @@ class KeptKeys(KeySerde):
 
     def _told_kind(self, key: object) -> str:
         return kept_kind(key)
+
+
+def _hashable(key: object) -> object:
+    """Return what equal keys have the same of, in a form that has a hash."""
+    kind: type = type(key)
+    if isinstance(key, dict) and kind is dict:
+        return dict, frozenset((name, _hashable(one)) for name, one in key.items())
+    if isinstance(key, list | tuple) and kind in (list, tuple):
+        return kind, tuple(map(_hashable, key))
+    if is_record(kind) and not isinstance(key, Enum):
+        return kind, tuple(_hashable(getattr(key, one.name)) for one in fields_of(kind))
+    return key
+
+
+def _parts_of(key: object) -> Iterator[object]:
+    if isinstance(key, tuple | list) and not is_record(type(key)):
+        for part in key:
+            yield from _parts_of(part)
+    else:
+        yield key
+
+
+@cache
+def _has_several_forms(kind: type) -> bool:
+    """Whether a record has, at any depth, a field of which equal values may have other bytes."""
+    left, seen = [kind], set[type]()
+    while left:
+        one = left.pop()
+        if one in seen or not is_record(one) or Enum in one.__mro__:
+            continue
+        seen.add(one)
+        hints = hints_of(one).values()
+        if any(_FORMS.search(repr(hint)) for hint in hints):
+            return True
+        left += [part for hint in hints for part in _records_in(hint)]
+    return False
 
 
 def kept_kind(key: object) -> str:
@@ -280,7 +331,7 @@ def tells_kinds(serde: Serde) -> bool:
     return kind is Any or bool(_records_in(kind)) or has_types(kind, _OF_SEVERAL_FORMS)
 
 
-_OF_SEVERAL_FORMS = inspect.DecimalType, inspect.DateTimeType, inspect.TimeType
+_OF_SEVERAL_FORMS = inspect.DecimalType, inspect.DateTimeType, inspect.TimeType, inspect.DictType, inspect.TypedDictType
 
 
 def kinds_before(checkpoints: Mapping[str, Checkpoint]) -> _Kinds:

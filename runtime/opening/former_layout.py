@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from planner.checks.grouping import layout
@@ -11,7 +11,7 @@ from planner.model.graph import Graph
 from planner.model.plan import Plan, StagePlan, Unsplit
 from runtime.job.job_model import reads_of
 from runtime.model.errors import SamzaError
-from runtime.opening.stored_state import Lies, lies, noted_lies
+from runtime.opening.stored_state import Lies, lies, noted_lies, unread
 from runtime.ports.environment import Environment, typed
 from runtime.stores.registry import store_kind
 
@@ -106,25 +106,59 @@ def _keeps_keys(plan: Plan, stage: StagePlan) -> bool:
     return any(store.operator in stage.operators and store_kind(store.kind).durable for store in plan.stores)
 
 
-def former_sizes(environment: Environment, plan: Plan) -> dict[str, int]:
-    """Return the former partition counts of streams that are read, where a plan has others for them."""
+def laid_otherwise(environment: Environment, plan: Plan) -> set[str]:
+    """Return the streams between stages that do not lie as the state behind them, and are read to the end.
+
+    So is a stream that was left of an operator whose place another one has taken, with the state that `move` gave it,
+    and one in front of several operators of which one has taken such a place: the state of each is then laid by itself.
+    """
+    existing, kept = environment.streams(), _kept_lies(environment, plan)
+    found = set()
+    for stage in plan.stages:
+        by = {kept[id].partitions for id in stage.operators if id in kept}
+        found |= {
+            name
+            for name in stage.inputs
+            if by
+            and name in existing
+            and existing[name].intermediate
+            and by != {existing[name].partitions}
+            and plan.stream(name).partitions == stage.partitions  # a copy for each task may be of any size
+        }
+    return {name for name in found if not unread(environment, plan.app, name)}
+
+
+def _kept_lies(environment: Environment, plan: Plan) -> dict[str, Lies]:
+    """Return the noted partitioning of the state that is there."""
+    stores = environment.stores(plan.app)
+    return {id: one for id, one in noted_lies(environment.checkpoints(plan.app)).items() if id in stores}
+
+
+def former_sizes(environment: Environment, plan: Plan, without: Collection[str] = ()) -> dict[str, int]:
+    """Return the former partition counts of streams that are read, where a plan has others for them.
+
+    Those `without` which the plan runs are taken as if they were gone.
+    """
     checkpoints, existing = environment.checkpoints(plan.app), environment.streams()
     noted = {name: size for reads in reads_of(checkpoints).values() for name, size in reads.items()}
-    kept = {id: one for id, one in noted_lies(checkpoints).items() if id in environment.stores(plan.app)}
-    found = {}
+    kept, found = _kept_lies(environment, plan), {}
     for stream in plan.streams:
-        had, here = noted.get(stream.name), existing.get(stream.name)
+        had, here = noted.get(stream.name), existing.get(stream.name) if stream.name not in without else None
         if had is None and here is not None and here.grown and stream.role == "input":
             had = len(here.grown[0])  # what is read from its start lies by its first partitions
         if stream.role == "intermediate":
             # Where it is not there, as a crash has cut a move short, the state of those who read it tells.
-            lying = (
+            lying = {
                 kept[id].partitions
                 for stage in plan.stages
                 if stream.name in stage.inputs
-                for id in kept.keys() & {*stage.operators}
-            )
-            had = here.partitions if here is not None and here.intermediate else next(lying, had)
+                for id in stage.operators
+                if id in kept
+            }
+            if here is not None and here.intermediate:
+                had = here.partitions
+            elif lying:
+                had = lying.pop() if len(lying) == 1 else None  # what lies in several ways can't move in one
         if had not in (None, stream.partitions) and stream.role in ("input", "table", "intermediate"):
             found[stream.name] = had
     return found

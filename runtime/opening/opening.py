@@ -31,6 +31,7 @@ from runtime.opening.former_layout import Moving, check_moves, check_replay, mov
 from runtime.opening.rescaling import rescale, tell_split
 from runtime.opening.rewind import (
     check_state,
+    drop_laid_otherwise,
     drop_read_streams,
     drop_what_a_reset_left,
     forget_what_does_not_fit,
@@ -118,6 +119,7 @@ def open_application(
                 forget_what_does_not_fit(environment, plan, graph, counts, state.operators, can_move)
             # Before any stream is made or removed: what is refused here leaves them as they were.
             check_state(environment, plan, graph, counts, moves=can_move)
+            drop_laid_otherwise(environment, plan)
             if (to := moving(environment, plan)) is not None:
                 target = made(options, {**counts, **to.now})
                 counts |= to.before

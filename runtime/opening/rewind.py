@@ -23,7 +23,7 @@ from runtime.job.parameters import key_words, without_modules
 from runtime.model.checkpoint import SHARED, Checkpoint, Position
 from runtime.model.errors import SamzaError
 from runtime.model.state_choice import Forget, State
-from runtime.opening.former_layout import ANOTHER, OF_BROKERS, former_sizes, why_it_stays
+from runtime.opening.former_layout import ANOTHER, OF_BROKERS, former_sizes, laid_otherwise, why_it_stays
 from runtime.opening.stored_state import Lies, forget, lies, noted_lies, operator_of, streams_between, unread
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment, typed
@@ -212,7 +212,8 @@ def _elsewhere(
 ) -> Iterator[Complaint]:
     """Yield complaints about state whose keys lie in other partitions than they did, and can't be moved there."""
     before, noted, now = reads_of(checkpoints), noted_lies(checkpoints), lies(plan, graph)
-    former = former_sizes(environment, plan) if moves is not None else {}
+    # What is removed before anything moves has no say.
+    former = former_sizes(environment, plan, laid_otherwise(environment, plan)) if moves is not None else {}
     for stage in plan.stages:
         had, read = before.get(stage.id, {}), (*stage.inputs, *stage.tables)
         streams = [one for one in read if one in had and partitions.get(one, had[one]) != had[one]]
@@ -232,7 +233,9 @@ def _elsewhere(
                     wrong = f"its state lies {_said(lying)}, and {streams[0]!r} has {had[streams[0]]} partitions"
                     between = operator_of(plan.app, streams[0])
                     drop = typed(environment, f"state forget {plan.app} {between}")
-                    yield Complaint(store, spec, wrong, f"what lies between the stages dropped: {drop}")
+                    records = unread(environment, plan.app, streams[0])
+                    lost = f" with {records:,} record{'s' * (records > 1)} that nobody has read" if records else ""
+                    yield Complaint(store, spec, wrong, f"what lies between the stages dropped{lost}: {drop}")
                 continue
             if streams:
                 name = streams[0]
@@ -331,6 +334,13 @@ def drop_read_streams(environment: Environment, plan: Plan) -> None:
     planned = {stream.name for stream in plan.streams if stream.role == "intermediate"}
     gone = [operator_of(plan.app, name) for name in sorted(streams_between(environment, plan.app) - planned)]
     if gone:
+        forget(environment, plan.app, gone)
+
+
+def drop_laid_otherwise(environment: Environment, plan: Plan) -> None:
+    """Remove the streams between stages that are read to the end and lie as no state behind them does."""
+    # Else state that `move` has given to an operator would have to lie as what was there before had it.
+    if gone := [operator_of(plan.app, name) for name in sorted(laid_otherwise(environment, plan))]:
         forget(environment, plan.app, gone)
 
 

@@ -39,6 +39,8 @@ PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 IF_MEANT = "unit='ms' on the input, if such ms are meant"
 NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
+LOOKED_AT = 16
+"""The times of a batch, about, that are looked at for another unit once that of the first is known."""
 AHEAD_MS = (3_600_000, 600_000)
 """The limits that are proposed for records from clocks that are ahead: the first that is at most half of that."""
 
@@ -187,9 +189,9 @@ class Jump:
 class EventTimes:
     """Judges the event times of one source partition; its task's thread alone uses it.
 
-    `jumps` counts the records of which each alone moved event time by more than a day, or by minutes or hours where
-    most that came next lay behind it, by more than the `lateness_ms` that all of the plan allows. The first of a
-    stream, in this process, is told in the log, and in `warning`.
+    `jumps` counts the records of which each alone moved event time by more than a day, and so that something may be
+    late, or by minutes or hours where most that came next lay behind it, by more than the `lateness_ms` that all of the
+    plan allows. The first of a stream, in this process, is told in the log, and in `warning`.
     """
 
     def __init__(
@@ -207,6 +209,8 @@ class EventTimes:
         self._stream, self._partition = place
         self._unit = spec.unit or "ms"
         self._unit_is_known = False
+        self._is_of_our_time = self._is_larger_told = False
+        """Whether some time is of our time as it was taken, and whether one of a larger unit was told."""
         self._lateness_ms = lateness_ms
         self._far_ms = self._most_ms = FAR_MS
         """The ms by which a record, and a batch, has to move event time before what they do is looked at."""
@@ -226,6 +230,7 @@ class EventTimes:
         Given is its highest time, and the watermarks before it, or where there was none after its first record, and
         after its last.
         """
+        self._is_of_our_time = self._is_of_our_time or highest >= FIRST_REAL_MS
         return self._jump is not None or self._is_doubtful(highest) or after - first > self._most_ms
 
     def are_of_history(self, highest: int, stamps: Sequence[int]) -> bool:
@@ -254,11 +259,19 @@ class EventTimes:
         return [first, *islice(stamps, 1, len(stamps) - 1)], [*islice(stamps, 1, len(stamps))]
 
     def check_unit(self, times: Sequence[int]) -> None:
-        """Look at the first times that come; raises PlanError where these are probably of another unit, or dates."""
-        if self._unit_is_known or not times:
+        """Look at the first times that come; raises PlanError where these are probably of another unit, or dates.
+
+        Of those that come later some are looked at: what is of a larger unit from there on is told.
+        """
+        if not times:
             return
-        # Only the first times that come are judged: a stream has one unit, and a later record that is far out of it is
-        # for `too_far` and `note` to tell.
+        some = [*times[:: max(len(times) // LOOKED_AT, 1)], times[-1]]
+        self._is_of_our_time = self._is_of_our_time or max(some) >= FIRST_REAL_MS
+        # A unit that becomes smaller moves event time far, which `too_far` and `note` tell.
+        if self.has_larger_unit(lowest := min(some)):
+            self._tell_larger_unit(lowest)
+        if self._unit_is_known:
+            return
         self._unit_is_known = True
         is_a_tests = self._clock.now_ms() < FIRST_REAL_MS
         if self._spec.timestamp_of is None and is_a_tests:
@@ -272,6 +285,27 @@ class EventTimes:
             wrong = f"{by} {at:_}, which as {_name(self._unit)} is {utc(times[0])}; {guess}"
             meant = "" if self._spec.unit is not None else f"; or say {IF_MEANT}"
             self._warn(f"{wrong}. Return {_name(self._unit)}{meant}")
+
+    def has_larger_unit(self, at: int) -> bool:
+        """Whether a time (ms) is of our time in a larger unit than an input's, by which others are of our time.
+
+        It is False where that was told.
+        """
+        if self._is_larger_told or not self._is_of_our_time:
+            return False
+        (number,) = as_given([at], self._unit)
+        return _unit_of(number, number, self._unit) is not None
+
+    def _tell_larger_unit(self, at: int) -> None:
+        """Tell a time (ms) that is probably in a larger unit: as what it is taken, its record is late."""
+        self._is_larger_told = True
+        by = "timestamp= returned" if self._spec.timestamp_of is not None else "the time of a record is"
+        found = misread(as_given([at], self._unit), self._unit)
+        assert found is not None, "it is of our time in a larger unit"
+        self._warn(
+            f"{by} {found.wrong}, and other times are of our time in {NAMES[self._unit]}: what is of another unit is "
+            "late. Have timestamp= return one unit for all, or raise, so that such a record meets on_error="
+        )
 
     def _refuse(self, by: str, found: Misread, is_a_tests: bool) -> None:
         """Raise PlanError for times that are probably of another unit; a warning does where ms are what was said."""
@@ -327,7 +361,9 @@ class EventTimes:
         steps = [*map(sub, after, before)]
         far = [row for row, step in enumerate(steps) if step > self._far_ms]
         jumps = [Jump(before[row], after[row], None if offsets is None else offsets[row]) for row in far]
-        if days := [jump for jump in jumps if jump.after - jump.before > DAY_MS]:
+        # What lies within the disorder that the input takes, and the lateness of all below, makes nothing late.
+        most_ms = max(DAY_MS, self._spec.max_disorder_ms + self._lateness_ms)
+        if days := [jump for jump in jumps if jump.after - jump.before > most_ms]:
             self.jumps += len(days)
             self._tell(days[0])
         if len(far) > SPARSE:
@@ -336,7 +372,7 @@ class EventTimes:
             self._most_ms = max(self._most_ms, 2 * moved_ms)
             return
         for row, jump in zip(far, jumps, strict=True):
-            if jump.after - jump.before <= DAY_MS:
+            if jump.after - jump.before <= most_ms:
                 self._jump = jump
                 self._follow(jump, times[row + 1 :])
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
-from operators.core.base import LATEST_MS, Batch, Key, has_none
+from operators.core.base import LATEST_MS, MIN_TIMESTAMP, Batch, Key, has_none
 from operators.partition_by import PartitionBy
 from operators.windows.partials import Folds
 from operators.windows.window import Window
@@ -18,6 +19,7 @@ from planner.model.plan import SegmentPlan
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Tagged
 from runtime.reading.event_times import FAR_MS, FOLLOWING
+from runtime.reading.watermarks import to_ms
 
 
 class Folded(NamedTuple):
@@ -71,6 +73,14 @@ def begins_well(folded: Folded | PreparedRows) -> bool:
         return folded.number > FOLLOWING and not any(len(late) for _, _, late in folded.exits)
     times = folded.timestamps
     return times is None or (len(times) > FOLLOWING and min(times[:FOLLOWING]) > times[0] - FAR_MS)
+
+
+def last_time(values: Sequence[Any], time_of: Callable[[Any], Any] | None) -> int:
+    """Return the event time (ms) of the last of the values that were folded; MIN_TIMESTAMP where it can't be read."""
+    with suppress(Exception):
+        if time_of is not None and values:
+            return to_ms([time_of(values[-1])])[0]
+    return MIN_TIMESTAMP
 
 
 class FoldingSegment:

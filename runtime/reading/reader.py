@@ -26,7 +26,7 @@ from runtime.model.history import AtRest
 from runtime.ports.streams import OUTSIDE, Control, Read, ends, made_anew_error
 from runtime.reading.completion import Entry, InFlight, RowsInFlight
 from runtime.reading.event_times import UNPACED, Pacing
-from runtime.reading.folding import Folded, FoldingSegment, PreparedRows, SharedGroups, begins_well
+from runtime.reading.folding import Folded, FoldingSegment, PreparedRows, SharedGroups, begins_well, last_time
 from runtime.reading.key_places import SAMPLE
 from runtime.reading.origin import Origin
 from runtime.reading.relay import Relay
@@ -760,7 +760,7 @@ class Reader:
                 return False
         highest = folded.watermark + disorder_ms
         if not self.times.are_unusual(highest, before, folded.watermark):
-            return True
+            return not self.times.has_larger_unit(last_time(values, time_of))
         # A batch of a long history spans days: its times are read once more, and it need not go the ordinary way.
         try:
             stamps = self._source.stamp(to_ms([time_of(value) for value in values])) if time_of else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ import typer
 
 from operators.core.sites import here
 from planner.passes import plan as make_plan
-from runtime.assembly.bindings import ANOTHER, Bindings
+from runtime.assembly.bindings import ANOTHER, Bindings, letters_of
 from runtime.assembly.history import beside
 from runtime.job.pipeline import Pipeline
 from runtime.model.history import ALL, HistorySpan, Point
@@ -333,22 +333,26 @@ def _inputs_said(app: App, said: Iterable[str] | None) -> list[str]:
 
 
 def _outputs_said(app: App, option: str, said: Iterable[str] | None) -> list[str]:
-    return _named(option, said, {output.stream for spec in app.graph().specs.values() for output in spec.outputs})
+    graph = app.graph()
+    # Dead letters are bound by their name alone, so that a path without one is that of the only output.
+    letters = letters_of(graph) if option == "--to" else set()
+    return _named(option, said, {output.stream for spec in graph.specs.values() for output in spec.outputs}, letters)
 
 
-def _named(option: str, said: Iterable[str] | None, streams: set[str]) -> list[str]:
-    """Return bindings with their names: of one without, that of the only stream there is."""
+def _named(option: str, said: Iterable[str] | None, streams: set[str], also: Collection[str] = ()) -> list[str]:
+    """Return bindings with their names: of one without, that of the only stream there is; some are named alone."""
     found = []
     for one in said or []:
         name, equals, path = one.partition("=")
         # Folders may be named for fields: data/day=2026-01-01 has no name in front.
-        if not equals or (name not in streams and "/" in name):
+        if not equals or (name not in streams and name not in also and "/" in name):
             if len(streams) != 1:
                 known = ", ".join(sorted(streams))
                 raise Mistake(f"{option} {one} names none of the streams {known}: write {option} NAME={one}")
             (name,), path = streams, one
-        if name not in streams:
-            raise Mistake(f"{option} {one}: there is no stream {name!r} here, but {', '.join(sorted(streams))}")
+        if name not in streams and name not in also:
+            known = ", ".join(sorted({*streams, *also}))
+            raise Mistake(f"{option} {one}: there is no stream {name!r} here, but {known}")
         kind = next((kind for kind in KINDS if path.startswith(kind)), "")
         found.append(f"{name}={path.removeprefix(kind)}")
     return found

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
-from runtime.assembly.bindings import ANOTHER
+from runtime.assembly.bindings import ANOTHER, letters_of
 from runtime.model.errors import SamzaError
 from runtime.model.metrics import Metrics
 from runtime.model.sizing import ByLoad
@@ -357,6 +357,7 @@ def bindings_of(
     graph = app.graph()
     read = {spec.stream for spec in graph.inputs.values()}
     written = {output.stream for spec in graph.specs.values() for output in spec.outputs}
+    letters = letters_of(graph)
     bound: dict[str, object] = {}
     for binding in said:
         name, equals, path = binding.partition("=")
@@ -364,14 +365,16 @@ def bindings_of(
             raise Mistake(f"--bind {binding} names no file: write --bind flights=flights.jsonl")
         if name in bound:
             raise Mistake(f"--bind {name}=... is given twice: a stream is bound to one place")
-        if name not in read | written:
-            known = f"it reads {', '.join(sorted(read))} and writes {', '.join(sorted(written)) or 'nothing'}"
+        if name not in read | written | letters:
+            known = f"it reads {', '.join(sorted(read))} and writes {', '.join(sorted(written | letters)) or 'nothing'}"
             raise Mistake(f"--bind {name}=...: the application {app.name!r} has no stream {name!r}; {known}")
         try:
             topic = topic_of(path)
-            if path.startswith(ANOTHER) and name in written:
+            if path.startswith(ANOTHER) and name in written | letters:
                 bound[name] = path
                 continue
+            if name in letters - read - written:
+                raise SamzaError(f"dead letters are bound to another stream alone: write {name}={ANOTHER}{name}-2")
             if topic is not None:
                 bound[name] = replace(topic, options=options)
                 continue

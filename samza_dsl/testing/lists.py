@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 
@@ -13,7 +14,7 @@ from runtime.encoding.serdes import Tagged
 from runtime.job.pipeline import Pipeline
 from runtime.spark.session import Spark, check_installed
 from samza_dsl.application.app import App
-from samza_dsl.testing.process import Results, VirtualProcess
+from samza_dsl.testing.process import Results, VirtualProcess, strangers_in
 from samza_dsl.testing.schedules import Schedule
 from samza_dsl.testing.streams import Record
 
@@ -38,8 +39,9 @@ def run(
     pairs or `Record`s. Streams that are not given are empty. With a `schedule` records come in pieces, what is ready
     runs in another order, and the process dies and begins again. What the operators with an id in `watch` emit is
     returned as well. With `on=Spark()` it runs there, without a schedule, and nothing is watched. Virtual time begins
-    at `start_ms`: where that is left out, at 0, or if an input has `max_ahead_ms`, where most of its records are.
-    Raises ValueError for inputs of another shape, and what the run fails with.
+    at `start_ms`: where that is left out, at 0, or if an input has `max_ahead_ms`, where most of its records are. Warns
+    of a join whose sides have keys of types that can't meet, as 7 and "7". Raises ValueError for inputs of another
+    shape, and what the run fails with.
 
     >>> app = App("doubling")
     >>> app.input("numbers", value=int).map(lambda n: n * 2).send_to(app.output("doubles", value=int))
@@ -79,6 +81,8 @@ def run(
         while not process.ended:
             process.finish()
             begin_again()
+        for told in process.strangers():
+            warnings.warn(told, stacklevel=2)
         return {name: [one.value for one in process.records(name)] for name in (*process.written(), *watch)}
     finally:
         process.close()
@@ -100,7 +104,10 @@ def _on_spark(app: App, inputs: Mapping[str, Sequence[object]], partitions: Mapp
         process.streams.check_patterns()
         for stream in process.streams.inputs():
             process.streams.end(stream)
-        plan = run_batch(Pipeline(process.graph, app.options, app.around), process.environment, on=on).plan
+        done = run_batch(Pipeline(process.graph, app.options, app.around), process.environment, on=on)
+        plan = done.plan
+        for told in strangers_in(plan, done.metrics()):
+            warnings.warn(told, stacklevel=3)
         return {stream.name: [one.value for one in process.streams.records(stream.name)] for stream in plan.results}
     finally:
         process.close()

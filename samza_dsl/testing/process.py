@@ -15,6 +15,7 @@ from operators.io import SendTo
 from planner.model import graph as graphs
 from planner.model.graph import Graph
 from planner.model.levers import Levers
+from planner.model.plan import Plan
 from runtime.functions.user_functions import Functions
 from runtime.job.pipeline import Pipeline
 from runtime.model.checkpoint import SHARED, Checkpoint
@@ -29,6 +30,7 @@ from samza_dsl.testing.environment import Crash, CrashPoint, Doom, MortalEnviron
 from samza_dsl.testing.held_calls import Answer, Call, HeldCalls
 from samza_dsl.testing.streams import Record, Streams
 from samza_dsl.testing.virtual_loop import VirtualLoop
+from samza_dsl.view.progress import Progress
 
 T = TypeVar("T")
 
@@ -241,6 +243,10 @@ class VirtualProcess:
             raise RuntimeError("the process is dead; run.restart() begins another one")
         return self._run.metrics()
 
+    def strangers(self) -> list[str]:
+        """Return for each join with keys of types that can't meet what these are; nothing of a dead process."""
+        return [] if self._run is None else strangers_in(self._plan, self._run.metrics())
+
     def stores(self, operator: str) -> Sequence[TaskStore]:
         """Return the live stores of an operator, task by task."""
         return self._run.stores(operator) if self._run is not None else ()
@@ -344,6 +350,14 @@ class _LoopTime:
 
     def pause_ms(self, ms: float) -> None:
         """Return at once: time does not pass while something runs."""
+
+
+def strangers_in(plan: Plan, metrics: RunMetrics) -> list[str]:
+    """Return for each join of a run with keys of types that can't meet what these are."""
+    progress = Progress(plan)
+    progress.take(metrics, ended=True)
+    # That hardly any have met is no word's worth in a test, whose few records may be there for just that.
+    return [f"{plan.app}: {told}" for told in progress.strangers(with_few=False)]
 
 
 def _tap(graph: Graph, operator: str, stream: str) -> SendTo:

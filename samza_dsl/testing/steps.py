@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -34,9 +35,9 @@ def running(
     """Run `app` step by step, in memory and in virtual time, which begins at `start_ms`.
 
     `inputs` is what its streams hold already, in the shape that `run` takes. `partitions` gives the count of input
-    streams where the app does not say it. The operators whose ids are in `watch` can be read like outputs. Raises
-    PlanError where the app can't be planned, and at the end AssertionError where the process was to die at a point that
-    it has not come to.
+    streams where the app does not say it. The operators whose ids are in `watch` can be read like outputs. Warns at
+    the end of a join whose sides have keys of types that can't meet, as 7 and "7". Raises PlanError where the app can't
+    be planned, and at the end AssertionError where the process was to die at a point that it has not come to.
 
     >>> app = App("doubling")
     >>> app.input("numbers", value=int).map(lambda n: n * 2).send_to(app.output("doubles", value=int))
@@ -55,6 +56,8 @@ def running(
         process.start()
         yield TestRun(process)
         process.check_doom()
+        for told in process.strangers():
+            warnings.warn(told, stacklevel=3)
     finally:
         process.close()
 

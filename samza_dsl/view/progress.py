@@ -156,8 +156,8 @@ class Progress:
                     where = f"{operator.kind} {operator.id!r}" + (f" at {operator.site}" if operator.site else "")
                     yield f"{where} is new" if change.is_new else f"{where} was changed: {', '.join(change.what)}"
 
-    def strangers(self) -> Iterator[str]:
-        """Yield for each join with hardly any matches, or keys of types that can't meet, their numbers and types."""
+    def strangers(self, *, with_few: bool = True) -> Iterator[str]:
+        """Yield for each join with keys of types that can't meet, or `with_few` matches, their numbers and types."""
         for operator in self.plan.operators:
             mine = [one for one in self.metrics.operators if one.operator == operator.id]
             met, missed = (sum(one.counters.get(name, 0) for one in mine) for name in (MET, MISSED))
@@ -174,7 +174,7 @@ class Progress:
                 for side, kind, number, without in apart(sides)
                 for other in without
             ]
-            if met * FEW > met + missed and not strange:
+            if not strange and (not with_few or met * FEW > met + missed):
                 continue
             told = [f"of {side} {' and '.join(sorted(kinds)) or 'none came'}" for side, kinds in sides.items()]
             where = f"{operator.kind} {operator.id!r}" + (f" at {operator.site}" if operator.site else "")

@@ -225,6 +225,26 @@ def test_spaces_in_front_of_a_text_are_not_written_where_they_would_not_be_read(
     assert source.serde(Json(Trip)).decode(source.read(0, 0, 9).batch.values[0]) == Trip("a b ", 1)
 
 
+@pytest.mark.parametrize("kind", [Defaulted, dict, str])
+@pytest.mark.parametrize(("said", "is_there"), [(",", ";"), (",", "\t"), (",", "|"), (";", ",")])
+def test_a_file_of_another_delimiter_is_told_by_its_header(said, is_there, kind, tmp_path):
+    (tmp_path / "in.csv").write_text(f"id{is_there}cents\n1{is_there}5\n")
+    app = App("delimited")
+    app.input("in", value=kind).sink(print)
+    with pytest.raises(SamzaError) as told:
+        app.run(tmp_path / "data", bind={"in": CsvFiles(tmp_path / "in.csv", said)})
+    assert f"say CsvFiles(path, delimiter={is_there!r})" in str(told.value)
+
+
+@pytest.mark.parametrize("text", ['"id;cents"\n5\n', "id\n5\n"])
+def test_a_file_of_one_column_is_read(text, tmp_path):
+    (tmp_path / "in.csv").write_text(text)
+    app, found = App("delimited"), []
+    app.input("in", value=dict).sink(found.append)
+    app.run(tmp_path / "data", bind={"in": tmp_path / "in.csv"})
+    assert [[*one.values()] for one in found] == [["5"]]
+
+
 def test_what_is_written_arrow_reads(tmp_path):
     files = CsvFiles(tmp_path / "out.csv", "\t", escape="\\", encoding="latin-1", nulls=("NA",))
     rows = [Trip("Ærø\t1", 5, 'say "x"'), Trip("b", None)]

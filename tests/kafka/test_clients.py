@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 import socket
@@ -18,7 +19,10 @@ from aiokafka.consumer import fetcher
 from runtime.systems.kafka.client import clients, private_names
 from runtime.systems.kafka.client.clients import begun, ended
 from runtime.systems.kafka.client.thread import KafkaThread
+from runtime.systems.kafka.client.topic import KafkaTopic
+from runtime.systems.kafka.streams.compacted_topic import KafkaTable
 from tests.kafka.test_many_tasks import sockets
+from tests.kafka.topics import create, produce
 
 MAKE = {
     "producer": lambda address: AIOKafkaProducer(bootstrap_servers=address, transactional_id="begins-early"),
@@ -101,3 +105,36 @@ def test_private_names_are_used_in_one_place():
     for path in Path(private_names.__file__).parents[1].rglob("*.py"):
         if path.name != "private_names.py":
             assert not said.search(path.read_text()), f"{path} uses a private name of aiokafka"
+
+
+def test_a_table_that_rests_and_wakes_asks_for_no_other_topic(broker, topics, monkeypatch):
+    for number in range(3):
+        create(broker, f"{topics}-{number}")
+    update, asked = ClusterMetadata.update_metadata, []
+
+    def update_counted(cluster: ClusterMetadata, metadata: Any) -> Any:
+        asked.append((cluster, len(metadata.topics)))
+        return update(cluster, metadata)
+
+    async def look() -> list[dict[bytes, bytes]]:
+        table, found = KafkaTable(KafkaTopic(f"kafka://{broker.bootstrap}/{topics}-0")), []
+        try:
+            for number in range(4):
+                await asyncio.to_thread(produce, broker, f"{topics}-0", (0, b"%d" % number, b"v"))
+                found.append(await table.now())
+                if not number:
+                    asked.clear()  # as it began
+                table._rest()
+            mine = private_names.connections(table._consumer).cluster
+            assert {number for cluster, number in asked if cluster is mine} <= {1}
+        finally:
+            await table.stop()
+        return found
+
+    monkeypatch.setattr(ClusterMetadata, "update_metadata", update_counted)
+    thread = KafkaThread.acquire()
+    try:
+        found = thread.call(look())
+    finally:
+        thread.release()
+    assert [*map(len, found)] == [1, 2, 3, 4]

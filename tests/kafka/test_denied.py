@@ -290,6 +290,7 @@ def test_options_that_prove_nothing_are_told_before_anything_is_asked(what, tmp_
     [
         (f"kafka://{HOST}:1", "Nothing answers there: look at host and port"),
         ("kafka://no-such-host.invalid:9092", "No machine is known by that name here"),
+        ("kafka://[::1]:1", r"/samza-dsl-streams can't be used: ::1:1: \[Errno \d+\]"),
         (f"kafka://{HOST}", f"{HOST}:9092: .*Nothing answers there|closed"),
     ],
 )

@@ -104,3 +104,16 @@ def test_so_does_what_is_too_large_between_stages(broker, topics, tmp_path):
     by.send_to(app.output(f"{topics}-out", value=String(), partitions=1))
     app.run(tmp_path, until_now=True, environment=f"kafka://{broker.bootstrap}")
     assert values(broker, f"{topics}-out") == [b"y"]
+
+
+def test_an_answer_that_is_too_large_says_that_it_is_remembered(broker, topics, tmp_path):
+    async def long(word):
+        return [word * (17 << 20)]
+
+    create(broker, f"{topics}-in")
+    produce(broker, f"{topics}-in", (0, None, b"x"))
+    app = App(topics)
+    answered = app.input(f"{topics}-in", value=String()).async_flat_map(long, remember=True, op_id="asking")
+    answered.send_to(app.output(f"{topics}-out", value=String(), partitions=1), on_error=skip)
+    with pytest.raises(TooLarge, match=r"an answer that 'asking' remembers in task 0, .*or leave remember= out"):
+        app.run(tmp_path, until_now=True, environment=f"kafka://{broker.bootstrap}")

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from itertools import accumulate
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from msgspec import Struct
 
 from operators.core.base import EARLIEST_MS, MIN_TIMESTAMP
 from runtime.model.errors import OperatorFailure
-from runtime.reading.event_times import PER_SECOND, EventTimes
+from runtime.reading.event_times import NAMES, PER_SECOND, EventTimes
 from samza_dsl import App, PlanError, SamzaError, collect, count, dead_letter, produce, session, skip, testing, tumbling
 
 BASE, MINUTE, HOUR, DAY = 1_750_000_000_000, 60_000, 3_600_000, 86_400_000
@@ -543,3 +544,49 @@ def test_a_run_that_goes_on_has_no_first_record(tmp_path, caplog):
             produce("r", [Reading("m", BASE + at * 1_000) for at in times], data=tmp_path)
             windowed().run(tmp_path, until_now=True)
     assert "first record" not in caplog.text
+
+
+SMALLER = {("s", "ms"): 1_000, ("s", None): 1_000, ("ms", "us"): 1_000, ("s", "us"): 10**6}
+"""By the unit that times get later, and the one that an input says: how many times as small numbers are then."""
+
+
+@pytest.mark.parametrize(("later", "unit"), SMALLER)
+@pytest.mark.parametrize("batch_records", [1, 50, 1_000])
+@pytest.mark.parametrize("repartitions", [False, True])
+def test_times_that_are_of_a_larger_unit_from_some_record_on_are_told_once(
+    later, unit, batch_records, repartitions, caplog
+):
+    scale, less = PER_SECOND[unit or "ms"] // 1_000, SMALLER[later, unit]
+    good = [Reading(f"m{one % 3}", (BASE + one * 1_000) * scale) for one in range(200)]
+    bad = [Reading(one.meter, one.at // less) for one in good]
+    app = windowed(MINUTES, repartitions, unit=unit) if unit else windowed(MINUTES, repartitions)
+    app.options = msgspec.structs.replace(app.options, batch_records=batch_records)
+    found = testing.run(app, {"r": [*good, *bad]}, start_ms=BASE + HOUR)
+    assert (sum(found["out"]), len(found["late"])) == (200, 200)
+    (told,) = [line for line in caplog.messages if "another unit" in line]
+    assert re.search(r"input 'r' at .*test_far_ahead.py:\d+: timestamp= returned 1_750_0\d\d", told)
+    assert f"as {NAMES[later]} 2025-06-15 15:0" in told
+
+
+def test_records_of_1970_that_are_late_by_themselves_are_told_as_nothing(caplog):
+    old = [Reading("m1", at) for at in (0, 5, 86_400_000, BASE - 400 * DAY)]
+    found = testing.run(windowed(), {"r": [*readings(), *old]}, start_ms=BASE + HOUR)
+    assert len(found["late"]) == len(old)
+    assert not [line for line in caplog.messages if "another unit" in line]
+
+
+@pytest.mark.parametrize(
+    ("disorder_ms", "lateness_ms", "is_told"),
+    [(3 * DAY, 0, False), (DAY, 0, True), (MINUTE, 0, True), (0, 3 * DAY, False), (DAY, 2 * DAY, False)],
+)
+def test_a_jump_that_makes_nothing_late_by_what_input_and_windows_allow_is_not_told(
+    disorder_ms, lateness_ms, is_told, caplog
+):
+    app = App("fleet")
+    how = {"timestamp": lambda r: r.at, "key": lambda r: r.meter, "max_disorder_ms": disorder_ms}
+    panes = app.input("r", value=Reading, **how).window(
+        MINUTES, count(), late=dead_letter("late"), allowed_lateness_ms=lateness_ms
+    )
+    panes.map(lambda pane: pane.value).send_to(app.output("out", value=int))
+    found = testing.run(app, {"r": with_one(BASE + 2 * DAY)}, start_ms=BASE + HOUR)
+    assert (bool(found["late"]), any("moved event time" in line for line in caplog.messages)) == (is_told, is_told)

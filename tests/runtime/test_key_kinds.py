@@ -535,7 +535,20 @@ def test_zones_that_a_former_version_did_not_note_are_no_others():
     assert not kinds.warning
 
 
+class Shelf(Struct, frozen=True):
+    at: dict[str, int]
+
+
+class Price(NamedTuple):
+    amount: Decimal
+    of: tuple[str, ...] = ()
+
+
 EQUAL = {
+    "dicts": ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+    "dicts in a tuple": ((1, [{"a": {"c": 1, "d": 2}}]), (1, [{"a": {"d": 2, "c": 1}}])),
+    "dicts in a record": (Shelf({"a": 1, "b": 2}), Shelf({"b": 2, "a": 1})),
+    "decimals in a record": (Price(Decimal("1.0")), Price(Decimal("1.00"))),
     "decimals": (Decimal("1.0"), Decimal("1.00")),
     "in a tuple": (("a", Decimal("1")), ("a", Decimal("1.0"))),
     "zones": (at(0, UTC), at(0, UTC).astimezone(timezone(timedelta(hours=2)))),

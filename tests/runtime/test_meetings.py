@@ -1,6 +1,7 @@
 """What joins have met is counted, with the types of the keys on their sides; an answer for other keys is an error."""
 
 from collections import Counter
+from datetime import date
 
 import pytest
 from hypothesis import given
@@ -229,6 +230,26 @@ def test_an_answer_for_keys_that_nobody_asked_for_ends_the_run():
     assert "{int(key): row}" in text
 
 
+@pytest.mark.parametrize("key", [date(2025, 6, 15), (1, "a"), b"a"], ids=repr)
+def test_of_keys_that_no_type_makes_of_text_no_type_is_advised(key):
+    async def texts(keys):
+        return {str(one): "row" for one in keys}
+
+    app = App("asking")
+    joined = app.input("ids", value=int).join(remote_table(texts), both, on=lambda id: key)
+    joined.send_to(app.output("out"))
+    with pytest.raises(SamzaError, match=r"as \{key: row for key in keys\}, one by one of these, on ids/0"):
+        testing.run(app, {"ids": [7]})
+
+
+@pytest.mark.parametrize("key", [[7], {"id": 7}], ids=repr)
+def test_a_key_that_has_no_hash_is_told_with_what_asks_for_it(key):
+    app = App("asking")
+    app.input("ids", value=int).join(remote_table(some), both, on=lambda id: key).send_to(app.output("out"))
+    with pytest.raises(SamzaError, match=r"on= returned .*7.*, which can't be the key of an answer.*a tuple in the"):
+        testing.run(app, {"ids": [7]})
+
+
 @pytest.mark.parametrize("answer", [as_json, more])
 def test_it_meets_the_policy_of_the_operator(answer):
     assert asked(answer, skip)["out"] == []
@@ -255,3 +276,25 @@ def test_keys_of_types_that_are_sampled_come_to_their_number(tuples, texts, befo
     wanted = {"(str, int)": tuples, "str": texts, "int": before}
     assert meetings.kinds(["left"])["left"] == {kind: number for kind, number in wanted.items() if number}
     assert len(looked) < 2 * SAMPLED if before else len(looked) == tuples
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_a_test_warns_of_keys_of_types_that_never_meet(join):
+    app = App("meeting")
+    JOINS[join](app).send_to(app.output("out"))
+    given = {"sales": [{"id": 7}], "products": [{"id": "7"}]}
+    with pytest.warns(
+        UserWarning, match=r"meeting: .*'joined' at .*test_meetings.py:.* of sales (is|are) int, "
+    ) as told:
+        testing.run(app, given)
+    assert [warning.filename for warning in told] == [__file__]
+    with pytest.warns(UserWarning, match="none of sales") as told, testing.running(app, given) as run:
+        run.end()
+    assert [warning.filename for warning in told] == [__file__]
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_it_does_not_where_few_keys_of_one_type_meet(join):
+    app = App("meeting")
+    JOINS[join](app).send_to(app.output("out"))
+    testing.run(app, {"sales": [{"id": 7}], "products": [{"id": 8}]})

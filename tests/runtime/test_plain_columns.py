@@ -1,5 +1,6 @@
 """Values that are made of whole columns are those that each row's JSON decodes to, and raw rows are as stored."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import msgspec
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from runtime.encoding.columns import Columns
 from runtime.encoding.serdes import Json, decoded
 from runtime.systems.files.files import open_source
-from runtime.systems.files.plain_columns import values_in
+from runtime.systems.files.plain_columns import in_microseconds, values_in
 from tests.scale import examples
 
 INTS = st.integers(-(2**63), 2**63 - 1)
@@ -91,6 +92,47 @@ def test_what_is_made_of_columns_is_what_the_json_of_each_row_is_decoded_to(tmp_
     start = data.draw(st.integers(0, len(table) - 1))
     assert [*columns[start:]] == columns.rows()[start:]
     source.close()
+
+
+NANOSECONDS = st.integers(0, 2**61)
+HOLDING = {
+    "plain": (lambda kind: kind, lambda one: one, lambda one: one),
+    "in a list": (pa.list_, lambda one: [one, None], lambda one: one[0]),
+    "in a record": (lambda kind: pa.struct([("at", kind)]), lambda one: {"at": one}, lambda one: one["at"]),
+    "in records": (
+        lambda kind: pa.list_(pa.struct([("at", kind)])),
+        lambda one: [{"at": one}],
+        lambda one: one[0]["at"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("ns"), pa.timestamp("ns", "UTC")], ids=str)
+@pytest.mark.parametrize("held", HOLDING)
+@given(times=st.lists(NANOSECONDS, min_size=1, max_size=5), is_finer=st.booleans())
+@settings(max_examples=examples(20, 2_000))
+def test_times_in_nanoseconds_end_at_microseconds_which_is_told_where_digits_go(
+    tmp_path_factory, kind, held, times, is_finer
+):
+    times = times if is_finer else [one // 1_000 * 1_000 for one in times]
+    within, put, found = HOLDING[held]
+    told = []
+    column = in_microseconds(pa.array([put(one) for one in times], within(kind)), told.append)
+    began = datetime(1970, 1, 1, tzinfo=UTC if kind.tz else None)
+    assert [found(one) for one in column.to_pylist()] == [began + timedelta(microseconds=one // 1_000) for one in times]
+    assert bool(told) == any(one % 1_000 for one in times)
+
+
+def test_digits_that_go_are_told_once_with_the_column(tmp_path, caplog):
+    for number in range(2):
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(pa.table({"when_it_was": pa.array([1_700_000_000_123_456_789] * 2, pa.timestamp("ns"))}), path)
+        source = open_source(path)
+        source.serde(Json(Any)).decode_table(source.read(0, 0).batch.values)
+        source.close()
+    (told,) = caplog.messages
+    assert "the column 'when_it_was' holds times in nanoseconds" in told
+    assert "1700000000123456789" in told
 
 
 class Bounded(msgspec.Struct):

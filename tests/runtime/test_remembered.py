@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct, defstruct
 
 from operators.async_flat_map import NOWHERE_STORED, AnswerPlace
 from planner.model.errors import PlanError
@@ -353,3 +354,16 @@ def test_an_answer_that_can_not_be_kept_says_so():
     (place,) = one.questions(("in", 0), [0], None, [1])
     with pytest.raises(SerdeError, match="its answer has no bytes"):
         one.keep(place, [print])
+
+
+class Spoken(Struct):
+    text: str
+
+
+def test_an_answer_of_a_class_that_has_changed_says_how_to_ask_anew(monkeypatch):
+    left = answers()
+    (place,) = left.questions(("in", 0), [0], None, [1])
+    left.keep(place, [Spoken("yes")])
+    monkeypatch.setitem(globals(), "Spoken", defstruct("Spoken", [("text", int)], module=__name__))
+    with pytest.raises(SerdeError, match=r"earlier run has kept can't be read: .*text.*another word: remember='2'"):
+        answers(left.fresh.items()).recall(place)

@@ -2,7 +2,7 @@
 
 import re
 import tempfile
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import product
 from pathlib import Path
 from unittest.mock import patch
@@ -23,6 +23,8 @@ from runtime.opening.stored_state import CHANGING, STORES, finish, forget, move,
 from runtime.ports.commits import Commit
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append, StreamConfig
+from runtime.stored_state.entries import StoredEntries, entries_of
+from runtime.stored_state.replacement import imported
 from runtime.systems.kafka.state import task_state as kafka_state
 from runtime.systems.kafka.state.task_state import MOST_APART
 from runtime.systems.log.environment import LogEnvironment
@@ -224,23 +226,33 @@ RUN = [(1, 2), (2, 3), (3, 4)], [], False
 SAME_NUMBER = [("run", {"a": Operator("count")}, *RUN), ("run", {"a": Operator("count", 2)}, *RUN)]
 MOVED = [("run", {"b": Operator("total")}, *RUN), ("move", "a", "b", {"b": Operator("total")})]
 RENAMED = [("move", "a", "b", {"b": Operator("total")}), ("run", {"b": Operator("total")}, *RUN)]
+TWO, ONE = Operator("count", 2), Operator("total", 1)
+IN_ITS_PLACE = [("run", {"a": ONE, "b": TWO}, *RUN), ("forget", "b"), ("move", "a", "b", {"b": ONE})]
+IN_ITS_PLACE += [("run", {"b": ONE}, *RUN)] * 2
+ELSEWHERE = [*IN_ITS_PLACE[:3], *[("run", {"b": Operator("total", 3)}, *RUN)] * 2]
 
 
 @example(SAME_NUMBER)
 @example(MOVED)
 @example(RENAMED)
+@example(IN_ITS_PLACE)
+@example(ELSEWHERE)
 @given(st.lists(changes, min_size=2, max_size=6))
 @settings(max_examples=examples(120, 10_000))
 def test_whatever_changes_no_state_is_lost_that_nobody_drops(sequence):
     holds("memory", sequence)
 
 
+@example(IN_ITS_PLACE)
+@example(ELSEWHERE)
 @given(st.lists(changes, min_size=1, max_size=5))
 @settings(max_examples=examples(30, 2_000))
 def test_so_it_is_on_the_embedded_log(sequence):
     holds("log", sequence)
 
 
+@example(IN_ITS_PLACE)
+@example(ELSEWHERE)
 @given(st.lists(changes, min_size=1, max_size=4))
 @settings(max_examples=examples(16, 1_000))
 def test_so_it_is_on_kafka(sequence):
@@ -456,3 +468,62 @@ def test_state_that_lies_here_is_dropped_with_what_brokers_have_of_it(kind):
         environment.forget(APP, ["a"])
         assert environment.state_stats(APP) == {("b", 0): (1, 2), ("b", 1): (1, 2)}
         assert environment.state_get(APP, "a", 0, b"k") is None
+
+
+def test_what_lies_in_front_of_it_and_was_not_read_is_told_with_its_number_and_what_to_type():
+    environment = memory()
+    environment.create_stream("events", StreamConfig(partitions=2))
+    add(environment, FIRST)
+    run_once(application({"a": ONE, "b": TWO}), environment, until_now=True)
+    environment.own(APP)
+    forget(environment, APP, ["b"])
+    move(environment, APP, "a", "b")
+    environment.append([Append(f"{APP}-by-b", 1, Batch([b"1", b"2"], [b"k", b"k"], [1, 1]))])
+    app = application({"b": ONE})
+    with pytest.raises(
+        PlanError,
+        match=r"state lies in 1 partition, and 'changing-by-b' has 2 partitions.*with 2 records that nobody has read: "
+        "samza-dsl state forget changing by-b",
+    ):
+        run_once(app, environment, until_now=True)
+    forget(environment, APP, ["by-b"])
+    run_once(app, environment, until_now=True)
+
+
+def behind_one(partitions, *ids):
+    app = App(APP)
+    events = app.input("events", value=tuple, key=lambda event: event[0], partitioned_by_key=True)
+    if "a" in ids:
+        alone = events.partition_by(lambda event: event[0], partitions=1, op_id="by-a")
+        alone.scan(lambda n, event: n + 1, init=int, op_id="a").send_to(app.output("out-a"))
+    behind = events.partition_by(lambda event: event[0], partitions=partitions, op_id="by")
+    for id in ("b", "c"):
+        behind.scan(lambda n, event: n + 1, init=int, op_id=id).send_to(app.output(f"out-{id}", value=int))
+    return app
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("id", ["b", "c"])
+def test_where_state_behind_one_stream_lies_in_two_ways_what_is_advised_lays_it_in_one(id, partitions):
+    environment = memory()
+    environment.create_stream("events", StreamConfig(partitions=2))
+    add(environment, FIRST)
+    run_once(behind_one(2, "a"), environment, until_now=True)
+    environment.own(APP)
+    forget(environment, APP, [id])
+    move(environment, APP, "a", id)
+    app = behind_one(partitions)
+    plan, other = app.plan({"events": 2}), {"b": "c", "c": "b"}[id]
+    odd = other if partitions == 1 else id
+    with pytest.raises(PlanError, match=rf"scan '{odd}' .*state export \S+ {odd} --to .*state import") as told:
+        run_once(app, environment, until_now=True)
+    assert "state forget changing by" not in str(told.value)
+    environment.own(APP)
+    with closing(environment.snapshot(APP)) as snapshot:
+        form = StoredEntries(plan, app.graph(), odd)
+        rows = [("a row", form.row(entry)) for entry in entries_of(snapshot, odd)]
+    assert imported(environment, plan, app.graph(), rows) == {odd: KEYS}
+    add(environment, FIRST)
+    run_once(app, environment, until_now=True)
+    for one in ("b", "c"):
+        assert written(environment, f"out-{one}")[-KEYS:] == [2] * KEYS

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections import Counter
 from contextlib import closing
 from itertools import product
@@ -176,3 +177,48 @@ def test_results_are_where_they_were_bound_to_and_nowhere_else(
     assert streams.values(place, output) == (SPENT + before if output == "stream" else SPENT)
     if output != "stream":
         assert streams.values(place, "stream") == before
+
+
+WITH_LETTERS = """
+    from samza_dsl import App, dead_letter
+
+    app = App("{name}")
+    orders = app.input("{name}-orders", value=dict)
+    shares = orders.map(lambda order: 6 // order["eur"], on_error=dead_letter("{name}-bad"))
+    shares.send_to(app.output("{name}-spent", value=int))
+"""
+
+
+def letters():
+    for place, command in product(("local", "spark"), COMMANDS):
+        marks = [pytest.mark.ci, pytest.mark.timeout(900)] if place == "spark" else []
+        yield pytest.param(place, command, marks=marks, id=f"{place} {command}")
+
+
+@pytest.mark.parametrize(("place", "command"), [*letters()])
+def test_dead_letters_go_to_the_stream_that_an_error_says_to_bind_them_to(
+    place, command, request, topics, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("app.py").write_text(dedent(WITH_LETTERS.format(name=topics)))
+    Path("orders.jsonl").write_text('{"eur":0}\n{"eur":2}\n')
+    produce(f"{topics}-bad", [BEFORE], data=tmp_path / ".samza-dsl")
+    if place == "spark":
+        request.getfixturevalue("session")
+    reads, writes = COMMANDS[command]
+    how = [command.split()[0], "app.py", reads, f"{topics}-orders=orders.jsonl", writes, f"{topics}-spent=spent.jsonl"]
+    how += ["--on", "spark"] if place == "spark" else ["--until-now"] if command == "run" else []
+    another = f"{topics}-again"
+    if command != "run" or place == "spark":
+        result = CliRunner().invoke(commands, how)
+        (advised,) = re.findall(rf"\(({topics}-bad=stream:\S+)\)", result.stderr)
+        assert (result.exit_code, "to a file" in result.stderr) == (1, False)
+        another = advised.partition(":")[2]
+    to_a_file = CliRunner().invoke(commands, [*how, writes, f"{topics}-bad=bad.jsonl"])
+    assert f"dead letters are bound to another stream alone: write {topics}-bad=stream:" in to_a_file.stderr
+    result = CliRunner().invoke(commands, [*how, writes, f"{topics}-bad=stream:{another}"])
+    assert result.exit_code == 0, result.stderr
+    with closing(LogEnvironment(tmp_path / ".samza-dsl")) as environment:
+        assert environment.offsets(f"{topics}-bad", 0).end == 1
+        assert environment.read(another, 0, 0).batch.values == [b'{"eur":0}']
+    assert Path("spent.jsonl").read_text() == "3\n"

@@ -103,6 +103,8 @@ class CsvFiles:
         return {**said, "quotechar": self.quote}
 
 
+OTHER_DELIMITERS = ";\t|,"
+"""Those that files have whose delimiter is another one than was said."""
 _MARKS = {"utf-16": codecs.BOM_UTF16_LE, "utf-32": codecs.BOM_UTF32_LE}
 _UNMARKED = {"utf-16": "utf-16-le", "utf-32": "utf-32-le", "utf-8-sig": "utf-8"}
 PLAIN = CsvFiles("")
@@ -375,6 +377,13 @@ def _header_of(path: Path | RemoteFile, dialect: CsvFiles) -> tuple[str, ...] | 
             f"the first line of {path} is no CSV header: {error}; write it as UTF-8 with commas, or say the dialect: "
             'formats.CsvFiles(path, delimiter=";", encoding="latin-1")'
         ) from error
+    other = next((one for one in OTHER_DELIMITERS if len(header) == 1 and one in header[0]), None)
+    if other is not None and first[0].decode().strip() == header[0].strip():
+        # Else each row would be one field, or all of its fields their defaults, without a word.
+        raise SamzaError(
+            f"the header of {path} is one name, {header[0]!r}, where fields lie between {dialect.delimiter!r}: say "
+            f"CsvFiles(path, delimiter={other!r}); or put that name in quotes, if the file has one column"
+        )
     if len(set(header)) < len(header):
         twice = sorted({name for name in header if header.count(name) > 1})
         raise SamzaError(f"the header of {path} names {', '.join(twice)} more than once; rename the columns")

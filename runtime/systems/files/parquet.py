@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import re
@@ -65,6 +66,7 @@ from runtime.systems.host.durable import make_durable
 if TYPE_CHECKING:
     from typing import BinaryIO
 
+_log = logging.getLogger("samza_dsl")
 ROWS_AT_ONCE = 8_192
 ROWS_PER_PART = 100_000
 FEW = 32
@@ -535,7 +537,10 @@ def _spelled_rows(batch: pa.RecordBatch) -> list[dict[str, object]]:
     """Return rows whose numbers that JSON has not are spelled out, and whose times that Python has not are text."""
     if len({*batch.schema.names}) < len(batch.schema.names):
         raise SamzaError(f"a file has two columns of one name, of {batch.schema.names}: rename one")
-    columns = [in_microseconds(column) for column in batch.columns]
+    columns = [
+        in_microseconds(column, partial(_tell_finer, name))
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    ]
     beyond = {
         name: found for name, column in zip(batch.schema.names, columns, strict=True) if (found := times_beyond(column))
     }
@@ -563,6 +568,22 @@ def _spelled_rows(batch: pa.RecordBatch) -> list[dict[str, object]]:
             for row in rows:
                 row[name] = _spelled(row[name])
     return cast("list[dict[str, object]]", rows)
+
+
+_finer_told: set[str] = set()
+"""The columns of which this process has told that their nanoseconds are dropped."""
+
+
+def _tell_finer(name: str, what: str) -> None:
+    """Tell once of a column that its times are finer than Python's, and lose what is beyond."""
+    if name not in _finer_told:
+        _finer_told.add(name)
+        _log.warning(
+            "the column %r holds times in nanoseconds, and Python's end at microseconds: the last three digits are "
+            "dropped (%s). Where they count, write the column as whole numbers (int64)",
+            name,
+            what,
+        )
 
 
 def _spelled(value: object) -> object:

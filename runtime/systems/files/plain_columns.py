@@ -91,14 +91,32 @@ def values_in(table: pa.RecordBatch | pa.Table, kind: object) -> list[Any] | Non
     return list(map(kind, *columns))
 
 
-def in_microseconds(column: pa.Array) -> pa.Array:
-    """Return a column whose times end at microseconds, as Python's do: pyarrow makes finer ones pandas objects."""
-    kind = column.type
+def in_microseconds(column: pa.Array, finer: Callable[[str], None] = lambda what: None) -> pa.Array:
+    """Return a column whose times end at microseconds, as Python's do: pyarrow makes finer ones pandas objects.
+
+    Where some end at nanoseconds, `finer` is called with what Arrow says of one that loses these.
+    """
+    kind = _without_nanoseconds(column.type)
+    if kind == column.type:
+        return column
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid as error:
+        finer(str(error))
+        return column.cast(kind, safe=False)
+
+
+def _without_nanoseconds(kind: pa.DataType) -> pa.DataType:
+    """Return a type with the times in it, also nested ones, in microseconds where they are in nanoseconds."""
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        return column.cast(pa.timestamp("us", kind.tz), safe=False)
+        return pa.timestamp("us", kind.tz)
     if pa.types.is_duration(kind) and kind.unit == "ns":
-        return column.cast(pa.duration("us"), safe=False)
-    return column.cast(pa.time64("us"), safe=False) if kind == pa.time64("ns") else column
+        return pa.duration("us")
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_without_nanoseconds(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_nanoseconds(field.type)) for field in kind.fields])
+    return pa.time64("us") if kind == pa.time64("ns") else kind
 
 
 _DAYS, _SPAN_DAYS = (-719_162, 2_932_896), (-999_999_998, 999_999_998)

@@ -58,6 +58,7 @@ from runtime.units.splits import Splits
 from runtime.units.staging import Staged, check_is_empty
 
 _log = logging.getLogger("samza_dsl")
+BIND = "bind the output to a file"
 
 
 class Application:
@@ -273,7 +274,9 @@ class Application:
         elsewhere = {*self._sinks, *self._paths, *(self._topics.topics if self._topics is not None else ())}
         for stream in self._outputs:
             if (name := self._place_of(stream)) in known and stream not in elsewhere:
-                _check_holds_nothing(self._environment, name, known[name].partitions)
+                is_letters = stream not in {output.stream for output in self._declared()}
+                instead = f"bind {stream!r} to another stream ({stream}=stream:{name}-2)" if is_letters else BIND
+                _check_holds_nothing(self._environment, name, known[name].partitions, instead)
 
     def _ranges(self, stream: str, partitions: int) -> list[Offsets]:
         if isinstance(self._environment, LiveEnvironment):
@@ -417,11 +420,11 @@ def check_free(
                 _check_holds_nothing(environment, name, known[name].partitions)
 
 
-def _check_holds_nothing(environment: Environment, stream: str, partitions: int) -> None:
+def _check_holds_nothing(environment: Environment, stream: str, partitions: int, instead: str = BIND) -> None:
     if any(environment.offsets(stream, place).end for place in range(partitions)):
         raise SamzaError(
-            f"the stream {stream!r} holds records already, and a run on Spark writes the whole of it: bind the output "
-            "to a file, use another data directory, or remove the stream (samza-dsl streams delete)"
+            f"the stream {stream!r} holds records already, and a run on Spark writes the whole of it: {instead}, use "
+            "another data directory, or remove the stream (samza-dsl streams delete)"
         )
 
 

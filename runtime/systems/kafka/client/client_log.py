@@ -28,10 +28,22 @@ def reason_of(bootstrap: str) -> str | None:
 
     Where it is not, that may be for those that brokers have named as themselves, which is where clients go then.
     """
-    asked = [one if ":" in one else f"{one}:{PORT}" for one in bootstrap.split(",")]
+    asked = map(_placed, bootstrap.split(","))
     found = {broker: _reasons.pop(broker) for broker in asked if broker in _reasons}
     named = {broker: _reasons.pop(broker) for broker in [*_reasons] if broker.startswith(NAMED)}
     return "; ".join(f"{broker}: {reason}" for broker, reason in (found or named).items()) or None
+
+
+def _placed(broker: str) -> str:
+    """Return a broker as host:port, as aiokafka says it: IPv6 without its brackets.
+
+    >>> _placed("one"), _placed("one:9093"), _placed("[::1]:9093"), _placed("[::1]")
+    ('one:9092', 'one:9093', '::1:9093', '::1:9092')
+    """
+    if broker.startswith("["):
+        host, _, port = broker[1:].partition("]")
+        return f"{host}:{port.removeprefix(':') or PORT}"
+    return broker if ":" in broker else f"{broker}:{PORT}"
 
 
 def _note(record: logging.LogRecord) -> bool:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 USED: Mapping[str, tuple[str, ...]] = {
     "aiokafka.admin.client:AIOKafkaAdminClient": ("_client", "_send_request"),
-    "aiokafka.consumer.consumer:AIOKafkaConsumer": ("_client", "_fetcher"),
+    "aiokafka.consumer.consumer:AIOKafkaConsumer": ("_client", "_fetcher", "_subscription"),
+    "aiokafka.consumer.subscription_state:SubscriptionState": ("unsubscribe",),
     "aiokafka.consumer.fetcher:Fetcher": ("_records", "_fetch_max_wait_ms"),
     "aiokafka.consumer.fetcher:FetchResult": ("_partition_records",),
     "aiokafka.record.memory_records:_MemoryRecordsPy": ("_next_slice", "next_batch"),
@@ -71,6 +72,18 @@ def fetches_to(consumer: object, found: object) -> None:
     fetcher = getattr(consumer, "_fetcher", None)
     if fetcher is not None and hasattr(fetcher, "_records"):
         fetcher._records = found
+
+
+def give_up(consumer: Any) -> None:
+    """Let a consumer have no partitions any more.
+
+    Its own way has the client ask for the topics of the whole cluster, and `assign` for that of its partitions again.
+    """
+    subscription = getattr(consumer, "_subscription", None)
+    if subscription is not None and hasattr(subscription, "unsubscribe"):
+        subscription.unsubscribe()
+    else:
+        consumer.unsubscribe()
 
 
 def wait_for_fetches(consumer: object, wait_ms: int) -> None:

@@ -440,6 +440,11 @@ def whose(error: EnvironmentFault, commit: Commit) -> EnvironmentFault:
     if not isinstance(error, TooLarge) or not items or "-changelog" not in str(error):
         return error
     size, store, task = max(items)
+    if not commit.checkpoints:  # answers are written as they come, before what comes of them
+        return TooLarge(
+            f"{error} It is an answer that {store!r} remembers in task {task}, {size:,} bytes: let its function return "
+            "less, or leave remember= out, with which each answer goes to its policy."
+        )
     return TooLarge(
         f"{error} It is what {store!r} keeps of one key in task {task}, {size:,} bytes: keep less under one key, as "
         "with a window, a time to live or a collection."

@@ -12,6 +12,7 @@ from operators.core.base import Batch
 from runtime.model.clock import sleep_ms
 from runtime.systems.kafka.client.admin import kafka_errors_told
 from runtime.systems.kafka.client.clients import BEGIN_S, Consumer, Patience, begun, during, ended
+from runtime.systems.kafka.client.private_names import give_up
 from runtime.systems.kafka.client.thread import KafkaThread
 from runtime.systems.kafka.client.topic import KafkaTopic
 from runtime.systems.kafka.streams.record_batches import by_batches, rows_of
@@ -221,7 +222,7 @@ class KafkaTable:
 
         Not as soon as it was read: while aiokafka gives up a fetch, a stop of the consumer would be lost to it.
         """
-        self._consumer.unsubscribe()
+        give_up(self._consumer)
 
 
 async def load(topic: KafkaTopic) -> dict[bytes, bytes]:
