@@ -240,10 +240,10 @@ def check_laws(
     and state by key allows it, its records are also divided otherwise, in the order of their times, so that nothing is
     late by that, unless there are timers, a `ttl_ms` or a `deduplicate`, which look at a whole partition. What a sink
     is called with is no result: it may be called again after a crash. Early panes are left out: which there are depends
-    on what came first. With a `seed` the examples are the same each time.With `rescale` tasks are split and merged as
-    well, from one restart to the next, and what is divided otherwise gets more partitions while records come. With
-    `on=Spark()` each is run there, too, which takes a second or so: say fewer `examples`, and the smallest one is not
-    looked for.
+    on what came first. With a `seed` the examples are the same each time. With `rescale` tasks are split and merged as
+    well, while they run and from one restart to the next, and what is divided otherwise gets more partitions while
+    records come. With `on=Spark()` each is run there, too, which takes a second or so: say fewer `examples`, and the
+    smallest one is not looked for.
 
     Raises `LawBroken` with the smallest example that was found, and the first operator that emits something else.
 
@@ -289,7 +289,7 @@ def _schedules(max_crashes: int, rescale: bool) -> st.SearchStrategy[Schedule]:
     found = schedules(0) | schedules(max_crashes, min_crashes=min(max_crashes, 1))
     if not rescale:
         return found
-    factors = st.lists(st.sampled_from(FACTORS), min_size=2, max_size=5).map(tuple)
+    factors = st.lists(st.sampled_from((*FACTORS, None)), min_size=2, max_size=5).map(tuple)
     return st.builds(lambda one, factors: replace(one, factors=factors), found, factors)
 
 

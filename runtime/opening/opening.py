@@ -22,6 +22,7 @@ from runtime.job.job_model import JOB, configuration
 from runtime.job.key_kinds import KEYS, kinds_noted
 from runtime.job.parameters import PARAMETERS, changed_now, changes_of, to_note
 from runtime.job.pipeline import Pipeline
+from runtime.model.assignment import Scale
 from runtime.model.checkpoint import SHARED, Checkpoint
 from runtime.model.clock import monotonic_ms
 from runtime.model.metrics import ChangeMetrics, JobMetrics, RunMetrics
@@ -74,7 +75,8 @@ class Opened(NamedTuple):
     """An application that is ready to run: its generation, bindings, partition counts of streams, and plan.
 
     Where it is to move to the partitions of a `target`, these are those by which its state lies, with a task for each.
-    `job` has its size, and how long it took to come to it.
+    `job` has its size, and how long it took to come to it; `since` is the number of the request for a size behind which
+    others hold whatever the program says.
     """
 
     generation: int
@@ -84,6 +86,7 @@ class Opened(NamedTuple):
     job: JobMetrics
     moving: Moving | None = None
     target: Plan | None = None
+    since: int = 0
 
 
 def open_application(
@@ -94,8 +97,12 @@ def open_application(
     levers: Levers = ALL,
     from_start: bool = False,
     state: State = None,
+    since: int | None = None,
 ) -> Opened:
-    """Own an application, plan it, and make what it writes to; raises `Owned`, PlanError and SamzaError."""
+    """Own an application, plan it, and make what it writes to; raises `Owned`, PlanError and SamzaError.
+
+    A run that begins anew has the size that was asked of it `since` a request of this number, when it began at first.
+    """
     graph = pipeline.graph
     generation = _owned(environment, graph.app, state)
     bindings, to, target = Bindings(environment, graph, bind), None, None
@@ -103,8 +110,9 @@ def open_application(
     try:
         counts = bindings.partition_counts(graph)
         asked = environment.asked_scale(graph.app)
+        since = asked.number if since is None else since
         began_ms, checkpoints_ms = monotonic_ms(), None
-        plan = _made(pipeline, asked.factor, lambda options: made(options, counts))
+        plan = _made(pipeline, asked, since, lambda options: made(options, counts))
         options, model_ms = plan.options, monotonic_ms() - began_ms
         if state == "reset":
             generation = rewind(environment, plan, bindings, state)
@@ -112,7 +120,7 @@ def open_application(
                 for stream in (one.name for one in plan.streams if one.role == "intermediate"):
                     environment.delete_stream(stream)
                 bindings.close()
-                return open_application(environment, pipeline, bind, levers=levers)
+                return open_application(environment, pipeline, bind, levers=levers, since=since)
         else:
             can_move = partial(_can_move, plan, bindings)
             if isinstance(state, Forget):
@@ -142,7 +150,7 @@ def open_application(
         bindings.close()
         raise
     job = JobMetrics(tasks=plan.tasks, model_ms=model_ms, checkpoints_ms=checkpoints_ms)
-    return Opened(generation, bindings, counts, plan, job, to, target)
+    return Opened(generation, bindings, counts, plan, job, to, target, since)
 
 
 def _owned(environment: Environment, app: str, state: State) -> int:
@@ -167,13 +175,16 @@ def _owned(environment: Environment, app: str, state: State) -> int:
     return generation
 
 
-def _made(pipeline: Pipeline, asked: int | None, made: Callable[[Options], Plan]) -> Plan:
+def _made(pipeline: Pipeline, asked: Scale, since: int, made: Callable[[Options], Plan]) -> Plan:
     """Return the plan of a size; where a command has asked for one that can't be, the error says how to undo that."""
-    options = with_factor(pipeline.options, asked)
+    said = pipeline.options
+    # What is asked of a run holds until that ends, also where the program says another size, and it begins anew.
+    is_of_run = asked.number > since and asked.factor is not None
+    options = with_factor(replace(said, elasticity=None) if is_of_run else said, asked.factor)
     try:
         return made(options)
     except PlanError as error:
-        if pipeline.options.elasticity is not None or asked in (None, 1):
+        if options.elasticity in (None, 1, said.elasticity):
             raise
         made(replace(options, elasticity=1))  # raises itself where the size has nothing to do with it
         undo = f"samza-dsl scale has asked for this size; without it: samza-dsl scale {pipeline.graph.app} --factor 1"

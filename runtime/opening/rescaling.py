@@ -35,7 +35,9 @@ class Scaled(msgspec.Struct, frozen=True):
     """One change of an application's size: when (ms since the epoch), from and to what, why, and how long it took.
 
     `before` and `now` are factors; the numbers of containers are there where these changed. No entry of state is moved
-    by it: what is kept of a key lies where it was.
+    by it: what is kept of a key lies where it was. `took_ms` is from the moment at which tasks are to come to the cut
+    until others go on, for containers until all have begun; 0 where an application was split as it began, and up to
+    the cut where the process dies behind that.
     """
 
     at_ms: int

@@ -78,6 +78,28 @@ R = TypeVar("R", bound=Watched)
 Watch = Callable[[Watched], Awaitable[None]]
 
 
+class SizedRun(Watched, Protocol):
+    """A run that knows which size was asked for when it began: others have been asked of it since."""
+
+    since: int
+
+
+S = TypeVar("S", bound=SizedRun)
+
+
+def keeping_size(make: Callable[[RunSettings], S]) -> Callable[[RunSettings], S]:
+    """Return what makes runs one after the other, each with the size that was asked of those before."""
+    since: int | None = None
+
+    def made(settings: RunSettings) -> S:
+        nonlocal since
+        run = make(settings if since is None else replace(settings, since=since))
+        since = run.since
+        return run
+
+    return made
+
+
 def run_whatever_grows(make: Callable[[RunSettings], R], watch: Watch | None, settings: RunSettings) -> R:
     """Run to the end, anew where inputs have got more partitions; raises PlanError where state lies by these."""
     log = logging.getLogger("samza_dsl")

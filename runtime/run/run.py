@@ -69,7 +69,7 @@ from runtime.queries.state_query import QueriedState, StateQuery, ended_error, q
 from runtime.queries.state_requests import StateAnswer, StateDesk, StateRequest
 from runtime.reading.reader import Reader
 from runtime.run.composition import Composition
-from runtime.run.driver import Watch, beside, check_no_loop, run_whatever_fails
+from runtime.run.driver import Watch, beside, check_no_loop, keeping_size, run_whatever_fails
 from runtime.run.measurement import container_of, measure, snapshot_of
 from runtime.run.rebalance import HEARING_MS, Follower
 from runtime.run.sampling import Sampler
@@ -124,7 +124,7 @@ class Run:
         self._sampler = Sampler(self._chains) if settings.clock is None else None
         self._final: RunMetrics | None = None
         self._desk: StateDesk | None = None
-        self._is_open = self._over = self._is_released = False
+        self._is_open = self._over = self._is_released = self._is_to_stop = False
         self._opened = asyncio.Event()
         self._ended = asyncio.Event()
         self._error: Exception | None = None
@@ -132,11 +132,12 @@ class Run:
         try:
             where = self._environment, pipeline, settings.bind or {}
             if share is None:
-                opened = open_application(*where, levers=levers, from_start=from_start, state=state)
+                since = settings.since
+                opened = open_application(*where, levers=levers, from_start=from_start, state=state, since=since)
             else:
                 opened = join_application(*where, share)
             self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
-            self._moving, self._target = opened.moving, opened.target
+            self._moving, self._target, self.since = opened.moving, opened.target, opened.since
             with collector_patient(), heard_by(self._hearing):
                 self._assemble(pipeline.around, opened, settings)
         except BaseException:
@@ -242,7 +243,8 @@ class Run:
     @property
     def stopping(self) -> bool:
         """Whether a stop was asked for."""
-        return self._loop.stopping
+        # The loop stops, too, where what goes on beside it has failed, and the run may begin anew then.
+        return self._is_to_stop
 
     def show(self) -> None:
         """Show the run in the output of a notebook's cell: its plan with rates, and what is slow, live until it ends.
@@ -254,6 +256,7 @@ class Run:
 
     def stop(self) -> None:
         """Ask the run to complete what is in flight, commit and end; may be called from a signal handler."""
+        self._is_to_stop = True
         self._bindings.end()
         self._loop.stop()
 
@@ -708,8 +711,7 @@ def run_blocking(
     `watch(run)` is awaited beside the run, and cancelled at its end.
     """
     check_no_loop()
-    run = partial(Run, pipeline, data)
-    return run_whatever_fails(run, watch, settings)
+    return run_whatever_fails(keeping_size(partial(Run, pipeline, data)), watch, settings)
 
 
 def running(

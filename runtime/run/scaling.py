@@ -154,6 +154,9 @@ class Scaler:
         for task in tasks:
             self.functions.append(task.functions)
             await task.functions.open()
+        # Again, with the time until tasks go on: the commit of the cut could not know of it.
+        whole = Scaled(wall_clock_ms(), before, plan.options.factor, why, clock.elapsed_ms() - began)
+        await self._apart(partial(note_size, environment, plan.app, committer.generation, whole))
         await self.loop.change((), tasks)
         self.on_change(plan, msgspec.structs.replace(planned, checkpoints_ms=spent_ms))
         paused_ms = clock.elapsed_ms() - began

@@ -35,8 +35,9 @@ class RunSettings:
     `collect` outputs. In one container of several it has a `share` of another run. Who traces it has its
     `hearing`. On Kafka others are told the `state_address` at which its state is asked for, with the token in
     `token_file`, where there is one; so it asks others. Where a copy of the log is kept up, `replica_age_ms` tells its
-    age. The `view` shows a run in a notebook. The `clock`, the `levers` and `poll_ms`, after which it looks for news
-    that nobody told, are for tests and benchmarks.
+    age. One that begins anew has the size that was asked for `since` a request of this number. The `view` shows a run
+    in a notebook. The `clock`, the `levers` and `poll_ms`, after which it looks for news that nobody told, are for
+    tests and benchmarks.
     """
 
     bind: Mapping[str, object] | None = None
@@ -53,6 +54,7 @@ class RunSettings:
     replica_age_ms: Callable[[], float] | None = None
     placement: Placement = sticky
     share: Share | None = None
+    since: int | None = None
     hearing: Tracing | None = None
     view: Callable[[Run], None] | None = None
     clock: Clock | None = None

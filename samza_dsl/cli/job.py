@@ -113,14 +113,16 @@ def scale(
 
     Where it does not run, its tasks are split so from its next start on.
     """
-    with told(), opened(data, environment, kafka_options) as place:
-        app, _ = named(target, place)
-        known(place, app)
-        job = job_of(place, app)
+    with told():
+        # What is wrong whatever the application: said before anybody asks where that lies.
         if factor is None and containers is None:
             raise Mistake("a size is to be said: samza-dsl scale APP --factor 4, or --containers 3")
         if factor is not None and (wrong := wrong_factor(factor)):
             raise Mistake(f"--factor {wrong}")
+    with told(), opened(data, environment, kafka_options) as place:
+        app, _ = named(target, place)
+        known(place, app)
+        job = job_of(place, app)
         if (containers or 1) > 1 and job.is_alone:
             raise Mistake(
                 f"{app} runs in one process, without containers: end it, and run it with --containers {containers}; or "

@@ -12,10 +12,12 @@ from msgspec.structs import replace
 from operators.core.sites import mistake
 from runtime.encoding.serdes import Tagged
 from runtime.job.pipeline import Pipeline
+from runtime.model.assignment import Scale
+from runtime.run.scaling import LOOK_MS
 from runtime.spark.session import Spark, check_installed
 from samza_dsl.application.app import App
 from samza_dsl.testing.process import Results, VirtualProcess, strangers_in
-from samza_dsl.testing.schedules import Schedule
+from samza_dsl.testing.schedules import FACTORS, Schedule
 from samza_dsl.testing.streams import Record
 
 AT_ONCE = (1, 1, 2, 5)
@@ -60,13 +62,12 @@ def run(
     # Tables are whole from the start under a schedule, too: a row that comes later would be another result.
     at_once = {stream: given for stream, given in inputs.items() if schedule is None or stream in tables}
     process = VirtualProcess(app, at_once, streams=inputs, partitions=partitions, watch=watch, order=chance)
-    crashes, factors = iter(plan.crashes), iter(plan.factors)
+    crashes, versions = iter(plan.crashes), (_split(app, factor) for factor in plan.factors)
 
     def begin_again() -> None:
         while process.dead:
             process.doom(next(crashes, None))
-            factor = next(factors, None)
-            process.start(None if factor is None else _split(app, factor))
+            process.start(next(versions, None))
 
     try:
         process.streams.check_patterns()
@@ -88,8 +89,10 @@ def run(
         process.close()
 
 
-def _split(app: App, factor: int) -> App:
-    """Return the application with tasks that are split by a factor."""
+def _split(app: App, factor: int | None) -> App:
+    """Return the application with tasks that are split by a factor; None is what it says itself, or nothing."""
+    if factor is None:
+        return app
     split = copy(app)
     split.options = replace(app.options, elasticity=factor)
     return split
@@ -163,6 +166,8 @@ def _deliver(
                 process.proceed()
             case 3:
                 process.proceed(chance.random() / 10)
+        if changes[0] and chance.randrange(4) == 0:
+            _split_live(process, chance)
         if stops and chance.randrange(4) == 0:
             stops -= 1
             process.stop()
@@ -172,6 +177,12 @@ def _deliver(
             left = _grown(process, left, times)
     for stream in process.streams.inputs():
         process.streams.end(stream)
+
+
+def _split_live(process: VirtualProcess, chance: random.Random) -> None:
+    """Ask for another size of the run, and let it go on until that is taken up, or a bit longer."""
+    process.environment.ask_scale(process.graph.app, Scale(chance.choice(FACTORS)))
+    process.proceed(LOOK_MS * chance.choice((1, 2)) / 1_000)
 
 
 def _grown(

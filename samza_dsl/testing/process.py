@@ -98,8 +98,11 @@ class VirtualProcess:
         """Return how much virtual time has passed, in ms."""
         return self._loop.time() * 1_000
 
-    def start(self, app: App | None = None) -> None:
-        """Begin from the last commit; with another version of the application, if one is given."""
+    def start(self, app: App | None = None, since: int | None = None) -> None:
+        """Begin from the last commit; with another version of the application, if one is given.
+
+        A run that begins anew has the size that was asked for `since` the one before it began.
+        """
         if not self.dead:
             self.die()
         assert self._run is None and self._driving is None, "two runs would commit to one environment"
@@ -116,6 +119,7 @@ class VirtualProcess:
                     bind=self._sinks,
                     clock=_LoopTime(self),
                     poll_ms=min(POLL_MS, self._app.options.commit_interval_ms),
+                    since=since,
                     levers=Levers(trust=False, gathering=False),
                 ),
             )
@@ -300,8 +304,9 @@ class VirtualProcess:
                 return
             # Whoever drives a run begins it anew there.
             self.tell(f"begins anew: {error}")
+            since = self._run.since if self._run is not None else None
             self.die()
-            self.start()
+            self.start(since=since)
             return
         if not isinstance(error, Crash):
             self.tell(f"failed: {error}")

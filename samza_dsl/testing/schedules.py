@@ -19,9 +19,9 @@ class Schedule:
 
     Each crash point counts from the start, or from the restart after the one before it. One that a run does not reach
     is passed over. With `factors` the tasks are split into so many virtual ones, by each factor from one restart to the
-    next, and the run is stopped and begun anew now and then as well. Inputs whose records carry keys have so many times
-    as many partitions, one after the other, as `grown` says, while records come. Raises ValueError for anything but a
-    crash point.
+    next, where None leaves that to the application; the run is stopped and begun anew now and then as well, and asked
+    for other factors while it goes on. Inputs whose records carry keys have so many times as many partitions, one after
+    the other, as `grown` says, while records come. Raises ValueError for anything but a crash point.
 
     >>> Schedule(seed=3, crashes=(CrashPoint("before_commit", 2), CrashPoint("turn", 10))).seed
     3
@@ -29,7 +29,7 @@ class Schedule:
 
     seed: int = 0
     crashes: tuple[CrashPoint, ...] = ()
-    factors: tuple[int, ...] = ()
+    factors: tuple[int | None, ...] = ()
     grown: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:

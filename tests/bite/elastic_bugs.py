@@ -19,6 +19,7 @@ OWN_ENTRIES = Tested(f"{ELASTIC}test_virtual_tasks_that_keep_their_entries_in_on
 SAID_AGAIN = Tested(
     f"{ELASTIC}test_a_task_says_again_how_far_event_time_is_where_one_of_its_name_has_said_so_before_a_merge"
 )
+BEGUN_ANEW = Tested(f"{ELASTIC}test_a_run_that_begins_anew_keeps_the_size_that_was_asked_of_it")
 LATER_COPY = Tested(
     "tests/runtime/test_standby.py::test_a_copy_that_comes_later_has_what_was_read_for_another_one_of_its_partition"
 )
@@ -29,6 +30,20 @@ SPREAD = Tested(
     "tests/operators/test_partition_by.py::test_keys_are_spread_evenly_within_each_partition_of_the_partitioner"
 )
 ELASTIC_BUGS = (
+    Bug(
+        "forget what size was asked of a run where it begins anew",
+        "runtime/opening/opening.py",
+        "asked.number > since and",
+        "False and",
+        BEGUN_ANEW,
+    ),
+    Bug(
+        "end a run that is to begin anew as if it had been asked to stop",
+        "runtime/run/run.py",
+        "        return self._is_to_stop\n",
+        "        return self._loop.stopping\n",
+        BEGUN_ANEW,
+    ),
     Bug(
         "share the keys of virtual tasks out by the partitioner's own hash",
         "operators/partition_by.py",

@@ -67,6 +67,12 @@ def test_a_size_that_cannot_be_is_refused_and_one_for_later_is_told_as_it_will_b
     assert len(shown(call, "spending").tasks) == 6
 
 
+def test_a_size_that_can_be_nowhere_is_refused_before_anybody_looks_for_the_application(call):
+    assert "is no power of two" in call("scale", "nobody", "--factor", "3").stderr
+    assert "is no power of two" in call("scale", "nobody", "--factor", "3", "--environment", "kafka://nowhere:1").stderr
+    assert "a size is to be said" in call("scale", "nobody").stderr
+
+
 @pytest.mark.ci
 def test_a_process_that_has_all_tasks_is_shown(call, orders, program):
     process = program("run", "spending.py")

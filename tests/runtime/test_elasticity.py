@@ -25,14 +25,18 @@ from runtime.encoding.serdes import Bytes, Tagged
 from runtime.job.job_model import job_of
 from runtime.model.assignment import REFUSED, Scale
 from runtime.model.checkpoint import Checkpoint, Position
-from runtime.model.clock import SystemClock, sleep_ms
+from runtime.model.clock import LoopClock, SystemClock, sleep_ms
+from runtime.model.errors import Grown
 from runtime.opening.rescaling import rescaled, scalings
 from runtime.ports.commits import Commit
 from runtime.ports.store import StorePlace
-from runtime.ports.streams import Append, Control
+from runtime.ports.streams import Append, Control, StreamConfig
 from runtime.reading.sieve import KeyShare, Sieve
 from runtime.reading.taken import Taken
 from runtime.reading.watermarks import ProducerWatermarks
+from runtime.run import scaling
+from runtime.run.run import Run, run_blocking
+from runtime.run.settings import RunSettings
 from runtime.stores.cache import CachedStore
 from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, Options, count, produce, sliding, tumbling
@@ -40,6 +44,7 @@ from tests.building import APP, build
 from tests.runtime.test_laws import World, crash_points, worlds
 from tests.scale import examples, scale
 from tests.simulation.crash import memory, run_through
+from tests.simulation.loop import rest, simulate
 from tests.strategies import Event, Node, Pipeline
 
 FACTORS = st.lists(st.sampled_from((1, 2, 4)), min_size=2, max_size=5)
@@ -390,6 +395,47 @@ def test_what_was_asked_of_a_run_before_is_asked_anew_of_the_next_one(tmp_path):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("is_keyed", [False, True], ids=["by itself", "with its state"])
+@pytest.mark.parametrize("is_in_between", [False, True], ids=["before", "in between"])
+def test_a_run_that_begins_anew_keeps_the_size_that_was_asked_of_it(is_keyed, is_in_between, monkeypatch):
+    """A request that comes between two lives of a run is one of that run, too; nothing is read meanwhile."""
+    monkeypatch.setattr("runtime.run.scaling.LOOK_MS", 1.0)
+    monkeypatch.setattr("runtime.run.driver.GROWN_MS", 0.0)
+    app, environment, factors = App("spend", Options(commit_interval_ms=5, elasticity=2)), memory(), []
+    clicks = app.input("clicks", value=int, key=str)
+    summed = clicks.scan(lambda n, one: n + one, init=int) if is_keyed else clicks.map(lambda one: one)
+    summed.send_to(app.output("sums"))
+    environment.create_stream("clicks", StreamConfig(partitions=1))
+
+    async def watch(run):
+        factors.append(run.plan.options.factor)
+        if environment.streams()["clicks"].partitions == 1:
+            if not is_in_between:
+                environment.ask_scale("spend", Scale(4))
+                await until(lambda: run.plan.options.factor == 4)
+            environment.grow_stream("clicks", 2)
+            await until(lambda: run.over)
+        elif not run.is_moving:
+            run.stop()
+
+    check_grown_now = scaling.check_grown
+
+    def check(*about):
+        try:
+            check_grown_now(*about)
+        except Grown:
+            if is_in_between:
+                environment.ask_scale("spend", Scale(4))
+            raise
+
+    monkeypatch.setattr(scaling, "check_grown", check)
+    run_blocking(app.pipeline(), environment, watch=watch)
+    assert (factors[0], factors[-1]) == (2, 4)
+    assert job_of(environment, "spend").factor == 4
+    run_blocking(app.pipeline(), environment, RunSettings(until_now=True))
+    assert job_of(environment, "spend").factor == 2, "the next run has what the program says"
+
+
 def test_a_split_before_the_first_commit_is_noted_as_any_other(tmp_path):
     app = App("spend")
     app.input("clicks", value=int, partitions=1).partition_by(lambda one: one, partitions=1).scan(
@@ -405,3 +451,33 @@ def test_a_split_before_the_first_commit_is_noted_as_any_other(tmp_path):
                 assert [(one.before, one.now) for one in scalings(log.checkpoints("spend"))] == [(1, 4)]
 
     asyncio.run(main())
+
+
+class Slow:
+    """A function that takes its time to be opened."""
+
+    def __call__(self, value):
+        return value
+
+    async def open(self, context):
+        await rest(70)
+
+
+def test_the_history_says_how_long_it_took_until_tasks_went_on():
+    app, environment = App(APP), memory()
+    environment.create_stream("clicks", StreamConfig(partitions=1))
+    app.input("clicks", value=int).map(Slow()).send_to(app.output("seen", value=int))
+
+    async def main():
+        run = Run(app.pipeline(), environment, RunSettings(clock=LoopClock(0)))
+        driving = asyncio.create_task(run.drive())
+        environment.ask_scale(APP, Scale(2))
+        while run.plan.options.factor != 2:
+            await rest(10)
+        run.stop()
+        await driving
+
+    simulate(main)
+    (split,) = scalings(environment.checkpoints(APP))
+    assert (split.before, split.now, split.why) == (1, 2, "asked for")
+    assert split.took_ms >= 2 * 70, "two tasks were opened one after the other"

@@ -130,7 +130,18 @@ def _rescaled(what: Scenario, chance: random.Random, length: tuple[float, float]
     options = what.options
     if chance.random() < 0.3:
         options = msgspec.structs.replace(options, commit_by="task")
+    if chance.random() < 0.3:
+        what = replace(what, parts=tuple(map(_skewed, what.parts)))
     return replace(what, processes=processes, options=options, asks=asks, work_ms=chance.choice((0.0, 0.5, 3.0)))
+
+
+def _skewed(part: tuple[Event, ...]) -> tuple[Event, ...]:
+    """Return the events of a partition of which half and more have one key."""
+    most = next((event.key for event in part if event.key is not None), None)
+    return tuple(
+        msgspec.structs.replace(event, key=most) if place % 2 and event.key is not None else event
+        for place, event in enumerate(part)
+    )
 
 
 @lru_cache(maxsize=1_000)
