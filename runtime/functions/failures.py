@@ -70,11 +70,14 @@ class Failure(Exception):
 
     def let_go(self) -> None:
         """Forget where it was raised: by their frames it would hold batches, and itself."""
-        error: BaseException | None = self
-        while error is not None:
-            error.__traceback__ = None
-            error = error.__cause__ or error.__context__
-        self.error.__traceback__ = None
+        todo: list[BaseException | None] = [self, self.error, self.timer]
+        seen = set[int]()  # an error of the user's may be its own cause
+        while todo:
+            error = todo.pop()
+            if error is not None and id(error) not in seen:
+                seen.add(id(error))
+                error.__traceback__ = None
+                todo += error.__cause__, error.__context__
 
 
 def locate(error: Exception, lines: Mapping[str, tuple[str, ...]], otherwise: str) -> str:
