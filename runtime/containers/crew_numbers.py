@@ -14,7 +14,7 @@ from runtime.model.clock import Clock
 from runtime.model.metrics import ContainerMetrics, InputMetrics, RunMetrics
 from runtime.run.rebalance import tasks_told
 
-NUMBERS_S = 1.0
+NUMBERS_S = 0.5
 """The time that containers have to tell their numbers."""
 SILENT_MS = 10_000.0
 """The time without a word of a container after which the log tells of it; it answers four times a second, or once."""
@@ -118,13 +118,19 @@ class Silences:
         self._app = app
         self._silent: dict[str, float] = {}
         """By name, when it had last said something."""
+        self._told_ms = self._since_ms = 0.0
+        """When it last looked, and since when it has done so often enough to have heard of each."""
 
     def tell(self, containers: Iterable[Container], now_ms: float) -> None:
         """Look at the containers that have joined: one that is started first loads the application."""
+        # What they said while this process was stopped itself is not read yet.
+        if now_ms - self._told_ms >= SILENT_MS / 2:
+            self._since_ms = now_ms
+        self._told_ms = now_ms
         for one in containers:
             began_ms = self._silent.get(one.name)
             named = self._app, one.name, one.process.pid
-            if began_ms is None and one.joined and now_ms - one.heard_ms >= SILENT_MS:
+            if began_ms is None and one.joined and now_ms - max(one.heard_ms, self._since_ms) >= SILENT_MS:
                 self._silent[one.name] = one.heard_ms
                 _log.warning(
                     "%s: container %s (process %s) has said nothing for %.0f s: a function of it blocks, or it is "

@@ -12,6 +12,7 @@ import pytest
 from operators.core.base import Batch
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.log.environment import LogEnvironment
+from samza_dsl.data.records import records_from
 from tests.cli.test_rebalances import is_whole
 from tests.faults.processes import wait_until
 from tests.kafka.brokers import free_ports
@@ -33,6 +34,13 @@ SCRAPED = """
 """
 PAUSE_S = 6.0
 """The pause between two looks; what is told was asked for within a second or two."""
+
+
+def written(folder):
+    """Return how many records the output has."""
+    with closing(LogEnvironment(folder / ".samza-dsl")) as log:
+        number = log.streams()["out"].partitions if "out" in log.streams() else 0
+        return sum(len([*records_from(log, "out", one, 0)]) for one in range(number))
 
 
 def rests():
@@ -57,7 +65,7 @@ def test_who_looks_seldom_sees_the_numbers_of_now(folder, write):
         for times in (1, 2):
             rests()
             append()
-            rests()
+            wait_until(lambda times=times: written(folder) == 20 * times)
             found = numbers(port)
             assert total(found, "samza_operator_received_total") == 2 * 20 * times, "two operators, and all records"
             assert total(found, "samza_input_offset") == 20 * times
