@@ -17,7 +17,7 @@ from runtime.model.assignment import Scale
 from runtime.model.clock import sleep_ms
 from runtime.model.metrics import InputMetrics, RunMetrics, unread
 from runtime.model.sizing import Load, Sized, Sizing, remembered
-from runtime.run.driver import Renewing, Watch, Watched
+from runtime.run.driver import Watch, Watched, numbers_of
 
 LOOK_MS = 5_000.0
 """The interval between two looks at the load."""
@@ -55,9 +55,7 @@ class Autosizer:
         assert isinstance(run, Sizable), "what is sized runs in containers"
         while True:
             await sleep_ms(LOOK_MS)
-            if isinstance(run, Renewing):
-                await run.renew()  # else the load would be that of one look before
-            wanted = self.look(run.metrics(stores=False), run.plan, run.number)
+            wanted = self.look(await numbers_of(run, stores=False), run.plan, run.number)
             if wanted is not None:
                 await run.ask_size(wanted)
 

@@ -97,7 +97,7 @@ def _later(since_ms: float | None, silent_ms: float) -> float | None:
 
 
 async def renewed(containers: Iterable[Container]) -> None:
-    """Wait until containers have told their numbers of this moment; for a silent one no longer than a second."""
+    """Wait until containers have told their numbers of this moment; for a silent one no longer than half a second."""
     asked = []
     for one in containers:
         one.told.clear()

@@ -61,11 +61,16 @@ class Renewing(Protocol, metaclass=CheckedProtocol):
         """Ask for its numbers of this moment, and wait for them."""
 
 
-async def numbers_of(run: Watched) -> RunMetrics:
+async def numbers_of(run: Watched, stores: bool = True) -> RunMetrics:
     """Return the numbers of this moment, for whoever looks now and then; in the event loop of the run."""
+    await renew(run)
+    return run.metrics(stores)
+
+
+async def renew(run: Watched) -> None:
+    """Let `metrics` return the numbers of this moment, and not those of one look before, wherever they are."""
     if isinstance(run, Renewing):
         await run.renew()
-    return run.metrics()
 
 
 GROWN_MS = 500.0

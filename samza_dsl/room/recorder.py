@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from pathlib import Path
 
 import msgspec
@@ -22,7 +22,7 @@ from runtime.encoding.serdes import to_json
 from runtime.functions.user_lines import deepest, user_lines
 from runtime.model.clock import monotonic_ms, sleep_ms, wall_clock_ms
 from runtime.model.metrics import RunMetrics, StoreMetrics, unread
-from runtime.run.driver import Committing, Renewing, Watched
+from runtime.run.driver import Committing, Watched, renew
 from samza_dsl.room.look import Interval, Look, look, state_of
 from samza_dsl.room.notes import EVENTS_BYTES, HISTORY_BYTES, KEPT_MS, Event, Identity, Notes
 from samza_dsl.room.ring import BLOCK_BYTES, RingWriter
@@ -70,8 +70,7 @@ class Recorder:
         self.note("began", f"{run.plan.app} begins, in process {os.getpid()}")
         try:
             while True:
-                if isinstance(run, Renewing):
-                    await run.renew()
+                await renew(run)
                 began_ms = monotonic_ms()
                 self._heed(run)
                 found = self._take(run, state_of(run, is_over=False))
@@ -236,7 +235,10 @@ def _sample(found: Look, now_ms: int) -> dict[str, object]:
 def _first(told: Sequence[tuple[str, object]]) -> dict[str, object]:
     """Return the first of what is told by name, as far as a sample has room for it."""
     ends = accumulate(len(_json(one)) for one in told)
-    return dict(told[: sum(end <= MOST_SAMPLE_BYTES // 2 for end in ends)])
+    # What comes behind the last one that fits is never encoded.
+    return dict(
+        one for one, _ in takewhile(lambda ended: ended[1] <= MOST_SAMPLE_BYTES // 2, zip(told, ends, strict=True))
+    )
 
 
 def _json(value: object) -> bytes:

@@ -79,14 +79,14 @@ def without_keys_by_key(app: App) -> None:
     """Refuse what has no key where state is, once each; whoever has the first bucket tells of it."""
     seen = hit(app)
     seen.map(lambda one: [one.user, one.n], op_id="pair").send_to(app.output("seen", value=list))
-    sums = seen.scan(
-        lambda so_far, one: so_far + one.n,
-        init=int,
-        emit=lambda key, sum: [key, sum],
-        on_error=dead_letter("letters"),
-        op_id="sums",
+    sums_of(seen, on_error=dead_letter("letters")).send_to(app.output("sums", value=list))
+
+
+def sums_of(seen: Any, **options: Any) -> Any:
+    """Return the running sum of each key."""
+    return seen.scan(
+        lambda so_far, one: so_far + one.n, init=int, emit=lambda key, sum: [key, sum], op_id="sums", **options
     )
-    sums.send_to(app.output("sums", value=list))
 
 
 def with_tables(app: App) -> None:
@@ -154,8 +154,7 @@ def in_windows(app: App) -> None:
 def in_stages(app: App) -> None:
     """Keep state in several operators of each of two stages."""
     seen = hit(app)
-    sums = seen.scan(lambda so_far, one: so_far + one.n, init=int, emit=lambda key, sum: [key, sum], op_id="sums")
-    sums.send_to(app.output("sums-seen", value=list))
+    sums_of(seen).send_to(app.output("sums-seen", value=list))
     pairs = seen.join(
         seen.filter(lambda one: one.n > 4, op_id="large"),
         lambda one, other: [one.user, one.n + other.n],
@@ -235,14 +234,7 @@ def again(app: App) -> None:
 def in_windows_and_sums(app: App) -> None:
     """Keep state by keys, of which some records have none."""
     keyed = hit(app, on_error=dead_letter("letters"))
-    sums = keyed.scan(
-        lambda so_far, one: so_far + one.n,
-        init=int,
-        emit=lambda key, sum: [key, sum],
-        on_error=dead_letter("letters"),
-        op_id="sums",
-    )
-    sums.send_to(app.output("sums-seen", value=list))
+    sums_of(keyed, on_error=dead_letter("letters")).send_to(app.output("sums-seen", value=list))
     visits = keyed.window(session(milliseconds=4), count(), on_error=dead_letter("letters"), op_id="visits")
     visits.map(lambda pane: [pane.key, pane.start, pane.end, pane.value]).send_to(app.output("seen", value=list))
 

@@ -20,7 +20,7 @@ from planner.model.graph import Graph
 from planner.model.plan import Options, Plan, StreamPlan, whole
 from planner.passes import plan as make_plan
 from planner.passes import streams_of
-from runtime.assembly.bindings import Bindings, check_source, config_of, is_another
+from runtime.assembly.bindings import Bindings, check_source, config_of, is_another, letters_of
 from runtime.assembly.history import History, history_of
 from runtime.encoding.formats.rows import type_of_rows
 from runtime.functions.user_functions import Around
@@ -272,10 +272,10 @@ class Application:
     def _check_outputs(self) -> None:
         known = self._environment.streams()
         elsewhere = {*self._sinks, *self._paths, *(self._topics.topics if self._topics is not None else ())}
+        letters = letters_of(self._graph)
         for stream in self._outputs:
             if (name := self._place_of(stream)) in known and stream not in elsewhere:
-                is_letters = stream not in {output.stream for output in self._declared()}
-                instead = f"bind {stream!r} to another stream ({stream}=stream:{name}-2)" if is_letters else BIND
+                instead = f"bind {stream!r} to another stream ({stream}=stream:{name}-2)" if stream in letters else BIND
                 _check_holds_nothing(self._environment, name, known[name].partitions, instead)
 
     def _ranges(self, stream: str, partitions: int) -> list[Offsets]:
