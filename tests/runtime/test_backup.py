@@ -3,8 +3,10 @@
 import errno
 import os
 import signal
+import tarfile
 import threading
 from itertools import count
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,6 +25,7 @@ from samza_dsl import App, Options, total, tumbling
 from tests.faults.processes import child
 from tests.scale import examples
 
+HERE = Path(__file__).parent
 PIECES = 6
 
 
@@ -145,6 +148,138 @@ def test_only_what_has_changed_is_written(tmp_path):
     assert more.new_bytes <= first.data_bytes // 10
     restore(tmp_path / "backups", tmp_path / "restored")
     assert number_in(tmp_path / "restored") == 501
+
+
+def scattered(log, generation, numbers):
+    """Commit an entry for each number; 400 of them lie on a page of their own each, in no order."""
+    entries = [(b"%08x" % (number * 2_654_435_761 % (1 << 32)), os.urandom(1_500)) for number in numbers]
+    log.commit(Commit("app", generation, [], [StateWrites("wide", 0, entries)], {}))
+
+
+def test_a_change_that_is_scattered_writes_its_pages_and_not_their_neighbours(tmp_path):
+    log, generation = filled(tmp_path / "log", 1)
+    scattered(log, generation, range(4_000))
+    first = back_up(tmp_path / "log", tmp_path / "backups")
+    scattered(log, generation, range(0, 4_000, 100))
+    more = back_up(tmp_path / "log", tmp_path / "backups")
+    log.close()
+    assert first.data_bytes > 4 << 20
+    # Forty leaves, their branches and meta pages, and what a commit frees: in chunks it would be 40 of them at least.
+    assert more.new_bytes < 40 * backup.CHUNK_BYTES // 2
+    restore(tmp_path / "backups", tmp_path / "restored")
+    assert verify(tmp_path / "restored") == []
+
+
+@given(
+    rounds=st.lists(st.lists(st.integers(0, 399), max_size=12), min_size=1, max_size=25),
+    keep=st.one_of(st.none(), st.integers(1, 4)),
+    most_packs=st.integers(1, 5),
+)
+@settings(max_examples=examples(10, 200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_changed_each_backup_that_stays_is_the_file_of_its_commit(tmp_path_factory, rounds, keep, most_packs):
+    folder = tmp_path_factory.mktemp("pages")
+    target = folder / "backups"
+    log, generation = filled(folder / "log", 1)
+    scattered(log, generation, range(400))
+    files = {}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(backup, "MOST_PACKS", most_packs)
+        patched.setattr(backup, "_MOST_OPEN", 1)
+        for numbers in rounds:
+            scattered(log, generation, numbers)
+            made = back_up(folder / "log", target, keep)
+            files[made.number] = b"".join(backup._snapshot(folder / "log"))
+        log.close()
+        assert [one.number for one in backups(target)] == sorted(files)[-(keep or len(files)) :]
+        for one in backups(target):
+            assert b"".join(backup._verified(target, backup._list_of(target, one.number))) == files[one.number]
+    newest = backup._list_of(target, max(files)).layout().pages_by_pack()
+    assert newest.total() == len(files[max(files)]) // backup.PAGE_BYTES
+    if keep is not None:
+        # Half of those that are too many go with each backup, and one comes.
+        assert len(newest) <= most_packs + 1
+
+
+def test_packs_that_few_pages_are_of_use_in_go(tmp_path, monkeypatch):
+    """Most backups write a page that stays as it is from then on, beside some that change again."""
+    pages = [os.urandom(backup.PAGE_BYTES) for _ in range(400)]
+    monkeypatch.setattr(backup, "_snapshot", lambda _: map(b"".join, batched(pages, backup._CHUNK_PAGES)))
+    target, written, most = tmp_path / "backups", 0, 0
+    for number in range(390):
+        for page in (number, *range(390, 400)):
+            pages[page] = os.urandom(backup.PAGE_BYTES)
+        written += back_up(tmp_path / "log", target, keep=2).new_bytes
+        packs = [pack.stat().st_size for pack in (target / "packs").iterdir()]
+        most = max(most, sum(packs) / (400 * backup.PAGE_BYTES))
+        assert len(packs) <= backup.MOST_PACKS + 3
+    assert verify_backups(target) == []
+    # Eleven pages each are new; those that stay are written once more, and some again where packs were too many.
+    assert 390 * 11 <= written // backup.PAGE_BYTES <= 390 * 22
+    assert 1 <= most < 3
+
+
+def batched(values, length):
+    return [values[start : start + length] for start in range(0, len(values), length)]
+
+
+def test_a_restore_from_many_packs_opens_few_at_once(tmp_path, monkeypatch):
+    log, generation = filled(tmp_path / "log", 1)
+    scattered(log, generation, range(400))
+    for number in range(60):
+        scattered(log, generation, [number])
+        back_up(tmp_path / "log", tmp_path / "backups")
+    log.close()
+    assert len(backup._list_of(tmp_path / "backups", 60).packs_in_use()) > 2 * backup._MOST_OPEN - 10
+    opened, most = set(), 0
+    opens, closes = os.open, os.close
+
+    def counting(path, *arguments, **named):
+        nonlocal most
+        descriptor = opens(path, *arguments, **named)
+        if str(path).endswith(".pack"):
+            opened.add(descriptor)
+            most = max(most, len(opened))
+        return descriptor
+
+    def closing(descriptor):
+        opened.discard(descriptor)
+        closes(descriptor)
+
+    monkeypatch.setattr(os, "open", counting)
+    monkeypatch.setattr(os, "close", closing)
+    restore(tmp_path / "backups", tmp_path / "restored")
+    assert 10 < most <= backup._MOST_OPEN and not opened
+
+
+def test_a_pack_that_is_gone_is_made_up_for_by_the_next_backup(tmp_path):
+    log, generation = filled(tmp_path / "log", 100, copies=200)
+    target = tmp_path / "backups"
+    back_up(tmp_path / "log", target)
+    commit(log, generation, 101)
+    (target / "packs" / "00000001.pack").unlink()
+    back_up(tmp_path / "log", target)
+    log.close()
+    (found,) = verify_backups(target)
+    assert found.startswith("Backup 1 ")
+    restore(target, tmp_path / "restored")
+    assert number_in(tmp_path / "restored") == 101
+
+
+def test_backups_of_whole_chunks_that_an_earlier_version_made_are_read_and_gone_on_with(tmp_path):
+    with tarfile.open(HERE / "backups_before.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    target = tmp_path / "backups"
+    assert verify_backups(target) == []
+    assert [one.taken_ms for one in backups(target)] == [1_790_000_000_000, 1_790_000_060_000]
+    for number, commits in ((1, 40), (2, 60)):
+        restore(target, tmp_path / f"restored-{number}", number)
+        assert number_in(tmp_path / f"restored-{number}") == commits
+    made = back_up(tmp_path / "restored-2", target)
+    assert (made.number, made.new_bytes) == (3, 0) or made.new_bytes <= 4 * backup.PAGE_BYTES
+    assert verify_backups(target) == []
+    for number, commits in ((1, 40), (3, 60)):
+        restore(target, tmp_path / f"again-{number}", number)
+        assert number_in(tmp_path / f"again-{number}") == commits
 
 
 def killed_at(step, path, target):
@@ -279,7 +414,7 @@ def test_what_another_process_drops_meanwhile_is_no_damage(tmp_path, monkeypatch
 
     def drops(target, number, pack):
         if number == 2 and 2 in backup._numbers(target):
-            backup._drop(target, [2])
+            backup._drop(target, [2, 3])  # and with it all that shares pages with it
         return opens(target, number, pack)
 
     backup._drop(tmp_path / "copies", [1])
