@@ -1,8 +1,6 @@
 """The page of a real run asks for another size, and the run has it: other containers, and other tasks."""
 
-import json
 import signal
-import urllib.request
 from contextlib import closing
 
 import pytest
@@ -14,7 +12,7 @@ from samza_dsl.data.records import records_from
 from tests.cli.test_rebalances import containers_of
 from tests.faults.processes import wait_until
 from tests.kafka.brokers import free_ports
-from tests.watching.spans import numbers, total
+from tests.watching.spans import asked_of_page, numbers, total
 
 pytestmark = pytest.mark.ci
 
@@ -46,12 +44,7 @@ def test_a_run_has_the_size_that_its_page_asks_for(program, folder, write):
         return are_all_owned and total(found, "samza_container_settled") == containers == len(containers_of(run))
 
     def asks(**size):
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/session") as answer:
-            proof = json.load(answer)["proof"]
-        body = json.dumps({"run": "0/sized", "what": "scale", **size}).encode()
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/api/act", body, {"X-Samza-Dsl": proof})
-        with urllib.request.urlopen(request) as answer:
-            assert "is asked to have another size" in json.load(answer)["done"]
+        assert "is asked to have another size" in asked_of_page(port, "0/sized", "scale", **size)
 
     wait_until(lambda: run.poll() is not None or has(2, 4))
     asks(containers=3)

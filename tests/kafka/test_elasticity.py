@@ -20,7 +20,9 @@ from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.kafka.environment import KafkaEnvironment
 from samza_dsl import App, Json, KafkaCluster, Options, String
 from tests.faults.processes import wait_until
+from tests.kafka.brokers import free_ports
 from tests.kafka.test_containers import PROGRAM, check_counts, containers_of, ended
+from tests.watching.spans import asked_of_page
 
 WORDS = [b"w%d" % (number % 50) for number in range(2_000)]
 
@@ -79,9 +81,11 @@ def test_scale_up_and_scale_down_without_increasing_input_partition_count(
     assert {name for name in environment.checkpoints(topics) if is_task(name)} == {"0"}
 
 
-def test_containers_give_way_to_others_where_the_command_says_so(broker, topics, environment, tmp_path):
+def test_containers_give_way_to_others_where_the_command_or_the_page_says_so(broker, topics, environment, tmp_path):
     (tmp_path / "app.py").write_text(PROGRAM.format(name=topics).replace("partitions=4", "partitions=1"))
     program, where = Path(sys.executable).with_name("samza-dsl"), ["--environment", f"kafka://{broker.bootstrap}"]
+    (port,) = free_ports(1)
+    page = ["--ui", "--ui-allow-actions", "--metrics", f":{port}"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": tmp_path}
 
     def scaled(*how: str) -> str:
@@ -90,7 +94,7 @@ def test_containers_give_way_to_others_where_the_command_says_so(broker, topics,
         return done.stdout
 
     write(environment, topics, WORDS[:1_000])
-    run = subprocess.Popen([program, "run", "app.py", *where, "--data", "here", "--containers", "2"], **pipes)
+    run = subprocess.Popen([program, "run", "app.py", *where, "--data", "here", "--containers", "2", *page], **pipes)
     try:
         # The job model comes by another topic than checkpoints do.
         wait_until(lambda: environment.checkpoints(topics).keys() >= {"0"} and job_of(environment, topics).containers)
@@ -98,7 +102,14 @@ def test_containers_give_way_to_others_where_the_command_says_so(broker, topics,
         assert len({one.container for one in job_of(environment, topics).tasks}) == 2
         with suppress(ProcessLookupError):
             os.kill(containers_of(run)[0], signal.SIGKILL)
-        write(environment, topics, WORDS[1_000:])
+        write(environment, topics, WORDS[1_000:1_500])
+        for size, is_so in (
+            ({"containers": 1}, lambda job: len({one.container for one in job.tasks}) == 1),
+            ({"factor": 2}, lambda job: len(job.tasks) == 2),
+        ):
+            assert "is asked to have another size" in asked_of_page(port, f"0/{topics}", "scale", **size)
+            wait_until(lambda is_so=is_so: is_so(job_of(environment, topics)))
+        write(environment, topics, WORDS[1_500:])
         wait_until(lambda: environment.stream_stats(f"{topics}-counts")[0] >= len(WORDS))
     finally:
         run.send_signal(signal.SIGTERM)

@@ -290,6 +290,8 @@ def test_a_run_of_one_process_is_not_asked_for_containers(data, monkeypatch):
 
 
 PATHS = [*ASSETS, "/api/run", "/api/runs", "/api/history", "/api/events", "/api/letters", "/api/job", "/api/picture"]
+REQUESTS_EACH = scale(100, 1_250, 12_500)
+"""The requests of each of eight clients at once."""
 
 
 def wild(chance, site, proof):
@@ -336,7 +338,7 @@ def test_no_request_ends_the_room(data):
 
         def ask(seed):
             chance = random.Random(seed)
-            for _ in range(scale(100, 250, 12_500)):
+            for _ in range(REQUESTS_EACH):
                 with closing(socket.create_connection(("127.0.0.1", site.server.port), timeout=30)) as line:
                     request, found = wild(chance, site, proof), b""
                     try:
@@ -353,6 +355,6 @@ def test_no_request_ends_the_room(data):
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(answered) == 8 * scale(100, 250, 12_500)
+        assert len(answered) == 8 * REQUESTS_EACH
         assert {200, 400, 409} <= {*answered} and 500 not in answered
         assert site.told("/api/runs")[0]["app"] == "thirds"

@@ -1,4 +1,4 @@
-"""The spans and numbers of real runs, from all of their processes: programs begin with `TRACED`, and files are read."""
+"""The spans and numbers of real runs, from files of their processes and from their ports, and what their pages do."""
 
 import json
 import urllib.request
@@ -45,6 +45,16 @@ def points(folder: Path, process: int) -> dict[str, list[dict]]:
             for metric in scope["metrics"]:
                 found.setdefault(metric["name"], []).extend(metric["data"]["data_points"])
     return found
+
+
+def asked_of_page(port: int, run: str, what: str, **how: object) -> str:
+    """Do on the page of a run what one of its buttons does, and return what it has answered."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/session") as answer:
+        proof = json.load(answer)["proof"]
+    body = json.dumps({"run": run, "what": what, **how}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/api/act", body, {"X-Samza-Dsl": proof})
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)["done"]
 
 
 def id_of(span: dict) -> str:

@@ -15,7 +15,7 @@ from runtime.watching.server import STATUS
 from samza_dsl import App, Options, count, tumbling
 from tests.scale import scale
 
-REQUESTS = scale(200, 4_000, 10_000)  # with those of `test_server.py` and the control room 10,000 in CI
+REQUESTS = scale(200, 10_000, 100_000)
 PATHS = [
     "/",
     "/metrics",
