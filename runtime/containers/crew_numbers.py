@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -121,12 +121,14 @@ class Silences:
         self._told_ms = self._since_ms = 0.0
         """When it last looked, and since when it has done so often enough to have heard of each."""
 
-    def tell(self, containers: Iterable[Container], now_ms: float) -> None:
+    def tell(self, containers: Collection[Container], now_ms: float) -> None:
         """Look at the containers that have joined: one that is started first loads the application."""
         # What they said while this process was stopped itself is not read yet.
         if now_ms - self._told_ms >= SILENT_MS / 2:
             self._since_ms = now_ms
         self._told_ms = now_ms
+        for name in self._silent.keys() - {one.name for one in containers}:
+            del self._silent[name]  # it is gone, which is told elsewhere
         for one in containers:
             began_ms = self._silent.get(one.name)
             named = self._app, one.name, one.process.pid

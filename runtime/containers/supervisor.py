@@ -662,6 +662,7 @@ class Containers:
     async def _answers(self, number: int, silence_s: float) -> dict[str, Report]:
         """Return the answers to a round by container, once each that is there has answered, or after a while."""
         answers: dict[str, Report] = {}
+        again_s = asyncio.get_running_loop().time() + SILENCE_S
         with suppress(TimeoutError):
             async with asyncio.timeout(silence_s):
                 while len(answers) < len(self._containers):
@@ -669,22 +670,25 @@ class Containers:
                     found = {one.name: one.report for one in self._containers.values()}
                     answers = {name: report for name, report in found.items() if report and report.round >= number}
                     if len(answers) < len(self._containers):
-                        await self._hear_or_ask_again(answers)
+                        again_s = await self._hear_or_ask_again(answers, again_s)
         return answers
 
-    async def _hear_or_ask_again(self, answered: Collection[str]) -> None:
-        """Wait until a container says something; ask those that have answered again where none does for a while.
+    async def _hear_or_ask_again(self, answered: Collection[str], at_s: float) -> float:
+        """Wait until a container says something, or ask those that have answered again; return when to, next time.
 
-        One that is stopped is waited for, and the others must neither look silent nor have old numbers meanwhile.
+        One that is stopped is waited for, and the others must neither look silent nor have old numbers meanwhile,
+        also where one of them says something all the time.
         """
         try:
-            async with asyncio.timeout(SILENCE_S):
+            async with asyncio.timeout_at(at_s):
                 await self._changed.wait()
         except TimeoutError:
             for one in self._containers.values():
                 if one.name in answered:
                     one.line.say(AskNumbers())
+            at_s = asyncio.get_running_loop().time() + SILENCE_S
         self._silences.tell(self._containers.values(), self._clock.elapsed_ms())
+        return at_s
 
     def _release(self) -> None:
         self._state.end()

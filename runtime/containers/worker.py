@@ -101,7 +101,10 @@ async def serve(
 
 
 async def _run(run: Run, line: Connection) -> bool:
-    """Drive a run, and meanwhile heed what the starter says; return whether that let it begin."""
+    """Drive a run, and meanwhile heed what the starter says; return whether that let it begin.
+
+    Who does not hear the starter any more ends, with the error that it was.
+    """
     line.say(Joined())
     run.when_finished(lambda: line.say(Finished()))
     run.when_shared(lambda: line.say(Holds(tuple(run.tasks))))
@@ -113,10 +116,12 @@ async def _run(run: Run, line: Connection) -> bool:
             await run.drive()
         else:
             run.release()
-        return has_begun
     finally:
         heeding.cancel()
         await asyncio.wait([heeding])
+    if not heeding.cancelled():
+        heeding.result()
+    return has_begun
 
 
 async def _heed(run: Run, line: Connection, began: asyncio.Future[bool]) -> None:
@@ -138,9 +143,7 @@ async def _heed(run: Run, line: Connection, began: asyncio.Future[bool]) -> None
                 answer = asyncio.create_task(_answer_state(run, line, told))
                 answers.add(answer)
                 answer.add_done_callback(answers.discard)
-        run.stop()
-        if not began.done():
-            began.set_result(False)
+        _let_end(run, began)
         # The starter still asks until the run has ended: `_run` then cancels this.
         while True:
             if isinstance(told := await line.heed(), Ask):
@@ -149,9 +152,18 @@ async def _heed(run: Run, line: Connection, began: asyncio.Future[bool]) -> None
                 _tell_numbers(run, line)
             elif told is None:
                 return
+    except Exception:
+        _let_end(run, began)
+        raise
     finally:
         for answer in answers:
             answer.cancel()
+
+
+def _let_end(run: Run, began: asyncio.Future[bool]) -> None:
+    run.stop()
+    if not began.done():
+        began.set_result(False)
 
 
 async def _answer(run: Run, line: Connection, ask: Ask) -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from runtime.containers import crew_numbers
 from runtime.containers.crew_numbers import SILENT_MS, Silences
-from runtime.containers.protocol import Ask
-from runtime.containers.worker import _answer
+from runtime.containers.protocol import Ask, AskNumbers, Go
+from runtime.containers.worker import _answer, _run
 from runtime.model.errors import Unavailable
 
 
@@ -49,6 +49,49 @@ def test_who_can_not_look_again_is_not_at_the_end(fails, finished):
     line = Line()
     asyncio.run(_answer(Quiet(fails), line, Ask(round=1)))
     assert [report.finished for report in line.said] == [finished]
+
+
+class Told:
+    """A run that is driven until it is stopped, and whose numbers can't be had."""
+
+    keeps_state = False
+
+    def __init__(self):
+        self.over, self.done = asyncio.Event(), []
+
+    def stop(self):
+        self.over.set()
+
+    def release(self):
+        self.done.append("released")
+
+    async def drive(self):
+        await self.over.wait()
+        self.done.append("driven")
+
+    def metrics(self, stores):
+        raise RuntimeError("no numbers")
+
+    def when_finished(self, call):
+        pass
+
+    when_shared = when_finished
+
+
+@pytest.mark.parametrize(("told", "done"), [([AskNumbers()], ["released"]), ([Go(), AskNumbers()], ["driven"])])
+def test_who_does_not_hear_the_starter_any_more_ends_and_says_why(told, done):
+    async def main():
+        run, line, messages = Told(), Line(), iter(told)
+
+        async def heed():
+            return next(messages)
+
+        line.heed = heed
+        with pytest.raises(RuntimeError, match="no numbers"):
+            await _run(run, line)
+        assert run.done == done
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 @given(st.lists(st.tuples(st.sampled_from((1_000.0, 4_000.0, 12_000.0)), st.booleans()), max_size=40))
