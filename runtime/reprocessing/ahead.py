@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace as but
 from math import inf
 
 from msgspec.structs import replace
@@ -14,23 +15,27 @@ from runtime.model.clock import monotonic_ms, sleep_ms
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.reprocessing.backfill import Backfill, Runs, drop_backfill, run_backfill
-from runtime.run.driver import Watched
 
 LOOK_MS, BROKERS_LOOK_MS = 50.0, 500.0
 """The ms between two looks whether the live run has ended, and those where brokers are asked for it."""
 LEAST_REST_MS = 1_000.0
 """The ms for which history rests at least between two rounds, so that the live run has the machine."""
+MOST_WAIT_MS = 60_000.0
+"""The ms for which a commit of the live run is waited for that leaves nothing to write."""
+First = Callable[[Backfill], bool]
+"""Computes a back-fill up to its cut, and lets a run under its name go on from there; False where it was stopped."""
 
 
 class Ahead:
     """The state of operators as it was computed so far, up to where the live run was at the last look.
 
     Nothing of the live application is read but its checkpoints and inputs, and nothing of it is changed, before `join`.
-    A process that is killed leaves state under a name of its own, which the next back-fill drops.
+    A process that is killed leaves state under a name of its own, which the next back-fill drops. All that is there at
+    first may be computed elsewhere, by `first`; `run` then goes on from there.
     """
 
-    def __init__(self, environment: Environment, pipeline: Pipeline, run: Runs) -> None:
-        self._environment, self._pipeline, self._run = environment, pipeline, run
+    def __init__(self, environment: Environment, pipeline: Pipeline, run: Runs, first: First | None = None) -> None:
+        self._environment, self._pipeline, self._run, self._first = environment, pipeline, run, first
         self._done: Backfill | None = None
 
     def behind(self, backfill: Backfill) -> int:
@@ -39,12 +44,14 @@ class Ahead:
         starts = done.until if done is not None and backfill.goes_on_from(done) else backfill.starts
         return sum(end - starts[place] for place, end in backfill.until.items())
 
-    def compute(self, backfill: Backfill) -> Watched:
-        """Compute up to the end of a back-fill, on from where the last one has come."""
+    def compute(self, backfill: Backfill) -> bool:
+        """Compute up to the end of a back-fill, on from where the last has come; return False where it is stopped."""
+        if self._is_first(backfill):
+            return self._compute_first(backfill)
         self._begin(backfill)
-        done = self._run(backfill.part, backfill.span, backfill.bound)
-        self._done = None if done.stopping else backfill
-        return done
+        is_through = not self._run(backfill.part, backfill.span, backfill.bound).stopping
+        self._done = backfill if is_through else None
+        return is_through
 
     def follow(
         self, look: Callable[[], Backfill], is_ours: Callable[[], bool], tell: Callable[[Backfill], None]
@@ -61,7 +68,10 @@ class Ahead:
                     asyncio.run(sleep_ms(look_ms))
                     continue
                 began_ms, backfill = monotonic_ms(), look()
-                if self.behind(backfill) and self.compute(backfill).stopping:
+                if backfill.left and self._is_first(backfill) and began_ms - next_ms < MOST_WAIT_MS:
+                    asyncio.run(sleep_ms(look_ms))
+                    continue
+                if self.behind(backfill) and not self.compute(backfill):
                     self.drop()
                     return False
                 took_ms = monotonic_ms() - began_ms
@@ -76,13 +86,32 @@ class Ahead:
             raise
         return True
 
-    def join(self, backfill: Backfill) -> Watched:
-        """Compute the rest, and let it join the application, which this process owns by now."""
-        return run_backfill(self._environment, self._pipeline, backfill, self._run, begin=self._begin)
+    def join(self, backfill: Backfill) -> bool:
+        """Compute the rest, and let it join the application, which this process owns by now.
+
+        Return False, and leave the application as it was, where it is stopped.
+        """
+        if self._is_first(backfill) and not self._compute_first(backfill):
+            self.drop()
+            return False
+        return not run_backfill(self._environment, self._pipeline, backfill, self._run, begin=self._begin).stopping
 
     def drop(self) -> None:
         """Drop what was computed."""
         drop_backfill(self._environment, self._pipeline.graph.app)
+
+    def _is_first(self, backfill: Backfill) -> bool:
+        """Whether a back-fill is computed from the start, elsewhere."""
+        return self._first is not None and (self._done is None or not backfill.goes_on_from(self._done))
+
+    def _compute_first(self, backfill: Backfill) -> bool:
+        assert self._first is not None, "something else computes what is first"
+        self.drop()
+        # Nothing ends there: who goes on from it closes what has ended.
+        backfill = but(backfill, ended=())
+        is_through = self._first(backfill)
+        self._done = backfill if is_through else None
+        return is_through
 
     def _begin(self, backfill: Backfill) -> None:
         """Let what is computed go on to another end, or begin anew."""

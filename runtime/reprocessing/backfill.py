@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, product
-from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -37,7 +36,6 @@ from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment, LiveEnvironment, typed
 from runtime.ports.state import StateWrites
 from runtime.reprocessing.ceilings import LiveCut
-from runtime.reprocessing.handover import read_handover, read_state
 from runtime.reprocessing.takeover import KEEP_OFFSETS
 from runtime.run.driver import Watched
 from runtime.run.run import Run, run_blocking
@@ -319,16 +317,6 @@ def run_backfill(
         join(environment, pipeline, backfill, Computed(done.plan, environment.checkpoints(own), state))
     drop_backfill(environment, pipeline.graph.app)
     return done
-
-
-def join_handover(
-    environment: Environment, pipeline: Pipeline, backfill: Backfill, plan: Plan, directory: Path
-) -> None:
-    """Let the state that an engine has handed over join that of the application, which this process owns."""
-    handover = read_handover(directory)
-    mine = [one for one in handover.state if one.store in backfill.operators]
-    state = ((one.store, one.task, read_state(directory, one)) for one in mine)
-    join(environment, pipeline, backfill, Computed(plan, handover.checkpoints, state))
 
 
 def drop_backfill(environment: Environment, app: str) -> None:

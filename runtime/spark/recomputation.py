@@ -9,21 +9,25 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from planner.model.graph import Graph
-from runtime.assembly.history import beside
+from planner.model.plan import whole
+from runtime.assembly.history import HISTORY, beside
 from runtime.job.pipeline import Pipeline
-from runtime.model.errors import SamzaError
+from runtime.model.checkpoint import Checkpoint
 from runtime.model.history import prefer_live
+from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment
-from runtime.reprocessing.backfill import Backfill, Undrained, drop_backfill, join_handover
+from runtime.reprocessing.backfill import Backfill, Undrained
 from runtime.reprocessing.handover import check_can_be_handed_over
 from runtime.reprocessing.merge import Merges, merge_all
 from runtime.reprocessing.recomputation import Recomputation
+from runtime.reprocessing.takeover import take_over
 from runtime.run.driver import Watch
 from runtime.run.run import open_environment
 from runtime.run.settings import RunSettings
 from runtime.spark.batch import run_batch
 from runtime.spark.session import Spark
 from runtime.spark.table_outputs import KeptOutputs
+from runtime.systems.kafka.environment import KafkaEnvironment
 from runtime.units.driver.application import intent_of
 from runtime.units.driver.engine import BatchRun
 from runtime.units.publication.handover_parts import StagedHandover
@@ -65,26 +69,42 @@ def recompute_on_spark(
     return done
 
 
-def backfill_on_spark(environment: Environment, pipeline: Pipeline, backfill: Backfill, on: Spark) -> BatchRun:
-    """Compute operators anew on Spark, and let their state join that of the application, which this process owns."""
-    if backfill.part.options.factor > 1:
-        raise SamzaError(
-            f"the tasks of {pipeline.graph.app!r} are split into {backfill.part.options.factor} parts each, and on "
-            "Spark they are whole: compute history here, without --on spark"
-        )
+def backfill_on_spark(environment: Environment, backfill: Backfill, on: Spark) -> bool:
+    """Compute a back-fill on Spark up to its cut, and let a run under its name go on from there.
+
+    Return False where it is stopped.
+    """
     if backfill.left:
         raise Undrained(
             f"the program that has run was ended before {backfill.left[0]!r} had written all that was due, and on "
             "Spark all of it would count as written: compute history here, without --on spark, or drain it first"
         )
-    drop_backfill(environment, pipeline.graph.app)
+    part = backfill.part
     with TemporaryDirectory() as scratch:
         asked = Recomputation("", backfill.span, Path(scratch) / "handover", Merges({}, prefer_live))
-        done = recompute_on_spark(backfill.part, environment, on, asked, backfill.bound)
+        data, bound = _read_by_workers(environment, backfill, Path(scratch) / "log")
+        done = recompute_on_spark(part, data, on, asked, bound)
         if not done.stopping:
-            join_handover(environment, pipeline, backfill, done.plan, Path(scratch) / "handover")
-    drop_backfill(environment, pipeline.graph.app)
-    return done
+            # On Spark tasks are whole; the run that goes on splits them where the live ones are split.
+            how = part.graph, whole(part.options), Path(scratch) / "handover"
+            take_over(environment, *how, wrapped=part.wrapped, at={}, bind=backfill.bound)
+            generation = environment.own(backfill.app)
+            noted = {HISTORY: Checkpoint(generation, outputs=backfill.ends)}
+            environment.commit(Commit(backfill.app, generation, [], [], noted))
+    return not done.stopping
+
+
+def _read_by_workers(
+    environment: Environment, backfill: Backfill, scratch: Path
+) -> tuple[Environment | Path, Mapping[str, object]]:
+    """Return where a back-fill's results and streams between stages lie on Spark, and what workers read and write.
+
+    Of a cluster they read topics, and nothing is written there: results are of before the cut, and nobody's.
+    """
+    if not isinstance(environment, KafkaEnvironment):
+        return environment, backfill.bound
+    topics = {stream: environment.cluster.topic(stream) for stream, _ in backfill.until}
+    return scratch, {**topics, **backfill.bound}
 
 
 def _opened(data: str | Path | Environment) -> AbstractContextManager[Environment]:

@@ -319,7 +319,7 @@ def evolve(
     bind: Annotated[
         list[str] | None, typer.Option(metavar="NAME=PATH", help="What the live run binds: files, or Kafka topics.")
     ] = None,
-    on: Annotated[Literal["spark"] | None, typer.Option(help="Compute history on Spark.")] = None,
+    on: Annotated[Literal["spark"] | None, typer.Option(help="Compute the history of until now on Spark.")] = None,
     master: MasterOption = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it on a page that needs no network.")] = None,
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it as a picture.")] = None,
@@ -350,8 +350,6 @@ def evolve(
             _draw(planned[0], _marks(place, planned, live, said), before, html, svg)
         if not apply:
             raise typer.Exit(FAILED if _told_of(place, planned, live, said) else 0)
-        if on is not None and environment is not None:
-            raise Mistake("--on spark reads history on the embedded log: leave it out on Kafka")
         with told(loading=True):
             changes = {id: load_function(function) for id, function in map(_conversion, convert or ())}
             application = loaded(target)
@@ -421,7 +419,7 @@ def _former(app: App, bind: Collection[str] | None) -> Callable[[Environment], W
 
 def _apply(place: Environment, pipeline: Pipeline, planned: tuple[Plan, Graph], asked: _AskedEvolution) -> None:
     """Do what a program's change asks for, after its user has said yes; what is computed is so beside a live run."""
-    app, ahead = planned[0].app, Ahead(place, pipeline, partial(over_history, place))
+    app, ahead = planned[0].app, _ahead(place, pipeline, asked)
     is_live = not _is_ours(place, app)
     if is_live:
         backfill, steps = _decided(place, pipeline, planned, asked, is_ahead=True)
@@ -433,7 +431,7 @@ def _apply(place: Environment, pipeline: Pipeline, planned: tuple[Plan, Graph], 
             ahead.drop()
         say(f"nothing is to be done for the state of {app}")
         return
-    if is_live and (backfill is None or asked.on_spark):
+    if is_live and backfill is None:
         _own(place, app)  # which says what is in the way
     _confirm(f"{app}: {'; '.join(words)}?", asked.yes)
     if is_live:
@@ -441,19 +439,23 @@ def _apply(place: Environment, pipeline: Pipeline, planned: tuple[Plan, Graph], 
         backfill, steps = _at_rest(place, pipeline, planned, asked)
     # First: where a function of the user's fails on history, nothing is changed.
     if backfill is not None:
-        if asked.on_spark:
-            check_installed()
-            from runtime.spark.recomputation import backfill_on_spark
-
-            stopped = backfill_on_spark(place, pipeline, backfill, Spark(master=asked.master)).stopping
-        else:
-            stopped = ahead.join(backfill).stopping
-        if stopped:
+        if not ahead.join(backfill):
             raise Mistake("it was stopped, and nothing was changed")
         say(f"{app}: {_history(backfill)}; outputs of before are not written again")
     for step in steps:
         _take(place, planned, step, asked.changes)
         say(f"{app}: {step.says}")
+
+
+def _ahead(place: Environment, pipeline: Pipeline, asked: _AskedEvolution) -> Ahead:
+    """Return what computes history: here, or all that there is at first on Spark, and then here."""
+    run = partial(over_history, place)
+    if not asked.on_spark:
+        return Ahead(place, pipeline, run)
+    check_installed()
+    from runtime.spark.recomputation import backfill_on_spark
+
+    return Ahead(place, pipeline, run, partial(backfill_on_spark, place, on=Spark(master=asked.master)))
 
 
 def _is_ours(place: Environment, app: str) -> bool:

@@ -182,12 +182,13 @@ def test_what_changed_is_computed_from_history_and_the_rest_goes_on(spent, write
     assert sorted(found["sums"][before:]) == sorted(always["sums"][until["sums"] :])
 
 
-def test_history_is_computed_beside_the_run_that_goes_on(spent, write, call, program):
+@pytest.mark.parametrize("where", [(), pytest.param(("--on", "spark", "--master", "local[1]"), marks=pytest.mark.ci)])
+def test_history_is_computed_beside_the_run_that_goes_on(spent, write, call, program, where):
     running = program("run", "app.py")
     while "running" not in running.stdout.readline():
         pass
     write("later.py", LATER)
-    evolving = program("evolve", "later.py", "--apply", "--yes")
+    evolving = program("evolve", "later.py", "--apply", "--yes", *where)
     while "it joins where the run ends" not in evolving.stdout.readline():
         pass
     call("streams", "produce", "sales", stdin=sold(*range(21, 40)))

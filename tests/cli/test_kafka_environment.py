@@ -314,9 +314,9 @@ def test_event_time_is_set_back_after_a_record_of_a_clock_that_was_ahead(on_kafk
     assert '{"key":"dan","start":20000,"end":30000,"value":10}' in shown(on_kafka, f"{topics}-spent")
 
 
-@pytest.mark.parametrize("containers", [1, 2])
+@pytest.mark.parametrize(("containers", "how"), [(1, ("--on", "spark", "--master", "local[1]")), (2, ())])
 def test_history_is_computed_beside_a_run_that_goes_on(
-    on_kafka, broker, topics, shop, write, folder, program, containers
+    on_kafka, broker, topics, shop, write, folder, program, containers, how
 ):
     version, sell = shop
     where = ("--environment", f"kafka://{broker.bootstrap}")
@@ -334,7 +334,7 @@ def test_history_is_computed_beside_a_run_that_goes_on(
 
     written("old", 4)
     version("old", "new")
-    evolving = program("evolve", "app.py", "--apply", "--yes", *where)
+    evolving = program("evolve", "app.py", "--apply", "--yes", *how, *where)
     while "it joins where the run ends" not in (told := evolving.stdout.readline()):
         assert told, evolving.communicate()
     sell("ab")

@@ -251,19 +251,19 @@ def go_on(environment, app, records, seed, before, bind=None):
     return found
 
 
-def compute_ahead(environment, app, changed, ahead, seed):
+def compute_ahead(environment, app, changed, ahead, seed, first=None):
     """Compute what was changed as far as a live run is, which owns the application and goes on."""
     pipeline = app.pipeline()
     if (operators := operators_of(environment, pipeline, changed, {})) and environment.checkpoints(APP):
         backfill = backfill_of(environment, pipeline, operators, is_ahead=True)
-        ahead = ahead or Ahead(environment, pipeline, runner(environment, seed))
+        ahead = ahead or Ahead(environment, pipeline, runner(environment, seed), first and first(environment))
         if ahead.behind(backfill):
             ahead.compute(backfill)
         assert ahead.behind(backfill) == 0
     return ahead
 
 
-def evolve(environment, app, changed, seed, bind, ahead=None):
+def evolve(environment, app, changed, seed, bind, ahead=None, first=None):
     """Back-fill what was changed, and return the operators that were computed anew."""
     pipeline = app.pipeline()
     own_whole(environment, pipeline.graph.app)
@@ -274,10 +274,10 @@ def evolve(environment, app, changed, seed, bind, ahead=None):
     operators = operators_of(environment, pipeline, changed, bind)
     if operators:
         backfill = backfill_of(environment, pipeline, operators, bind)
-        if ahead is None:
+        if ahead is None and first is None:
             run_backfill(environment, pipeline, backfill, runner(environment, seed))
         else:
-            ahead.join(backfill)
+            (ahead or Ahead(environment, pipeline, runner(environment, seed), first(environment))).join(backfill)
     return operators
 
 
@@ -328,11 +328,11 @@ def test_what_was_computed_ahead_of_the_stop_is_gone_on_with(chance, crashes):
     check_evolved(chance, crashes, rounds=chance.randint(1, 3))
 
 
-def evolved_by(processes, app, changed, seed, bind, ahead):
+def evolved_by(processes, app, changed, seed, bind, ahead, first):
     """Evolve in one process after the other, until one lives to the end; what is ahead is of the first."""
     for number, process in enumerate(processes):
         try:
-            return evolve(process, app, changed, seed + number, bind, None if number else ahead)
+            return evolve(process, app, changed, seed + number, bind, None if number else ahead, first)
         except Crash:
             continue
     raise AssertionError("the last process has no point to die at")
@@ -355,10 +355,11 @@ def later(records, read, more):
     }
 
 
-def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0):
+def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0, first_on=None):
     """Check the law, for inputs that are `held` in a list that grows, in a stream that has ended, or is open.
 
-    In some `rounds` history is computed beside the live run, to which more comes then.
+    In some `rounds` history is computed beside the live run, to which more comes then. What there is at first is
+    computed by what `first_on(environment)` returns, where that is given.
     """
     programs, seed = Programs(chance), chance.randint(0, 999)
     partitions = 1 if "bound" in held.values() else chance.randint(1, 3)
@@ -398,7 +399,7 @@ def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0):
     ahead = None
     for number in range(rounds):
         try:
-            ahead = compute_ahead(processes[0], app, changed, ahead, seed)
+            ahead = compute_ahead(processes[0], app, changed, ahead, seed, first_on)
         except Crash:
             processes, ahead = processes[1:], None
         came = later(records, read, 4 * number)
@@ -407,7 +408,7 @@ def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0):
             run_once(build(ops, options=options), environment, seed, until_now=True)
         records = stored_there = came
     try:
-        operators = evolved_by(processes, app, changed, seed, places(second), ahead)
+        operators = evolved_by(processes, app, changed, seed, places(second), ahead, first_on)
     except SamzaError as error:
         # Where a share of keys had no record, its task may have been left behind.
         if split == 1 or "have come to different offsets" not in str(error):

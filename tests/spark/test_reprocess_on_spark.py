@@ -3,10 +3,15 @@
 import random
 from collections import Counter
 from contextlib import closing
+from functools import partial
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from runtime.assembly.history import beside
 from runtime.model.history import HistorySpan
-from runtime.reprocessing.backfill import backfill_of
+from runtime.reprocessing.ahead import Ahead
+from runtime.reprocessing.backfill import backfill_of, over_history
 from runtime.reprocessing.recomputation import take_over
 from runtime.spark.batch import SparkEngine
 from runtime.spark.recomputation import backfill_on_spark, staged_handover
@@ -16,10 +21,15 @@ from runtime.units.driver.application import Application
 from runtime.units.driver.engine import run_together
 from samza_dsl import App, Spark, count, produce, tumbling
 from tests.building import build
+from tests.runtime.test_backfill import check_evolved
 from tests.runtime.test_laws import World
 from tests.scale import examples
 from tests.spark.test_on_spark import Tick
 from tests.strategies import any_pipeline, any_records
+
+NOT_SHRUNK = (Phase.explicit, Phase.generate)
+"""Each example is a job."""
+FIXTURES = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow)
 
 
 def counting(seconds=1):
@@ -95,6 +105,15 @@ def test_drawn_pipelines_hand_over_on_spark_what_their_records_say(session, tmp_
             raise
 
 
+@given(chance=st.randoms(use_true_random=False), rounds=st.integers(0, 1))
+@settings(max_examples=examples(4, 400), deadline=None, phases=NOT_SHRUNK, suppress_health_check=FIXTURES)
+def test_what_was_computed_on_spark_goes_on_as_if_the_program_had_always_run_so(session, chance, rounds):
+    def first_on(environment):
+        return partial(backfill_on_spark, environment, on=Spark(session))
+
+    check_evolved(chance, rounds=rounds, first_on=first_on)
+
+
 def test_a_changed_window_is_computed_on_spark_and_goes_on_live(session, tmp_path):
     first, rest = ticks(5), [Tick(f"k{number % 7}", 4_000 + number * 10) for number in range(400)]
     for name in ("live", "always"):
@@ -104,7 +123,8 @@ def test_a_changed_window_is_computed_on_spark_and_goes_on_live(session, tmp_pat
     pipeline, on = counting(3).pipeline(), Spark(session)
     with closing(LogEnvironment(tmp_path / "live")) as log:
         log.own("counting")
-        backfill_on_spark(log, pipeline, backfill_of(log, pipeline, ["counts"]), on)
+        ahead = Ahead(log, pipeline, partial(over_history, log), partial(backfill_on_spark, log, on=on))
+        ahead.join(backfill_of(log, pipeline, ["counts"]))
         assert [*log.streams()] == ["counted", "counting-partition_by-ticks", "ticks"]
     for name in ("live", "always"):
         produce("ticks", rest, data=tmp_path / name)

@@ -106,7 +106,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
 
     def __init__(self, cluster: KafkaCluster, directory: str | Path, host: str | None = None, at: str = "") -> None:
         self.address = cluster.address
-        self._cluster = cluster
+        self.cluster = cluster
         self._place = Standing(host or platform.node(), at)
         self._owners: dict[str, Owner] = {}
         self._outside: Producer | None = None
@@ -275,7 +275,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         back.
         """
         check_name("application", app)
-        self._cluster.check_app(app)
+        self.cluster.check_app(app)
         if app not in self._locks:
             self._locks[app] = owner_lock(self._directory, app)
         self._disown(app)
