@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,6 +28,8 @@ OPERATOR, TASK, KIND, VALUE, PLACE = "operator", "task", "kind", "value", "place
 """The names in a row beside those of the parts of its place."""
 ENCODED, BY_SERDE = "encoded", "serde"
 """The words for bytes that only a serde of the user's can read, and for what one has read."""
+MOST_LOOKED_AT = 1_000
+"""The entries of a task that are looked at: those of one class are alike, and there may be very many."""
 _evolving = Evolving()
 Row = dict[str, Any]
 """An entry as plain values by name."""
@@ -208,6 +211,23 @@ def entries_of(snapshot: StateSnapshot, operator: str) -> Iterator[Stored]:
     for task in sorted(snapshot.tasks(operator)):
         for place, value in snapshot.between(operator, task, b"", None):
             yield Stored(operator, task, place, value)
+
+
+def unreadable(snapshot: StateSnapshot, plan: Plan, graph: Graph, operators: Iterable[str]) -> dict[str, str]:
+    """Return why what operators keep can't be read by a program, by those whose entries can't be.
+
+    Of each task the first `MOST_LOOKED_AT` are read.
+    """
+    found: dict[str, str] = {}
+    for operator in operators:
+        known = StoredEntries(plan, graph, operator)
+        try:
+            for task in sorted(snapshot.tasks(operator)):
+                for place, value in islice(snapshot.between(operator, task, b"", None), MOST_LOOKED_AT):
+                    known.entry(Stored(operator, task, place, value))
+        except Exception as error:  # of a class or a serde of the user's as well
+            found[operator] = str(error) or type(error).__name__
+    return found
 
 
 def task_of_keys(plan: Plan, graph: Graph, operator: str) -> Callable[[bytes], int] | None:

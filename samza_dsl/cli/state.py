@@ -36,7 +36,7 @@ from runtime.run.driver import Watched
 from runtime.run.run import run_blocking
 from runtime.run.settings import RunSettings
 from runtime.spark.session import Spark, check_installed
-from runtime.stored_state.entries import OPERATOR, TASK, VALUE, Row, Stored, StoredEntries, entries_of
+from runtime.stored_state.entries import OPERATOR, TASK, VALUE, Row, Stored, StoredEntries, entries_of, unreadable
 from runtime.stored_state.replacement import Change, check_convert, converted, imported
 from runtime.stored_state.row_files import check_suffix, read_lines, read_rows, write_lines, write_rows
 from runtime.systems.connectors.places import pulled_places
@@ -344,12 +344,13 @@ def evolve(
         known(place, (planned := _planned(target, place, "evolve app.py", live)[1])[0].app)
         if not apply:
             _check_for_apply([*(forget_said or []), *(convert or [])], was, html or svg)
-        said = _decisions(planned, forget_said, convert, again, keep)
+        unread = _unreadable(place, planned)
+        said = _decisions(planned, forget_said, convert, again, keep, unread)
         before = None if was is None else _planned(was, place, "evolve app.py --was app-before.py", live)[1][0]
         if html is not None or svg is not None:
             _draw(planned[0], _marks(place, planned, live, said), before, html, svg)
         if not apply:
-            raise typer.Exit(FAILED if _told_of(place, planned, live, said) else 0)
+            raise typer.Exit(FAILED if _told_of(place, planned, live, said, unread) else 0)
         with told(loading=True):
             changes = {id: load_function(function) for id, function in map(_conversion, convert or ())}
             application = loaded(target)
@@ -357,7 +358,7 @@ def evolve(
             archives = archives_of(application, sources)
         asked = _AskedEvolution(said, changes, live, archives, on is not None, master, yes, former)
         _apply(place, application.pipeline(), planned, asked)
-        if _told_of(place, planned, live, Decisions()):
+        if _told_of(place, planned, live, Decisions(), _unreadable(place, planned)):
             raise typer.Exit(FAILED)
 
 
@@ -538,13 +539,19 @@ def _decisions(
     convert: Collection[str] | None,
     again: Collection[str] | None,
     kept: Collection[str] | None,
+    unread: Collection[str],
 ) -> Decisions:
-    """Return what a user says of operators; raises `Mistake` for one that the program does not have."""
+    """Return what a user says of operators; raises `Mistake` for one that the program does not have.
+
+    Those whose state can't be read are computed again where nothing else is said.
+    """
     plan, graph = planned
     for id in (*(again or ()), *(kept or ())):
         if id not in graph.specs:
             raise Mistake(f"{plan.app} has no operator {id!r}: it has {', '.join(graph.specs)}")
-    return Decisions(forgotten or (), [_conversion(one)[0] for one in convert or ()], again or (), kept or ())
+    converted = [_conversion(one)[0] for one in convert or ()]
+    anew = {*unread} - {*(forgotten or ()), *converted, *(kept or ())}
+    return Decisions(forgotten or (), converted, [*(again or ()), *sorted(anew)], kept or ())
 
 
 class _Step(NamedTuple):
@@ -604,11 +611,31 @@ def _compared(place: Environment, planned: tuple[Plan, Graph], live: Mapping[str
         return evolved(place, *planned, bindings.partition_counts(planned[1]))
 
 
-def _told_of(place: Environment, planned: tuple[Plan, Graph], live: Mapping[str, object], said: Decisions) -> bool:
-    """Print what becomes of each operator; return whether a run would be refused."""
+def _unreadable(place: Environment, planned: tuple[Plan, Graph]) -> dict[str, str]:
+    """Return why what operators of a program have kept can't be read by it, by those of which that is so."""
+    plan, graph = planned
+    assert isinstance(place, SnapshotEnvironment), "a place of commands"
+    with closing(place.snapshot(plan.app)) as snapshot:
+        kept = [id for id in place.stores(plan.app) if id in graph.specs]
+        return unreadable(snapshot, plan, graph, kept)
+
+
+def _told_of(
+    place: Environment,
+    planned: tuple[Plan, Graph],
+    live: Mapping[str, object],
+    said: Decisions,
+    unread: Mapping[str, str],
+) -> bool:
+    """Print what becomes of each operator; return whether a run would be refused, or fail as it reads its state."""
     found = _compared(place, planned, live)
     columns = [Column("operator"), Column("now"), Column("keys", right=True), Column("what it means")]
-    print_rows(columns, [[one.operator, one.what, f"{one.entries:,}", one.means] for one in found])
+    rows = []
+    for one in found:
+        is_unread = one.operator in unread and not one.complaints
+        means = f"what it keeps can't be read: {unread[one.operator]}" if is_unread else one.means
+        rows.append([one.operator, "changed" if is_unread else one.what, f"{one.entries:,}", means])
+    print_rows(columns, rows)
     refused = [one for one in found if one.complaints]
     for one in refused:
         first = one.complaints[0]
@@ -618,7 +645,7 @@ def _told_of(place: Environment, planned: tuple[Plan, Graph], live: Mapping[str,
         say(f"{one.operator}: {'; or '.join(filter(None, ways))}")
     if operators := anew_of(planned[1], {one.operator: one for one in found}, said):
         say(f"--apply computes {_named(operators)} anew from history; --keep OP leaves one as it is")
-    return bool(refused)
+    return bool(refused or unread)
 
 
 def _named(operators: Iterable[str]) -> str:

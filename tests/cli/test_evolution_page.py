@@ -49,7 +49,7 @@ class World:
     def type(self, words, stdin=None, is_refused=False):
         found = self.call(*words.split(), *self.where, stdin=stdin)
         assert (found.exit_code != 0) == is_refused, found.output + found.stderr
-        return (found.stderr if is_refused else found.stdout).replace(f"{self.prefix}-", "")
+        return (found.stdout + found.stderr if is_refused else found.stdout).replace(f"{self.prefix}-", "")
 
     def run(self, is_refused=False):
         return self.type("run app.py --until-now", is_refused=is_refused)
@@ -142,6 +142,7 @@ def fields_otherwise(world):
     world.begin(program(LAST.format('str(r["at"])'), classes=SALE.format("str")))
     kept = LAST.format('r["at"]').replace("lambda last, sale: sale", "lambda last, sale: last or sale")
     world.be(program(kept, classes=SALE.format("int")))
+    assert "what it keeps can't be read" in world.type("evolve app.py", is_refused=True)
     world.sell(("a", 4_000))
     assert "at" in world.run(is_refused=True)
     both = SALE.format("str") + "\n    " + SALE.format("int").replace("Sale", "Sold")
@@ -153,6 +154,17 @@ def fields_otherwise(world):
     world.type("state convert app.py last conversions:sold --yes")
     world.run()
     assert world.newest("last") == ["a", 3500]
+
+
+def fields_computed_anew(world):
+    """Compute from history what the classes of now can't read."""
+    world.begin(program(LAST.format('str(r["at"])'), classes=SALE.format("str")))
+    world.be(program(LAST.format('r["at"]'), classes=SALE.format("int")))
+    world.type("evolve app.py --apply --yes")
+    assert "evolve" not in world.type("evolve app.py")
+    world.go_on(("b", 4_000))
+    assert world.newest("last") == ["b", 4_000]
+    assert '"at":3500' in world.type("state get app.py last a")
 
 
 def partitions(world):
@@ -188,7 +200,8 @@ ROWS = {
     "state means something else": means_something_else,
     "a function changed": a_function,
     "fields of a class are added with a default": fields_with_defaults,
-    "fields of a class change in another way": fields_otherwise,
+    "fields of a class change in another way": fields_computed_anew,
+    "such fields, and history is gone": fields_otherwise,
     "a `partition_by` has another number of partitions": partitions,
     "what is handed on between stages changes": handed_on,
     "a wrong value was computed": a_wrong_value,
