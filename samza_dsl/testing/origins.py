@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
@@ -26,6 +27,7 @@ from samza_dsl.testing.process import VirtualProcess
 from samza_dsl.testing.streams import Record
 
 T = TypeVar("T")
+_log = logging.getLogger("samza_dsl")
 
 NEAR = 256
 """The records on either side of a row's time that are tried first."""
@@ -315,7 +317,8 @@ class Search:
         lost = "".join(f"; {place} begins at {start}" for place, start in self._history.begins.items())
         return (
             f"{at} does not come again from {tried:,} records of the inputs{lost}. The program may be another one than "
-            "wrote it, or what it does depends on the clock, on chance, or on what async functions are told"
+            "wrote it, or what it does depends on the clock, on chance, on what async functions are told, or on the "
+            "order in which records of several partitions came to a key"
         )
 
 
@@ -324,14 +327,19 @@ FIRING = frozenset({"timer", "alarm", "expiry", "window", "windows", "waiting"})
 
 
 class _Closing:
+    """A run on some records, which says nothing: the live run has said it of all of them, and parts of them lie."""
+
     def __init__(self, process: VirtualProcess) -> None:
         self._process = process
+        self._was_silent = _log.disabled
 
     def __enter__(self) -> VirtualProcess:
+        _log.disabled = True
         return self._process
 
     def __exit__(self, *raised: object) -> None:
         self._process.close()
+        _log.disabled = self._was_silent
 
 
 def without_sinks(app: App) -> App:

@@ -146,6 +146,20 @@ def test_a_pane_has_the_record_that_let_it_fire_and_the_window_that_fired():
     assert origins(counted(), environment, "out", 0, last).with_end
 
 
+def test_a_look_for_records_says_nothing(caplog):
+    """Times of ms that would be days of today are told of a run, and not of each run on a part of its records."""
+    environment = memory()
+    rows = [["a", 19_000 + number * 100] for number in range(40)]
+    fill(environment, "in", [[(None, msgspec.json.encode(row), 1_790_000_000_000) for row in rows]])
+    run_once(counted(), environment)
+    assert caplog.records, "a run says it"
+    caplog.clear()
+    assert origins(counted(), environment, "out", 0, 20).runs > 5
+    assert caplog.records == []
+    ran(counted(), rows, stream="in")
+    assert caplog.records, "and runs behind it do"
+
+
 def test_a_dead_letter_has_its_record():
     def refused(row):
         if row[1] == 3:
