@@ -1,4 +1,4 @@
-"""The commands on applications that run: who runs which task where, their size, and the control room that shows all."""
+"""The commands on whole applications: who runs which task where, their size, the control room, and their end."""
 
 from __future__ import annotations
 
@@ -19,16 +19,21 @@ from runtime.job.job_model import ContainerOfJob, Job, TaskOfJob, job_of
 from runtime.model.assignment import REFUSED, Scale
 from runtime.model.clock import monotonic_ms, sleep_ms
 from runtime.model.metrics import Metrics
+from runtime.model.urls import shown_url
+from runtime.opening.deletion import collect, deleted
+from runtime.opening.deletion import delete as mark_deleted
 from runtime.opening.rescaling import Scaled, scalings
 from runtime.opening.shared_run import starter_of
 from runtime.ports.environment import Environment, LiveEnvironment
+from runtime.systems.connectors.places import forget_place, pulled_places
 from runtime.systems.host.addresses import address_of, is_local
 from runtime.watching.watcher import page_server
-from samza_dsl.cli.checkpoint import AppArgument, known, named
+from samza_dsl.cli.checkpoint import AppArgument, agreed, known, named
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, cluster_at, opened, options_in
 from samza_dsl.cli.errors import Mistake, told
 from samza_dsl.cli.output import Column, print_rows, say
 from samza_dsl.cli.run import ActionsOption, TracebackOption
+from samza_dsl.room.notes import forget
 from samza_dsl.room.pages import ControlRoom
 from samza_dsl.room.runs import places_of
 
@@ -263,6 +268,51 @@ def told_of(one: Scaled, is_on_hosts: bool = False) -> str:
         how += f"{', ' * bool(how)}{now} container{'s' * (now > 1)} and not {before}"
     kept = "each host copies entries of its tasks from what it has" if is_on_hosts else "no entry of state was moved"
     return f"{at} UTC: {how} ({one.why}), in {one.took_ms:,.0f} ms; {kept}"
+
+
+def delete(
+    target: AppArgument,
+    bind: Annotated[
+        list[str] | None,
+        typer.Option("--bind", metavar="INPUT=URL", help="Drop what a database keeps for the input as well."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
+    data: DataOption = DEFAULT,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
+) -> None:
+    """Mark an application, which must not be running, as deleted: samza-dsl gc then removes what it has kept.
+
+    Until then it may be run again, and goes on where it was. Its inputs and outputs stay in any case. With --bind what
+    a database keeps for it is dropped now, as slots and triggers, and with that the input that was pulled from there.
+    """
+    with told(), opened(data, environment, kafka_options) as place:
+        app, _ = agreed(target, place, "Delete the application", yes)
+        for said in bind or ():
+            stream, equals, url = said.partition("=")
+            if not equals:
+                raise Mistake(f"--bind {said} names no place: write --bind items=sqlite:///shop.db?table=items")
+            gone = forget_place(place, app, stream, url)
+            say(f"{shown_url(url)} keeps nothing more for the reader {gone.reader}")
+        for left in pulled_places(place, app):
+            say(left.told(app))
+        mark_deleted(place, app)
+        say(f"{app} is deleted: samza-dsl gc removes its positions and state")
+
+
+def gc(data: DataOption = DEFAULT, environment: EnvironmentOption = None, kafka_options: KafkaOption = None) -> None:
+    """Remove the positions and state of deleted applications, what lies between their stages, and notes of their runs.
+
+    On a cluster it removes their changelogs, and of the state on machines what is in the data directory of this one.
+    """
+    with told(), opened(data, environment, kafka_options) as place:
+        # What is noted of runs is removed, too, be it that all else was gone already.
+        found = {app: (collect(place, app), forget(data, app)) for app in deleted(place)}
+        collected = [app for app, (had_kept, had_noted) in found.items() if had_kept or had_noted]
+        for app in collected:
+            say(f"removed what {app} had kept")
+        if not collected:
+            say("there is nothing to remove")
 
 
 def _print(found: Job) -> None:
