@@ -19,7 +19,6 @@ from operators.core.durations import Duration, whole_ms
 from operators.core.protocols import CheckedProtocol
 from operators.core.sites import here
 from planner.model.graph import Graph
-from runtime.encoding.keys import bytes_of_key
 from runtime.model.assignment import JobModel
 from runtime.model.clock import monotonic_ms
 from runtime.model.errors import SamzaError
@@ -119,7 +118,7 @@ class FarStateQuery(StateQuery):
         key: object,
         of: tuple[str, str] | None = None,
     ) -> StateSnapshot:
-        data = bytes_of_key(shape.key, key)
+        data = shape.placed(key)
         said: Said = {STORED: 1, "key": said_of(data)}
         if of is not None:
             said[of[0]] = of[1]
@@ -135,7 +134,7 @@ class FarStateQuery(StateQuery):
     ) -> Generator[StateSnapshot]:
         said: Said = {STORED: 1, "limit": MOST_IN_PAGE}
         bounds = ("from", start), ("to", end)
-        said.update({name: said_of(bytes_of_key(shape.key, key)) for name, key in bounds if key is not None})
+        said.update({name: said_of(shape.placed(key)) for name, key in bounds if key is not None})
         self._check(at_least)
         until_ms = monotonic_ms() + whole_ms(timeout_ms)
         moving_until_ms = max(until_ms, monotonic_ms() + MOVING_MS)
