@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -306,8 +306,17 @@ class NotHere(Exception):
     """The answer of a container that has no entries to tell, with its status."""
 
     def __init__(self, status: int, body: bytes) -> None:
-        super().__init__(_text(body))
+        words = _text(body)
+        with suppress(msgspec.MsgspecError):
+            words = msgspec.json.decode(body, type=_Refused).error
+        super().__init__(words)
         self.status = status
+
+
+class _Refused(msgspec.Struct):
+    """What a container says of why it has no answer."""
+
+    error: str
 
 
 class _Moved(Exception):
