@@ -314,7 +314,7 @@ class NotHere(Exception):
 
 
 class _Refused(msgspec.Struct):
-    """What a container says of why it has no answer."""
+    """The reason that a container gives for having no answer."""
 
     error: str
 
