@@ -64,11 +64,13 @@ def told(*, whole: bool = False, loading: bool = False) -> Iterator[None]:
         if whole or not (expected or lines or isinstance(error, SyntaxError)):
             if not _logs_json():
                 raise
-            _log.error("%s", "".join(traceback.format_exception_only(error)).rstrip(), exc_info=error)
+            with logs.told(**logs.fields_of(error)):
+                _log.error("%s", "".join(traceback.format_exception_only(error)).rstrip(), exc_info=error)
             raise typer.Exit(FAILED) from None
         is_mistake = loading or isinstance(error, PlanError | CantLoad | Mistake | WrongSetting)
         # A PlanError names the line itself.
-        _say(error, [] if isinstance(error, PlanError) else lines, named=not expected)
+        with logs.told(**logs.fields_of(error)):
+            _say(error, [] if isinstance(error, PlanError) else lines, named=not expected)
         # Without a cause, so that Python prints no traceback behind what was said.
         failed = error.code if isinstance(error, ExitAsked) else FAILED
         raise typer.Exit(MISTAKEN if is_mistake else failed) from None

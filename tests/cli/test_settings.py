@@ -453,6 +453,17 @@ def test_every_line_of_the_log_says_where_it_comes_from(call, write):
     assert (kept["task"], kept["operator"]) == (0, "keep")
 
 
+@pytest.mark.parametrize(("flags", "container"), [((), "0"), (("--containers", "2"), "starter")])
+def test_the_line_of_a_failure_says_which_run_has_failed(program, call, shouting, flags, container):
+    shouting.write_text(shouting.read_text().replace("str.upper", "lambda word: int(word)"))
+    call("streams", "produce", "words", "--partitions", "2", stdin='"ahoy"\n')
+    process = program("run", "shouting.py", "--until-now", "--log-format", "json", *flags)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 1, told
+    last = json.loads(told.splitlines()[-1])
+    assert (last["level"], last["app"], last["container"]) == ("error", "shouting", container)
+
+
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_failure_is_told_in_the_form_of_the_log(call, shouting, write, form):
     write("samza-dsl.toml", f'log_format = "{form}"\n')
