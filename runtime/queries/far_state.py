@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +19,6 @@ from operators.core.durations import Duration, whole_ms
 from operators.core.protocols import CheckedProtocol
 from operators.core.sites import here
 from planner.model.graph import Graph
-from runtime.encoding.keys import bytes_of_key
 from runtime.model.assignment import JobModel
 from runtime.model.clock import monotonic_ms
 from runtime.model.errors import SamzaError
@@ -119,7 +118,7 @@ class FarStateQuery(StateQuery):
         key: object,
         of: tuple[str, str] | None = None,
     ) -> StateSnapshot:
-        data = bytes_of_key(shape.key, key)
+        data = shape.placed(key)
         said: Said = {STORED: 1, "key": said_of(data)}
         if of is not None:
             said[of[0]] = of[1]
@@ -135,7 +134,7 @@ class FarStateQuery(StateQuery):
     ) -> Generator[StateSnapshot]:
         said: Said = {STORED: 1, "limit": MOST_IN_PAGE}
         bounds = ("from", start), ("to", end)
-        said.update({name: said_of(bytes_of_key(shape.key, key)) for name, key in bounds if key is not None})
+        said.update({name: said_of(shape.placed(key)) for name, key in bounds if key is not None})
         self._check(at_least)
         until_ms = monotonic_ms() + whole_ms(timeout_ms)
         moving_until_ms = max(until_ms, monotonic_ms() + MOVING_MS)
@@ -307,8 +306,17 @@ class NotHere(Exception):
     """The answer of a container that has no entries to tell, with its status."""
 
     def __init__(self, status: int, body: bytes) -> None:
-        super().__init__(_text(body))
+        words = _text(body)
+        with suppress(msgspec.MsgspecError):
+            words = msgspec.json.decode(body, type=_Refused).error
+        super().__init__(words)
         self.status = status
+
+
+class _Refused(msgspec.Struct):
+    """The reason that a container gives for having no answer."""
+
+    error: str
 
 
 class _Moved(Exception):

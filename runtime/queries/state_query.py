@@ -12,7 +12,6 @@ from operators.core.base import Site
 from operators.core.durations import Duration, whole_ms
 from operators.core.sites import here
 from planner.model.errors import refuse
-from runtime.encoding.keys import bytes_of_key
 from runtime.model.clock import SystemClock, monotonic_ms
 from runtime.model.errors import SamzaError
 from runtime.ports.environment import Environment, LiveEnvironment, QueryableEnvironment
@@ -66,7 +65,8 @@ class QueriedState:
 
         With `at_least`, the next offset of partition 0 by the stream's name (of others as "orders:3"), it waits for the
         commits that have processed what lies before and all that came of it; raises SamzaError where none come within
-        `timeout_ms`, and where to wait would hold up an event loop, and PlanError for a stream that is not read.
+        `timeout_ms`, and where to wait would hold up an event loop, and PlanError for a stream that is not read, or a
+        key that is of another type than is declared.
         """
         snapshot = self._query.looked(at_least, timeout_ms, self.shape, key)
         try:
@@ -76,7 +76,7 @@ class QueriedState:
 
     def in_snapshot(self, snapshot: StateSnapshot, key: object, default: Any = None) -> Any:
         """Return the state of a key as a snapshot has it."""
-        shape, data = self.shape, bytes_of_key(self.shape.key, key)
+        shape, data = self.shape, self.shape.placed(key)
         # By default keys are where their hash says: other tasks are asked only where that one has nothing.
         if self._tasks:
             found = self._found(snapshot, shape.likely(key, data, self._tasks), key, data)
@@ -89,6 +89,7 @@ class QueriedState:
             found = self._found(snapshot, task, key, data)
             if found is not _NOTHING:
                 return found
+        shape.check_key(key, data)
         return default
 
     def _found(self, snapshot: StateSnapshot, task: int, key: object, data: bytes) -> Any:
@@ -163,11 +164,14 @@ class QueriedState:
         most: int | None = None,
     ) -> Values:
         """Return what a list or a map of a key has in a snapshot, as `read` yields it; at most so many entries."""
-        shape, data = self.shape, bytes_of_key(self.shape.key, key)
+        shape, data = self.shape, self.shape.placed(key)
         tasks = snapshot.tasks(shape.operator)
         likely = shape.likely(key, data, max(tasks, default=0) + 1)
         each = (read(snapshot, task, data, name) for task in sorted(tasks, key=lambda task: task != likely))
-        return next(filter(None, ([*islice(entries, most)] for entries in each)), [])
+        found: Values = next(filter(None, ([*islice(entries, most)] for entries in each)), [])
+        if not found:
+            shape.check_key(key, data)
+        return found
 
     def _check_collections(self, name: str) -> None:
         if self.shape.collections is None:

@@ -9,6 +9,7 @@ from operators.async_flat_map import AsyncFlatMap
 from operators.core.base import Form, Serde
 from operators.core.entry_keys import NUMBER_BYTES, beyond, number_at
 from operators.core.sites import here
+from operators.core.wording import shown
 from operators.io import TableInput
 from operators.joins.own_table import OwnTable
 from operators.partition_by import PartitionBy, Partitioner, hash_
@@ -19,10 +20,12 @@ from operators.state.keyed_state import STATE, loaded
 from operators.task import UserTask
 from operators.windows.window import Window
 from operators.windows.window_operators import entries_read
-from planner.model.errors import refuse
+from planner.model.errors import PlanError, refuse
 from planner.model.graph import Graph
-from runtime.encoding.serdes import Bytes, Evolving, String, Tagged, kept
+from runtime.encoding.keys import bytes_of_key
+from runtime.encoding.serdes import REFUSALS, Bytes, Evolving, String, Tagged, kept
 from runtime.encoding.storable import form_of
+from runtime.model.errors import SerdeError
 from runtime.ports.state import StateSnapshot
 from runtime.stores.registry import kind_of
 
@@ -78,6 +81,29 @@ class StateShape(NamedTuple):
     by: Partitioner = hash_
     windows: bool = False
     collections: Mapping[bytes, Mapping[str, Form | None]] | None = None
+
+    def placed(self, key: object) -> bytes:
+        """Return the bytes under which a key lies; raises PlanError for one that has none here."""
+        try:
+            return bytes_of_key(self.key, key)
+        except (*REFUSALS, SerdeError) as error:
+            raise self._no_key(key) from error
+
+    def check_key(self, key: object, data: bytes) -> None:
+        """Refuse a key without state that could have none, as it is of another type than is declared: raises PlanError.
+
+        Who finds a key has no need of this.
+        """
+        try:
+            self.key.decode(data)
+        except (*REFUSALS, SerdeError) as error:
+            raise self._no_key(key) from error
+
+    def _no_key(self, key: object) -> PlanError:
+        kind = getattr(self.key, "type", None)
+        keys = kind.__name__ if isinstance(kind, type) else str(kind or "what its serde takes")
+        wrong = f"{shown(key)} is no key of {self.kind} {self.operator!r}, whose keys are {keys}"
+        return refuse(here(), wrong, "a key of that type")
 
     def likely(self, key: object, data: bytes, tasks: int) -> int:
         """Return the task that has a key where nothing but the partitioner has decided it."""
@@ -152,7 +178,8 @@ class StateShape(NamedTuple):
 def shape_of(graph: Graph, id: str) -> StateShape:
     """Return the shape of an operator's state; raises PlanError for one that has none that can be asked for."""
     if id not in graph.specs:
-        raise refuse(here(), f"there is no operator {id!r}", f"one of {', '.join(sorted(graph.specs))}")
+        asked_for = ", ".join(sorted(shape.operator for shape in shapes_of(graph)))
+        raise refuse(here(), f"there is no operator {id!r}", f"one of {asked_for}" if asked_for else ASK_FOR)
     spec = graph.specs[id]
     above = graph.streams_into(id)
     key = graph.key_serde_into(id) or Tagged()

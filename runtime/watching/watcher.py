@@ -25,6 +25,8 @@ STUCK_MS = 30_000.0
 """The time without that, or without a word of a container, after which the run is not alive: a step takes 0.1 s."""
 ANSWER_S = 4.0
 """The time that the event loop has to tell its numbers; a scrape waits 10 s."""
+ALIVE_S = 0.8
+"""The time that it has for that where only life is asked for: a probe waits a second, if nothing else is said to it."""
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _log = logging.getLogger("samza_dsl")
 
@@ -66,7 +68,7 @@ class Watcher:
                 self._last = run.metrics()
             self._loop = None
 
-    async def _look(self) -> RunMetrics | None:
+    async def _look(self, patience_s: float) -> RunMetrics | None:
         """Return the numbers of this moment, the last ones of a run that is over; None where the loop gives none."""
         run, loop = self._run, self._loop
         if run is None and (restoring := coming_back(self._app)):
@@ -76,14 +78,14 @@ class Watcher:
             return self._last
 
         with suppress(TimeoutError, SamzaError, RuntimeError):
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(patience_s):
                 self._last = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(numbers_of(run), loop))
                 return self._last
         # It may have ended between the two looks.
         return self._last if self._loop is None else None
 
     async def _metrics(self, _: Request) -> Answer:
-        found = await self._look()
+        found = await self._look(ANSWER_S)
         if found is None:
             return Answer(503, f"the event loop has not turned for {self._silent_ms / 1_000:.1f} s\n")
         return Answer(200, prometheus_text(self._app, found, wall_clock_ms()), TEXT)
@@ -98,7 +100,8 @@ class Watcher:
             return Answer(200, "alive\n")
         if self._silent_ms > STUCK_MS:
             return Answer(503, f"the event loop has not turned for {self._silent_ms / 1_000:.0f} s\n")
-        found = await self._look()
+        # A loop that is slow to answer is alive until `STUCK_MS` are over; one that answers tells of silent containers.
+        found = await self._look(ALIVE_S)
         silent = [one for one in found.containers if one.silent_ms > STUCK_MS] if found is not None else []
         if silent:
             told = [f"container {one.container} has said nothing for {one.silent_ms / 1_000:.0f} s\n" for one in silent]
@@ -106,7 +109,7 @@ class Watcher:
         return Answer(200, "alive\n")
 
     async def _readyz(self, _: Request) -> Answer:
-        reasons = [*self._not_ready(await self._look())]
+        reasons = [*self._not_ready(await self._look(ANSWER_S))]
         return Answer(503, "".join(f"{reason}\n" for reason in reasons)) if reasons else Answer(200, "ready\n")
 
     def _not_ready(self, found: RunMetrics | None) -> Iterator[str]:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from runtime.model.clock import monotonic_ms
@@ -171,4 +171,6 @@ def main() -> None:
     for found in copies(data, target, KEPT, is_over):
         wrong = str(found) if isinstance(found, SamzaError) else ""
         told = f"copy {found.number}, {found.new_bytes:,} bytes written" if isinstance(found, Backup) else ""
-        print(SAYS + json.dumps((wrong, told)), flush=True)
+        # Unbuffered, and whether or not somebody hears it: the last copy is taken where the run was killed, too.
+        with suppress(BrokenPipeError):
+            os.write(sys.stdout.fileno(), f"{SAYS}{json.dumps((wrong, told))}\n".encode())

@@ -36,7 +36,8 @@ WHERE_TYPED: ContextVar[str] = ContextVar("WHERE_TYPED")
 COMMAND = re.compile(r"samza-dsl (?:reset|checkpoint|state|streams|evolve|scale|job|fork|run)\b(?:[^:;]|:(?=\S))*")
 """A command that an error names, up to what may be the end of it: addresses have colons, too."""
 SAID_ELSEWHERE: ContextVar[Mapping[str, str]] = ContextVar("SAID_ELSEWHERE")
-"""The flags and options that nobody typed, as a file or variable says the same, with where that is."""
+"""The flags and options that nobody typed, and their texts in quotes, with the file or variable that says them."""
+QUOTES = "'\""
 NAME = re.compile(r"--[\w-]+|\w+")
 """What may be the name of a flag or an option in an error."""
 
@@ -63,11 +64,13 @@ def told(*, whole: bool = False, loading: bool = False) -> Iterator[None]:
         if whole or not (expected or lines or isinstance(error, SyntaxError)):
             if not _logs_json():
                 raise
-            _log.error("%s", "".join(traceback.format_exception_only(error)).rstrip(), exc_info=error)
+            with logs.told(**logs.fields_of(error)):
+                _log.error("%s", "".join(traceback.format_exception_only(error)).rstrip(), exc_info=error)
             raise typer.Exit(FAILED) from None
         is_mistake = loading or isinstance(error, PlanError | CantLoad | Mistake | WrongSetting)
         # A PlanError names the line itself.
-        _say(error, [] if isinstance(error, PlanError) else lines, named=not expected)
+        with logs.told(**logs.fields_of(error)):
+            _say(error, [] if isinstance(error, PlanError) else lines, named=not expected)
         # Without a cause, so that Python prints no traceback behind what was said.
         failed = error.code if isinstance(error, ExitAsked) else FAILED
         raise typer.Exit(MISTAKEN if is_mistake else failed) from None
@@ -101,7 +104,8 @@ def _say(error: Exception, lines: list[str], *, named: bool) -> None:
     following = ["in your program:", *lines] if lines else []
     named_there = {word for line in words for word in NAME.findall(line)}
     for name, where in SAID_ELSEWHERE.get({}).items():
-        if name in named_there and not any(where in line for line in words):
+        is_named = name in named_there or (name[0] in QUOTES and any(name in line for line in words))
+        if is_named and not any(where in line for line in words):
             following.append(f"{name} is said by {where}")
     commands = [word for line in words for word in COMMAND.findall(line)]
     where = WHERE_TYPED.get("")

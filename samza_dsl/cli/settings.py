@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import cache, partial
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -115,7 +116,10 @@ class Settled:
         """Return where the flags and the options of Kafka's clients are said that errors name, and nobody typed."""
         said = {name: one.where for name, one in {**self.values, **self.options}.items()}
         flags = {f"--{name.replace('_', '-')}": where for name, where in said.items() if _is_elsewhere(where)}
-        return {**flags, **self._sources.kafka_places(self._name)}
+        # What is told of a file or an address names neither flag nor setting, and has it in quotes.
+        texts = [one for one in {**self.values, **self.options}.values() if isinstance(one.value, str | Path)]
+        quoted = {repr(str(one.value)): one.where for one in texts if _is_elsewhere(one.where)}
+        return {**flags, **quoted, **self._sources.kafka_places(self._name)}
 
     def where_typed(self) -> str:
         """Return the flag that says where streams and state are, if it was typed and stands in no file or variable."""
@@ -166,15 +170,25 @@ class Settled:
             if said is not None:
                 changed[name] = said
             self.options[name] = said or Stated(code, where)
-        if not changed:
-            return
-        options = msgspec.structs.replace(app.options, **{name: said.value for name, said in changed.items()})
-        try:
-            check_options(NOWHERE, options)
-        except PlanError as error:
-            wheres = ", ".join(sorted({said.where for said in changed.values()}))
-            raise WrongSetting(f"{wheres}: {str(error).removeprefix(f'{NOWHERE}: ')}") from None
-        app.options = options
+        if wrong := _wrong_options(app.options, changed):
+            # Who is to blame is one without whom it would not be so.
+            blamed = [one for name, one in changed.items() if _wrong_options(app.options, changed, but=name) != wrong]
+            wheres = ", ".join(sorted({said.where for said in blamed or changed.values()}))
+            raise WrongSetting(f"{wheres}: {wrong}")
+        app.options = _changed(app.options, changed)
+
+
+def _changed(options: Options, changed: Mapping[str, Stated]) -> Options:
+    return msgspec.structs.replace(options, **{name: said.value for name, said in changed.items()})
+
+
+def _wrong_options(options: Options, changed: Mapping[str, Stated], but: str = "") -> str:
+    """Return what is wrong with options that are changed so, `but` for one of them; "" where nothing is."""
+    try:
+        check_options(NOWHERE, _changed(options, {name: said for name, said in changed.items() if name != but}))
+    except PlanError as error:
+        return str(error).removeprefix(f"{NOWHERE}: ")
+    return ""
 
 
 _settled: ContextVar[Settled | None] = ContextVar("_settled", default=None)

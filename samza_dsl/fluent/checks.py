@@ -28,7 +28,8 @@ from operators.core.base import Serde, Site
 from operators.core.durations import whole_ms
 from operators.core.policies import DeadLetterPolicy, Fail, Policy, Retry, Skip
 from operators.core.wording import type_named
-from planner.model.errors import refuse
+from planner.checks.splitting import wrong_factor
+from planner.model.errors import PlanError, refuse
 from planner.model.identities import NAME
 from planner.model.plan import Options
 from runtime.encoding.formats.subjects import placed
@@ -133,6 +134,8 @@ def check_options(site: Site, options: Options) -> None:
         if name not in ("guarantee", "inline", "group_by", "commit_by", "metrics_to"):
             least = 0 if name in ("threads", "cache_entries") else 1
             check_whole(site, name, number, least=least, optional=name in ("blocking_timeout_ms", "elasticity"))
+    if options.elasticity is not None and (wrong := wrong_factor(options.elasticity)):
+        raise PlanError(f"{site}: elasticity={options.elasticity} in Options(...): {wrong}")
     if options.metrics_to is not None:
         check_name(site, "a stream", options.metrics_to)
     if options.blocking_timeout_ms is not None and not options.threads:

@@ -39,6 +39,8 @@ class LogSettings(NamedTuple):
 _configured: LogSettings | None = None
 _told: list[Mapping[str, str]] = []
 """The fields that all lines have besides, as long as the blocks last that say them."""
+_ENDED = "_samza_dsl_ended"
+"""The attribute by which an error brings the fields of the blocks that it has ended."""
 
 
 def configure(format: str, level: str, fields: Mapping[str, str] | None = None) -> None:
@@ -60,13 +62,25 @@ def configure(format: str, level: str, fields: Mapping[str, str] | None = None) 
 
 @contextmanager
 def told(**fields: str) -> Iterator[None]:
-    """Let all lines have these fields as well during a block; blocks may begin and end in any order."""
+    """Let all lines have these fields as well during a block; blocks may begin and end in any order.
+
+    So has the line that tells of an error which ends the block.
+    """
     _told.append(fields)
     try:
         yield
+    except Exception as error:
+        vars(error)[_ENDED] = {**fields, **fields_of(error)}
+        raise
     finally:
         # By what it is: others may say just the same.
         _told[:] = [one for one in _told if one is not fields]
+
+
+def fields_of(error: Exception) -> dict[str, str]:
+    """Return the fields of the blocks that an error has ended."""
+    found: dict[str, str] = vars(error).get(_ENDED, {})
+    return found
 
 
 def configured() -> LogSettings | None:

@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
+from runtime.model.errors import SamzaError
+from runtime.systems.kafka.client.topic import check_is_option
 from samza_dsl.settings.quantities import UNITS, quantity_of, units_of
 
 # Invariant: an unknown key is an error wherever it is said, so that a mistyped one never goes unheeded.
@@ -172,7 +174,7 @@ class Sources:
                 yield key, value, self._where(*path, KAFKA, key)
         for variable, text in self._variables.items():
             key = variable.removeprefix(OF_KAFKA).lower()
-            if variable.startswith(OF_KAFKA) and key != "options":
+            if variable.startswith(OF_KAFKA) and key != "options" and not _is_of_kubernetes(variable):
                 yield key, text, variable
 
     def _sections(self, app: str | None) -> list[tuple[str, ...]]:
@@ -216,8 +218,17 @@ class Sources:
             if not isinstance(_at(self._file.settings, path), dict):
                 raise WrongSetting(f"{self._where(*path)}: {'.'.join(path)} is no table: write [{'.'.join(path)}]")
             for key in self._table(path):
-                if key not in (KAFKA, *(() if path else (APPS,))):
+                if key == KAFKA:
+                    self._check_clients((*path, KAFKA))
+                elif path or key != APPS:
                     self._check_key(path, key)
+
+    def _check_clients(self, path: tuple[str, ...]) -> None:
+        assert self._file is not None, "a table of options stands in a file"
+        if not isinstance(_at(self._file.settings, path), dict):
+            raise WrongSetting(f"{self._where(*path)}: {KAFKA} is no table: write [{'.'.join(path)}]")
+        for key in self._table(path):
+            _check_client(key, self._where(*path, key))
 
     def _check_key(self, path: tuple[str, ...], key: str) -> None:
         where = self._where(*path, key)
@@ -235,14 +246,29 @@ class Sources:
         names = {one.variable for one in self.known.values()} | {f"{PREFIX}CONFIG", BROKER}
         names |= {one.variable + FROM_FILE.upper() for one in self.known.values() if is_secret(one.name)}
         for name in self._variables:
-            is_ours = name in names or name.startswith(OF_KAFKA)
-            if not is_ours and not _OF_KUBERNETES.fullmatch(name.removeprefix(PREFIX)):
+            if name in names or _is_of_kubernetes(name):
+                continue
+            if name.startswith(OF_KAFKA):
+                _check_client(name.removeprefix(OF_KAFKA).lower(), name)
+            else:
                 nearest = get_close_matches(name, names, n=1, cutoff=0.0)
                 raise WrongSetting(f"the variable {name} says no setting; did you mean {nearest[0]}?")
 
     def _nearest(self, key: str) -> str:
         nearest = get_close_matches(key, [*self.known, APPS, KAFKA], n=1, cutoff=0.0)
         return f"did you mean {nearest[0]!r}?" if nearest else "there are none here"
+
+
+def _is_of_kubernetes(variable: str) -> bool:
+    return _OF_KUBERNETES.fullmatch(variable.removeprefix(PREFIX)) is not None
+
+
+def _check_client(key: str, where: str) -> None:
+    """Refuse what is no option of Kafka's clients, also where no cluster is used yet; raises `WrongSetting`."""
+    try:
+        check_is_option(_secret_of(key) or key)
+    except SamzaError as error:
+        raise WrongSetting(f"{where}: {error}") from None
 
 
 def _of_client(key: str, value: object, where: str) -> Stated:

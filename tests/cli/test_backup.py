@@ -1,9 +1,12 @@
 """A data directory is backed up while its application runs, and goes on from where that was."""
 
+import json
 import os
 import random
 import re
 import signal
+import subprocess
+import sys
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -138,6 +141,19 @@ def test_a_replica_that_fails_is_told_once_and_that_it_goes_on(tmp_path, caplog,
         wait_until(lambda: age_ms() < before)  # and never old where nothing comes
         produce("words", ["b"], value=str, data=data)
     assert caplog.text.count("is not kept up") == 1 and len(backups(disk)) == 2
+
+
+def test_the_last_copy_is_taken_though_the_run_was_killed_during_another_and_no_line_is_torn(tmp_path):
+    data, target = tmp_path / "data", tmp_path / "copies"
+    produce("words", ["a"], value=str, data=data)
+    command = [sys.executable, "-c", replica.PROGRAM, json.dumps(sys.path), os.fspath(data), os.fspath(target)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as copying:
+        copying.stdout.close()  # who hears it is gone before it says anything
+        wait_until(lambda: (target / "backups" / "00000001").exists())
+        produce("words", ["b"], value=str, data=data)
+        copying.stdin.close()
+        assert copying.wait() == 0 and copying.stderr.read() == b""
+    assert sorted(path.name for path in (target / "backups").iterdir()) == ["00000001", "00000002"]
 
 
 @pytest.mark.parametrize("is_early", [True, False])

@@ -170,8 +170,8 @@ def test_an_address_that_names_no_cluster_is_a_mistake(call, shouting, command, 
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ("bogus = 3", ["no option 'bogus'", "bogus is said by samza-dsl.toml:2"]),
-        ('sasl_plain_passwrd_file = "pw"', ["no option 'sasl_plain_passwrd_file'", "is said by samza-dsl.toml:2"]),
+        ("bogus = 3", ["samza-dsl.toml:2: ", "no option 'bogus'"]),
+        ('sasl_plain_passwrd_file = "pw"', ["samza-dsl.toml:2: ", "did you mean 'sasl_plain_password'?"]),
         ('security_protocol = "SSLL"', ["one of PLAINTEXT, SSL", "security_protocol is said by samza-dsl.toml:2"]),
         ('sasl_mechanism = "FOO"\nsecurity_protocol = "SASL_SSL"', ["one of PLAIN, ", "is said by samza-dsl.toml:2"]),
         ("request_timeout_ms = -1", ["whole number of milliseconds", "is said by samza-dsl.toml:2"]),
@@ -205,6 +205,75 @@ def test_a_variable_that_says_nothing_is_refused_but_for_those_of_others(call, s
     monkeypatch.setenv("SAMZA_DSL_TREADS", "3")
     result = call("plan", "shouting.py")
     assert result.exit_code == 2 and "SAMZA_DSL_THREADS" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "variable", "told"),
+    [
+        ("[kafka]\nclient_di = 'x'", "", "samza-dsl.toml:2: a Kafka client has no option 'client_di'"),
+        (
+            "[apps.other.kafka]\ngroup_id = 'x'",
+            "",
+            "samza-dsl.toml:2: the option 'group_id' of Kafka clients",
+        ),
+        ("kafka = 3", "", "samza-dsl.toml:1: kafka is no table: write [kafka]"),
+        ("[apps.other]\nkafka = 'x'", "", "samza-dsl.toml:2: kafka is no table: write [apps.other.kafka]"),
+        ("", "CLIENT_DI", "SAMZA_DSL_KAFKA_CLIENT_DI: a Kafka client has no option 'client_di'"),
+    ],
+)
+@pytest.mark.parametrize("command", [["config"], ["run", "shouting.py"], ["streams", "list"]])
+def test_an_option_of_no_client_is_a_mistake_where_no_cluster_is_used(
+    call, shouting, write, monkeypatch, text, variable, told, command
+):
+    write("samza-dsl.toml", f"{text}\n")
+    if variable:
+        monkeypatch.setenv(f"SAMZA_DSL_KAFKA_{variable}", SECRET)
+    result = call(*command)
+    assert result.exit_code == 2 and told in result.stderr and SECRET not in result.stderr
+
+
+def test_a_service_that_is_called_like_the_variables_of_kafka_is_none_of_ours(call, shouting, monkeypatch):
+    for name in ("SERVICE_HOST", "SERVICE_PORT", "PORT_9092_TCP", "PORT"):
+        monkeypatch.setenv(f"SAMZA_DSL_KAFKA_{name}", "tcp://10.0.0.1:9092")
+    result = call("config", "shouting.py")
+    assert result.exit_code == 0 and "10.0.0.1" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"THREADS": "-2"}, "SAMZA_DSL_THREADS: threads=-2"),
+        ({"METRICS_TO": "a b"}, "SAMZA_DSL_METRICS_TO: 'a b'"),
+        ({"ELASTICITY": "3"}, "SAMZA_DSL_ELASTICITY: elasticity=3 in Options(...): 3 is no power of two"),
+        ({"BLOCKING_TIMEOUT_MS": "5s", "THREADS": "0"}, "SAMZA_DSL_BLOCKING_TIMEOUT_MS, SAMZA_DSL_THREADS: blocking"),
+        ({"BLOCKING_TIMEOUT_MS": "5s"}, "SAMZA_DSL_BLOCKING_TIMEOUT_MS: blocking_timeout_ms"),
+    ],
+)
+@pytest.mark.parametrize("command", ["config", "plan", "run"])
+def test_of_many_options_the_one_that_is_wrong_is_named(call, shouting, write, monkeypatch, wrong, told, command):
+    shouting.write_text(
+        shouting.read_text()
+        .replace('App("shouting")', 'App("shouting", Options(threads=1))' if len(wrong) > 1 else 'App("shouting")')
+        .replace("import App", "import App, Options")
+    )
+    write("samza-dsl.toml", "batch_records = 3\ncache_entries = 4\n[apps.shouting]\ncommit_interval_ms = 4\n")
+    for name, value in wrong.items():
+        monkeypatch.setenv(f"SAMZA_DSL_{name}", value)
+    result = call(command, "shouting.py")
+    assert result.exit_code == 2 and f"error: {told}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ('environment = "redis://x"', "'redis://x' is said by samza-dsl.toml:1"),
+        ('metrics_token_file = "none"\nmetrics = ":0"', "'none' is said by samza-dsl.toml:1"),
+    ],
+)
+def test_an_error_says_where_a_text_that_nobody_typed_comes_from(call, shouting, write, said, told):
+    write("samza-dsl.toml", f"{said}\n")
+    result = call("run", "shouting.py", "--until-now")
+    assert result.exit_code and told in result.stderr
 
 
 def test_an_error_says_where_a_flag_that_nobody_typed_comes_from(call, shouting, write):
@@ -382,6 +451,17 @@ def test_every_line_of_the_log_says_where_it_comes_from(call, write):
     assert (loud["task"], loud["operator"], loud["size"], loud["level"]) == (0, "loud", 6, "warning")
     assert (asked["task"], asked["operator"]) == (0, "ask")
     assert (kept["task"], kept["operator"]) == (0, "keep")
+
+
+@pytest.mark.parametrize(("flags", "container"), [((), "0"), (("--containers", "2"), "starter")])
+def test_the_line_of_a_failure_says_which_run_has_failed(program, call, shouting, flags, container):
+    shouting.write_text(shouting.read_text().replace("str.upper", "lambda word: int(word)"))
+    call("streams", "produce", "words", "--partitions", "2", stdin='"ahoy"\n')
+    process = program("run", "shouting.py", "--until-now", "--log-format", "json", *flags)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 1, told
+    last = json.loads(told.splitlines()[-1])
+    assert (last["level"], last["app"], last["container"]) == ("error", "shouting", container)
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import date
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,6 +23,7 @@ from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import (
     App,
+    Bytes,
     Json,
     MessagePack,
     Options,
@@ -360,13 +362,46 @@ def test_a_stage_of_which_no_commit_tells_is_waited_for(tmp_path):
     log.close()
 
 
+@pytest.mark.parametrize(
+    ("kind", "key", "others", "keys"),
+    [
+        (int, 7, ["7", 7.5, True], "int"),
+        (str, "a", [7, b"a"], "str"),
+        (Json(str), "a", [7], "str"),
+        (Bytes(), b"a", ["a", 7], "bytes"),
+        (float, 1.5, ["1.5"], "float"),
+        (tuple[int, str], (1, "a"), [("1", "a"), (1,), "a"], r"tuple\[int, str\]"),
+        (date, date(2020, 1, 1), [7, "yesterday"], "date"),
+    ],
+)
+def test_a_key_of_another_type_than_is_declared_is_a_mistake_and_not_without_state(tmp_path, kind, key, others, keys):
+    app = App("one")
+    numbers = app.input("numbers", value=int, timestamp=lambda number: number)
+    keyed = numbers.partition_by(lambda number: key, key_type=kind, partitions=2)
+
+    def remember(number, context):
+        context.state = number
+        context.list("seen").append(number)
+        return []
+
+    keyed.process(remember, op_id="last").send_to(app.output("none"))
+    app.run(tmp_path, bind={"numbers": [1]})
+    with query(app, tmp_path) as found:
+        state = found.state("last")
+        assert (state.get(key), state.list(key, "seen"), state.list(key, "others")) == (1, [1], [])
+        for other in others:
+            for ask in (state.get, lambda key: state.list(key, "seen"), lambda key: state.map(key, "seen")):
+                with pytest.raises(PlanError, match=rf"is no key of process 'last', whose keys are {keys}"):
+                    ask(other)
+
+
 def test_what_has_no_state_by_key_is_refused_with_what_to_ask_for(tmp_path):
     app = counting(1, str, store="memory")
     with pytest.raises(SamzaError, match="no data directory"):
         query(app, tmp_path)
     app.run(tmp_path, bind={"keys": ["a"]}, until_now=True)
     with query(app, tmp_path) as found:
-        with pytest.raises(PlanError, match=r"no operator 'scam'.*scan"):
+        with pytest.raises(PlanError, match=r"no operator 'scam'; write instead: one of ask, process$"):
             found.state("scam")
         for operator in ("keyed", "slides"):
             with pytest.raises(PlanError, match="read the output"):

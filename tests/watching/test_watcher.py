@@ -128,6 +128,10 @@ def test_an_event_loop_that_does_not_turn_is_told(monkeypatch):
         return [(await watched.pages[path].answer(Request())).status for path in ("/livez", "/readyz", "/metrics")]
 
     assert asyncio.run(look()) == [200, 503, 503], "for a while a step may take long"
+    with monkeypatch.context() as patched:
+        patched.setattr(watcher, "ANSWER_S", 60.0)
+        live = asyncio.run(watched.pages["/livez"].answer(Request()))
+    assert live.status == 200 and watcher.ALIVE_S < 1, "a probe waits a second, and not as long as a scrape"
     at[0] = watcher.STUCK_MS + 1
     assert asyncio.run(look()) == [503, 503, 503]
     may_end.set()

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from difflib import get_close_matches
 from urllib.parse import parse_qsl, urlsplit
 
 from runtime.model.errors import SamzaError
@@ -18,14 +19,33 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _BROKER = re.compile(r"([^\s:\[\]]+|\[[0-9a-fA-F:.%]+\])(:[0-9]{1,5})?")
 _TLS = {"ssl_cafile": "cafile", "ssl_certfile": "certfile", "ssl_keyfile": "keyfile", "ssl_password": "password"}
 _SECRET = "ssl_password"
-_OPTION = re.compile(
-    r"security_protocol|ssl_context|client_id|request_timeout_ms|metadata_max_age_ms|connections_max_idle_ms"
-    r"|retry_backoff_ms|sasl_(mechanism|plain_username|plain_password|oauth_token_provider|kerberos_\w+_name)"
-)
+_OPTIONS = {
+    *("security_protocol", "ssl_context", *_TLS, "client_id", "request_timeout_ms", "metadata_max_age_ms"),
+    *("connections_max_idle_ms", "retry_backoff_ms", "sasl_mechanism", "sasl_plain_username", "sasl_plain_password"),
+    *("sasl_oauth_token_provider", "sasl_kerberos_service_name", "sasl_kerberos_domain_name"),
+}
 _OURS = re.compile(
     r"bootstrap_servers|api_version|group_id|transactional_id|enable_\w+|isolation_level|acks|auto_\w+|loop"
 )
 """Options by which exactly-once is kept, or that an address says."""
+
+
+def check_is_option(name: str) -> None:
+    """Refuse what is no option of Kafka's clients, or one that the library sets: raises SamzaError.
+
+    >>> check_is_option("sasl_mechanim")
+    Traceback (most recent call last):
+    runtime.model.errors.SamzaError: a Kafka client has no option 'sasl_mechanim' that can be given here; did you mean \
+'sasl_mechanism'? See docs/kafka.md
+    """
+    if name in _OPTIONS:
+        return
+    if _OURS.fullmatch(name):
+        raise SamzaError(f"the option {name!r} of Kafka clients is set by the library itself: leave it out")
+    nearest = get_close_matches(name, _OPTIONS, n=1, cutoff=0.0)[0]
+    raise SamzaError(
+        f"a Kafka client has no option {name!r} that can be given here; did you mean {nearest!r}? See docs/kafka.md"
+    )
 
 
 @dataclass(frozen=True)
@@ -63,13 +83,8 @@ class KafkaTopic:
             raise SamzaError(f'start={self.start!r}: reading begins at "earliest", "latest" or a time in ms')
         if self.compression not in (None, *COMPRESSIONS):
             raise SamzaError(f"compression={self.compression!r}: Kafka knows {', '.join(COMPRESSIONS)}, or None")
-        unknown = sorted(name for name in self.options if name not in _TLS and not _OPTION.fullmatch(name))
-        if unknown:
-            if _OURS.fullmatch(unknown[0]):
-                raise SamzaError(
-                    f"the option {unknown[0]!r} of Kafka clients is set by the library itself: leave it out"
-                )
-            raise SamzaError(f"a Kafka client has no option {unknown[0]!r} that can be given here; see docs/kafka.md")
+        for name in sorted(self.options):
+            check_is_option(name)
         for name, value in self.options.items():
             if name.endswith("_ms") and not (type(value) is int and value >= 0):
                 raise SamzaError(f"{name}={value!r} in the options: it is a whole number of milliseconds, as 30_000")
