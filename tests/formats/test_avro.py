@@ -329,3 +329,64 @@ def test_a_decimal_of_many_digits_is_a_default_with_all_of_them():
     kind = msgspec.defstruct("Wide", [("id", int), ("price", Annotated[Decimal, digits(60, 10)], price)])
     [_, field] = json.loads(Avro(kind).text)["fields"]
     assert int.from_bytes(field["default"].encode("latin-1"), "big", signed=True) == int(price.scaleb(10, Context(70)))
+
+
+ZONES = st.none() | st.sampled_from([dt.UTC, dt.timezone(dt.timedelta(hours=5))])
+TIMES = st.builds(
+    lambda at, micros, zone: at.replace(microsecond=micros, tzinfo=zone),
+    st.datetimes(dt.datetime(1, 1, 2), dt.datetime(9999, 12, 30)),
+    st.sampled_from([0, 5_000, 999_000, 1, 999_999]),
+    ZONES,
+)
+CLOCKS = TIMES.map(dt.datetime.timetz)
+STAMPED = {"type": "record", "name": "Stamped", "fields": [{"name": "at", "type": "?"}]}
+PLACES = [
+    ("?", lambda at: at),
+    (["null", "string", "?"], lambda at: at),
+    ({"type": "array", "items": "?"}, lambda at: [at]),
+    ({"type": "map", "values": ["null", "?"]}, lambda at: {"a": None, "b": at}),
+    ([STAMPED, {**STAMPED, "name": "Other"}], lambda at: {"at": at}),
+    (
+        {
+            "type": "record",
+            "name": "Two",
+            "fields": [{"name": "a", "type": ["null", STAMPED]}, {"name": "b", "type": "Stamped"}],
+        },
+        lambda at: {"a": None, "b": {"at": at}},
+    ),
+]
+"""Schemas that have a time somewhere, and data of them."""
+
+
+def with_time(schema, kind):
+    if isinstance(schema, list):
+        return [with_time(one, kind) for one in schema]
+    if isinstance(schema, dict):
+        return {name: with_time(one, kind) for name, one in schema.items()}
+    return kind if schema == "?" else schema
+
+
+@pytest.mark.parametrize("place", range(len(PLACES)))
+@given(st.data())
+def test_of_a_time_nothing_is_lost_by_a_given_schema(place, data):
+    """Neither microseconds nor a zone, nor is a time taken for one of the machine's zone."""
+    base, name, times = data.draw(
+        st.sampled_from(
+            [
+                *(("long", f"timestamp-{parts}", TIMES) for parts in ("millis", "micros")),
+                *(("long", f"local-timestamp-{parts}", TIMES) for parts in ("millis", "micros")),
+                ("int", "time-millis", CLOCKS),
+                ("long", "time-micros", CLOCKS),
+            ]
+        )
+    )
+    schema, made = PLACES[place]
+    at = data.draw(times)
+    put = made(at)
+    avro = Avro(schema=with_time(schema, {"type": base, "logicalType": name}))
+    has_zone, wants_zone = at.tzinfo is not None, name.startswith("timestamp")
+    if has_zone != wants_zone or (name.endswith("millis") and at.microsecond % 1000):
+        with pytest.raises(SerdeError, match=r"convert it first|round it first"):
+            avro.encode(put)
+    else:
+        assert avro.decode(avro.encode(put)) == put

@@ -184,7 +184,9 @@ class AvroCodec:
             import fastavro
             import fastavro.read
             import fastavro.validation
+            import fastavro.write
         fastavro.read.LOGICAL_READERS.update(_NAMED)
+        fastavro.write.LOGICAL_WRITERS.update(_kept_whole(fastavro.write.LOGICAL_WRITERS))
         what = f"Avro({name_of(kind)})"
         shape: AvroShape | None = None
         if kind is not Any:
@@ -258,7 +260,6 @@ class AvroCodec:
                 if given:
                     # fastavro alone cuts off what an int has behind its point, and more; types were looked at already.
                     self._validate(datum, schema)
-                    _check_millis(schema, datum)
                 file = BytesIO()
                 file.write(start)
                 write(file, schema, datum)
@@ -408,8 +409,47 @@ def _copied(read: Callable[..., Datum], file: BytesIO, schema: Schema) -> Datum:
     return deepcopy(read(file, schema))
 
 
+WHOLE = "-whole"
+"""What is behind the name of a type of times, of which nothing may be lost as they are written."""
+
+
+class _Lost(str):
+    """Words for a time of which something would be lost, in its place: nobody takes them for one."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def _kept_whole(writers: Mapping[str, Callable[..., object]]) -> dict[str, Callable[..., object]]:
+    """Return what prepares times as fastavro does, but for those of which it would lose something without a word.
+
+    It cuts microseconds off, drops zones, and takes a time without one for a time of the machine's.
+    """
+
+    def whole(name: str, prepare: Callable[..., object]) -> Callable[..., object]:
+        is_instant, has_millis = name.startswith("long-timestamp-"), name.endswith("-millis")
+
+        def prepared(datum: object, schema: Schema) -> object:
+            if not isinstance(datum, dt.datetime | dt.time):
+                return prepare(datum, schema)
+            if (datum.tzinfo is not None) != is_instant:
+                has, wants = ("no time zone", "instants") if is_instant else ("a time zone", "none")
+                return _Lost(f"{datum}, which has {has}, where the schema has {wants}: convert it first")
+            if has_millis and datum.microsecond % 1000:
+                return _Lost(f"{datum}, which has more than milliseconds, where the schema has no more: round it first")
+            return prepare(datum, schema)
+
+        return prepared
+
+    times = {name: made for name, made in writers.items() if name.endswith(("-millis", "-micros"))}
+    return {f"{name}{WHOLE}": whole(name, made) for name, made in times.items()}
+
+
 def _with_data(schema: Schema) -> tuple[Schema, bool]:
-    """Return a schema whose defaults are data, which fastavro takes as JSON has them, and whether some hold others."""
+    """Return a schema whose defaults are data, which fastavro takes as JSON has them, and whether some hold others.
+
+    Of its times nothing is lost where they are written.
+    """
     schema = deepcopy(schema)
     parts, fields, named = [schema], list[dict[str, Any]](), dict[str, Schema]()
     for part in parts:  # which grows meanwhile
@@ -424,6 +464,9 @@ def _with_data(schema: Schema) -> tuple[Schema, bool]:
     data = [_of_default(one["type"], one["default"], named) for one in fields]
     for one, datum in zip(fields, data, strict=True):
         one["default"] = datum
+    for part in parts:
+        if isinstance(part, dict) and str(part.get("logicalType")).endswith(("-millis", "-micros")):
+            part["logicalType"] += WHOLE
     return schema, any(isinstance(datum, list | dict) for datum in data)
 
 
@@ -495,20 +538,3 @@ def _records_beside(derived: Schema, said: Schema, where: str) -> Iterator[tuple
     for name in ("items", "values"):
         if name in one and name in other:
             yield from _records_beside(one[name], other[name], f"{where}[].")
-
-
-def _check_millis(schema: Schema, datum: Datum) -> None:
-    """Raise SerdeError for a time with more than milliseconds where the schema has no more."""
-    if isinstance(schema, list):
-        schema = next((one for one in schema if one != "null"), schema)
-    if not isinstance(schema, dict) or datum is None:
-        return
-    if schema.get("logicalType", "").endswith("-millis"):
-        if isinstance(datum, dt.datetime | dt.time) and datum.microsecond % 1000:
-            raise SerdeError(f"{datum} has more than milliseconds, and the schema has no more: round it first")
-    elif isinstance(datum, dict) and "fields" in schema:
-        for each in schema["fields"]:
-            _check_millis(each["type"], datum.get(each["name"]))
-    elif isinstance(datum, list | dict) and ("items" in schema or "values" in schema):
-        for one in datum if isinstance(datum, list) else datum.values():
-            _check_millis(schema.get("items", schema.get("values")), one)
