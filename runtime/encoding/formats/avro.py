@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from io import BytesIO
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -26,15 +26,12 @@ from runtime.encoding.formats.registry import (
     RegisteredSchema,
     SchemaRegistry,
     head_of,
+    referred_by,
     split_head,
 )
 from runtime.encoding.formats.subjects import SubjectPlace
 from runtime.encoding.serdes import to_json
 from runtime.model.errors import SerdeError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 AT_ONCE = 100
 """The values whose data are in memory beside them: of more, Python would look for garbage among all of them."""
@@ -51,8 +48,8 @@ class Avro:
     need a `schema`. With a `registry` values lie as Confluent's serialisers write them: each is read by the schema that
     it was written with, and the own schema is registered under the `subject`, which follows from the stream if it is
     not said. Without one there is no number in front, and what an earlier schema, or type, has written is read by
-    `written_with`.
-    Records that are derived lie in a `namespace`.
+    `written_with`. A `schema` may be one that the registry has, `registry.newest("orders-value")`, with those of other
+    subjects to which it refers, and is not registered anew then. Records that are derived lie in a `namespace`.
 
     Of a type the names of fields count, and not that of the record: a field that was not written takes its default, and
     a field of more is left out. A `schema` is resolved as Avro says, with aliases. Raises PlanError for a part of the
@@ -70,7 +67,7 @@ class Avro:
     """
 
     type: object = Any
-    schema: str | Mapping[str, object] | Sequence[object] | None = None
+    schema: str | Mapping[str, object] | Sequence[object] | RegisteredSchema | None = None
     registry: SchemaRegistry | None = None
     subject: str | None = None
     namespace: str | None = None
@@ -83,11 +80,13 @@ class Avro:
     _head: list[bytes] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        for name in ("schema", "written_with"):
-            object.__setattr__(self, name, self._text(name))
+        text = self._text("schema")
+        if not isinstance(self.schema, RegisteredSchema):
+            object.__setattr__(self, "schema", text)
+        object.__setattr__(self, "written_with", self._text("written_with"))
         if self.registry is not None and self.written_with is not None:
             raise refuse(here(), f"{self!r}: written_with= is for bytes without a registry", "registry= alone")
-        object.__setattr__(self, "_codec", AvroCodec(self.type, self._text("schema"), self.namespace))
+        object.__setattr__(self, "_codec", AvroCodec(self.type, text, self.namespace))
         if self.registry is None:
             earlier = self._text("written_with")
             written = self._codec.schema if earlier is None else parsed(_of_text(earlier))
@@ -102,6 +101,9 @@ class Avro:
     def _text(self, name: str) -> str | None:
         """Return a schema as JSON, so that equal ones are equal, whoever has said them."""
         said = vars(self)[name]
+        if isinstance(said, RegisteredSchema):
+            others = referred_by(said, "AVRO", self.registry, f"Avro({name_of(self.type)})")
+            said = _whole(_of_text(said.schema), others)
         if isinstance(said, type) and name == "written_with":
             said = AvroCodec(said, None, self.namespace).text
         return None if said is None else to_json(_of_text(said)).decode()
@@ -157,10 +159,7 @@ class Avro:
         found = registry.schema(id)
         if found.written_in != "AVRO":
             raise SerdeError(f"schema {id} of {registry!r} is {found.written_in}, and this stream is read as Avro")
-        named: dict[str, Schema] = {}
-        for _, other in registry.referred(found):
-            parsed(_of_text(other.schema), named)
-        return parsed(_with_times(_of_text(found.schema)), named)
+        return parsed(_with_times(_whole(_of_text(found.schema), registry.referred(found))))
 
     def _start(self) -> bytes:
         """Return what lies in front of each value; the first time, with the schema registered."""
@@ -168,7 +167,8 @@ class Avro:
             return b""
         if not self._head:
             names = self.place, self._codec.name, self.subject
-            self._head.append(head_of(self.registry, RegisteredSchema(self._codec.text), names, self))
+            own = self.schema if isinstance(self.schema, RegisteredSchema) else RegisteredSchema(self._codec.text)
+            self._head.append(head_of(self.registry, own, names, self))
         return self._head[0]
 
 
@@ -189,9 +189,12 @@ class AvroCodec:
         fastavro.write.LOGICAL_WRITERS.update(_kept_whole(fastavro.write.LOGICAL_WRITERS))
         what = f"Avro({name_of(kind)})"
         shape: AvroShape | None = None
+        given = None
+        if schema is not None and resolves:
+            given = {name.rpartition(".")[2]: name for _, name, _ in _types_in(_of_text(schema))}
         if kind is not Any:
             try:
-                shape = shape_of(kind, namespace)
+                shape = shape_of(kind, namespace, given)
             except NotHeld as not_held:
                 # A schema may say what a type does not, as how many digits a Decimal has.
                 if schema is None:
@@ -348,12 +351,12 @@ class DatumReader:
         return self([data])[0]
 
 
-def parsed(schema: Schema, named: dict[str, Schema] | None = None) -> Schema:
-    """Return a schema as fastavro takes it, and note what it names; raises SerdeError for what is none."""
+def parsed(schema: Schema) -> Schema:
+    """Return a schema as fastavro takes it; raises SerdeError for what is none."""
     with needs_extra("Avro", "fastavro", "avro"):
         import fastavro
     try:
-        return fastavro.parse_schema(schema, named_schemas=named if named is not None else {})
+        return fastavro.parse_schema(schema)
     except Exception as error:
         raise SerdeError(f"a schema is none of Avro: {error}") from error
 
@@ -402,6 +405,64 @@ def _with_times(schema: Schema) -> Schema:
     name = str(schema.get(CONNECT))
     time = name if f"{schema.get('type')}-{name}" in _NAMED else _TIMES.get(name)
     return found if time is None or "logicalType" in schema else {**found, "logicalType": time}
+
+
+def _whole(schema: Schema, others: Sequence[tuple[str, RegisteredSchema]]) -> Schema:
+    """Return a schema in which the first mention of each type of others, which it names, is what that is.
+
+    One of others that names further ones has these within; and one that lies within another may be met before that.
+    """
+    found = _types_in(*(_of_text(other.schema) for _, other in others))
+    named = {name: {**part, "name": name, "namespace": space} for space, name, part in found}
+    met: set[str] = set()
+
+    def made(part: Schema, space: str) -> Schema:
+        if isinstance(part, str):
+            name = part if "." in part or not space else f"{space}.{part}"
+            return made(named[name], space) if name in named and name not in met else part
+        if isinstance(part, list):
+            return [made(one, space) for one in part]
+        if part["type"] in _WITH_NAMES:
+            space, name = _full_name(part, space)
+            if name in met and name in named:
+                return name
+            met.add(name)
+        found = {key: made(one, space) if key in ("type", "items", "values") else one for key, one in part.items()}
+        if "fields" in part:
+            found["fields"] = [{**one, "type": made(one["type"], space)} for one in part["fields"]]
+        return found
+
+    return made(schema, "") if named else schema
+
+
+_WITH_NAMES = ("record", "error", "enum", "fixed")
+
+
+def _full_name(part: dict[str, Any], space: str) -> tuple[str, str]:
+    """Return the namespace of a type that has a name, and the whole name."""
+    name = part["name"]
+    space = name.rpartition(".")[0] if "." in name else part.get("namespace", space)
+    return space, name if "." in name or not space else f"{space}.{name}"
+
+
+def _types_in(*schemas: Schema) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the types of schemas that have names: the namespace of each, its full name, and itself."""
+    parts = [(one, "") for one in schemas]
+    for part, space in parts:  # which grows meanwhile
+        if isinstance(part, dict) and part.get("type") in _WITH_NAMES and "name" in part:
+            space, name = _full_name(part, space)
+            yield space, name, part
+        parts += [(one, space) for one in _within(part)]
+
+
+def _within(part: Schema) -> list[Schema]:
+    """Return the schemas that lie within one, one level below."""
+    if isinstance(part, list):
+        return part
+    if not isinstance(part, dict):
+        return []
+    fields = (one["type"] for one in part.get("fields", ()))
+    return [*fields, *(part[name] for name in ("type", "items", "values") if name in part)]
 
 
 def _copied(read: Callable[..., Datum], file: BytesIO, schema: Schema) -> Datum:
@@ -453,14 +514,11 @@ def _with_data(schema: Schema) -> tuple[Schema, bool]:
     schema = deepcopy(schema)
     parts, fields, named = [schema], list[dict[str, Any]](), dict[str, Schema]()
     for part in parts:  # which grows meanwhile
-        if isinstance(part, list):
-            parts += part
-        elif isinstance(part, dict):
-            if part["type"] in ("record", "enum", "fixed"):
+        if isinstance(part, dict):
+            if part["type"] in _WITH_NAMES:
                 named[part["name"]] = part
             fields += (one for one in part.get("fields", ()) if "default" in one)
-            parts += (one["type"] for one in part.get("fields", ()))
-            parts += (part[name] for name in ("type", "items", "values") if name in part)
+        parts += _within(part)
     data = [_of_default(one["type"], one["default"], named) for one in fields]
     for one, datum in zip(fields, data, strict=True):
         one["default"] = datum
