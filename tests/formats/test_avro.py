@@ -390,3 +390,47 @@ def test_of_a_time_nothing_is_lost_by_a_given_schema(place, data):
             avro.encode(put)
     else:
         assert avro.decode(avro.encode(put)) == put
+
+
+class Disc(msgspec.Struct, tag="disc", frozen=True):
+    radius: int
+
+
+class Tile(msgspec.Struct, tag="tile", frozen=True):
+    side: int
+
+
+class Drawn(msgspec.Struct, frozen=True):
+    n: int
+    shapes: list[Disc | Tile]
+    shape: Disc | Tile | None = None
+
+
+@pytest.mark.parametrize("space", ["", "shop."])
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_default_of_a_given_schema_is_a_record_of_a_union(space, at):
+    """It is the first one of the union, whichever that is, within lists as well."""
+    records = [
+        {
+            "type": "record",
+            "name": f"{space}{kind.__name__}",
+            "fields": [{"name": kind.__struct_fields__[0], "type": "long"}],
+        }
+        for kind in ((Disc, Tile) if at == 0 else (Tile, Disc))
+    ]
+    said = {records[0]["fields"][0]["name"]: 5}
+    names = [one["name"] for one in records]
+    fields = [
+        {"name": "n", "type": "long"},
+        {"name": "shapes", "type": {"type": "array", "items": records}, "default": [said, said]},
+        {"name": "shape", "type": [names[0], "null", names[1]], "default": said},
+    ]
+    wanted = {"type": "record", "name": "Drawn", "fields": fields}
+    earlier = {**wanted, "fields": fields[:1]}
+    data = Avro(schema=earlier).encode({"n": 1})
+    first = (Disc, Tile)[at](5)
+    typed_one = Avro(Drawn, schema=wanted, written_with=earlier)
+    assert typed_one.decode(data) == Drawn(1, [first, first], first)
+    assert Avro(schema=wanted, written_with=earlier).decode(data) == {"n": 1, "shapes": [said, said], "shape": said}
+    for one in (Drawn(2, [Disc(1), Tile(2)], Tile(3)), Drawn(3, [], None)):
+        assert Avro(Drawn, schema=wanted).decode(typed_one.encode(one)) == one

@@ -213,7 +213,7 @@ class AvroCodec:
             self._filled: Schema = self.schema
             self._copies = False
             if schema is not None:
-                self._filled, self._copies = _with_data(self.schema)
+                self._filled, self._copies = _with_data(self.schema, shape is not None)
         except Exception as error:
             raise refuse(
                 here(), f"{what}: the schema is none of Avro: {error}", "a schema as Avro specifies it"
@@ -506,7 +506,7 @@ def _kept_whole(writers: Mapping[str, Callable[..., object]]) -> dict[str, Calla
     return {f"{name}{WHOLE}": whole(name, made) for name, made in times.items()}
 
 
-def _with_data(schema: Schema) -> tuple[Schema, bool]:
+def _with_data(schema: Schema, tells_records: bool) -> tuple[Schema, bool]:
     """Return a schema whose defaults are data, which fastavro takes as JSON has them, and whether some hold others.
 
     Of its times nothing is lost where they are written.
@@ -519,7 +519,7 @@ def _with_data(schema: Schema) -> tuple[Schema, bool]:
                 named[part["name"]] = part
             fields += (one for one in part.get("fields", ()) if "default" in one)
         parts += _within(part)
-    data = [_of_default(one["type"], one["default"], named) for one in fields]
+    data = [_of_default(one["type"], one["default"], named, tells_records) for one in fields]
     for one, datum in zip(fields, data, strict=True):
         one["default"] = datum
     for part in parts:
@@ -528,25 +528,39 @@ def _with_data(schema: Schema) -> tuple[Schema, bool]:
     return schema, any(isinstance(datum, list | dict) for datum in data)
 
 
-def _of_default(schema: Schema, said: Datum, named: Mapping[str, Schema]) -> Datum:
-    """Return the datum that a default of JSON says: of a union it is of the first type that may be."""
+def _of_default(schema: Schema, said: Datum, named: Mapping[str, Schema], tells_records: bool) -> Datum:
+    """Return the datum that a default of JSON says: of a union it is of the first type that may be.
+
+    Where it `tells_records`, that of a union of several has its name beside it, as whatever reads such a union has it.
+    """
     from fastavro.read import LOGICAL_READERS
 
+    def whole_of(one: Schema) -> dict[str, Any]:
+        found: dict[str, Any] = named.get(one, {"type": one}) if isinstance(one, str) else one
+        return found
+
     if isinstance(schema, list):
-        schema = next((one for one in schema if (one == "null") == (said is None)), "null")
-    schema = named.get(schema, {"type": schema}) if isinstance(schema, str) else schema
+        chosen = next((one for one in schema if (one == "null") == (said is None)), "null")
+        datum = _of_default(chosen, said, named, tells_records)
+        records = [whole["name"] for whole in map(whole_of, schema) if whole["type"] == "record"]
+        return (
+            (whole_of(chosen)["name"], datum)
+            if tells_records and len(records) > 1 and isinstance(said, dict)
+            else datum
+        )
+    schema = whole_of(schema)
     base = schema["type"]
     if isinstance(base, dict | list):
-        return _of_default(base, said, named)
+        return _of_default(base, said, named, tells_records)
     if base == "record":
         return {
-            one["name"]: _of_default(one["type"], said.get(one["name"], one.get("default")), named)
+            one["name"]: _of_default(one["type"], said.get(one["name"], one.get("default")), named, tells_records)
             for one in schema["fields"]
         }
     if base == "array":
-        return [_of_default(schema["items"], one, named) for one in said]
+        return [_of_default(schema["items"], one, named, tells_records) for one in said]
     if base == "map":
-        return {name: _of_default(schema["values"], one, named) for name, one in said.items()}
+        return {name: _of_default(schema["values"], one, named, tells_records) for name, one in said.items()}
     found = (
         said.encode("latin-1") if base in ("bytes", "fixed") else float(said) if base in ("float", "double") else said
     )
