@@ -43,7 +43,12 @@ class Registry:
                 "id": known[version - 1],
                 **self.schemas[known[version - 1] - 1],
             }
-        schema = {name: body[name] for name in ("schema", "schemaType", "references") if body.get(name)}
+        # Avro is what is meant where nothing is said, and is not told then.
+        schema = {
+            name: body[name]
+            for name in ("schema", "schemaType", "references")
+            if body.get(name) not in ([], None, "AVRO")
+        }
         if len(parts) == 2:
             for version, number in enumerate(known, 1):
                 if self.schemas[number - 1] == schema:

@@ -329,3 +329,108 @@ def test_a_decimal_of_many_digits_is_a_default_with_all_of_them():
     kind = msgspec.defstruct("Wide", [("id", int), ("price", Annotated[Decimal, digits(60, 10)], price)])
     [_, field] = json.loads(Avro(kind).text)["fields"]
     assert int.from_bytes(field["default"].encode("latin-1"), "big", signed=True) == int(price.scaleb(10, Context(70)))
+
+
+ZONES = st.none() | st.sampled_from([dt.UTC, dt.timezone(dt.timedelta(hours=5))])
+TIMES = st.builds(
+    lambda at, micros, zone: at.replace(microsecond=micros, tzinfo=zone),
+    st.datetimes(dt.datetime(1, 1, 2), dt.datetime(9999, 12, 30)),
+    st.sampled_from([0, 5_000, 999_000, 1, 999_999]),
+    ZONES,
+)
+CLOCKS = TIMES.map(dt.datetime.timetz)
+STAMPED = {"type": "record", "name": "Stamped", "fields": [{"name": "at", "type": "?"}]}
+PLACES = [
+    ("?", lambda at: at),
+    (["null", "string", "?"], lambda at: at),
+    ({"type": "array", "items": "?"}, lambda at: [at]),
+    ({"type": "map", "values": ["null", "?"]}, lambda at: {"a": None, "b": at}),
+    ([STAMPED, {**STAMPED, "name": "Other"}], lambda at: {"at": at}),
+    (
+        {
+            "type": "record",
+            "name": "Two",
+            "fields": [{"name": "a", "type": ["null", STAMPED]}, {"name": "b", "type": "Stamped"}],
+        },
+        lambda at: {"a": None, "b": {"at": at}},
+    ),
+]
+"""Schemas that have a time somewhere, and data of them."""
+
+
+def with_time(schema, kind):
+    if isinstance(schema, list):
+        return [with_time(one, kind) for one in schema]
+    if isinstance(schema, dict):
+        return {name: with_time(one, kind) for name, one in schema.items()}
+    return kind if schema == "?" else schema
+
+
+@pytest.mark.parametrize("place", range(len(PLACES)))
+@given(st.data())
+def test_of_a_time_nothing_is_lost_by_a_given_schema(place, data):
+    """Neither microseconds nor a zone, nor is a time taken for one of the machine's zone."""
+    base, name, times = data.draw(
+        st.sampled_from(
+            [
+                *(("long", f"timestamp-{parts}", TIMES) for parts in ("millis", "micros")),
+                *(("long", f"local-timestamp-{parts}", TIMES) for parts in ("millis", "micros")),
+                ("int", "time-millis", CLOCKS),
+                ("long", "time-micros", CLOCKS),
+            ]
+        )
+    )
+    schema, made = PLACES[place]
+    at = data.draw(times)
+    put = made(at)
+    avro = Avro(schema=with_time(schema, {"type": base, "logicalType": name}))
+    has_zone, wants_zone = at.tzinfo is not None, name.startswith("timestamp")
+    if has_zone != wants_zone or (name.endswith("millis") and at.microsecond % 1000):
+        with pytest.raises(SerdeError, match=r"convert it first|round it first"):
+            avro.encode(put)
+    else:
+        assert avro.decode(avro.encode(put)) == put
+
+
+class Disc(msgspec.Struct, tag="disc", frozen=True):
+    radius: int
+
+
+class Tile(msgspec.Struct, tag="tile", frozen=True):
+    side: int
+
+
+class Drawn(msgspec.Struct, frozen=True):
+    n: int
+    shapes: list[Disc | Tile]
+    shape: Disc | Tile | None = None
+
+
+@pytest.mark.parametrize("space", ["", "shop."])
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_default_of_a_given_schema_is_a_record_of_a_union(space, at):
+    """It is the first one of the union, whichever that is, within lists as well."""
+    records = [
+        {
+            "type": "record",
+            "name": f"{space}{kind.__name__}",
+            "fields": [{"name": kind.__struct_fields__[0], "type": "long"}],
+        }
+        for kind in ((Disc, Tile) if at == 0 else (Tile, Disc))
+    ]
+    said = {records[0]["fields"][0]["name"]: 5}
+    names = [one["name"] for one in records]
+    fields = [
+        {"name": "n", "type": "long"},
+        {"name": "shapes", "type": {"type": "array", "items": records}, "default": [said, said]},
+        {"name": "shape", "type": [names[0], "null", names[1]], "default": said},
+    ]
+    wanted = {"type": "record", "name": "Drawn", "fields": fields}
+    earlier = {**wanted, "fields": fields[:1]}
+    data = Avro(schema=earlier).encode({"n": 1})
+    first = (Disc, Tile)[at](5)
+    typed_one = Avro(Drawn, schema=wanted, written_with=earlier)
+    assert typed_one.decode(data) == Drawn(1, [first, first], first)
+    assert Avro(schema=wanted, written_with=earlier).decode(data) == {"n": 1, "shapes": [said, said], "shape": said}
+    for one in (Drawn(2, [Disc(1), Tile(2)], Tile(3)), Drawn(3, [], None)):
+        assert Avro(Drawn, schema=wanted).decode(typed_one.encode(one)) == one

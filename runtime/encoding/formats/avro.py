@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from io import BytesIO
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -26,15 +26,12 @@ from runtime.encoding.formats.registry import (
     RegisteredSchema,
     SchemaRegistry,
     head_of,
+    referred_by,
     split_head,
 )
 from runtime.encoding.formats.subjects import SubjectPlace
 from runtime.encoding.serdes import to_json
 from runtime.model.errors import SerdeError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 AT_ONCE = 100
 """The values whose data are in memory beside them: of more, Python would look for garbage among all of them."""
@@ -51,8 +48,8 @@ class Avro:
     need a `schema`. With a `registry` values lie as Confluent's serialisers write them: each is read by the schema that
     it was written with, and the own schema is registered under the `subject`, which follows from the stream if it is
     not said. Without one there is no number in front, and what an earlier schema, or type, has written is read by
-    `written_with`.
-    Records that are derived lie in a `namespace`.
+    `written_with`. A `schema` may be one that the registry has, `registry.newest("orders-value")`, with those of other
+    subjects to which it refers, and is not registered anew then. Records that are derived lie in a `namespace`.
 
     Of a type the names of fields count, and not that of the record: a field that was not written takes its default, and
     a field of more is left out. A `schema` is resolved as Avro says, with aliases. Raises PlanError for a part of the
@@ -70,7 +67,7 @@ class Avro:
     """
 
     type: object = Any
-    schema: str | Mapping[str, object] | Sequence[object] | None = None
+    schema: str | Mapping[str, object] | Sequence[object] | RegisteredSchema | None = None
     registry: SchemaRegistry | None = None
     subject: str | None = None
     namespace: str | None = None
@@ -83,11 +80,13 @@ class Avro:
     _head: list[bytes] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        for name in ("schema", "written_with"):
-            object.__setattr__(self, name, self._text(name))
+        text = self._text("schema")
+        if not isinstance(self.schema, RegisteredSchema):
+            object.__setattr__(self, "schema", text)
+        object.__setattr__(self, "written_with", self._text("written_with"))
         if self.registry is not None and self.written_with is not None:
             raise refuse(here(), f"{self!r}: written_with= is for bytes without a registry", "registry= alone")
-        object.__setattr__(self, "_codec", AvroCodec(self.type, self._text("schema"), self.namespace))
+        object.__setattr__(self, "_codec", AvroCodec(self.type, text, self.namespace))
         if self.registry is None:
             earlier = self._text("written_with")
             written = self._codec.schema if earlier is None else parsed(_of_text(earlier))
@@ -102,6 +101,9 @@ class Avro:
     def _text(self, name: str) -> str | None:
         """Return a schema as JSON, so that equal ones are equal, whoever has said them."""
         said = vars(self)[name]
+        if isinstance(said, RegisteredSchema):
+            others = referred_by(said, "AVRO", self.registry, f"Avro({name_of(self.type)})")
+            said = _whole(_of_text(said.schema), others)
         if isinstance(said, type) and name == "written_with":
             said = AvroCodec(said, None, self.namespace).text
         return None if said is None else to_json(_of_text(said)).decode()
@@ -157,10 +159,7 @@ class Avro:
         found = registry.schema(id)
         if found.written_in != "AVRO":
             raise SerdeError(f"schema {id} of {registry!r} is {found.written_in}, and this stream is read as Avro")
-        named: dict[str, Schema] = {}
-        for _, other in registry.referred(found):
-            parsed(_of_text(other.schema), named)
-        return parsed(_with_times(_of_text(found.schema)), named)
+        return parsed(_with_times(_whole(_of_text(found.schema), registry.referred(found))))
 
     def _start(self) -> bytes:
         """Return what lies in front of each value; the first time, with the schema registered."""
@@ -168,7 +167,8 @@ class Avro:
             return b""
         if not self._head:
             names = self.place, self._codec.name, self.subject
-            self._head.append(head_of(self.registry, RegisteredSchema(self._codec.text), names, self))
+            own = self.schema if isinstance(self.schema, RegisteredSchema) else RegisteredSchema(self._codec.text)
+            self._head.append(head_of(self.registry, own, names, self))
         return self._head[0]
 
 
@@ -184,12 +184,17 @@ class AvroCodec:
             import fastavro
             import fastavro.read
             import fastavro.validation
+            import fastavro.write
         fastavro.read.LOGICAL_READERS.update(_NAMED)
+        fastavro.write.LOGICAL_WRITERS.update(_kept_whole(fastavro.write.LOGICAL_WRITERS))
         what = f"Avro({name_of(kind)})"
         shape: AvroShape | None = None
+        given = None
+        if schema is not None and resolves:
+            given = {name.rpartition(".")[2]: name for _, name, _ in _types_in(_of_text(schema))}
         if kind is not Any:
             try:
-                shape = shape_of(kind, namespace)
+                shape = shape_of(kind, namespace, given)
             except NotHeld as not_held:
                 # A schema may say what a type does not, as how many digits a Decimal has.
                 if schema is None:
@@ -208,7 +213,7 @@ class AvroCodec:
             self._filled: Schema = self.schema
             self._copies = False
             if schema is not None:
-                self._filled, self._copies = _with_data(self.schema)
+                self._filled, self._copies = _with_data(self.schema, shape is not None)
         except Exception as error:
             raise refuse(
                 here(), f"{what}: the schema is none of Avro: {error}", "a schema as Avro specifies it"
@@ -258,7 +263,6 @@ class AvroCodec:
                 if given:
                     # fastavro alone cuts off what an int has behind its point, and more; types were looked at already.
                     self._validate(datum, schema)
-                    _check_millis(schema, datum)
                 file = BytesIO()
                 file.write(start)
                 write(file, schema, datum)
@@ -347,12 +351,12 @@ class DatumReader:
         return self([data])[0]
 
 
-def parsed(schema: Schema, named: dict[str, Schema] | None = None) -> Schema:
-    """Return a schema as fastavro takes it, and note what it names; raises SerdeError for what is none."""
+def parsed(schema: Schema) -> Schema:
+    """Return a schema as fastavro takes it; raises SerdeError for what is none."""
     with needs_extra("Avro", "fastavro", "avro"):
         import fastavro
     try:
-        return fastavro.parse_schema(schema, named_schemas=named if named is not None else {})
+        return fastavro.parse_schema(schema)
     except Exception as error:
         raise SerdeError(f"a schema is none of Avro: {error}") from error
 
@@ -403,49 +407,160 @@ def _with_times(schema: Schema) -> Schema:
     return found if time is None or "logicalType" in schema else {**found, "logicalType": time}
 
 
+def _whole(schema: Schema, others: Sequence[tuple[str, RegisteredSchema]]) -> Schema:
+    """Return a schema in which the first mention of each type of others, which it names, is what that is.
+
+    One of others that names further ones has these within; and one that lies within another may be met before that.
+    """
+    found = _types_in(*(_of_text(other.schema) for _, other in others))
+    named = {name: {**part, "name": name, "namespace": space} for space, name, part in found}
+    met: set[str] = set()
+
+    def made(part: Schema, space: str) -> Schema:
+        if isinstance(part, str):
+            name = part if "." in part or not space else f"{space}.{part}"
+            return made(named[name], space) if name in named and name not in met else part
+        if isinstance(part, list):
+            return [made(one, space) for one in part]
+        if part["type"] in _WITH_NAMES:
+            space, name = _full_name(part, space)
+            if name in met and name in named:
+                return name
+            met.add(name)
+        found = {key: made(one, space) if key in ("type", "items", "values") else one for key, one in part.items()}
+        if "fields" in part:
+            found["fields"] = [{**one, "type": made(one["type"], space)} for one in part["fields"]]
+        return found
+
+    return made(schema, "") if named else schema
+
+
+_WITH_NAMES = ("record", "error", "enum", "fixed")
+
+
+def _full_name(part: dict[str, Any], space: str) -> tuple[str, str]:
+    """Return the namespace of a type that has a name, and the whole name."""
+    name = part["name"]
+    space = name.rpartition(".")[0] if "." in name else part.get("namespace", space)
+    return space, name if "." in name or not space else f"{space}.{name}"
+
+
+def _types_in(*schemas: Schema) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the types of schemas that have names: the namespace of each, its full name, and itself."""
+    parts = [(one, "") for one in schemas]
+    for part, space in parts:  # which grows meanwhile
+        if isinstance(part, dict) and part.get("type") in _WITH_NAMES and "name" in part:
+            space, name = _full_name(part, space)
+            yield space, name, part
+        parts += [(one, space) for one in _within(part)]
+
+
+def _within(part: Schema) -> list[Schema]:
+    """Return the schemas that lie within one, one level below."""
+    if isinstance(part, list):
+        return part
+    if not isinstance(part, dict):
+        return []
+    fields = (one["type"] for one in part.get("fields", ()))
+    return [*fields, *(part[name] for name in ("type", "items", "values") if name in part)]
+
+
 def _copied(read: Callable[..., Datum], file: BytesIO, schema: Schema) -> Datum:
     """Return a datum of its own, where a default that it was given is one object for all."""
     return deepcopy(read(file, schema))
 
 
-def _with_data(schema: Schema) -> tuple[Schema, bool]:
-    """Return a schema whose defaults are data, which fastavro takes as JSON has them, and whether some hold others."""
+WHOLE = "-whole"
+"""What is behind the name of a type of times, of which nothing may be lost as they are written."""
+
+
+class _Lost(str):
+    """Words for a time of which something would be lost, in its place: nobody takes them for one."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def _kept_whole(writers: Mapping[str, Callable[..., object]]) -> dict[str, Callable[..., object]]:
+    """Return what prepares times as fastavro does, but for those of which it would lose something without a word.
+
+    It cuts microseconds off, drops zones, and takes a time without one for a time of the machine's.
+    """
+
+    def whole(name: str, prepare: Callable[..., object]) -> Callable[..., object]:
+        is_instant, has_millis = name.startswith("long-timestamp-"), name.endswith("-millis")
+
+        def prepared(datum: object, schema: Schema) -> object:
+            if not isinstance(datum, dt.datetime | dt.time):
+                return prepare(datum, schema)
+            if (datum.tzinfo is not None) != is_instant:
+                has, wants = ("no time zone", "instants") if is_instant else ("a time zone", "none")
+                return _Lost(f"{datum}, which has {has}, where the schema has {wants}: convert it first")
+            if has_millis and datum.microsecond % 1000:
+                return _Lost(f"{datum}, which has more than milliseconds, where the schema has no more: round it first")
+            return prepare(datum, schema)
+
+        return prepared
+
+    times = {name: made for name, made in writers.items() if name.endswith(("-millis", "-micros"))}
+    return {f"{name}{WHOLE}": whole(name, made) for name, made in times.items()}
+
+
+def _with_data(schema: Schema, tells_records: bool) -> tuple[Schema, bool]:
+    """Return a schema whose defaults are data, which fastavro takes as JSON has them, and whether some hold others.
+
+    Of its times nothing is lost where they are written.
+    """
     schema = deepcopy(schema)
     parts, fields, named = [schema], list[dict[str, Any]](), dict[str, Schema]()
     for part in parts:  # which grows meanwhile
-        if isinstance(part, list):
-            parts += part
-        elif isinstance(part, dict):
-            if part["type"] in ("record", "enum", "fixed"):
+        if isinstance(part, dict):
+            if part["type"] in _WITH_NAMES:
                 named[part["name"]] = part
             fields += (one for one in part.get("fields", ()) if "default" in one)
-            parts += (one["type"] for one in part.get("fields", ()))
-            parts += (part[name] for name in ("type", "items", "values") if name in part)
-    data = [_of_default(one["type"], one["default"], named) for one in fields]
+        parts += _within(part)
+    data = [_of_default(one["type"], one["default"], named, tells_records) for one in fields]
     for one, datum in zip(fields, data, strict=True):
         one["default"] = datum
+    for part in parts:
+        if isinstance(part, dict) and str(part.get("logicalType")).endswith(("-millis", "-micros")):
+            part["logicalType"] += WHOLE
     return schema, any(isinstance(datum, list | dict) for datum in data)
 
 
-def _of_default(schema: Schema, said: Datum, named: Mapping[str, Schema]) -> Datum:
-    """Return the datum that a default of JSON says: of a union it is of the first type that may be."""
+def _of_default(schema: Schema, said: Datum, named: Mapping[str, Schema], tells_records: bool) -> Datum:
+    """Return the datum that a default of JSON says: of a union it is of the first type that may be.
+
+    Where it `tells_records`, that of a union of several has its name beside it, as whatever reads such a union has it.
+    """
     from fastavro.read import LOGICAL_READERS
 
+    def whole_of(one: Schema) -> dict[str, Any]:
+        found: dict[str, Any] = named.get(one, {"type": one}) if isinstance(one, str) else one
+        return found
+
     if isinstance(schema, list):
-        schema = next((one for one in schema if (one == "null") == (said is None)), "null")
-    schema = named.get(schema, {"type": schema}) if isinstance(schema, str) else schema
+        chosen = next((one for one in schema if (one == "null") == (said is None)), "null")
+        datum = _of_default(chosen, said, named, tells_records)
+        records = [whole["name"] for whole in map(whole_of, schema) if whole["type"] == "record"]
+        return (
+            (whole_of(chosen)["name"], datum)
+            if tells_records and len(records) > 1 and isinstance(said, dict)
+            else datum
+        )
+    schema = whole_of(schema)
     base = schema["type"]
     if isinstance(base, dict | list):
-        return _of_default(base, said, named)
+        return _of_default(base, said, named, tells_records)
     if base == "record":
         return {
-            one["name"]: _of_default(one["type"], said.get(one["name"], one.get("default")), named)
+            one["name"]: _of_default(one["type"], said.get(one["name"], one.get("default")), named, tells_records)
             for one in schema["fields"]
         }
     if base == "array":
-        return [_of_default(schema["items"], one, named) for one in said]
+        return [_of_default(schema["items"], one, named, tells_records) for one in said]
     if base == "map":
-        return {name: _of_default(schema["values"], one, named) for name, one in said.items()}
+        return {name: _of_default(schema["values"], one, named, tells_records) for name, one in said.items()}
     found = (
         said.encode("latin-1") if base in ("bytes", "fixed") else float(said) if base in ("float", "double") else said
     )
@@ -495,20 +610,3 @@ def _records_beside(derived: Schema, said: Schema, where: str) -> Iterator[tuple
     for name in ("items", "values"):
         if name in one and name in other:
             yield from _records_beside(one[name], other[name], f"{where}[].")
-
-
-def _check_millis(schema: Schema, datum: Datum) -> None:
-    """Raise SerdeError for a time with more than milliseconds where the schema has no more."""
-    if isinstance(schema, list):
-        schema = next((one for one in schema if one != "null"), schema)
-    if not isinstance(schema, dict) or datum is None:
-        return
-    if schema.get("logicalType", "").endswith("-millis"):
-        if isinstance(datum, dt.datetime | dt.time) and datum.microsecond % 1000:
-            raise SerdeError(f"{datum} has more than milliseconds, and the schema has no more: round it first")
-    elif isinstance(datum, dict) and "fields" in schema:
-        for each in schema["fields"]:
-            _check_millis(each["type"], datum.get(each["name"]))
-    elif isinstance(datum, list | dict) and ("items" in schema or "values" in schema):
-        for one in datum if isinstance(datum, list) else datum.values():
-            _check_millis(schema.get("items", schema.get("values")), one)

@@ -6,7 +6,7 @@ import datetime as dt
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
@@ -104,13 +104,15 @@ def digits(precision: int, scale: int) -> msgspec.Meta:
     return msgspec.Meta(extra={"precision": precision, "scale": scale})
 
 
-def shape_of(kind: object, namespace: str | None = None) -> AvroShape:
+def shape_of(kind: object, namespace: str | None = None, given: Mapping[str, str] | None = None) -> AvroShape:
     """Return how values of a type are held in Avro; raises NotHeld for what Avro can't hold.
+
+    `given` has the full names of what a given schema names, by their last parts: by these it tells records of a union.
 
     >>> shape_of(dict[str, int | None]).schema
     {'type': 'map', 'values': ['null', 'long']}
     """
-    return _Deriving(namespace).of(inspect.type_info(kind), name_of(kind))
+    return _Deriving(namespace, given).of(inspect.type_info(kind), name_of(kind))
 
 
 def name_of(kind: object) -> str:
@@ -171,6 +173,7 @@ class _Deriving:
     """One derivation: the named types that were met, which a schema defines once."""
 
     namespace: str | None
+    given: Mapping[str, str] | None
     named: dict[str, object] = field(default_factory=dict)
     records: dict[object, AvroShape] = field(default_factory=dict)
     whole: set[object] = field(default_factory=set)
@@ -295,10 +298,13 @@ class _Deriving:
         return name in self.named or bool(self.named.update({name: cls}))
 
     def _names(self, name: str) -> dict[str, str]:
+        if self.given and name in self.given:
+            return {"name": self.given[name]}
         return {"name": name, "namespace": self.namespace} if self.namespace else {"name": name}
 
     def _full(self, name: str) -> str:
-        return f"{self.namespace}.{name}" if self.namespace else name
+        found = self._names(name)
+        return f"{found['namespace']}.{name}" if "namespace" in found else found["name"]
 
     def _array(self, item: AvroShape) -> AvroShape:
         write = None if item.write is None else partial(_each, item.write)
@@ -376,6 +382,9 @@ class _Deriving:
         else:
             if writes or said.omitted:
                 found.write = partial(_changed, writes, fills if said.omitted else {})
+            if said.tag is not None and self.given is not None:
+                # The name of the record tells what the tag does, and a given schema has no field for it.
+                found.write = partial(_untagged, said.tag[0], found.write)
             if reads:
                 found.read = partial(_changed, reads, {})
         self.whole.add(said.of)
@@ -668,6 +677,11 @@ def _changed(
         if name in held:
             held[name] = change(held[name])
     return held
+
+
+def _untagged(tag: str, change: Change | None, held: dict[str, Datum]) -> Datum:
+    del held[tag]
+    return _by(change, held)
 
 
 def _laid_out(names: list[str], changes: dict[str, Change], tagged: bool, values: Sequence[Datum]) -> dict[str, Datum]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import urljoin
 
 import msgspec
 
@@ -13,7 +13,7 @@ from operators.core.sites import here
 from planner.model.errors import refuse
 from runtime.encoding.formats.avro_shapes import name_of
 from runtime.encoding.formats.extras import needs_extra
-from runtime.encoding.formats.registry import HEAD, RegisteredSchema, SchemaRegistry, head_of, split_head
+from runtime.encoding.formats.registry import HEAD, RegisteredSchema, SchemaRegistry, head_of, referred_by, split_head
 from runtime.encoding.formats.subjects import SubjectPlace
 from runtime.encoding.record_types import is_pydantic
 from runtime.encoding.serdes import REFUSALS, Json, to_json
@@ -28,8 +28,9 @@ class JsonSchema:
 
     With a `registry` values lie as Confluent's serialisers write them, behind the number of the schema, which is
     registered under the `subject`; else they are JSON alone. Data are read as the type says, whatever schema they were
-    written with. A `schema` is checked where values are written and read, by `pip install 'samza-dsl[jsonschema]'`.
-    Raises PlanError for a type that JSON can't hold, and a schema that is none.
+    written with. A `schema` may be one that the registry has, `registry.newest("orders-value")`, with those of other
+    subjects to which it refers. It is checked where values are written and read, by
+    `pip install 'samza-dsl[jsonschema]'`. Raises PlanError for a type that JSON can't hold, and a schema that is none.
 
     >>> from msgspec import Struct
     >>> class Order(Struct):
@@ -41,7 +42,7 @@ class JsonSchema:
     """
 
     type: object = Any
-    schema: str | Mapping[str, object] | None = None
+    schema: str | Mapping[str, object] | RegisteredSchema | None = None
     registry: SchemaRegistry | None = None
     subject: str | None = None
     place: SubjectPlace | None = field(default=None, repr=False, compare=False)
@@ -53,7 +54,12 @@ class JsonSchema:
     _head: list[bytes] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        given = msgspec.json.decode(self.schema) if isinstance(self.schema, str) else self.schema
+        named, said = f"JsonSchema({name_of(self.type)})", self.schema
+        registered = said if isinstance(said, RegisteredSchema) else None
+        others = [] if registered is None else referred_by(registered, "JSON", self.registry, named)
+        if isinstance(said, RegisteredSchema):
+            said = said.schema
+        given = msgspec.json.decode(said) if isinstance(said, str) else said
         if given is not None and not isinstance(given, Mapping):
             raise refuse(here(), f"JsonSchema(schema={given!r}) says nothing of values", 'schema={"type": "object", …}')
         if given is None and self.type is Any:
@@ -62,10 +68,11 @@ class JsonSchema:
             schema = _schema_of(self.type) if given is None else given
         except Exception as error:
             raise refuse(here(), f"JsonSchema({name_of(self.type)}): {error}", "a Struct, or a plain type") from None
-        check = self._decoded if given is None else _validation(name_of(self.type), given)
-        held = {"_json": Json(self.type), "_own": RegisteredSchema(to_json(schema).decode(), "JSON"), "_check": check}
+        check = self._decoded if given is None else _validation(name_of(self.type), given, others)
+        own = registered or RegisteredSchema(to_json(schema).decode(), "JSON")
+        held = {"_json": Json(self.type), "_own": own, "_check": check}
         held |= {
-            "schema": None if given is None else to_json(given).decode(),
+            "schema": registered or (None if given is None else to_json(given).decode()),
             "_name": str(schema.get("title", "value")),
         }
         for name, value in held.items():
@@ -144,73 +151,52 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-_DATA = frozenset({"const", "enum", "default", "examples"})
-"""The words of a schema behind which data stand, and no schemas."""
-_NAMES = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
-"""The words of a schema behind which schemas stand by names, which may be any words."""
-
-
-def _said(part: object, name: str) -> Iterator[str]:
-    """Yield the texts that a schema and the schemas in it say under a name, as "$ref"."""
-    if isinstance(part, list):
-        for one in part:
-            yield from _said(one, name)
-    if not isinstance(part, Mapping):
-        return
-    if isinstance(text := part.get(name), str):
-        yield text
-    for word, inside in part.items():
-        if word in _NAMES and isinstance(inside, Mapping):
-            yield from _said([*inside.values()], name)
-        elif word not in _DATA:
-            yield from _said(inside, name)
-
-
-def _is_within(schema: object, ref: str) -> bool:
-    """Whether a schema has what one of its parts refers to."""
-    at = schema
-    start, _, path = ref.partition("#")
-    if start or (path and not path.startswith("/")):
-        return False
-    for step in unquote(path).split("/")[1:]:
-        step = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(at, Mapping) and step in at:
-            at = at[step]
-        elif isinstance(at, list) and step.isdecimal() and int(step) < len(at):
-            at = at[int(step)]
-        else:
-            return False
-    return True
-
-
-def _is_known(ref: str) -> bool:
-    """Whether jsonschema itself has what a schema refers to, as the schemas of schemas."""
-    from jsonschema_specifications import REGISTRY
+def _lacking(resource: Any, resolver: Any) -> Iterator[str]:
+    """Yield what a schema, and those within it, refer to, and which nobody has."""
     from referencing.exceptions import Unresolvable
 
-    try:
-        REGISTRY.resolver().lookup(ref)
-    except Unresolvable:
-        return False
-    return True
+    said = resource.contents.get("$ref") if isinstance(resource.contents, Mapping) else None
+    if isinstance(said, str):
+        try:
+            resolver.lookup(said)
+        except Unresolvable:
+            yield said
+    for part in resource.subresources():
+        yield from _lacking(part, resolver.in_subresource(part))
 
 
-def _validation(what: str, schema: Mapping[str, Any]) -> Callable[[bytes], None]:
-    """Return what raises SerdeError for JSON that does not fit a schema; raises PlanError for one that is none."""
+def _validation(
+    what: str, schema: Mapping[str, Any], others: Sequence[tuple[str, RegisteredSchema]]
+) -> Callable[[bytes], None]:
+    """Return what raises SerdeError for JSON that does not fit a schema; raises PlanError for one that is none.
+
+    It may refer to others by the names that it gives them.
+    """
     with needs_extra("JsonSchema(schema=...)", "jsonschema", "jsonschema"):
         import jsonschema
+        from jsonschema_specifications import REGISTRY
+        from referencing.jsonschema import DRAFT202012, specification_with
     kind = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
     try:
         kind.check_schema(schema)
     except jsonschema.SchemaError as error:
         raise refuse(here(), f"JsonSchema({what}): the schema is none: {error.message}", "a JSON Schema") from None
-    # With names of its own, of the whole or of parts, a schema may refer to these. Draft 4 has them in "id".
-    if not any([*_said(schema, name)] for name in ("$id", "id", "$anchor", "$dynamicAnchor")):
-        for ref in _said(schema, "$ref"):
-            if not _is_within(schema, ref) and not _is_known(ref):
-                told = f"JsonSchema({what}): the schema refers to {ref!r}, which it has not, and nobody fetches"
-                raise refuse(here(), told, 'what is referred to in "$defs"')
-    validator = kind(schema)
+
+    def resource(said: Any) -> Any:
+        draft = said.get("$schema", DRAFT) if isinstance(said, Mapping) else DRAFT
+        return specification_with(draft, default=DRAFT202012).create_resource(said)
+
+    whole = resource(schema)
+    base = whole.id() or ""
+    known: Any = REGISTRY.with_resource(base, whole)
+    for name, other in others:
+        # As Confluent's clients have it by its name, and as JSON Schema has it by where the schema lies.
+        held = resource(msgspec.json.decode(other.schema))
+        known = known.with_resources([(name, held), (urljoin(base, name), held)])
+    for ref in _lacking(whole, known.resolver(base)):
+        told = f"JsonSchema({what}): the schema refers to {ref!r}, which it has not, and nobody fetches"
+        raise refuse(here(), told, 'what is referred to in "$defs", or a schema of a registry with its references')
+    validator = kind(schema, registry=known)
 
     def check(data: bytes) -> None:
         try:

@@ -16,6 +16,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
+from operators.core.sites import here
+from planner.model.errors import refuse
 from runtime.encoding.formats.subjects import NAMINGS, Naming, SubjectPlace, subject_of
 from runtime.encoding.serdes import to_json
 from runtime.model.errors import Refused, SamzaError, SerdeError, Unreachable
@@ -167,12 +169,20 @@ class SchemaRegistry:
             found |= {**dict(self.referred(other)), one.name: other}
         return [*found.items()]
 
-    def newest(self, subject: str) -> RegisteredSchema | None:
-        """Return the newest schema of a subject; None where there is none. Raises `Unreachable`."""
+    def newest(self, subject: str) -> RegisteredSchema:
+        """Return the newest schema of a subject, to be written by: `Avro(Order, schema=..., registry=registry)`.
+
+        Raises `Refused` where there is none, and `Unreachable` where the registry does not answer.
+
+        >>> registry = SchemaRegistry("memory://named")
+        >>> _ = registry.id_of("orders-value", RegisteredSchema('"long"'))
+        >>> registry.newest("orders-value").schema
+        '"long"'
+        """
         try:
             return _registered(self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/latest"))
-        except _Absent:
-            return None
+        except _Absent as error:
+            raise Refused(f"the registry {shown(self.url)} has no subject {subject!r}: {error}") from None
 
     def _looked_up(self, subject: str, schema: RegisteredSchema) -> SchemaVersion | None:
         try:
@@ -200,6 +210,20 @@ class SchemaRegistry:
                 "fields a default, or write to another stream"
             )
         return int(self._ask("POST", f"/subjects/{name}/versions", schema.body())["id"])
+
+
+def referred_by(
+    schema: RegisteredSchema, kind: SchemaKind, registry: SchemaRegistry | None, what: str
+) -> list[tuple[str, RegisteredSchema]]:
+    """Return the schemas that a given one names, as `SchemaRegistry.referred` does.
+
+    Raises PlanError where it is written in another language, or there is no registry.
+    """
+    if schema.written_in != kind:
+        raise refuse(here(), f"{what}: the schema is written in {schema.written_in}", f"one in {kind}")
+    if registry is None:
+        raise refuse(here(), f"{what}: the schema is of a registry, whose number lies in front", "registry= as well")
+    return registry.referred(schema)
 
 
 def _registered(found: Mapping[str, Any]) -> RegisteredSchema:

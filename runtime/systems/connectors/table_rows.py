@@ -15,7 +15,7 @@ from runtime.encoding.value_types import made_of_plain
 from runtime.model.errors import SamzaError, Unavailable
 from runtime.systems.connectors.schemes import DatabaseTable, database_table
 from runtime.systems.databases.column_source import plain_row
-from runtime.systems.databases.dialect import PARAMETER, SqlConnection, Target
+from runtime.systems.databases.dialect import LOOKED_UP, PARAMETER, SqlConnection, Target
 from runtime.systems.databases.table_columns import columns_for, read_as
 
 V = TypeVar("V")
@@ -34,6 +34,8 @@ class TableRows(Generic[V]):
             )
         self._connection: SqlConnection | None = None
         self._folds = False
+        self._finds: Mapping[str, str] = {}
+        """By columns of the key, what else compares them so that an index is used."""
         self._statements: dict[int, str] = {}
         """By the number of keys, the statement that looks these up on the connection."""
 
@@ -48,7 +50,7 @@ class TableRows(Generic[V]):
         self._adapt = [None if kind is None else dialect.adapt.get(kind) for kind in of_key]
         # Said of what type each is: several keys are a table of their own, whose types some databases don't guess.
         casts = [PARAMETER if kind is None else f"CAST({PARAMETER} AS {dialect.types[kind]})" for kind in of_key]
-        self._mark = casts[0] if len(casts) == 1 else f"({', '.join(casts)})"
+        self._mark = f"({', '.join(casts)})"
         self._read = read_as(self._value)
 
     async def __call__(self, keys: list[Any]) -> Mapping[Any, V]:
@@ -68,6 +70,7 @@ class TableRows(Generic[V]):
                 self._connection = dialect.connect()
                 target = Target(dialect.quoted(table.name), self._columns, table.key)
                 self._folds = dialect.folds(self._connection, target)
+                self._choose(self._connection, target, next(iter(said)))
             if self._folds:
                 return self._fetched_alone(self._connection, said)
             result: dict[Any, V] = {}
@@ -98,21 +101,52 @@ class TableRows(Generic[V]):
         if statement is None:
             # What the table is like is asked once for a connection: a look-up is to cost one statement.
             statement = self._statements[len(keys)] = self._statement(connection, len(keys))
-        found = connection.execute(statement, tuple(part for key in keys for part in key))
+        found = connection.execute(statement, self._parameters(keys))
         names = [one[0] for one in found.description]
         return [plain_row(names, row) for row in found.fetchall()]
 
-    def _statement(self, connection: SqlConnection, number: int) -> str:
-        """Return the statement that looks so many keys up."""
+    def _choose(self, connection: SqlConnection, target: Target, key: tuple[Any, ...]) -> None:
+        """Choose what has an index used, whose collation need not be that of "="; say so where none serves."""
         table, dialect = self._table, self._table.dialect
+        if dialect.scans is None:
+            return
+        keys = [key] if self._folds else [key, key]
+        for self._finds in ({}, *dialect.finds(connection, target)):
+            if not dialect.scans(connection, self._statement(connection, len(keys)), self._parameters(keys)):
+                return
+        self._finds = {}
+        dialect.say_index(table.where, table.name, table.key, "each look-up")
+
+    def _parameters(self, keys: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+        said = tuple(part for key in keys for part in key)
+        # A value whose type only its column says stands for itself: what names it once more would give it one.
+        return said * 2 if self._folds and self._finds else said
+
+    def _statement(self, connection: SqlConnection, number: int) -> str:
+        """Return the statement that looks so many keys up.
+
+        Beside "=" it says what an index compares with, which all rows have that "=" finds.
+        """
+        table, dialect = self._table, self._table.dialect
+        named, names = dialect.quoted(table.name), [*map(dialect.word, table.key)]
+        source, marks = f"{named} AS {LOOKED_UP}", ", ".join([self._mark] * number)
+        compared = [(name, "=", place) for place, name in enumerate(names)]
+        if self._finds:
+            compared += [(names[place], self._finds.get(name, "="), place) for place, name in enumerate(table.key)]
         if self._folds:
-            which = " AND ".join(f"{dialect.word(name)} = {PARAMETER}" for name in table.key)
+            equal = " AND ".join(f"{name} {by} {PARAMETER}" for name, by, _ in compared)
+            statement = f"SELECT * FROM {source} WHERE {equal}"
+        elif len(compared) == 1:
+            statement = f"SELECT * FROM {source} WHERE {names[0]} IN ({marks})"
         else:
-            marks = ", ".join([self._mark] * number)
-            which = f"({dialect.listed(table.key)}) IN ({'' if len(table.key) == 1 else 'VALUES '}{marks})"
-        named = dialect.quoted(table.name)
-        statement = dialect.with_parameters(f"SELECT * FROM {named} WHERE {which}")
-        return dialect.as_read(connection, named, statement)
+            # A join, as SQLite uses no index for IN with several columns; there CROSS has it begin with the keys.
+            equal = " AND ".join(f"{LOOKED_UP}.{name} {by} asked.k{place}" for name, by, place in compared)
+            keys = ", ".join(f"k{place}" for place in range(len(names)))
+            statement = (
+                f"WITH asked({keys}) AS (VALUES {marks}) "
+                f"SELECT {LOOKED_UP}.* FROM asked CROSS JOIN {source} WHERE {equal}"
+            )
+        return dialect.as_read(connection, named, dialect.with_parameters(statement))
 
     def _made(self, row: dict[str, object]) -> V:
         return msgspec.convert(self._read(row), self._value, dec_hook=made_of_plain)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from runtime.encoding.serdes import Tagged
 from runtime.model.errors import SamzaError
 from runtime.ports.connectors import Pulled, PulledRecord, PulledSource
-from runtime.systems.databases.dialect import Dialect, SqlConnection
+from runtime.systems.databases.dialect import LOOKED_UP, Dialect, SqlConnection
 
 MOST_ROWS = 10_000
 """The rows that are read at a time."""
@@ -32,7 +32,10 @@ class ColumnReader:
         self._dialect, self._where = dialect, where
         self._by, self._key = by, tuple(key)
         self._table, self._column = dialect.quoted(table), dialect.word(by)
+        self._name = table
         self._connection: SqlConnection | None = None
+        self._is_checked = False
+        """Whether it was asked which way the database reads what is new."""
 
     def pull(self, reader: str, position: bytes) -> Pulled:
         """Return the rows behind a position, of as many values as fit."""
@@ -68,7 +71,11 @@ class ColumnReader:
     def _read(self, which: str, said: tuple[object, ...]) -> tuple[list[str], list[tuple[object, ...]]]:
         if self._connection is None:
             self._connection = self._dialect.connect()
-        statement = f"SELECT * FROM {self._table} WHERE {which}"
+        statement = f"SELECT * FROM {self._table} AS {LOOKED_UP} WHERE {which}"
+        if said and not self._is_checked:
+            self._is_checked = True
+            if self._dialect.scans is not None and self._dialect.scans(self._connection, statement, said):
+                self._dialect.say_index(self._where, self._name, (self._by,), "each look for new rows")
         found = self._connection.execute(self._dialect.as_read(self._connection, self._table, statement), said)
         return [one[0] for one in found.description], found.fetchall()
 

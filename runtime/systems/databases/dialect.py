@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,12 @@ GRANT = "GRANT it to the user of the connection, and run the application again, 
 
 PARAMETER = "\0"
 """Stands for a parameter in a statement."""
+
+_log = logging.getLogger("samza_dsl")
+_TOLD: set[str] = set()
+"""The tables of which was said that no index serves them."""
+LOOKED_UP = "samza_dsl_looked_up"
+"""The name that a statement gives to the table whose rows it looks up."""
 
 
 class SqlConnection(Protocol):
@@ -70,6 +77,11 @@ def _by_columns(connection: Any, target: Target) -> Mapping[str, str]:
     return {}
 
 
+def _never_found(connection: SqlConnection, target: Target) -> Iterable[Mapping[str, str]]:
+    """Return none: "=" goes by any index that there is."""
+    return ()
+
+
 def _unlinked(connection: Any, target: Target) -> Sequence[Link]:
     """Return none: no row of the table waits for another one."""
     return ()
@@ -94,8 +106,10 @@ class Dialect:
     returns the statement for one that reads all columns of a table where the driver would give other values than these.
     `folds` says whether a table may take keys for one that differ here, as those of letters in either case; `compares`
     has, by columns of the key, what compares them as their index does, where that is not "="; and `links` says by which
-    columns its rows may refer to rows behind them. Values of the kinds that are `spelled` are given as text,
-    which a column reads whatever its type, where the driver would say one that it may not have.
+    columns its rows may refer to rows behind them. `finds` has the same of each index that begins with columns of the
+    key, where that holds for all that "=" holds for; `scans`, where the database tells it, whether a statement reads
+    the whole of the table that it calls `LOOKED_UP`. Values of the kinds that are `spelled` are given as text, which
+    a column reads whatever its type, where the driver would say one that it may not have.
     """
 
     name: str
@@ -116,6 +130,8 @@ class Dialect:
     folds: Callable[[Any, Target], bool] = _apart
     compares: Callable[[Any, Target], Mapping[str, str]] = _by_columns
     links: Callable[[Any, Target], Sequence[Link]] = _unlinked
+    finds: Callable[[SqlConnection, Target], Iterable[Mapping[str, str]]] = _never_found
+    scans: Callable[[SqlConnection, str, Sequence[object]], bool] | None = None
     spelled: frozenset[ColumnKind] = frozenset()
     begin: str = "BEGIN"
     mark: str = "?"
@@ -133,6 +149,17 @@ class Dialect:
                 advice = f": {GRANT}" if self.denies(error) else ""
                 raise kind(f"{where}: {str(error).strip()}{advice}") from error
             raise
+
+    def say_index(self, where: str, table: str, columns: Sequence[str], what: str) -> None:
+        """Say once that no index of a table serves what it is asked for, and which one would."""
+        named = self.word("_".join((table.rpartition(".")[2], "by", *columns)))
+        said = (
+            f"{where}, table {table}: {what} reads the whole table, as no index serves it. "
+            f"Write CREATE INDEX {named} ON {self.quoted(table)} ({self.listed(columns)})"
+        )
+        if said not in _TOLD:
+            _TOLD.add(said)
+            _log.warning("%s; where there is such a one, its columns are of other types than what is asked for", said)
 
     def quoted(self, name: str) -> str:
         """Return a name, and that of its schema where it has one, as SQL has it."""

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
+from itertools import takewhile
 from typing import Any
 from urllib.parse import quote
 
@@ -13,7 +14,7 @@ from runtime.encoding.value_types import exact_number
 from runtime.model.errors import SamzaError
 from runtime.ports.connectors import PositionedSink, PulledSource
 from runtime.systems.databases.column_source import CHANGES, column_source
-from runtime.systems.databases.dialect import POSITIONS, Dialect, Link, SqlConnection, Target, put_each
+from runtime.systems.databases.dialect import LOOKED_UP, POSITIONS, Dialect, Link, SqlConnection, Target, put_each
 from runtime.systems.databases.postgres_changes import PostgresChanges
 from runtime.systems.databases.table_columns import ColumnKind
 from runtime.systems.databases.table_sink import table_sink
@@ -136,6 +137,8 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
         lock=" FOR UPDATE",
         folds=_folds,
         compares=_compares,
+        finds=_finds,
+        scans=_scans,
         links=_links,
         spelled=frozenset(("int",)),
     )
@@ -226,28 +229,76 @@ def _folds(connection: Any, target: Target) -> bool:
     )
 
 
-def _compares(connection: Any, target: Target) -> dict[str, str]:
-    """Return what an index that ON CONFLICT goes by compares its columns with.
+def _indexes(connection: SqlConnection, target: Target) -> list[tuple[bool, dict[str, str]]]:
+    """Return the indexes of a table: whether ON CONFLICT may go by each, and what compares its columns as it does.
 
     It may have a collation of its own; and where the operator of an extension's type lies in no schema that is
     searched, "=" would be that of text.
     """
     found = connection.execute(
-        "SELECT indexrelid, attname, format('OPERATOR(%%I.%%s)', nspname, oprname), "
+        "SELECT indexrelid, indisunique AND indpred IS NULL AND indexprs IS NULL, attname, "
+        "format('OPERATOR(%%I.%%s)', nspname, oprname), "
         "CASE WHEN coll <> 0 THEN format('COLLATE %%s', coll::regcollation) ELSE '' END "
-        "FROM pg_index, unnest(indkey, indclass, indcollation) AS part (number, class, coll) "
+        "FROM pg_index, unnest(indkey, indclass, indcollation) WITH ORDINALITY AS part (number, class, coll, place) "
         "JOIN pg_opclass ON pg_opclass.oid = class "
         "JOIN pg_amop ON amopfamily = opcfamily AND amopstrategy = 3 "
         "AND amoplefttype = opcintype AND amoprighttype = opcintype "
         "JOIN pg_operator ON pg_operator.oid = amopopr JOIN pg_namespace ON pg_namespace.oid = oprnamespace, "
         "pg_attribute WHERE indrelid = %s::regclass AND attrelid = indrelid AND attnum = number "
-        "AND indisunique AND indisvalid AND indpred IS NULL AND indexprs IS NULL",
+        "AND indisvalid ORDER BY indexrelid, place",
         (target.table,),
     )
-    indexes: dict[int, dict[str, str]] = {}
-    for index, name, operator, collation in found.fetchall():
-        indexes.setdefault(index, {})[name] = f"{collation} {operator}"
-    return next((one for one in indexes.values() if one.keys() == {*target.key}), {})
+    indexes: dict[int, tuple[bool, dict[str, str]]] = {}
+    for index, is_unique, name, operator, collation in found.fetchall():
+        indexes.setdefault(index, (is_unique, {}))[1][name] = f"{collation} {operator}"
+    return [*indexes.values()]
+
+
+def _compares(connection: SqlConnection, target: Target) -> dict[str, str]:
+    """Return what compares the columns of the key as an index does that ON CONFLICT goes by."""
+    unique = (columns for is_unique, columns in _indexes(connection, target) if is_unique)
+    return next((columns for columns in unique if columns.keys() == {*target.key}), {})
+
+
+def _finds(connection: SqlConnection, target: Target) -> list[dict[str, str]]:
+    """Return how indexes compare key columns of text, of which "=" takes only those for one that are the same."""
+    found = connection.execute(
+        "SELECT attname FROM pg_attribute JOIN pg_collation ON pg_collation.oid = attcollation "
+        "WHERE attrelid = %s::regclass AND attname = ANY(%s) AND collisdeterministic",
+        (target.table, list(target.key)),
+    )
+    texts = {name for (name,) in found.fetchall()}
+    found_by = []
+    for _, columns in _indexes(connection, target):
+        first = takewhile(lambda part: part[0] in target.key, columns.items())
+        said = {name: compares for name, compares in first if name in texts}
+        found_by += [said] if said else []
+    return found_by
+
+
+def _scans(connection: SqlConnection, statement: str, parameters: Sequence[object]) -> bool:
+    """Whether no index serves a statement: of a table of few rows the server uses none all the same."""
+    connection.execute("SET enable_seqscan = off")
+    try:
+        [(told,)] = connection.execute(f"EXPLAIN (FORMAT JSON) {statement}", parameters).fetchall()
+    finally:
+        connection.execute("RESET enable_seqscan")
+    steps = [one["Plan"] for one in told]
+    for step in steps:  # which grows meanwhile
+        steps += step.get("Plans", ())
+    if any(str(step.get("Alias", "")).startswith(LOOKED_UP) and step["Node Type"] == "Seq Scan" for step in steps):
+        return True
+    conditions = {step["Index Name"]: step.get("Index Cond", "") for step in steps if "Index Name" in step}
+    first = connection.execute(
+        "SELECT relname, quote_ident(attname) FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid "
+        "JOIN pg_attribute ON attrelid = indrelid AND attnum = indkey[0] WHERE relname = ANY(%s)",
+        (list(conditions),),
+    )
+    # Where its first column is not in the condition, an index is read as a whole, as a table is.
+    return any(
+        re.search(rf"\({re.escape(column)}(\)::[^=]*)? (=|>|OPERATOR)", conditions[name]) is None
+        for name, column in first.fetchall()
+    )
 
 
 def _links(connection: Any, target: Target) -> list[Link]:

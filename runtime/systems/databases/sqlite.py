@@ -8,13 +8,14 @@ import re
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from runtime.model.errors import SamzaError, SerdeError
 from runtime.ports.connectors import PositionedSink, PulledSource
 from runtime.systems.databases.column_source import CHANGES, UndecodedText, column_source
-from runtime.systems.databases.dialect import Dialect, SqlConnection, Target, put_each
+from runtime.systems.databases.dialect import LOOKED_UP, Dialect, SqlConnection, Target, put_each
 from runtime.systems.databases.sqlite_changes import SqliteChanges
 from runtime.systems.databases.table_columns import ColumnKind, Made, read_as
 from runtime.systems.databases.table_sink import table_sink
@@ -85,10 +86,14 @@ def dialect_at(path: str | Path) -> tuple[Dialect, str]:
         begin="BEGIN IMMEDIATE",
         folds=_folds,
         compares=_compares,
+        finds=_finds,
+        scans=_scans,
     )
     return dialect, f"sqlite:{Path(path).absolute()}"
 
 
+BYTES = "BINARY"
+"""The collation that compares byte by byte."""
 _OF_ROWS = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, UnicodeEncodeError)
 """What says that a row can't be kept: a constraint, a trigger, or what is too large."""
 
@@ -113,13 +118,44 @@ def _collations(connection: Any, target: Target) -> list[tuple[bool, dict[str, s
     return [(row[2] and not row[4], one) for row, one in zip(indexes, columns, strict=True)]
 
 
-def _folds(connection: Any, target: Target) -> bool:
-    """Whether an index of key columns compares text in another way than byte by byte, as NOCASE does."""
+def _folds(connection: SqlConnection, target: Target) -> bool:
+    """Whether key columns, or an index of them, compare text in another way than byte by byte, as NOCASE does."""
     parts = [part for _, columns in _collations(connection, target) for part in columns.items()]
-    return any(name in target.key and collation.upper() != "BINARY" for name, collation in parts)
+    by_index = any(name in target.key and collation.upper() != BYTES for name, collation in parts)
+    return by_index or not all(_compares_bytes(connection, target, name) for name in target.key)
 
 
-def _compares(connection: Any, target: Target) -> dict[str, str]:
+def _compares_bytes(connection: SqlConnection, target: Target, name: str) -> bool:
+    """Whether "=" compares the text of a column byte by byte.
+
+    SQLite tells the collations of indexes, and not those of columns; but UNION goes by its first column's.
+    """
+    none = f"SELECT {Dialect.word(name)} FROM {target.table} WHERE 0"
+    texts = connection.execute(f"{none} UNION SELECT 'a' UNION SELECT 'A' UNION SELECT 'a '").fetchall()
+    return len(texts) == 3
+
+
+def _finds(connection: SqlConnection, target: Target) -> list[dict[str, str]]:
+    """Return how indexes compare key columns in another way than "=" does byte by byte, which they do not narrow."""
+    found = []
+    for _, columns in _collations(connection, target):
+        first = takewhile(lambda part: part[0] in target.key, columns.items())
+        said = {
+            name: f"COLLATE {Dialect.word(collation)} ="
+            for name, collation in first
+            if collation.upper() != BYTES and _compares_bytes(connection, target, name)
+        }
+        found += [said] if said else []
+    return found
+
+
+def _scans(connection: SqlConnection, statement: str, parameters: Sequence[object]) -> bool:
+    plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()
+    # An automatic index is made for one statement alone, of all rows.
+    return any(LOOKED_UP in step and (step.startswith("SCAN") or "AUTOMATIC" in step) for *_, step in plan)
+
+
+def _compares(connection: SqlConnection, target: Target) -> dict[str, str]:
     """Return the collations of the index that ON CONFLICT goes by, the first one that is of the key alone."""
     unique = (columns for is_unique, columns in _collations(connection, target) if is_unique)
     collations = next((columns for columns in unique if columns.keys() == {*target.key}), {})

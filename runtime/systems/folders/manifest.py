@@ -102,6 +102,9 @@ class FolderManifest:
                     f"{self._where} is written by another run than this one, of generation {entry.generation}: that "
                     "has taken over. Nothing more is written by this one."
                 ) from None
+        if is_whole:
+            # Whoever was taken over may have ended between a file and its entry, and has no next run here.
+            self._remove_unnamed(all_files)
         return FolderClaim(number, entry, all_files)
 
     def empty(self, owner: SinkOwner) -> None:
@@ -166,10 +169,15 @@ class FolderManifest:
         )
 
     def _remove_unnamed(self, files: Sequence[str]) -> None:
-        """Remove what a run has left that died between a file and its entry."""
+        """Remove what a run has left that died between a file and its entry, or within a file."""
         named = {*files}
         found = (name for name in self._place.names("") if name.rpartition("/")[2].startswith(self.prefix))
-        self._place.remove([name for name in found if name not in named])
+        unfinished = (
+            name
+            for name in self._place.unfinished()
+            if name.startswith(f"{self.folder}/") or name.rpartition("/")[2].startswith(f".{self.prefix}")
+        )
+        self._place.remove([*(name for name in found if name not in named), *unfinished])
 
 
 _decode = msgspec.json.Decoder(ManifestEntry).decode

@@ -33,6 +33,9 @@ class ObjectPlace(Protocol):
     def names(self, below: str) -> list[str]:
         """Return the names of the objects in a folder, and in all folders below it."""
 
+    def unfinished(self) -> list[str]:
+        """Return the names of what lies there of objects that were never whole."""
+
     def remove(self, names: Sequence[str]) -> None:
         """Remove objects, as far as they are there."""
 
@@ -58,6 +61,9 @@ class LocalObjects(ObjectPlace):
     def names(self, below: str) -> list[str]:
         files = (file for file in (self._root / below).rglob("*") if file.is_file() and not file.name.startswith("."))
         return [file.relative_to(self._root).as_posix() for file in files]
+
+    def unfinished(self) -> list[str]:
+        return [file.relative_to(self._root).as_posix() for file in self._root.rglob(".*.tmp")]
 
     def remove(self, names: Sequence[str]) -> None:
         for name in names:
@@ -108,6 +114,9 @@ class RemoteObjects(ObjectPlace):
         with _passing(self._root), suppress(FileNotFoundError):
             return [str(path)[len(self._root) + 1 :] for path in self._system.find(start)]
         return []
+
+    def unfinished(self) -> list[str]:
+        return []  # an object is there as a whole, or not at all
 
     def remove(self, names: Sequence[str]) -> None:
         for name in names:

@@ -1,0 +1,208 @@
+"""A look-up reads a few rows of a table, or says once which index it lacks; the rows are those that "=" finds."""
+
+import logging
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from decimal import Decimal
+from itertools import count
+from typing import Any
+
+import hypothesis.strategies as st
+import msgspec
+import psycopg
+import pytest
+from hypothesis import given, settings
+
+from operators.core.base import Context
+from runtime.systems.connectors.table_rows import TableRows
+from samza_dsl import connectors
+from tests.databases.conftest import NUMBERS, Database
+
+ROWS, FEW_STEPS = 3_000, 2_000
+INDEXED: list[tuple[str, ...]] = [("word",), ("n",), ("word", "n"), ("n", "word")]
+COLLATIONS = ("BINARY", "NOCASE", "RTRIM")
+LACKS = "CREATE INDEX"
+
+
+class Row(msgspec.Struct):
+    word: str
+    n: int
+    place: int
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """A table: the collation of its column, and of each index, with the columns of that and whether it is unique."""
+
+    column: str
+    indexes: list[tuple[str, tuple[str, ...], bool]]
+    key: tuple[str, ...]
+
+    def make(self, connection: sqlite3.Connection, words: list[str]) -> None:
+        connection.execute(f"CREATE TABLE rows (word TEXT COLLATE {self.column}, n INT, place INTEGER)")
+        filler = ((f"filler {place}", place, place) for place in range(ROWS))
+        connection.executemany("INSERT INTO rows VALUES (?, ?, ?)", filler)
+        # Every other row of a word has the same n, so that a key of one column may have several rows.
+        said = ((word, place % 2, ROWS + place) for place, word in enumerate(words))
+        connection.executemany("INSERT INTO rows VALUES (?, ?, ?)", said)
+        for number, (collation, columns, is_unique) in enumerate(self.indexes):
+            listed = ", ".join(f"{name} COLLATE {collation}" if name == "word" else name for name in columns)
+            index = f"INDEX by_{number} ON rows ({listed})"
+            try:
+                connection.execute(f"CREATE {'UNIQUE ' if is_unique else ''}{index}")
+            except sqlite3.IntegrityError:  # some words are one for it
+                connection.execute(f"CREATE {index}")
+        connection.commit()
+
+    def found(self, connection: sqlite3.Connection, keys: list[tuple[Any, ...]]) -> dict[Any, set[int]]:
+        """Return the places of the rows that "=" finds, by the keys that have some."""
+        which = " AND ".join(f"{name} = ?" for name in self.key)
+        statement = f"SELECT place FROM rows NOT INDEXED WHERE {which}"
+        found = {key: {place for (place,) in connection.execute(statement, key)} for key in keys}
+        return {key if len(key) > 1 else key[0]: places for key, places in found.items() if places}
+
+
+SHAPES = st.builds(
+    Shape,
+    st.sampled_from(COLLATIONS),
+    st.lists(
+        st.tuples(st.sampled_from(COLLATIONS), st.sampled_from(INDEXED), st.booleans()),
+        max_size=2,
+    ),
+    st.sampled_from([("word",), ("word", "n")]),
+)
+WORDS = st.lists(st.sampled_from(["a", "A", "a ", "b", "B", "", "é", "É", "a b"]), max_size=6)
+
+
+@contextmanager
+def opened(url: str, kind: Any = Row) -> Iterator[TableRows[Any]]:
+    looks_up: Any = connectors.table_rows(url, kind)
+    looks_up.open(Context("app", "lookup", task=0))
+    try:
+        yield looks_up
+    finally:
+        looks_up.close()
+
+
+@contextmanager
+def told() -> Iterator[list[str]]:
+    """Yield what is said meanwhile of indexes that are lacking."""
+    found: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    log = logging.getLogger("samza_dsl")
+    log.addHandler(handler)
+    try:
+        yield found
+    finally:
+        log.removeHandler(handler)
+
+
+@settings(deadline=None, max_examples=60)
+@given(SHAPES, WORDS, WORDS.filter(bool))
+def test_a_look_up_of_sqlite_reads_few_rows_or_says_what_it_lacks(
+    shape: Shape, words: list[str], wanted: list[str]
+) -> None:
+    parts = [(word, place % 2)[: len(shape.key)] for place, word in enumerate(wanted)]
+    keys = [part if len(part) > 1 else part[0] for part in parts]
+    steps = count()
+    with tempfile.TemporaryDirectory() as folder, told() as lacking:
+        with closing(sqlite3.connect(f"{folder}/rows.db")) as connection:
+            shape.make(connection, words)
+            expected = shape.found(connection, parts)
+        with opened(f"sqlite:///{folder}/rows.db?table=rows&key={','.join(shape.key)}") as looks_up:
+            looks_up._fetch(keys)
+            connection_of: Any = looks_up._connection
+            connection_of.set_progress_handler(lambda: next(steps) < 0, 1)
+            found = looks_up._fetch(keys)
+    assert found.keys() == expected.keys()
+    assert all(row.place in expected[key] for key, row in found.items())
+    assert next(steps) < FEW_STEPS or len(lacking) == 1
+    # Nothing is said where an index of the column as it is serves, as the one does that it says to write.
+    serves = any(
+        columns[0] in shape.key and (columns[0] == "n" or shape.column in ("BINARY", collation))
+        for collation, columns, _ in shape.indexes
+    )
+    assert not (serves and lacking)
+
+
+TABLES = {
+    "a primary key": ("id bigint PRIMARY KEY", int, 7, True),
+    "no index": ("id bigint", int, 7, False),
+    "an index that is not unique": ("id bigint; CREATE INDEX ON {0} (id)", int, 7, True),
+    "an index of another type": ("id bigint PRIMARY KEY", Decimal, Decimal(7), False),
+    "text of another collation": ('id text; CREATE UNIQUE INDEX ON {0} (id COLLATE "C")', str, "7", True),
+    "a pattern": ("id text; CREATE INDEX ON {0} (id text_pattern_ops)", str, "7", True),
+    "letters of either case": ("id citext PRIMARY KEY", str, "7", True),
+    "letters of either case in a schema that is not searched": ("id away.citext PRIMARY KEY", str, "7", True),
+    "a collation that folds": ("id text COLLATE folding PRIMARY KEY", str, "7", True),
+    "an index that folds": ("id text; CREATE UNIQUE INDEX ON {0} (id COLLATE folding)", str, "7", True),
+    "an index that folds no more": ('id text COLLATE folding; CREATE INDEX ON {0} (id COLLATE "C")', str, "7", False),
+    "a part of the rows": ("id text; CREATE INDEX ON {0} (id) WHERE n > 5", str, "7", False),
+    "an expression": ("id text; CREATE INDEX ON {0} (lower(id))", str, "7", False),
+    "two columns": ('id text; CREATE UNIQUE INDEX ON {0} (id COLLATE "C", n)', str, ("7", 7), True),
+    "two columns the other way": ("id bigint; CREATE UNIQUE INDEX ON {0} (n, id)", int, (7, 7), True),
+    "a column beside the key": ("id text; CREATE UNIQUE INDEX ON {0} (n, id)", str, "7", False),
+}
+
+
+@pytest.fixture
+def away(server: str) -> Iterator[None]:
+    """Have letters of either case in a schema that is not searched as well as in one that is."""
+    with closing(psycopg.connect(server, autocommit=True)) as connection:
+        connection.execute("DROP EXTENSION IF EXISTS citext CASCADE")
+        connection.execute("CREATE SCHEMA IF NOT EXISTS away")
+        folding = "provider = icu, locale = 'und-u-ks-level2', deterministic = false"
+        connection.execute(f"CREATE COLLATION IF NOT EXISTS folding ({folding})")
+        yield
+        connection.execute("DROP EXTENSION IF EXISTS citext CASCADE")
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("case", TABLES)
+def test_a_look_up_of_postgres_reads_few_rows_or_says_what_it_lacks(
+    case: str, server: str, away: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    said, kind, key, serves = TABLES[case]
+    column, *indexes = said.split("; ")
+    of = column.split()[1]
+    table = f"looked_up_{next(NUMBERS)}"
+    with closing(psycopg.connect(server, autocommit=True)) as connection:
+        connection.execute(f"CREATE EXTENSION citext SCHEMA {'away' if 'away' in of else 'public'}")
+        for statement in (
+            f"CREATE TABLE {table} ({column}, n bigint)",
+            *(statement.format(table) for statement in indexes),
+            f"INSERT INTO {table} SELECT n::text::{of}, n FROM generate_series(1, {ROWS}) n",
+            f"ANALYZE {table}",
+        ):
+            connection.execute(statement)
+    value = msgspec.defstruct("Value", [("id", kind), ("n", int)])
+    of_key, other = ("id,n", (key[0], 8)) if isinstance(key, tuple) else ("id", kind(2 * ROWS))
+    with opened(f"{server}{'&' if '?' in server else '?'}table={table}&key={of_key}", value) as looks_up:
+        for _ in range(2):
+            found = looks_up._fetch([key, other])
+            assert [(found_key, str(row.id), row.n) for found_key, row in found.items()] == [(key, "7", 7)]
+        connection_of: Any = looks_up._connection
+        connection_of.execute("SELECT pg_stat_force_next_flush()")
+        counted = "SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = %s"
+        [(read,)] = connection_of.execute(counted, (table,)).fetchall()
+        connection_of.execute(f"DROP TABLE {table}")
+    lacking = [one for one in caplog.messages if LACKS in one]
+    assert (read < 2 * ROWS, len(lacking)) == (serves, 0 if serves else 1)
+
+
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.ci)], indirect=True)
+@pytest.mark.parametrize("serves", [True, False])
+def test_a_source_by_a_column_without_an_index_says_so_once(database: Database, serves: bool) -> None:
+    table = database.table()
+    database.change(f"CREATE TABLE {table} (id BIGINT{' PRIMARY KEY' if serves else ''}, n BIGINT)")
+    database.change(f"INSERT INTO {table} VALUES (1, 1), (2, 2)")
+    source = getattr(connectors, f"{database.kind}_source")(database.where, table, by="id")
+    with told() as lacking:
+        found = source.pull("reader", b"")
+        for _ in range(3):
+            found = source.pull("reader", found.position)
+            assert not found.records
+        source.close()
+    assert [LACKS in one for one in lacking] == ([] if serves else [True])
