@@ -5,8 +5,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient
-
 from runtime.systems.kafka.broker import broker as kafka_broker
 from runtime.systems.kafka.broker.broker import Broker
 
@@ -30,9 +28,8 @@ def shared_broker(directory: Path) -> Iterator[Broker]:
 
 def remove_topics(directory: Path, prefixes: Sequence[str]) -> None:
     """Remove the topics that have one of these in their names from the shared broker, where it runs."""
+    from tests.kafka.topics import delete, names  # aiokafka, which the quick tests do without
+
     broker = kafka_broker.running(directory) if prefixes else None
     if broker is not None:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        theirs = [name for name in admin.list_topics().topics if any(prefix in name for prefix in prefixes)]
-        for gone in admin.delete_topics(theirs).values() if theirs else ():
-            gone.result()
+        delete(broker, *(name for name in names(broker) if any(prefix in name for prefix in prefixes)))
