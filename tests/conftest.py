@@ -8,7 +8,7 @@ import signal
 import pytest
 from hypothesis import Phase, settings
 
-from tests.kafka.sharing import shared_broker
+from tests.kafka.sharing import remove_topics, shared_broker
 from tests.scale import SCALE, SCALES, examples
 from tests.spark.classes import SOON_UP
 from tests.spark.classes import options as spark_options
@@ -80,7 +80,19 @@ def broker(kafka_broker_directory):
         yield running
 
 
+@pytest.fixture(scope="module")
+def prefixes(kafka_broker_directory):
+    """The names that topics of a module's tests begin with; these go with it.
+
+    What asks a cluster for all that it has takes longer with each topic, and a session's tests make thousands.
+    """
+    made = []
+    yield made
+    remove_topics(kafka_broker_directory, made)
+
+
 @pytest.fixture
-def topics():
+def topics(prefixes):
     """What begins the names of a test's topics, and of its applications: no other test has it."""
-    return f"t{secrets.token_hex(6)}"
+    prefixes.append(f"t{secrets.token_hex(6)}")
+    return prefixes[-1]

@@ -44,6 +44,15 @@ def test_help_imports_no_command():
     assert not {f"samza_dsl.cli.{command.module}" for command in COMMANDS.values()} & found
 
 
+def test_what_a_command_has_imported_is_not_looked_through_for_cycles(tmp_path):
+    program = "import gc\nfrom samza_dsl import App\nprint(gc.get_freeze_count(), gc.isenabled())\napp = App('a')\n"
+    (tmp_path / "app.py").write_text(program + "app.input('in', value=int).send_to(app.output('out', value=int))\n")
+    command = [sys.executable, "-m", "samza_dsl", "plan", "app.py"]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    frozen, collects = shown.splitlines()[0].split()
+    assert int(frozen) > 20_000 and collects == "True"
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_is_where_the_table_says(name):
     group = get_command(commands)

@@ -306,7 +306,8 @@ class Bindings:
             return self.sources[stream].partitions
         place = self.place_of(stream)
         if place not in self._partitions:
-            self._partitions = {name: config.partitions for name, config in self.environment.streams().items()}
+            found = self.environment.streams([place])
+            self._partitions |= {name: config.partitions for name, config in found.items()}
         if place not in self._partitions:
             raise Damaged(
                 f"The stream {place!r} is gone, which was there when this run began: bring it back, or make it anew "

@@ -122,7 +122,7 @@ def follow(history: History, bindings: Bindings) -> dict[tuple[str, int], int]:
 
 
 def _check_empty(environment: Environment, place: str, stream: StreamPlan) -> None:
-    config = environment.streams()[place]
+    config = environment.streams([place])[place]
     if any(environment.offsets(place, partition).end for partition in range(config.partitions)):
         # Dead letters, which are bytes of any kind, are bound to no file.
         or_to_a_file = "" if stream.role == "dead_letter" else " or to a file"

@@ -90,6 +90,7 @@ def _tables_before(checkpoints: Mapping[str, Checkpoint], graph: Graph, bindings
 
 def _is_of(environment: Environment, position: Position) -> bool:
     """Whether a position is in the stream that has its name now."""
-    if position.system != "log" or not position.stream_id or position.stream not in environment.streams():
+    stream = position.stream
+    if position.system != "log" or not position.stream_id or stream not in environment.streams([stream]):
         return True
-    return environment.stream_id(position.stream) == position.stream_id
+    return environment.stream_id(stream) == position.stream_id

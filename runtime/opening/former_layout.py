@@ -39,7 +39,7 @@ def moving(environment: Environment, plan: Plan) -> Moving | None:
     """Return how an application comes to the partitions of a plan; None where nothing lies by others."""
     if layout(plan):
         return None
-    before, existing = former_sizes(environment, plan), environment.streams()
+    before, existing = former_sizes(environment, plan), environment.streams(read_by(plan))
     now: dict[str, int] = {}
     ends: dict[tuple[str, int], int] = {}
     for stage in plan.stages:
@@ -56,7 +56,7 @@ def moving(environment: Environment, plan: Plan) -> Moving | None:
 
 def check_replay(environment: Environment, plan: Plan, instead: str) -> None:
     """Refuse to read an input by whose keys state is kept, and that has grown, by its partitions of today alone."""
-    existing = environment.streams()
+    existing = environment.streams(read_by(plan))
     for stage in plan.stages:
         for stream in (one for one in stage.inputs if one in existing and _keeps_keys(plan, stage)):
             if existing[stream].grown:
@@ -71,7 +71,7 @@ def check_set_back(environment: Environment, app: str, moves: Mapping[tuple[str,
 
     What comes again there has keys whose state lies elsewhere now. Without a plan any state by keys may be that.
     """
-    existing, checkpoints = environment.streams(), environment.checkpoints(app)
+    existing, checkpoints = environment.streams({stream for stream, _ in moves}), environment.checkpoints(app)
     for (stream, partition), offset in moves.items():
         grown = existing[stream].grown if stream in existing else ()
         reached = next((at[partition] for at in reversed(grown) if partition < len(at)), 0)
@@ -102,6 +102,11 @@ def check_moves(former: Plan, target: Plan, graph: Graph) -> None:
                 raise refuse(graph.specs[store.operator], f"{wrong}, and it can't be moved: {why.wrong}", why.instead)
 
 
+def read_by(plan: Plan) -> set[str]:
+    """Return the streams that the stages of a plan read, but for tables."""
+    return {stream for stage in plan.stages for stream in stage.inputs}
+
+
 def _keeps_keys(plan: Plan, stage: StagePlan) -> bool:
     return any(store.operator in stage.operators and store_kind(store.kind).durable for store in plan.stores)
 
@@ -112,7 +117,7 @@ def laid_otherwise(environment: Environment, plan: Plan) -> set[str]:
     So is a stream that was left of an operator whose place another one has taken, with the state that `move` gave it,
     and one in front of several operators of which one has taken such a place: the state of each is then laid by itself.
     """
-    existing, kept = environment.streams(), _kept_lies(environment, plan)
+    existing, kept = environment.streams(read_by(plan)), _kept_lies(environment, plan)
     found = set()
     for stage in plan.stages:
         by = {kept[id].partitions for id in stage.operators if id in kept}
@@ -139,7 +144,7 @@ def former_sizes(environment: Environment, plan: Plan, without: Collection[str] 
 
     Those `without` which the plan runs are taken as if they were gone.
     """
-    checkpoints, existing = environment.checkpoints(plan.app), environment.streams()
+    checkpoints, existing = environment.checkpoints(plan.app), environment.streams({one.name for one in plan.streams})
     noted = {name: size for reads in reads_of(checkpoints).values() for name, size in reads.items()}
     kept, found = _kept_lies(environment, plan), {}
     for stream in plan.streams:

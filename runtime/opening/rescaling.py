@@ -113,7 +113,7 @@ def rescale(
     appends = [
         Append(stream, partition, Batch([]), control)
         for stream, controls in _handovers(plan, graph, found.before, generation).items()
-        if stream in (existing := environment.streams())
+        if stream in (existing := environment.streams([stream]))
         for partition in range(existing[stream].partitions)
         for control in controls
     ]

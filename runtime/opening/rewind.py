@@ -187,8 +187,8 @@ def _resized(
     environment: Environment, plan: Plan, graph: Graph, moves: Callable[[str], bool] | None
 ) -> Iterator[Complaint]:
     """Yield complaints about streams between stages whose keys would go to other partitions."""
-    existing = environment.streams()
     planned = {stream.name: stream for stream in plan.streams if stream.role == "intermediate"}
+    existing = environment.streams(planned)
     for name, stream in planned.items():
         if moves is not None and moves(name):
             continue
@@ -352,7 +352,7 @@ def drop_what_a_reset_left(environment: Environment, plan: Plan) -> None:
     """
     if environment.checkpoints(plan.app):
         return
-    there = environment.streams()
+    there = environment.streams({stream.name for stream in plan.streams})
     for stream in (one.name for one in plan.streams if one.role == "intermediate" and one.name in there):
         holds = any(environment.offsets(stream, number).end for number in range(there[stream].partitions))
         # A stream of the user's may happen to have the name.
@@ -408,7 +408,7 @@ def begin_anew(environment: Environment, app: str, plan: Plan | None = None) -> 
     between = streams_between(environment, app)
     between |= {stream.name for stream in plan.streams if stream.role == "intermediate"} if plan else set()
     # A stream of the user's may happen to have the name: only one that is marked as intermediate is ever removed.
-    between &= {name for name, config in environment.streams().items() if config.intermediate}
+    between = {name for name, config in environment.streams(between).items() if config.intermediate}
     environment.reset(app)
     for stream in between:
         environment.delete_stream(stream)
@@ -448,5 +448,5 @@ def _keep(environment: Environment, plan: Plan, bindings: Bindings) -> int:
 
 
 def _start(bindings: Bindings, position: Position) -> int:
-    exists = position.stream in bindings.sources or position.stream in bindings.environment.streams()
+    exists = position.stream in bindings.sources or position.stream in bindings.environment.streams([position.stream])
     return bindings.origin(position.stream, position.partition).offsets().start if exists else 0

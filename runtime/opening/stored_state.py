@@ -116,7 +116,7 @@ def _lost_between(environment: Environment, app: str) -> dict[str, str]:
     """Return the operators that end a stage whose streams are not there as they were read, with what is wrong."""
     found: dict[str, str] = {}
     positions = [one for checkpoint in environment.checkpoints(app).values() for one in checkpoint.positions]
-    existing = environment.streams()
+    existing = environment.streams({one.stream for one in positions})
     for one in positions:
         # Nothing else has producers that speak for tasks, and it lies in the environment, whatever is bound.
         if not one.producers or one.stream != intermediate(app, operator_of(app, one.stream)):
@@ -147,7 +147,7 @@ def streams_between(environment: Environment, app: str) -> set[str]:
     checkpoints = environment.checkpoints(app)
     known = {one.stream for checkpoint in checkpoints.values() for one in checkpoint.positions if one.producers}
     known |= {stream for reads in reads_of(checkpoints).values() for stream in reads}
-    return {name for name, config in environment.streams().items() if config.intermediate and name in known}
+    return {name for name, config in environment.streams(known).items() if config.intermediate}
 
 
 def operator_of(app: str, stream: str) -> str:
@@ -163,7 +163,7 @@ def unread(environment: Environment, app: str, stream: str) -> int:
     """Return the number of records between stages that no task has read; `COUNTED` stands for that and more."""
     checkpoints = environment.checkpoints(app).values()
     count = 0
-    for partition in range(environment.streams()[stream].partitions):
+    for partition in range(environment.streams([stream])[stream].partitions):
         start, end, _ = environment.offsets(stream, partition)
         reached = [one.offset for c in checkpoints if (one := c.position_of(stream, partition)) is not None]
         # Of virtual tasks that share a partition the one that is furthest behind counts.
@@ -295,8 +295,9 @@ def finish(environment: Environment, app: str) -> None:
     # From the commit above on the old state is to be dropped, not copied: a crash here goes on with that.
     if changes:
         environment.forget(app, [*changes])
-        existing = environment.streams()
-        for stream in (intermediate(app, operator) for operator in changes):
+        between = [intermediate(app, operator) for operator in changes]
+        existing = environment.streams(between)
+        for stream in between:
             if stream in existing and existing[stream].intermediate:
                 environment.delete_stream(stream)
         _commit(environment, app, {}, {})

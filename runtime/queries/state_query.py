@@ -292,7 +292,7 @@ class StateQuery:
             until_ms = monotonic_ms() + patience_ms
             yield from self._waits(environment, until_ms, patience_ms, wanted)
             # What these records have sent on lies between stages then, and each stage sends it to the next.
-            existing = sorted(between & environment.streams().keys())
+            existing = sorted(environment.streams(between))
             for _ in existing:
                 yield from self._waits(environment, until_ms, patience_ms, _ends(environment, existing))
 
@@ -376,7 +376,7 @@ def _ends(environment: Environment, streams: Collection[str]) -> dict[tuple[str,
         # What is fetched ahead here may be older than what another container has committed.
         written = ((name, number, end) for name in streams for number, end in enumerate(environment.written(name)))
         return {(name, number): end for name, number, end in written}
-    configs = environment.streams()
+    configs = environment.streams(streams)
     places = ((name, one) for name in streams for one in range(configs[name].partitions))
     return {place: environment.offsets(*place).end for place in places}
 

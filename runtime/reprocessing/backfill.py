@@ -203,7 +203,7 @@ def _instead(environment: Environment, part: Graph, id: str) -> str:
 
 def _check_drained(environment: Environment, app: str, part: Graph) -> None:
     """Raise SamzaError where records lie in front of operators that are to be computed anew."""
-    existing = environment.streams()
+    existing = environment.streams([intermediate(app, id) for id in part.specs])
     for id, spec in part.specs.items():
         stream = intermediate(app, id)
         if spec.repartitions and stream in existing and (count := unread(environment, app, stream)):

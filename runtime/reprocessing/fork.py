@@ -87,7 +87,7 @@ def note_fork(environment: SnapshotEnvironment, own: str, scratch: Mapping[str, 
     As many results as it has written are those of before the cut.
     """
     generation = environment.generation(own)
-    existing = environment.streams()
+    existing = environment.streams({*scratch, *scratch.values()})
     outputs = {
         f"{stream}:{partition}": _behind_as_many(environment, stream, other, partition)
         for stream, other in scratch.items()
@@ -112,7 +112,7 @@ def _copied(
     environment: SnapshotEnvironment, app: str, own: str, stream: str, unread: Sequence[_Unread]
 ) -> dict[int, list[_Copied]]:
     """Copy records between stages into the stream of a fork, and return where they lie there, by partition."""
-    name, config = _renamed(stream, app, own), environment.streams()[stream]
+    name, config = _renamed(stream, app, own), environment.streams([stream])[stream]
     environment.create_stream(name, config)
     found: dict[int, list[_Copied]] = defaultdict(list)
     for piece in unread:
@@ -153,7 +153,7 @@ def _cut(environment: SnapshotEnvironment, app: str, outputs: Collection[str]) -
 
 
 def _ends(environment: SnapshotEnvironment, outputs: Collection[str]) -> dict[str, int]:
-    existing = environment.streams()
+    existing = environment.streams(outputs)
     return {
         f"{stream}:{partition}": offsets.end
         for stream in outputs
@@ -166,12 +166,13 @@ def _between(
     environment: SnapshotEnvironment, app: str, checkpoints: Mapping[str, Checkpoint]
 ) -> dict[str, list[_Unread]]:
     """Return by stream the records between stages that some task has not read."""
-    existing = environment.streams()
+    between = streams_between(environment, app)
+    existing = environment.streams(between)
     reached: dict[tuple[str, int], set[int]] = defaultdict(set)
     for one in (one for name in filter(is_task, checkpoints) for one in checkpoints[name].positions):
         reached[one.stream, one.partition].add(one.offset)
     found: dict[str, list[_Unread]] = {}
-    for stream in streams_between(environment, app):
+    for stream in between:
         found[stream] = []
         for partition, offsets in enumerate(_settled(environment, stream, existing[stream].partitions)):
             offset = min(reached[stream, partition], default=0)
@@ -275,8 +276,8 @@ def check_countable(environment: SnapshotEnvironment, streams: Iterable[str]) ->
     """Raise SamzaError where nobody can tell which results in a stream are those of before a cut in history."""
     if not isinstance(environment, LiveEnvironment):
         return
-    existing = environment.streams()
-    for stream in existing.keys() & {*streams}:
+    existing = environment.streams([*streams])
+    for stream in existing:
         if any(environment.offsets(stream, number).start for number in range(existing[stream].partitions)):
             raise SamzaError(
                 f"the first records of {stream!r} are gone, so that nobody can tell which are of before the cut: fork "
@@ -320,7 +321,7 @@ def _reads(
 def _results(environment: SnapshotEnvironment, stream: str, starts: Mapping[str, int]) -> Iterator[Result]:
     # Where brokers stamp records, their times say when they were written.
     is_stamped = isinstance(environment, LiveEnvironment) and environment.is_stamped(stream)
-    for partition in range(environment.streams()[stream].partitions):
+    for partition in range(environment.streams([stream])[stream].partitions):
         for read in _reads(environment, stream, partition, starts.get(f"{stream}:{partition}", 0)):
             batch = read.batch
             none = [None] * len(batch)

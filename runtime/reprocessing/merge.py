@@ -79,7 +79,7 @@ class Merges:
 def merge_all(environment: Environment, mergings: Iterable[Merging]) -> None:
     """Merge what was recomputed, and drop what was written for it alone."""
     for merging in mergings:
-        if merging.recomputed in environment.streams():
+        if merging.recomputed in environment.streams([merging.recomputed]):
             merge_into(environment, merging)
             environment.delete_stream(merging.recomputed)
         environment.reset(merging.app)

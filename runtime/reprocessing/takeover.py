@@ -130,7 +130,7 @@ def _go_on(bindings: Bindings, position: Position, at: Place | None) -> Position
     Raises SamzaError where records between the two would be missing, or where nobody can tell.
     """
     stream, partition = position.stream, position.partition
-    exists = stream in bindings.sources or stream in bindings.environment.streams()
+    exists = stream in bindings.sources or stream in bindings.environment.streams([stream])
     system, start, end = "log", 0, 0
     if exists:
         origin = bindings.origin(stream, partition)

@@ -62,8 +62,8 @@ def check_grown(bindings: Bindings, graph: Graph, counts: Mapping[str, int]) -> 
     if isinstance(environment, LiveEnvironment):
         return
     read = {stream for spec in graph.inputs.values() for stream in bindings.streams_of(spec)} - bindings.sources.keys()
-    existing = environment.streams()
-    for stream in sorted(read & counts.keys() & existing.keys()):
+    existing = environment.streams(read & counts.keys())
+    for stream in sorted(existing):
         if (now := existing[stream].partitions) > counts[stream]:
             raise grown_error(f"The stream {stream!r}", now, counts[stream])
 

@@ -12,9 +12,12 @@ from runtime.ports.streams import StreamConfig
 from runtime.systems.log.environment import LogEnvironment
 from tests.flights import independent
 from tests.flights.streams import EXAMPLES, example, records
+from tests.scale import scale
 from tests.source import ROOT
 
 MALFORMED = 100
+PART = scale(100_000, 100_000, 400_000)
+"""The flights that jobs beside the main one read, which do to each hour what they do to another; a year has fewer."""
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +28,14 @@ def data(tmp_path_factory):
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return directory
+
+
+@pytest.fixture(scope="module")
+def part(tmp_path_factory):
+    """Load a part of the year, and return its data directory and the flights in it that have departed."""
+    directory = tmp_path_factory.mktemp("part")
+    example("flights_data").load(directory, PART)
+    return directory, independent.departed_of(record.value for record in records(directory, "flights") if record.value)
 
 
 @pytest.mark.ci
@@ -76,12 +87,13 @@ def windows_of(data, stream):
 
 @pytest.mark.timeout(900)
 @pytest.mark.ci
-def test_rolling_delays_and_bad_days_are_right(data):
+def test_rolling_delays_and_bad_days_are_right(part):
+    data, departed = part
     example("flight_windows").pipeline().run(data)
     rolling = windows_of(data, "rolling-delays")
     assert all(pane["end"] - pane["start"] == 1_800_000 for pane in rolling)
     on_time = {(pane["key"], pane["start"]): pane for pane in rolling if pane.get("timing") != "early"}
-    assert {window: pane["value"] for window, pane in on_time.items()} == independent.rolling_delays()
+    assert {window: pane["value"] for window, pane in on_time.items()} == independent.rolling_delays(departed)
     told = [pane for pane in rolling if pane.get("timing") == "early"]
     numbers = sorted((pane["key"], pane["start"], pane.get("index", 0)) for pane in told)
     assert numbers == sorted((*at, index) for at, pane in on_time.items() for index in range(pane.get("index", 0)))
@@ -91,15 +103,18 @@ def test_rolling_delays_and_bad_days_are_right(data):
     whole = [early == late for early, late in last if early["flights"] == late["flights"]]
     assert all(whole) and len(whole) > 1_000
     days = windows_of(data, "bad-days")
-    assert {(day["key"], day["start"], day["end"]): day["value"] for day in days} == independent.bad_days()
+    assert {(day["key"], day["start"], day["end"]): day["value"] for day in days} == independent.bad_days(departed)
     assert len(on_time) + len(told) == len(rolling)
 
 
 @pytest.mark.ci
-def test_departures_are_joined_with_the_weather_of_their_hour_and_the_planes_of_their_time(data):
+def test_departures_are_joined_with_the_weather_of_their_hour_and_the_planes_of_their_time(part):
+    data, departed = part
     example("flight_joins").pipeline().run(data)
     outputs = {"departures-in-weather": ("precip", "visib"), "departures-on-planes": ("model", "seats")}
-    for stream, expected in zip(outputs, (independent.in_weather(), independent.on_planes()), strict=True):
+    for stream, expected in zip(
+        outputs, (independent.in_weather(departed), independent.on_planes(departed)), strict=True
+    ):
         rows = [json.loads(record.value) for record in records(data, stream)]
         joined = {
             (row["carrier"], row["number"], row["scheduled_ms"]): tuple(row[name] for name in outputs[stream])

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing
 from functools import cache
 from importlib.metadata import distribution
@@ -30,6 +31,13 @@ def flights() -> pd.DataFrame:
 def departed() -> pd.DataFrame:
     """Return the flights that were not cancelled, in the order in which they left."""
     return flights().dropna(subset="dep_delay").sort_values("left", kind="stable")
+
+
+def departed_of(values: Iterable[bytes]) -> pd.DataFrame:
+    """Return the departed flights that are among these, which are a part of a year's as they were loaded."""
+    loaded = pd.DataFrame.from_records([json.loads(value) for value in values if is_flight(value)])
+    loaded = loaded[["carrier", "number", "scheduled_ms"]].rename(columns={"number": "flight"})
+    return departed().assign(scheduled_ms=lambda found: _ms(found.scheduled)).merge(loaded.drop_duplicates())
 
 
 def disorder() -> pd.Series:
@@ -67,9 +75,9 @@ def top_destinations() -> dict[str, list[tuple[str, int]]]:
     return {date: list(zip(day.dest, day.flights, strict=True)) for date, day in ordered.groupby("date")}
 
 
-def rolling_delays() -> dict[tuple[str, int], dict[str, float]]:
+def rolling_delays(departed: pd.DataFrame) -> dict[tuple[str, int], dict[str, float]]:
     """Return, by origin and start (ms) of the half hours that begin every ten minutes, how flights left."""
-    found = departed().astype({"dep_delay": int})
+    found = departed.astype({"dep_delay": int})
     last = found.scheduled.dt.floor("10min")
     windows = [found.assign(start=last - pd.Timedelta(minutes=10 * back)) for back in range(3)]
     held = pd.concat(windows)
@@ -78,9 +86,9 @@ def rolling_delays() -> dict[tuple[str, int], dict[str, float]]:
     return answers.to_dict("index")
 
 
-def bad_days(minutes: int = 15, gap: str = "3h") -> dict[tuple[str, int, int], dict[str, int]]:
+def bad_days(departed: pd.DataFrame, minutes: int = 15, gap: str = "3h") -> dict[tuple[str, int, int], dict[str, int]]:
     """Return, by aircraft, start and end (ms), its delayed flights that are less than the gap apart."""
-    found = departed().dropna(subset="tailnum").astype({"dep_delay": int})
+    found = departed.dropna(subset="tailnum").astype({"dep_delay": int})
     found = found[found.dep_delay > minutes].sort_values(["tailnum", "scheduled"], kind="stable")
     begins = found.groupby("tailnum").scheduled.diff().ge(pd.Timedelta(gap)).cumsum()
     groups = found.groupby(["tailnum", begins])
@@ -91,10 +99,10 @@ def bad_days(minutes: int = 15, gap: str = "3h") -> dict[tuple[str, int, int], d
     return dict(zip(places, figures.to_dict("records"), strict=True))
 
 
-def in_weather() -> dict[tuple[str, int, int], tuple[float | None, float | None]]:
+def in_weather(departed: pd.DataFrame) -> dict[tuple[str, int, int], tuple[float | None, float | None]]:
     """Return, by carrier, number and schedule (ms), rain and sight at the origin in the hour in which a flight left."""
     with closing(sqlite3.connect(":memory:")) as database:
-        departures = departed().assign(at=lambda found: _ms(found.scheduled))
+        departures = departed.assign(at=lambda found: _ms(found.scheduled))
         departures[["carrier", "flight", "origin", "at"]].to_sql("departures", database)
         weather = table("weather.csv").assign(at=lambda found: _ms(pd.to_datetime(found.time_hour)))
         weather[["origin", "at", "precip", "visib"]].to_sql("weather", database)
@@ -106,11 +114,11 @@ def in_weather() -> dict[tuple[str, int, int], tuple[float | None, float | None]
         return {(carrier, number, at): (precip, visib) for carrier, number, at, precip, visib in rows}
 
 
-def on_planes() -> dict[tuple[str, int, int], tuple[str | None, int | None]]:
+def on_planes(departed: pd.DataFrame) -> dict[tuple[str, int, int], tuple[str | None, int | None]]:
     """Return, by carrier, number and schedule (ms), model and seats of the planes that were built by then."""
     planes = table("planes.csv")
     planes["built"] = pd.to_datetime(planes.year.fillna(planes.year.min()).astype(int).astype(str), utc=True)
-    found = departed().dropna(subset="tailnum").merge(planes, on="tailnum", how="left", suffixes=("", "_built"))
+    found = departed.dropna(subset="tailnum").merge(planes, on="tailnum", how="left", suffixes=("", "_built"))
     known = (found.built <= found.scheduled).tolist()
     places = zip(found.carrier, found.flight, _ms(found.scheduled), strict=True)
     rows = zip(found.model, found.seats, known, strict=True)

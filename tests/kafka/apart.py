@@ -24,8 +24,8 @@ class Apart:
     def close(self):
         self._environment.close()
 
-    def streams(self):
-        found = self._environment.streams()
+    def streams(self, among=None):
+        found = self._environment.streams(among and [self._named(name) for name in among])
         mine = {name: config for name, config in found.items() if name.startswith(self._prefix)}
         return {name.removeprefix(self._prefix): config for name, config in mine.items()}
 

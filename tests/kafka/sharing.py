@@ -1,7 +1,7 @@
 """One broker for all tests of a session, in whichever of its processes they run."""
 
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,3 +24,12 @@ def shared_broker(directory: Path) -> Iterator[Broker]:
                 pass  # others still use it
             else:
                 kafka_broker.stop(directory)
+
+
+def remove_topics(directory: Path, prefixes: Sequence[str]) -> None:
+    """Remove the topics that have one of these in their names from the shared broker, where it runs."""
+    from tests.kafka.topics import delete, names  # aiokafka, which the quick tests do without
+
+    broker = kafka_broker.running(directory) if prefixes else None
+    if broker is not None:
+        delete(broker, *(name for name in names(broker) if any(prefix in name for prefix in prefixes)))

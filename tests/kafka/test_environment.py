@@ -15,6 +15,8 @@ from runtime.model.errors import Damaged, EnvironmentFault, Fenced
 from runtime.ports.commits import Commit
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append, Control, StreamConfig
+from runtime.systems.kafka.client import metadata as kafka_metadata
+from runtime.systems.kafka.client.private_names import answer_to
 from runtime.systems.kafka.coordination.owner import PURGE_EVERY
 from runtime.systems.kafka.environment import KafkaEnvironment
 from runtime.systems.kafka.state import changelog as kafka_changelog
@@ -75,6 +77,24 @@ def test_a_pipeline_with_state_goes_on_where_it_was_left(broker, topics, cluster
         produce(broker, f"{topics}-words", *rows)
         counting(topics).run(tmp_path / "state", environment=cluster, until_now=True)
         assert told(broker, topics) == expected(words[: start + 20])
+
+
+def test_topics_of_others_cost_a_run_nothing(broker, topics, cluster, tmp_path, monkeypatch):
+    create(broker, f"{topics}-words")
+    produce(broker, f"{topics}-words", (0, None, b"a"))
+    create(broker, f"{topics}-of-others")
+    counting(topics).run(tmp_path / "state", environment=cluster, until_now=True)
+    told_of = Counter()
+
+    async def counted(*arguments):
+        for topic in (answer := await answer_to(*arguments)).to_object()["topics"]:
+            told_of[topic["topic"]] += 1
+        return answer
+
+    monkeypatch.setattr(kafka_metadata, "answer_to", counted)
+    counting(topics).run(tmp_path / "state", environment=cluster, until_now=True)
+    # All are looked at once where the environment is opened, and once where inputs are counted.
+    assert told_of[f"{topics}-words"] > told_of[f"{topics}-of-others"] == 2
 
 
 def test_brokers_say_when_there_is_no_more_in_a_partition(broker, topics, opened):

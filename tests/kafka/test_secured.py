@@ -22,6 +22,7 @@ from runtime.model.errors import SamzaError
 from runtime.systems.kafka.environment import KafkaEnvironment
 from samza_dsl import App, Json, KafkaCluster, KafkaTopic, String, produce
 from tests.kafka.brokers import HOST, Brokers, free_ports
+from tests.sample import sample
 
 PASSWORD, KEY_PASSWORD = "not-to-be-seen-pa55", "not-to-be-seen-k3y"
 LISTENERS = "SSL", "SASL_SSL", "SASL_PLAINTEXT"
@@ -143,7 +144,7 @@ def toml(options: dict[str, Any]) -> str:
     return "".join(f'{name} = "{value}"\n' for name, value in options.items())
 
 
-@pytest.mark.parametrize("kind", ["SASL_SSL SCRAM-SHA-512", "SSL"])
+@pytest.mark.parametrize("kind", sample(["SASL_SSL SCRAM-SHA-512", "SSL"], ci=2))
 def test_so_do_containers_and_commands_which_show_no_secret(kind, secured, topics, tmp_path):
     cluster = secured.cluster(kind)
     rows = [f"w{number % 7}" for number in range(100)]

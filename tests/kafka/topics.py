@@ -94,9 +94,9 @@ def configure(broker, topic: str, **settings: str) -> None:
     done.result()
 
 
-def delete(broker, topic: str) -> None:
-    """Remove a topic."""
-    _administer(broker, lambda admin: admin.delete_topics([topic]))
+def delete(broker, *topics: str) -> None:
+    """Remove topics."""
+    _administer(broker, lambda admin: admin.delete_topics([*topics]))
 
 
 def delete_group(broker, group: str) -> None:

@@ -146,7 +146,7 @@ class Inbox:
         if self._notes_stream:
             return
         environment = self._environment
-        config = environment.streams()[self.stream]
+        config = environment.streams([self.stream])[self.stream]
         if config.intermediate:
             raise SamzaError(f"{self.stream!r} lies between the stages of an application: bind {self.name} elsewhere")
         self._generation, self._partitions = generation, config.partitions

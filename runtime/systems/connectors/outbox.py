@@ -148,7 +148,7 @@ class Outbox:
         self.stream_id = self._environment.stream_id(self.stream)
         kind = type_of_values(self._output.value)
         self._passed = _offsets_noted(passed, identity)
-        for partition in range(self._environment.streams()[self.stream].partitions):
+        for partition in range(self._environment.streams([self.stream])[self.stream].partitions):
             start, end, _ = self._environment.offsets(self.stream, partition)
             owner = SinkOwner(self._app, self.name, partition, generation, identity, kind, end)
             position = recorded.get(partition, 0)
@@ -171,7 +171,7 @@ class Outbox:
 
     def forget(self) -> None:
         """Drop what waits for the sink though no commit knows of that: the application began anew, bound elsewhere."""
-        config = self._environment.streams()[self.stream]
+        config = self._environment.streams([self.stream])[self.stream]
         ends = [self._environment.offsets(self.stream, partition).end for partition in range(config.partitions)]
         if any(ends):
             self._environment.delete_stream(self.stream)

@@ -144,14 +144,14 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         return config
 
     def delete_stream(self, name: str) -> None:
-        if name in self._streams.all():
+        if name in self._streams.all(among=[name]):
             self._streams.delete(name)
             for owner in self._owners.values():
                 owner.forget_consumed(name)
             self._changed()
 
-    def streams(self) -> dict[str, StreamConfig]:
-        return self._streams.streams()
+    def streams(self, among: Collection[str] | None = None) -> dict[str, StreamConfig]:
+        return self._streams.streams(among)
 
     def is_stamped(self, stream: str) -> bool:
         """Whether the time of a stream's records is when brokers took them."""
@@ -196,7 +196,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             self._changed()
 
     def end_stream(self, stream: str) -> None:
-        found = self._streams.all()
+        found = self._streams.all(among=[stream])
         if stream not in found:
             raise absent_error(stream)
         partitions = range(found[stream].partitions)
@@ -571,7 +571,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             if (local := self._state.of(app, task)) is not None:
                 local.forget(app, gone)
         topics = {Changelog("").topic(app, store) for store in gone}
-        for topic in sorted(topics & self._streams.all(own=True).keys()):
+        for topic in sorted(topics & self._streams.all(own=True, among=topics).keys()):
             self._streams.delete(topic)
         self._changed()
 
@@ -654,10 +654,10 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
     def _entries(self, app: str) -> dict[bytes, bytes]:
         """Return what the ledger says now, nothing where there is none, for who looks at it again and again."""
         table = self._tables.setdefault(app, KafkaTable(self._streams.topic(ledger_of(app)), remade=True))
-        return self._call(app, table.looked(ledger_of(app) in self._streams.all(own=True)))
+        return self._call(app, table.looked(ledger_of(app) in self._streams.all(own=True, among=[ledger_of(app)])))
 
     def _ledger(self, app: str, settled: bool = False) -> Ledger:
-        if ledger_of(app) not in self._streams.all(own=True):
+        if ledger_of(app) not in self._streams.all(own=True, among=[ledger_of(app)]):
             return Ledger({})
         return self._call(app, (all_of if settled else seen)(self._streams, app))
 

@@ -6,7 +6,7 @@ import logging
 import os
 import platform
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from itertools import islice
@@ -149,9 +149,10 @@ class LogEnvironment(
         with self._writing() as transaction:
             self._streams.delete(transaction, name)
 
-    def streams(self) -> dict[str, StreamConfig]:
+    def streams(self, among: Collection[str] | None = None) -> dict[str, StreamConfig]:
         with self._reading() as transaction:
-            return self._streams.all(transaction)
+            found = self._streams.all(transaction)
+        return found if among is None else {name: config for name, config in found.items() if name in among}
 
     def offsets(self, stream: str, partition: int) -> Offsets:
         with self._reading() as transaction:

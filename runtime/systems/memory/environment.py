@@ -182,9 +182,10 @@ class MemoryEnvironment(SnapshotEnvironment, GrowingEnvironment):
             self._version += 1
             self._streams.pop(name, None)
 
-    def streams(self) -> dict[str, StreamConfig]:
+    def streams(self, among: Collection[str] | None = None) -> dict[str, StreamConfig]:
         with self._lock:
-            return {name: self._streams[name].config for name in sorted(self._streams)}
+            names = self._streams if among is None else self._streams.keys() & among
+            return {name: self._streams[name].config for name in sorted(names)}
 
     def offsets(self, stream: str, partition: int) -> Offsets:
         with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -166,9 +166,9 @@ class TaskEnvironment(MemoryEnvironment):
         going, self._going = self._going, []
         return going
 
-    def streams(self) -> dict[str, StreamConfig]:
-        """Return the streams that the driver knows of."""
-        return dict(self._job.streams)
+    def streams(self, among: Collection[str] | None = None) -> dict[str, StreamConfig]:
+        """Return the streams that the driver knows of, all or those `among` these."""
+        return {name: config for name, config in self._job.streams.items() if among is None or name in among}
 
     def offsets(self, stream: str, partition: int) -> Offsets:
         """Return the readable range of a partition as the driver saw it."""

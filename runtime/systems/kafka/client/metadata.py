@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import (
+    InvalidTopicError,
     LeaderNotAvailableError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
@@ -23,6 +24,8 @@ R = TypeVar("R")
 
 UNKNOWN = -(1 << 31)
 """The answer of brokers that were not asked for rights."""
+NOT_LISTED = {TopicAuthorizationFailedError.errno, InvalidTopicError.errno}
+"""The answers for names that no list of all topics has: this client may not know of it, or none can have that name."""
 READ, WRITE, DESCRIBE_CONFIGS = 1 << 3, 1 << 4, 1 << 10
 """Rights to a topic, as bits."""
 
@@ -138,19 +141,23 @@ def may(topic: TopicMetadata, operation: int) -> bool:
     return topic.operations in (None, UNKNOWN) or bool(topic.operations & operation)
 
 
-async def topics_of(client: AIOKafkaAdminClient, names: Sequence[str] | None = None) -> dict[str, TopicMetadata]:
-    """Return the topics that there are, all or those of `names`.
+async def topics_of(
+    client: AIOKafkaAdminClient, names: Sequence[str] | None = None, told_alone: bool = False
+) -> dict[str, TopicMetadata]:
+    """Return the topics that there are, all or those of `names`; with `told_alone` as a list of all would have them.
 
-    Raises LeaderNotAvailableError where what there is of one can't be told just now, TopicAuthorizationFailedError
-    where this client may not know of it, other KafkaErrors where no broker answers.
+    Else it raises LeaderNotAvailableError where what there is of one can't be told just now, and
+    TopicAuthorizationFailedError where this client may not know of it. Where no broker answers, that is a KafkaError.
     """
     found = {}
     for one in (await answer_to(client, DescribeTopics(names))).to_object()["topics"]:
         if one["error_code"] == UnknownTopicOrPartitionError.errno:
             continue
+        if one["error_code"] in NOT_LISTED and told_alone:
+            continue
         if one["error_code"] == TopicAuthorizationFailedError.errno and names is not None:
             raise TopicAuthorizationFailedError(one["topic"])
-        if one["error_code"] and names is not None:
+        if one["error_code"] and names is not None and not told_alone:
             raise LeaderNotAvailableError
         has_leaders = all(not part["error_code"] and part["leader"] >= 0 for part in one["partitions"])
         # The first 63 bits of 128, which fit a signed 64-bit field and tell random ids apart all the same.

@@ -130,16 +130,16 @@ class KafkaStreams:
     def create(self, name: str, config: StreamConfig, own: bool = False) -> StreamConfig:
         """Make a stream, or a topic of our `own`; or return the configuration of the one that exists already."""
         check_config(name, config)
-        found = self.all(own=True)
+        found = self.all(own=True, among=[name])
         if name not in found:
             self.call(name, self._create(name, config, own))
             self.call(name, self._until_known(name))
-            found = self.all(own=True)
+            found = self.all(own=True, among=[name])
         elif own:
             self.know([name], own=True)
         elif config.intermediate and (found[name].intermediate or self._was_made_ahead(name, found[name].partitions)):
             self.know([name], own=False)
-            found = self.all(own=True)
+            found = self.all(own=True, among=[name])
             self.amend([name], BETWEEN_CONFIGS)
         return found[name] if own else self._as_kept({name: found[name]})[name]
 
@@ -180,9 +180,12 @@ class KafkaStreams:
         self.call(name, self._delete(name))
         self._known.pop(name, None)
 
-    def all(self, own: bool = False) -> dict[str, StreamConfig]:
-        """Return all streams by name, those of our `own` as well."""
-        counts, self._known = self.call(self.registry, self._look())
+    def all(self, own: bool = False, among: Collection[str] | None = None) -> dict[str, StreamConfig]:
+        """Return streams by name, those of our `own` as well: all, or those `among` these that there are."""
+        # Who asks for all of a cluster waits for its thousands of topics, most of which are of others.
+        counts, looked = self.call(self.registry, self._look(among))
+        others = {} if among is None else {name: one for name, one in self._known.items() if name not in among}
+        self._known = others | looked
         found = {}
         for name, partitions in sorted(counts.items()):
             known = self._known.get(name, _Known(StreamConfig()))
@@ -192,9 +195,9 @@ class KafkaStreams:
                 found[name] = config
         return found
 
-    def streams(self) -> dict[str, StreamConfig]:
-        """Return all streams by name, each as the brokers keep it now, as far as they tell."""
-        return self._as_kept(self.all())
+    def streams(self, among: Collection[str] | None = None) -> dict[str, StreamConfig]:
+        """Return streams by name, all or those `among` these, each as the brokers keep it now, as far as they tell."""
+        return self._as_kept(self.all(among=among))
 
     def is_stamped(self, name: str) -> bool:
         """Whether the time of a topic's records is when brokers took them, as far as they tell."""
@@ -206,7 +209,7 @@ class KafkaStreams:
 
         Raises `EnvironmentFault` where it is absent.
         """
-        if name not in self._known and name not in self.all(own=True):
+        if name not in self._known and name not in self.all(own=True, among=[name]):
             raise absent_error(name)
         return self._known[name].config
 
@@ -228,7 +231,7 @@ class KafkaStreams:
 
     def described(self, name: str) -> StreamConfig:
         """Return what a topic is kept as now, whoever has made it; raises `EnvironmentFault` where it is absent."""
-        made = self.all().get(name)
+        made = self.all(among=[name]).get(name)
         if made is None:
             raise absent_error(name)
         found: Mapping[str, str] = self.call(name, described(self.topic(name)))
@@ -369,13 +372,14 @@ class KafkaStreams:
         """Wait for what was written here, but in topics that others have deleted meanwhile."""
         if self._written:
             async with asyncio.timeout(SEEN_S):
-                there = await topics_of(await self._administrator())
+                names = sorted({name for name, _ in self._written})
+                there = await topics_of(await self._administrator(), names, told_alone=True)
             left = {place: end for place, end in self._written.items() if place[0] in there}
             await until_seen(self.topic(self.registry), left)
 
-    async def _look(self) -> tuple[dict[str, int], dict[str, _Known]]:
-        client = await self._administrator()
-        found = await answered(lambda: topics_of(client))
+    async def _look(self, among: Collection[str] | None = None) -> tuple[dict[str, int], dict[str, _Known]]:
+        client, names = await self._administrator(), None if among is None else sorted({*among, self.registry})
+        found = await answered(lambda: topics_of(client, names, told_alone=True))
         counts = {name: one.partitions for name, one in found.items() if not one.is_internal and name != PUBLISHED}
         if counts.pop(self.registry, None) is None:
             await create_topic(self.topic(self.registry), 1, configs_of(_TABLE) | TABLE_CONFIGS)
