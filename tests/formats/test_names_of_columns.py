@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
+from pydantic.alias_generators import to_camel
 
 from runtime.encoding.formats.rows import misnamed, wrong_names
 from runtime.model.errors import SamzaError
@@ -262,3 +263,37 @@ def test_the_columns_of_a_table_that_is_read_are_told(shop, tmp_path, caplog):
     app.input("in", value=Struct).send_to(app.output("out"))
     app.run(tmp_path / "data", bind={"in": f"{shop}&by=order_id"}, until_now=True)
     assert "the first record of 'in' has 'Cents' where 'cents' is read" in caplog.text
+
+
+class Camel(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(alias_generator=to_camel)
+    order_id: int = 0
+
+
+def test_a_generator_of_aliases_says_the_names(tmp_path):
+    (found,) = read(Camel, csv_of({"orderId": 7}, tmp_path), tmp_path / "data")
+    assert found.order_id == 7
+    with pytest.raises(SamzaError, match="'order_id' where 'orderId' is read"):
+        read(Camel, csv_of({"order_id": 7}, tmp_path), tmp_path / "other")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"Order_ID": pa.int64(), "cents": pa.int64()}, "has 'Order_ID' where 'order_id' is read"),
+        ({"price": pa.int64(), "_offset": pa.int64()}, "has price, and nothing of cents"),
+        ({"cents": pa.int64(), "price": pa.int64()}, None),
+    ],
+)
+def test_the_columns_of_a_frame_of_spark_count_as_well(kind, columns, told):
+    pytest.importorskip("pyspark")
+    from runtime.spark.columns import FrameColumns
+
+    stream = App("reading").input("in", value=kind)
+    frame = FrameColumns("in", columns, [stream.spec], ())
+    if told is None:
+        frame.check()
+    else:
+        with pytest.raises(SamzaError, match=told):
+            frame.check()
