@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from operators.core.base import Output, Serde, Spec
+from operators.core.base import Batch, Output, Serde, Spec
 from operators.core.policies import DeadLetterPolicy
 from operators.io import Input, TableInput
 from operators.joins.table_join import TableContents
@@ -21,7 +20,7 @@ from planner.model.levers import ALL, Levers
 from planner.model.plan import Plan, StagePlan
 from runtime.assembly.bindings import Bindings
 from runtime.assembly.partitions import look, repartitions_into
-from runtime.encoding.formats.rows import RowSerde, type_of_values
+from runtime.encoding.formats.rows import RowSerde, has_columns, type_of_rows, type_of_values, wrong_names_of
 from runtime.encoding.formats.subjects import placed
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Json, MessagePack, Tagged
@@ -36,7 +35,7 @@ from runtime.ports.sink import Limit
 from runtime.ports.store import TaskStore
 from runtime.reading.event_times import EventTimes, Pacing
 from runtime.reading.folding import FoldingSegment
-from runtime.reading.key_places import KeyPlaces, Meeting
+from runtime.reading.key_places import SAMPLE, KeyPlaces, Meeting
 from runtime.reading.reader import Columnar, Decoding, Reader, Shortcuts, StartPoint, Turn
 from runtime.reading.relay import AnyRelay
 from runtime.reading.shared_reads import SharedPartitions
@@ -83,7 +82,7 @@ class Assembly:
     equal_keys: dict[str, EqualKeys] = field(default_factory=dict)
     """By operator, the keys that were looked at for equal ones."""
     told: set[str] = field(default_factory=set)
-    """What was told of keys of other kinds than before, and of outputs that keep no headers."""
+    """What was told of keys of other kinds than before, of outputs that keep no headers, and of names in records."""
     key_places: KeyPlaces = field(init=False, repr=False, compare=False)
     producers: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False)
     """The names of the tasks of a stage, once for all that read what these write: there may be a thousand of each."""
@@ -190,13 +189,34 @@ class Assembly:
             ),
         )
 
-    def _look_at(self, spec: Input, stream: str, partition: int) -> Callable[[Sequence[bytes | None]], None] | None:
-        """Return what looks at the stored keys of a partition that others write; None where it does not matter."""
-        partitions = self.bindings.partitions(stream)
+    def _look_at(self, spec: Input, stream: str, partition: int) -> Callable[[Batch], bool] | None:
+        """Return what looks at the first rows of a partition, at places of keys and at names; None where none count."""
+        partitions, kind = self.bindings.partitions(stream), type_of_rows(spec.value)
         stored = spec.key is not None and spec.key_of is None and partitions > 1
-        if not stored or not self.key_places.concerns(spec.subject) or not self.bindings.is_of_brokers(stream):
-            return None
-        return partial(self.key_places.note, spec.subject, partition, partitions)
+        keyed = stored and self.key_places.concerns(spec.subject) and self.bindings.is_of_brokers(stream)
+        named = kind is not None and has_columns(kind)
+        unseen = SAMPLE
+
+        def look(raw: Batch) -> bool:
+            nonlocal unseen
+            if named and unseen == SAMPLE and raw.values:
+                self._check_names(spec, stream, kind, raw.values[0])
+            if keyed and raw.keys is not None:
+                self.key_places.note(spec.subject, partition, partitions, raw.keys[:unseen])
+            unseen -= min(len(raw), unseen)
+            return unseen > 0
+
+        return look if keyed or named else None
+
+    def _check_names(self, spec: Input, stream: str, kind: object, record: object) -> None:
+        """Tell once of a stream whose records have other names than their type.
+
+        Files that have their columns in front are held against it before any record is read.
+        """
+        mark = f"names in {stream}"
+        if mark not in self.told and (wrong := wrong_names_of(kind, record)):
+            self.told.add(mark)
+            _log.warning("%s %r at %s: the first record of %r %s", spec.kind, spec.op_id, spec.site, stream, wrong)
 
     def _pacing(self, spec: Input, stream: str, partition: int) -> Pacing:
         # What waits for less than a jump makes what follows it late; what allows more does not mind it.

@@ -34,7 +34,7 @@ from runtime.ports.source import (
     NamedPartitions,
     ReplaceableSource,
     Source,
-    StampingSource,
+    Stamping,
     TransactionalSource,
     UncountedSource,
 )
@@ -344,7 +344,7 @@ class Bindings:
     def is_of_brokers(self, stream: str) -> bool:
         """Whether a stream is a topic, into whose partitions others write by partitioners of their own."""
         source = self.sources.get(stream)
-        return isinstance(source, StampingSource) or (source is None and isinstance(self.environment, LiveEnvironment))
+        return isinstance(source, Stamping) or (source is None and isinstance(self.environment, LiveEnvironment))
 
     def origin(self, stream: str, partition: int, reader: int = 0) -> Origin:
         """Return how to read one partition, as one of several readers of it."""

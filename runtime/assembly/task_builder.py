@@ -208,8 +208,9 @@ class TaskBuilder:
             if id in remembering:
                 entries = place.state_range(app, id, self.virtual.base)
                 found = [one for one in entries if self.virtual.factor == 1 or self._owns(spec, one[0])]
-                asking = asking_of(spec.function, spec.remember or "")
-                lane.units.pools[id].answers = Answers(id, self.virtual, self._keys(id), asking, found, ends)
+                word = spec.remember or ""
+                asking = asking_of(spec.function, word)
+                lane.units.pools[id].answers = Answers(id, self.virtual, self._keys(id), asking, found, ends, word)
 
     def _input_readers(
         self, chain: Chain, foldings: Mapping[str, FoldingSegment], known: Collection[str] = ()

@@ -50,8 +50,10 @@ class Answers:
         asking: bytes,
         found: Iterable[tuple[bytes, bytes]],
         ends: Reached,
+        word: str = "",
     ) -> None:
         self.store = store
+        self._word = word
         self.fresh: dict[bytes, bytes] = {}
         """The answers that came and are not durable, encoded."""
         self._task = task
@@ -122,7 +124,9 @@ class Answers:
             answer = self._values.decode(data)
         except Exception as error:
             wrong = f"the answer that an earlier run has kept can't be read: {words_of(error)}"
-            raise SerdeError(f"{wrong}; or have all asked anew, with another word: remember='2'") from error
+            raise SerdeError(
+                f"{wrong}; or have all asked anew, with another word: remember={_next(self._word)!r}"
+            ) from error
         assert isinstance(answer, list), "an answer is kept as a list of messages"
         return answer
 
@@ -196,6 +200,18 @@ def _is_behind(encoded: bytes, reached: Reached) -> bool:
     stream = Tagged().decode(place.stream)
     assert isinstance(stream, str)
     return place.offset < reached.get((stream, place.partition), 0)
+
+
+def _next(word: str) -> str:
+    """Return another word than one under which answers are remembered: its number is one more.
+
+    >>> _next(""), _next("2"), _next("prompt"), _next("prompt-9")
+    ('2', '3', 'prompt-2', 'prompt-10')
+    """
+    name = word.rstrip("0123456789")
+    if name == word:
+        return f"{word}-2" if word else "2"
+    return f"{name}{int(word.removeprefix(name)) + 1}"
 
 
 def asking_of(function: Callable[..., object], word: str) -> bytes:

@@ -42,7 +42,8 @@ from runtime.opening.rewind import (
 from runtime.opening.stored_state import STORES, check_between, finish, forget, lies, lost
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment, LiveEnvironment, own_whole, typed, where_typed
-from runtime.ports.source import StampingSource
+from runtime.ports.sink import Sink
+from runtime.ports.source import Source, Stamping
 from runtime.ports.streams import gone_error, grown_error
 
 Ends = Mapping[tuple[str, int], int]
@@ -145,7 +146,7 @@ def open_application(
             check_replay(environment, plan, 'begin anew (state="reset"), or go on without a rewind')
             generation = rewind(environment, plan, bindings, state)
         tell_split(environment, plan, graph)
-        _tell_times(environment, graph, bindings)
+        _tell_times(environment, plan, graph, bindings)
     except BaseException:
         bindings.close()
         raise
@@ -203,18 +204,14 @@ def with_factor(options: Options, asked: int | None) -> Options:
     return options if options.elasticity is not None or asked is None else replace(options, elasticity=asked)
 
 
-def _tell_times(environment: Environment, graph: Graph, bindings: Bindings) -> None:
-    """Warn of inputs whose times are those of the broker, where the application goes by event time."""
+def _tell_times(environment: Environment, plan: Plan, graph: Graph, bindings: Bindings) -> None:
+    """Warn of inputs and outputs whose times are those of the broker, where the application goes by event time."""
     by_time = next((spec for spec in graph.specs.values() if spec.event_time), None)
-    if by_time is None:
-        return
-    for spec in graph.flowing:
+    for spec in graph.flowing if by_time is not None else ():
         if spec.timestamp_of is None:
             for stream in bindings.streams_of(spec):
-                source = bindings.sources.get(stream)
-                if (isinstance(source, StampingSource) and source.is_stamped()) or (
-                    source is None and isinstance(environment, LiveEnvironment) and environment.is_stamped(stream)
-                ):
+                if _is_stamped(environment, stream, bindings.sources.get(stream)):
+                    assert by_time is not None
                     _log.warning(
                         "input at %s: the topic of %r has message.timestamp.type=LogAppendTime, so that %s %r at %s "
                         "goes by when its records were written, not by when what they tell has happened. Say "
@@ -222,6 +219,24 @@ def _tell_times(environment: Environment, graph: Graph, bindings: Bindings) -> N
                         "(CreateTime)",
                         *(spec.site, stream, by_time.kind, by_time.op_id or "", by_time.site),
                     )
+    if by_time is None and all(spec.timestamp_of is None for spec in graph.flowing):
+        return
+    for result in plan.results:
+        if _is_stamped(environment, bindings.place_of(result.name), bindings.sinks.get(result.name)):
+            _log.warning(
+                "%s %r: its topic has message.timestamp.type=LogAppendTime, so that its records have there when they "
+                "were written in the place of their event time, and who reads them goes by that. Have the topic keep "
+                "its writers' times (kafka-configs.sh --alter --add-config message.timestamp.type=CreateTime), or "
+                "write the time into the values",
+                *(result.role.replace("_", " "), result.name),
+            )
+
+
+def _is_stamped(environment: Environment, stream: str, bound: Source | Sink | None) -> bool:
+    """Whether the times of a stream's records are the broker's, as far as it tells."""
+    if bound is not None:
+        return isinstance(bound, Stamping) and bound.is_stamped()
+    return isinstance(environment, LiveEnvironment) and environment.is_stamped(stream)
 
 
 def _check_rights(environment: Environment, bindings: Bindings, plan: Plan, graph: Graph) -> None:

@@ -53,8 +53,8 @@ class ReplaceableSource(Source, Protocol, metaclass=CheckedProtocol):
 
 
 @runtime_checkable
-class StampingSource(Source, Protocol, metaclass=CheckedProtocol):
-    """A bound input whose records may have another time than their writers gave them."""
+class Stamping(Protocol, metaclass=CheckedProtocol):
+    """A bound input or output whose records may have another time than their writers gave them."""
 
     def is_stamped(self) -> bool:
         """Whether the time of its records is when they were taken, whatever their writers have said."""

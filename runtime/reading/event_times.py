@@ -29,6 +29,8 @@ FIRST_REAL_S, LAST_REAL_S = 10**9 + 1, 41 * 10**8
 A round 10**9 is a number of somebody's who tests.
 """
 FIRST_REAL_MS = FIRST_REAL_S * 1_000
+MISPLACED_MS = LAST_REAL_S
+"""The ms below which times of the first weeks of 1970 are those of our time in a larger unit, or a 0 that is none."""
 CALENDAR = (
     (2001_01_01, 2099_12_31),
     (2001_01_01_00_00, 2099_12_31_23_59),
@@ -209,8 +211,8 @@ class EventTimes:
         self._stream, self._partition = place
         self._unit = spec.unit or "ms"
         self._unit_is_known = False
-        self._is_of_our_time = self._is_larger_told = False
-        """Whether some time is of our time as it was taken, and whether one of a larger unit was told."""
+        self._is_of_our_time = self._is_misplaced_told = False
+        """Whether some time is of our time as it was taken, and whether one of early 1970 among such was told."""
         self._lateness_ms = lateness_ms
         self._far_ms = self._most_ms = FAR_MS
         """The ms by which a record, and a batch, has to move event time before what they do is looked at."""
@@ -265,11 +267,13 @@ class EventTimes:
         """
         if not times:
             return
-        some = [*times[:: max(len(times) // LOOKED_AT, 1)], times[-1]]
-        self._is_of_our_time = self._is_of_our_time or max(some) >= FIRST_REAL_MS
-        # A unit that becomes smaller moves event time far, which `too_far` and `note` tell.
-        if self.has_larger_unit(lowest := min(some)):
-            self._tell_larger_unit(lowest)
+        if not self._is_of_our_time:
+            some = times if not self._unit_is_known else (*times[:: max(len(times) // LOOKED_AT, 1)], times[-1])
+            self._is_of_our_time = max(some) >= FIRST_REAL_MS
+        # Of all of them, in C: one among thousands is late, and nobody would know why. One that becomes smaller moves
+        # event time far, which `too_far` and `note` tell.
+        if self._is_of_our_time and not self._is_misplaced_told and self.is_misplaced(lowest := min(times)):
+            self._tell_misplaced(lowest)
         if self._unit_is_known:
             return
         self._unit_is_known = True
@@ -286,25 +290,24 @@ class EventTimes:
             meant = "" if self._spec.unit is not None else f"; or say {IF_MEANT}"
             self._warn(f"{wrong}. Return {_name(self._unit)}{meant}")
 
-    def has_larger_unit(self, at: int) -> bool:
-        """Whether a time (ms) is of our time in a larger unit than an input's, by which others are of our time.
+    def is_misplaced(self, at: int) -> bool:
+        """Whether a time (ms) is of the first weeks of 1970, where those of a larger unit are, by others of our time.
 
         It is False where that was told.
         """
-        if self._is_larger_told or not self._is_of_our_time:
-            return False
-        (number,) = as_given([at], self._unit)
-        return _unit_of(number, number, self._unit) is not None
+        return self._is_of_our_time and not self._is_misplaced_told and -DAY_MS <= at < MISPLACED_MS
 
-    def _tell_larger_unit(self, at: int) -> None:
-        """Tell a time (ms) that is probably in a larger unit: as what it is taken, its record is late."""
-        self._is_larger_told = True
+    def _tell_misplaced(self, at: int) -> None:
+        """Tell a time (ms) that is probably in a larger unit, or stands for none: as what it is, its record is late."""
+        self._is_misplaced_told = True
         by = "timestamp= returned" if self._spec.timestamp_of is not None else "the time of a record is"
         found = misread(as_given([at], self._unit), self._unit)
-        assert found is not None, "it is of our time in a larger unit"
+        what = f"{at:_}, which as ms is {utc(at)}" if found is None else found.wrong
+        others = f"other times are of our time in {NAMES[self._unit]}"
         self._warn(
-            f"{by} {found.wrong}, and other times are of our time in {NAMES[self._unit]}: what is of another unit is "
-            "late. Have timestamp= return one unit for all, or raise, so that such a record meets on_error="
+            f"{by} {what}, and {others}: what is of another unit, or of none, is late. Have timestamp= return one unit "
+            "for all, or raise, so that such a record meets on_error=",
+            f"{self._stream}, misplaced",
         )
 
     def _refuse(self, by: str, found: Misread, is_a_tests: bool) -> None:
@@ -443,13 +446,14 @@ class EventTimes:
             "time back"
         )
 
-    def _warn(self, what: str) -> None:
-        """Tell once for each stream in this process."""
+    def _warn(self, what: str, mark: str = "") -> None:
+        """Tell once for each stream in this process, or for each `mark`."""
+        mark = mark or self._stream
         # A stream with a wrong clock has thousands of such records, and one line in the log tells as much. The
         # metric counts all of them.
-        if self._stream in self._told:
+        if mark in self._told:
             return
-        self._told.add(self._stream)
+        self._told.add(mark)
         self.warning = (
             f"{self._spec.kind} {self._spec.op_id!r} at {self._spec.site}: {what}. Told once for {self._stream!r}"
         )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
-from operators.core.base import LATEST_MS, MIN_TIMESTAMP, Batch, Key, has_none
+from operators.core.base import LATEST_MS, MAX_TIMESTAMP, Batch, Key, has_none
 from operators.partition_by import PartitionBy
 from operators.windows.partials import Folds
 from operators.windows.window import Window
@@ -19,7 +18,6 @@ from planner.model.plan import SegmentPlan
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Tagged
 from runtime.reading.event_times import FAR_MS, FOLLOWING
-from runtime.reading.watermarks import to_ms
 
 
 class Folded(NamedTuple):
@@ -31,6 +29,8 @@ class Folded(NamedTuple):
     counted: Sequence[int]
     is_shared: bool = False
     """Whether its values are in groups that other readers have values in, too, and not in those of its exits."""
+    lowest: int = MAX_TIMESTAMP
+    """A time (ms) in the window of the lowest one."""
 
 
 class SharedGroups:
@@ -75,12 +75,9 @@ def begins_well(folded: Folded | PreparedRows) -> bool:
     return times is None or (len(times) > FOLLOWING and min(times[:FOLLOWING]) > times[0] - FAR_MS)
 
 
-def last_time(values: Sequence[Any], time_of: Callable[[Any], Any] | None) -> int:
-    """Return the event time (ms) of the last of the values that were folded; MIN_TIMESTAMP where it can't be read."""
-    with suppress(Exception):
-        if time_of is not None and values:
-            return to_ms([time_of(values[-1])])[0]
-    return MIN_TIMESTAMP
+def lowest_of(found: Folded | PreparedRows) -> int:
+    """Return the lowest time (ms) of a batch, or one in its window; MAX_TIMESTAMP where it has none."""
+    return found.lowest if isinstance(found, Folded) else min(found.timestamps or (), default=MAX_TIMESTAMP)
 
 
 class FoldingSegment:
@@ -142,7 +139,10 @@ class FoldingSegment:
             return None
         own = map(Grouped, groups) if is_shared else groups.values()
         exits: Any = list(zip(groups, own, late_rows, strict=True))
-        return Folded(len(batch), exits, highest - disorder_ms, counted, is_shared)
+        # By the windows, which are few, as a look at each time would cost as much as the reading of it.
+        lowest = [at for one in groups.values() for at, _ in one.places.values()]
+        lowest += [min(at for _, _, at, _, _ in found) for found in lates if found]
+        return Folded(len(batch), exits, highest - disorder_ms, counted, is_shared, min(lowest, default=MAX_TIMESTAMP))
 
     def are_held(self, shared: SharedGroups) -> bool:
         """Whether all keys of shared groups are held as themselves."""

@@ -26,8 +26,7 @@ from runtime.model.history import AtRest
 from runtime.ports.streams import OUTSIDE, Control, Read, ends, made_anew_error
 from runtime.reading.completion import Entry, InFlight, RowsInFlight
 from runtime.reading.event_times import UNPACED, Pacing
-from runtime.reading.folding import Folded, FoldingSegment, PreparedRows, SharedGroups, begins_well, last_time
-from runtime.reading.key_places import SAMPLE
+from runtime.reading.folding import Folded, FoldingSegment, PreparedRows, SharedGroups, begins_well, lowest_of
 from runtime.reading.origin import Origin
 from runtime.reading.relay import Relay
 from runtime.reading.shared_reads import SharedReads
@@ -117,8 +116,8 @@ class Shortcuts:
     relay: Relay | None = None
     shared: SharedReads | None = None
     """What the virtual tasks of one partition read together, where they do."""
-    look_at: Callable[[Sequence[bytes | None]], None] | None = None
-    """Looks at the first stored keys, where it matters in which partition they lie."""
+    look_at: Callable[[Batch], bool] | None = None
+    """Looks at the first rows, as they are stored, and returns whether it is to see more."""
 
 
 class Reader:
@@ -153,7 +152,7 @@ class Reader:
         self._folding, self._columnar = shortcuts.folding, shortcuts.columnar
         self.shared: SharedGroups | None = None
         """The groups that it folds into with other readers, while these are read together."""
-        self._look_at, self._unseen = shortcuts.look_at, SAMPLE
+        self._look_at = shortcuts.look_at
         self.times = pacing.times
         self._keys = KeySerde(decoding.key) if decoding.key is not None else None
         self.read_ms = 0.0
@@ -594,11 +593,8 @@ class Reader:
         if self._decoding.headed:
             batch.headers = raw.headers
         self._locate(batch)
-        if self._look_at is not None and raw.keys is not None:
-            self._look_at(raw.keys[: self._unseen])
-            self._unseen -= min(len(raw), self._unseen)
-            if not self._unseen:
-                self._look_at = None
+        if self._look_at is not None and not self._look_at(raw):
+            self._look_at = None
         taken = Taken(batch, raw, [], following, self._source.value, control)
         return after(taken, "value", self._decode_values)
 
@@ -747,6 +743,8 @@ class Reader:
         """Whether no time of what was folded need be looked at by itself."""
         if self.times is None:
             return True
+        if self.times.is_misplaced(lowest_of(folded)):
+            return False
         before, disorder_ms, time_of = self._source.value, self._pacing.max_disorder_ms, self._decoding.timestamp_of
         # Before the first record of all there is no watermark to measure a jump from: it is that record's own
         # time.
@@ -760,7 +758,7 @@ class Reader:
                 return False
         highest = folded.watermark + disorder_ms
         if not self.times.are_unusual(highest, before, folded.watermark):
-            return not self.times.has_larger_unit(last_time(values, time_of))
+            return True
         # A batch of a long history spans days: its times are read once more, and it need not go the ordinary way.
         try:
             stamps = self._source.stamp(to_ms([time_of(value) for value in values])) if time_of else []

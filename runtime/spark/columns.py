@@ -12,7 +12,7 @@ from msgspec import inspect
 
 from operators.core.base import Serde
 from operators.io import Input
-from runtime.encoding.formats.rows import column_types, fields_wanted, has_columns, row_of
+from runtime.encoding.formats.rows import check_names, column_types, fields_wanted, has_columns, row_of
 from runtime.encoding.serdes import Bytes
 from runtime.model.errors import SamzaError
 from runtime.systems.files.jsonl import json_of
@@ -20,6 +20,7 @@ from runtime.systems.files.parquet import OF_ARROW, arrow_type
 from runtime.systems.files.schemas import (
     ColumnType,
     FieldDifference,
+    columns_in,
     differences,
     differences_of_value,
 )
@@ -141,14 +142,18 @@ class FrameColumns:
         self._check_of_stream()
         if self.are_archived:
             return
+        own = {name: kind for name, kind in self.types.items() if name not in OF_ARCHIVE | {*self.given}}
         for spec in self.reads:
-            found = [*self._differences(kind_of(spec.value))]
+            kind = kind_of(spec.value)
+            found = [*self._differences(kind)]
             if found:
                 listed = "; ".join(map(str, found))
                 raise SamzaError(
                     f"{spec.kind} {spec.op_id!r} at {spec.site}: what {self.stream!r} is bound to has other columns "
                     f"than its type has fields: {listed}. Select, rename and cast columns, or declare what there is"
                 )
+            if kind is not None and has_columns(kind):
+                check_names(kind, columns_in(own), f"{spec.kind} {spec.op_id!r} at {spec.site}: what is bound")
 
     def check_known(self, what: str, names: Iterable[str]) -> None:
         """Raise SamzaError where columns are named that are not there."""

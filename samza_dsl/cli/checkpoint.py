@@ -48,11 +48,13 @@ def show(
         say(f"{app}, generation {place.generation(app)}\n")
         streams = place.streams()
         written = _written(place, streams, [one for checkpoint in found.values() for one in checkpoint.positions])
-        rows = [
-            [task, *_row(place, streams, written, position)]
+        named_rows = [
+            (task, position)
             for task in sorted(found, key=lambda task: (len(task), task))
             for position in found[task].positions
         ]
+        lags = _lags(place, streams, written, [position for _, position in named_rows])
+        rows = [[task, *_row(position, lag)] for (task, position), lag in zip(named_rows, lags, strict=True)]
         columns = [Column("task", right=True), Column("system"), Column("stream"), Column("partition", right=True)]
         columns += [Column("next offset", right=True), Column("lag", right=True), Column("watermark (UTC)")]
         print_rows(columns, rows)
@@ -266,14 +268,44 @@ def _held(environment: Environment, written: Mapping[str, Sequence[int]]) -> Ite
                 yield f"{place}: an open transaction holds {end - readable:,} offsets back, from {readable:,} on"
 
 
-def _row(
-    environment: Environment, streams: Collection[str], written: Mapping[str, Sequence[int]], position: Position
-) -> list[str]:
-    is_stream = position.system == "log" and position.stream in streams
-    end = environment.offsets(position.stream, position.partition).end if is_stream else None
-    if end is not None and position.stream in written:
-        # What an open transaction holds back is lag as well: it will have to be read.
-        end = max(end, written[position.stream][position.partition])
+def _lags(
+    environment: Environment,
+    streams: Collection[str],
+    written: Mapping[str, Sequence[int]],
+    positions: Sequence[Position],
+) -> list[int | None]:
+    """Return how many offsets lie behind each position, those of open transactions as well; None where none is known.
+
+    Where only what was rolled back, and the markers of transactions, lie there, nothing does that will be read.
+    """
+    lags: list[int | None] = []
+    for one in positions:
+        if one.system != "log" or one.stream not in streams:
+            lags.append(None)
+            continue
+        end = environment.offsets(one.stream, one.partition).end
+        lags.append(max([end, *written.get(one.stream, ())[one.partition : one.partition + 1]]) - one.offset)
+    if not isinstance(environment, LiveEnvironment):
+        return lags
+    behind = [(place, one) for place, (one, lag) in enumerate(zip(positions, lags, strict=True)) if lag]
+    for stream in sorted({one.stream for _, one in behind}):
+        # Together: one by one, each partition would wait for a fetch of its own.
+        environment.expect(stream, {one.partition: one.offset for _, one in behind if one.stream == stream})
+    for place, one in behind:
+        range_now = environment.known(one.stream, one.partition)
+        at, whole = one.offset, one.offset + (lags[place] or 0)
+        while range_now.start <= at < range_now.end:
+            read = environment.read(one.stream, one.partition, at, 1)
+            if read is None or read.control is not None:
+                break
+            at = read.batch.offsets[0] if read.batch.offsets else read.next_offset
+            if read.batch.offsets:
+                break
+        lags[place] = whole - at
+    return lags
+
+
+def _row(position: Position, lag: int | None) -> list[str]:
     # Of a stream between stages the slowest producer counts.
     watermark = max(position.watermark, min(position.producers.values(), default=position.watermark))
     return [
@@ -281,6 +313,6 @@ def _row(
         position.stream,
         str(position.partition),
         f"{position.offset:,}",
-        "-" if end is None else f"{end - position.offset:,}",
+        "-" if lag is None else f"{lag:,}",
         watermark_of(watermark),
     ]

@@ -7,7 +7,6 @@ import pytest
 
 from tests.cli.conftest import SPENDING
 from tests.kafka.topics import consume, create, names, produce
-from tests.sample import sample
 
 ORDERS = [{"customer": name, "amount": 1, "at_ms": at} for at, name in enumerate(["ann", "bob", "ann", "cy"])]
 pytestmark = pytest.mark.ci
@@ -316,7 +315,8 @@ def test_event_time_is_set_back_after_a_record_of_a_clock_that_was_ahead(on_kafk
 
 
 @pytest.mark.parametrize(
-    ("containers", "how"), sample([(1, ("--on", "spark", "--master", "local[1]")), (1, ()), (2, ())], ci=2)
+    ("containers", "how"),
+    [(1, ("--on", "spark", "--master", "local[1]")), pytest.param(1, (), marks=pytest.mark.long), (2, ())],
 )
 def test_history_is_computed_beside_a_run_that_goes_on(
     on_kafka, broker, topics, shop, write, folder, program, containers, how

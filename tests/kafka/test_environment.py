@@ -21,6 +21,7 @@ from runtime.systems.kafka.coordination.owner import PURGE_EVERY
 from runtime.systems.kafka.environment import KafkaEnvironment
 from runtime.systems.kafka.state import changelog as kafka_changelog
 from runtime.systems.kafka.streams import fetcher as kafka_fetcher
+from runtime.systems.kafka.streams import streams as kafka_streams
 from runtime.systems.kafka.streams.fetcher import KafkaFetcher
 from samza_dsl import App, Json, KafkaCluster, String
 from tests.faults.processes import wait_until
@@ -344,3 +345,29 @@ def test_the_ranges_of_all_streams_are_told_though_one_is_deleted_meanwhile(open
     assert [one.end for one in found[f"{topics}-kept"]] == [0, 0]
     assert f"{topics}-gone" not in found
     assert next(gone, None) is None
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda environment, app: environment.asked_scale(app),
+        lambda environment, app: environment.job_model(app),
+        lambda environment, app: environment.progress(app),
+        lambda environment, app: environment.runs(app).said(),
+        lambda environment, app: environment.generation(app),
+        lambda environment, app: environment.checkpoints(app),
+    ],
+    ids=["scale", "job model", "progress", "said", "generation", "checkpoints"],
+)
+@pytest.mark.parametrize("there", [True, False], ids=["begun", "never begun"])
+def test_looks_that_a_run_repeats_ask_for_no_topic_of_others(look, there, opened, topics, monkeypatch):
+    if there:
+        opened().own(topics)
+    environment, asked, ask = opened("other"), [], kafka_streams.topics_of
+    monkeypatch.setattr(
+        kafka_streams, "topics_of", lambda client, names=None: asked.append(names) or ask(client, names)
+    )
+    for _ in range(2):
+        look(environment, topics)
+    assert asked
+    assert all(names is not None and all(name.startswith(topics) for name in names) for names in asked), asked

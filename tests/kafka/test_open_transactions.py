@@ -164,3 +164,22 @@ def test_no_table_is_taken_for_whole_that_one_holds_back(is_bound, soon, broker,
     how = {"bind": bind} if is_bound else {"environment": address}
     with left_open(broker, f"{topics}-table", HELD), pytest.raises(HeldBack, match="100 offsets from 1 on"):
         app.run(tmp_path, until_now=True, **how)
+
+
+def test_what_was_rolled_back_is_no_lag(broker, topics, tmp_path):
+    create(broker, f"{topics}-in", 2)
+    produce(broker, f"{topics}-in", *rows(3), *rows(3, 1))
+    passing(topics).run(tmp_path, environment=f"kafka://{broker.bootstrap}", until_now=True)
+    with left_open(broker, f"{topics}-in", 5):
+        pass
+    where = ["--environment", f"kafka://{broker.bootstrap}", "--data", str(tmp_path)]
+
+    def lags():
+        found = CliRunner().invoke(commands, ["checkpoint", "show", topics, *where])
+        assert found.exit_code == 0, found.output
+        lines = [line.split() for line in found.output.splitlines() if f"{topics}-in" in line]
+        return [line[5] for line in lines]
+
+    assert lags() == ["0", "0"]
+    produce(broker, f"{topics}-in", *rows(2), *rows(1, 1))
+    assert lags() == ["2", "1"]

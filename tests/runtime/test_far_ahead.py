@@ -9,14 +9,27 @@ from types import SimpleNamespace
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
 from operators.core.base import EARLIEST_MS, MIN_TIMESTAMP
 from runtime.model.errors import OperatorFailure
 from runtime.reading.event_times import NAMES, PER_SECOND, EventTimes
-from samza_dsl import App, PlanError, SamzaError, collect, count, dead_letter, produce, session, skip, testing, tumbling
+from samza_dsl import (
+    App,
+    Options,
+    PlanError,
+    SamzaError,
+    collect,
+    count,
+    dead_letter,
+    produce,
+    session,
+    skip,
+    testing,
+    tumbling,
+)
 
 BASE, MINUTE, HOUR, DAY = 1_750_000_000_000, 60_000, 3_600_000, 86_400_000
 AHEAD = [BASE + DAY, BASE + 400 * DAY, 253_300_000_000_000, BASE * 1_000, BASE * 10**6]
@@ -568,11 +581,46 @@ def test_times_that_are_of_a_larger_unit_from_some_record_on_are_told_once(
     assert f"as {NAMES[later]} 2025-06-15 15:0" in told
 
 
-def test_records_of_1970_that_are_late_by_themselves_are_told_as_nothing(caplog):
-    old = [Reading("m1", at) for at in (0, 5, 86_400_000, BASE - 400 * DAY)]
-    found = testing.run(windowed(), {"r": [*readings(), *old]}, start_ms=BASE + HOUR)
-    assert len(found["late"]) == len(old)
-    assert not [line for line in caplog.messages if "another unit" in line]
+@pytest.mark.parametrize(
+    ("old", "is_told"),
+    [(0, True), (5, True), (-1, True), (86_400_000, True), (BASE - 400 * DAY, False), (365 * DAY, False)],
+)
+@pytest.mark.parametrize("repartitions", [False, True])
+def test_a_record_of_early_1970_among_those_of_our_time_is_told_and_no_other_of_the_past(
+    old, is_told, repartitions, caplog
+):
+    found = testing.run(
+        windowed(repartitions=repartitions), {"r": [*readings(), Reading("m1", old)]}, start_ms=BASE + HOUR
+    )
+    assert len(found["late"]) == 1
+    assert any(f"timestamp= returned {old:_}, which" in line for line in caplog.messages) == is_told
+
+
+@given(
+    st.integers(1, 599),
+    st.sampled_from([1_000, 10**6, None]),
+    st.sampled_from([50, 1_000]),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(max_examples=30)
+def test_one_time_of_another_unit_among_thousands_is_told_wherever_it_lies(
+    place, less, batch, repartitions, aggregates
+):
+    times = [BASE + one * 20 for one in range(600)]
+    times[place] = 0 if less is None else times[place] // less
+    app = App("fleet", Options(batch_records=batch))
+    stream = app.input("r", value=Reading, key=lambda r: r.meter, timestamp=lambda r: r.at)
+    if repartitions:
+        stream = stream.partition_by(lambda r: r.meter)
+    panes = stream.window(
+        tumbling(minutes=1) if aggregates else session(minutes=1), count() if aggregates else collect()
+    )
+    panes.map(lambda pane: pane.key).send_to(app.output("out"))
+    with testing.running(app, start_ms=BASE + HOUR) as run:
+        run.send("r", *(Reading("m", at) for at in times))
+        (found,) = [one for one in run.metrics().inputs if one.stream == "r"]
+    assert f"timestamp= returned {times[place]:_}, which" in found.warning
 
 
 @pytest.mark.parametrize(

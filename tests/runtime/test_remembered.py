@@ -287,8 +287,8 @@ def test_what_can_not_be_remembered_is_refused():
         numbers.async_flat_map(total, remember=7)  # type: ignore[call-overload]
 
 
-def answers(found=(), ends=None):
-    return Answers("ask", VirtualTask(0), KeySerde(Tagged()), b"f", found, ends or {})
+def answers(found=(), ends=None, word=""):
+    return Answers("ask", VirtualTask(0), KeySerde(Tagged()), b"f", found, ends or {}, word)
 
 
 @given(st.lists(st.integers(-(2**62), 2**62), min_size=4, max_size=4), st.binary(max_size=9))
@@ -360,10 +360,13 @@ class Spoken(Struct):
     text: str
 
 
-def test_an_answer_of_a_class_that_has_changed_says_how_to_ask_anew(monkeypatch):
+@pytest.mark.parametrize(("word", "other"), [("", "2"), ("2", "3"), ("prompt", "prompt-2"), ("v9", "v10")])
+def test_an_answer_of_a_class_that_has_changed_says_how_to_ask_anew(word, other, monkeypatch):
     left = answers()
     (place,) = left.questions(("in", 0), [0], None, [1])
     left.keep(place, [Spoken("yes")])
     monkeypatch.setitem(globals(), "Spoken", defstruct("Spoken", [("text", int)], module=__name__))
-    with pytest.raises(SerdeError, match=r"earlier run has kept can't be read: .*text.*another word: remember='2'"):
-        answers(left.fresh.items()).recall(place)
+    with pytest.raises(
+        SerdeError, match=rf"earlier run has kept can't be read: .*text.*another word: remember='{other}'"
+    ):
+        answers(left.fresh.items(), word=word).recall(place)

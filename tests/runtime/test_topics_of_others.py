@@ -151,3 +151,20 @@ def test_an_input_that_brokers_stamp_is_told_where_its_time_counts(cluster, tmp_
         run_once(windows(timestamp), environment)
     told = "'numbers' has message.timestamp.type=LogAppendTime, so that window 'count' at" in caplog.text
     assert told == (timestamp is None)
+
+
+@pytest.mark.parametrize("timestamp", [None, lambda value: NOW_MS + value])
+@pytest.mark.parametrize("by_time", [True, False])
+@pytest.mark.parametrize("outside", [True, False])
+def test_an_output_that_brokers_stamp_is_told_by_who_writes_it(cluster, tmp_path, caplog, timestamp, by_time, outside):
+    app = App("windows")
+    numbers = app.input("numbers", value=int, key=lambda value: value % 2, timestamp=timestamp, partitioned_by_key=True)
+    numbers = numbers.window(tumbling(minutes=1), count(), op_id="count") if by_time else numbers
+    numbers.send_to(app.output("panes"))
+    cluster.topics["panes"] = Topic([Partition()], dict(STAMPED), cluster.topic_id())
+    bind = {"panes": "kafka://simulated:9092/panes"} if outside else {}
+    with closing(opened(tmp_path)) as environment:
+        write(environment)
+        run_once(app, environment, bind=bind)
+    told = "output 'panes': its topic has message.timestamp.type=LogAppendTime" in caplog.text
+    assert told == (by_time or timestamp is not None)

@@ -18,7 +18,16 @@ from operators.core.sites import here
 from operators.core.wording import shown
 from planner.model.errors import refuse
 from runtime.encoding.formats.avro_nesting import depth_check, nests
-from runtime.encoding.formats.avro_shapes import AvroShape, Change, Datum, NotHeld, Schema, name_of, shape_of
+from runtime.encoding.formats.avro_shapes import (
+    AvroShape,
+    Change,
+    Datum,
+    NotHeld,
+    Schema,
+    columns_in,
+    name_of,
+    shape_of,
+)
 from runtime.encoding.formats.extras import needs_extra
 from runtime.encoding.formats.plain_values import REFUSALS, PlainValues
 from runtime.encoding.formats.registry import (
@@ -29,6 +38,7 @@ from runtime.encoding.formats.registry import (
     referred_by,
     split_head,
 )
+from runtime.encoding.formats.rows import wrong_names
 from runtime.encoding.formats.subjects import SubjectPlace
 from runtime.encoding.serdes import to_json
 from runtime.model.errors import SerdeError
@@ -301,6 +311,9 @@ class AvroCodec:
     def reading(self, written: Schema, skipped: int) -> DatumReader:
         """Return what reads data that a schema has written, each behind so many bytes."""
         wanted = self._filled if self._given and written != self.schema else None
+        # A schema of one's own may have other names for what was written.
+        if wanted is None and (wrong := wrong_names(self._plain.type, columns_in(written))):
+            raise SerdeError(f"{self._what}: the schema of what was written {wrong}")
         # Of a union of records the name tells which one it is; of others the types do.
         named = self._back is not None
         read = self._read

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import inspect
 
 from runtime.encoding.formats.plain_values import AS_THEY_ARE
+from runtime.encoding.formats.rows import Columns
 from runtime.encoding.record_types import hints_of, is_pydantic
 from runtime.encoding.value_types import SPELLED, as_plain
 from runtime.model.errors import SerdeError
@@ -717,3 +718,18 @@ def _written_by(shape: AvroShape, value: Datum) -> Datum:
 
 def _read_by(shape: AvroShape, value: Datum) -> Datum:
     return value if shape.read is None else shape.read(value)
+
+
+def columns_in(schema: Schema) -> Columns:
+    """Return the names of a record's fields, and of those within them; of a type that is named alone none.
+
+    >>> columns_in({"type": "record", "name": "Order", "fields": [{"name": "Id", "type": ["null", "long"]}]})
+    {'Id': {}}
+    """
+    if isinstance(schema, list):
+        return {name: within for one in schema for name, within in columns_in(one).items()}
+    if not isinstance(schema, dict):
+        return {}
+    if "fields" in schema:
+        return {field["name"]: columns_in(field["type"]) for field in schema["fields"]}
+    return columns_in(schema["items"]) if "items" in schema else columns_in(schema.get("type"))

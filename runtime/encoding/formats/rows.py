@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import msgspec
 from msgspec import inspect
@@ -25,6 +26,8 @@ NESTED = (
     inspect.TypedDictType,
     inspect.NamedTupleType,
 )
+Columns: TypeAlias = Mapping[str, "Columns"]
+"""The names of columns, each with those of the records that it holds, or that its lists do; none of other columns."""
 VALUE = "value"
 """The column of a plain value, where such are rows."""
 
@@ -160,13 +163,135 @@ def column_types(kind: object, names: Iterable[str]) -> Mapping[str, inspect.Typ
     return {name: known.get(name, other) for name in names}
 
 
-def model_names(kind: Any) -> list[str]:
-    """Return the names by which a model of pydantic reads its fields, where each has one; of any other type none."""
-    if not isinstance(kind, type) or not is_pydantic(kind):
+class ReadField(NamedTuple):
+    """A field of a record, with the names of which it is read by the first that is there."""
+
+    names: tuple[str, ...]
+    required: bool
+    type: inspect.Type
+
+
+class Misnamed(NamedTuple):
+    """A field that no column is named as, and the column that is almost named so."""
+
+    field: str
+    column: str
+
+
+def fields_read(kind: inspect.Type) -> list[ReadField]:
+    """Return the fields that a record type or a model of pydantic reads by name; of any other type none."""
+    if isinstance(kind, inspect.CustomType) and is_pydantic(kind.cls):
+        return _fields_of_model(kind.cls)
+    fields: Sequence[inspect.Field] = getattr(kind, "fields", ())
+    return [ReadField((one.encode_name,), one.required, one.type) for one in fields]
+
+
+def _fields_of_model(kind: Any) -> list[ReadField]:
+    """Return the fields of a model, none where functions of its own see what is there before they are read."""
+    if any(one.info.mode != "after" for one in kind.__pydantic_decorators__.model_validators.values()):
         return []
-    fields: Mapping[str, Any] = kind.model_fields
-    names = [name if one.validation_alias is None else one.validation_alias for name, one in fields.items()]
-    return [name for name in names if isinstance(name, str)]
+    config: Mapping[str, object] = kind.model_config
+    by_name = bool(config.get("populate_by_name") or config.get("validate_by_name"))
+    found = []
+    for name, one in kind.model_fields.items():
+        said = one.validation_alias
+        # One name, several of which any will do, or the path to a value, which begins with one.
+        said = [said] if isinstance(said, str) else getattr(said, "choices", [] if said is None else [said])
+        aliases = [each if isinstance(each, str) else each.path[0] for each in said]
+        names = (*aliases, *([name] if by_name or not aliases else ()))
+        found.append(ReadField(names, one.is_required(), inspect.AnyType()))
+    return found
+
+
+def misnamed(kind: inspect.Type, columns: Columns, where: str = "") -> Iterator[Misnamed]:
+    """Yield the fields, also nested ones, that are not there while a column is named so but for case and signs.
+
+    >>> from collections import namedtuple
+    >>> kind = inspect.type_info(namedtuple("Order", ["order_id", "total"]))
+    >>> [*misnamed(kind, {"OrderId": {}, " total": {}})]
+    [Misnamed(field='order_id', column='OrderId'), Misnamed(field='total', column=' total')]
+    """
+    if not columns:
+        return
+    members = alternatives(kind)
+    fields = [field for member in members for field in fields_read(member)]
+    for member in members:
+        if isinstance(member, inspect.CollectionType):
+            yield from misnamed(member.item_type, columns, f"{where}[]")
+    own = {name for field in fields for name in field.names}
+    others = {_bare(name): name for name in columns if name not in own}
+    for names, _, of in fields:
+        there = next((name for name in names if name in columns), None)
+        if there is not None:
+            yield from misnamed(of, columns[there], f"{where}.{there}" if where else there)
+        elif like := next((found for name in names if (found := others.get(_bare(name))) is not None), None):
+            yield Misnamed(f"{where}.{names[0]}" if where else names[0], like)
+
+
+def check_names(kind: object, columns: Columns, where: object) -> None:
+    """Raise SamzaError where fields would be missing in each row, as columns are named almost as they are, or none is.
+
+    Fields that have a default would have it in each row, without a word.
+    """
+    if wrong := wrong_names(kind, columns):
+        raise SamzaError(f"{where} {wrong}")
+
+
+def wrong_names(kind: object, columns: Columns) -> str:
+    """Return what is wrong with the names of columns that are read as a type; "" where nothing is.
+
+    >>> kind = msgspec.defstruct("Order", [("cents", int, 0)])
+    >>> wrong_names(kind, {"Cents": {}})
+    "has 'Cents' where 'cents' is read, so that that field is not there: ..."
+    >>> wrong_names(kind, {"price": {}})
+    "has price, and nothing of cents, so that all fields would be their defaults: ..."
+    """
+    info = inspect.type_info(kind)
+    if found := [*misnamed(info, columns)]:
+        listed = ", ".join(f"{one.column!r} where {one.field!r} is read" for one in found)
+        return (
+            f"has {listed}, so that that field is not there: rename it, or say how it is written: "
+            f"msgspec.field(name={found[0].column!r}), or pydantic.Field(alias=...)"
+        )
+    members = [fields_read(one) for one in alternatives(info) if not isinstance(one, inspect.NoneType)]
+    fields = [field for member in members for field in member]
+    names = {name for field in fields for name in field.names}
+    if not columns or not all(members) or columns.keys() & names or any(field.required for field in fields):
+        return ""
+    return (
+        f"has {', '.join(columns)}, and nothing of {', '.join(sorted(names))}, so that all fields would be their "
+        "defaults: rename what there is, or declare it"
+    )
+
+
+def wrong_names_of(kind: object, data: object) -> str:
+    """Return what is wrong with the names in a record, a dict or one as JSON; "" where nothing is, or it is neither.
+
+    >>> wrong_names_of(msgspec.defstruct("Order", [("cents", int, 0)]), b'{"CENTS": 5}')
+    "has 'CENTS' where 'cents' is read, ..."
+    """
+    if isinstance(data, bytes):
+        try:
+            data = msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return ""
+    return wrong_names(kind, columns_of_record(data)) if isinstance(data, dict) else ""
+
+
+def columns_of_record(value: object) -> Columns:
+    """Return the names in a plain value, and in what it holds: of a list those of its first element.
+
+    >>> columns_of_record({"id": 1, "lines": [{"cents": 5}]})
+    {'id': {}, 'lines': {'cents': {}}}
+    """
+    if isinstance(value, list):
+        return columns_of_record(value[0]) if value else {}
+    return {str(name): columns_of_record(one) for name, one in value.items()} if isinstance(value, dict) else {}
+
+
+def _bare(name: str) -> str:
+    """Return a name without what is easily written otherwise: case, spaces, signs, and marks that nobody sees."""
+    return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", name).casefold())) or name
 
 
 def converted(plain: Any, kind: Any, rows: Sequence[Any], strict: bool = True) -> Any:

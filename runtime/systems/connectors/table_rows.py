@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from operators.core.base import Context
+from runtime.encoding.formats.rows import check_names
 from runtime.encoding.value_types import made_of_plain
 from runtime.model.errors import SamzaError, Unavailable
 from runtime.systems.connectors.schemes import DatabaseTable, database_table
@@ -98,11 +99,14 @@ class TableRows(Generic[V]):
     def _asked(self, connection: SqlConnection, keys: Sequence[tuple[Any, ...]]) -> list[dict[str, object]]:
         """Return the rows of keys; of one that the table compares in its own way, by the types that it has."""
         statement = self._statements.get(len(keys))
+        is_first = not self._statements
         if statement is None:
             # What the table is like is asked once for a connection: a look-up is to cost one statement.
             statement = self._statements[len(keys)] = self._statement(connection, len(keys))
         found = connection.execute(statement, self._parameters(keys))
         names = [one[0] for one in found.description]
+        if is_first:
+            check_names(self._value, {name: {} for name in names}, f"{self._table.where}, table {self._table.name},")
         return [plain_row(names, row) for row in found.fetchall()]
 
     def _choose(self, connection: SqlConnection, target: Target, key: tuple[Any, ...]) -> None:

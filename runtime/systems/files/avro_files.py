@@ -26,7 +26,8 @@ from runtime.encoding.formats.avro_container import (
     records_in,
 )
 from runtime.encoding.formats.avro_nesting import long_in
-from runtime.encoding.formats.rows import type_of_values
+from runtime.encoding.formats.avro_shapes import columns_in
+from runtime.encoding.formats.rows import check_names, type_of_values
 from runtime.model.errors import Damaged, SamzaError, SerdeError
 from runtime.ports.sink import Sink
 from runtime.ports.source import ReplaceableSource
@@ -74,6 +75,8 @@ class AvroSource(ReplaceableSource):
                 f"{self._files[0].path} holds records of Avro, which {declared!r} does not read: declare a type, as "
                 "value=Order, or none for dicts"
             )
+        for file in self._files:
+            check_names(kind, columns_in(file.head.schema), f"the schema of {file.path}")
         schemas = {fingerprint_of(file.head.schema): file.head.schema for file in self._files}
         return SingleObjects(kind, tuple(schemas.values()))
 

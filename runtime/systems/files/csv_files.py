@@ -19,12 +19,13 @@ from operators.aggregations.identity import may_be_infinite
 from operators.core.base import Batch, Serde, has_none
 from runtime.encoding.finite import check_finite
 from runtime.encoding.formats.rows import (
+    Columns,
     RowSerde,
     alternatives,
+    check_names,
     column_types,
     converted,
-    fields_wanted,
-    model_names,
+    misnamed,
     nested_in,
     row_of,
     rows_of,
@@ -142,15 +143,16 @@ class CsvSource(RecordSource):
             return declared
         self._kind = kind
         quote = self._dialect.quote or ""
-        for name in fields_wanted(kind) or model_names(kind):
+        columns: Columns = {key: {} for key in self.header}
+        for name, found in misnamed(inspect.type_info(kind), columns):
             # Behind a space a quote is a part of the name.
-            spaced = next((one for one in self.header if one != one.strip() and one.strip().strip(quote) == name), None)
-            if name not in self.header and spaced is not None:
+            if found != found.strip() and found.strip().strip(quote) == name:
                 # Else the field would take its default in each row, without a word.
                 raise SamzaError(
-                    f"the header of {self._files[0].path} names {spaced!r}, with spaces, and {name!r} is read: say "
+                    f"the header of {self._files[0].path} names {found!r}, with spaces, and {name!r} is read: say "
                     "CsvFiles(path, skip_spaces=True) where they stand behind each delimiter, or mend that line"
                 )
+        check_names(kind, columns, f"the header of {self._files[0].path}")
         return CsvRow(self.header, kind, self._dialect)
 
     def completed(self, partition: int, records: Sequence[bytes]) -> list[bytes]:

@@ -61,6 +61,7 @@ from runtime.systems.files.plain_columns import (
     values_in,
 )
 from runtime.systems.files.record_files import check_not_beyond
+from runtime.systems.files.schemas import check_columns
 from runtime.systems.host.durable import make_durable
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ class ParquetSource(ReplaceableSource):
         self._files = [self.opened(file.path, partial(self._json_rows, number)) for number, file in enumerate(files)]
         self._tables = [self.opened(file.path, partial(self._table, number)) for number, file in enumerate(files)]
         self._kind: object = Any
+        self._checked: set[int] = set()
+        """The files whose columns were held against the type."""
 
     def opened(self, path: Path | RemoteFile, made: Callable[[pa.RecordBatch], Rows]) -> RowFile:
         """Return the rows of a file, as what is made of them."""
@@ -133,7 +136,9 @@ class ParquetSource(ReplaceableSource):
         if not len(table):
             check_not_beyond(offset, self._files[partition].count(), self._files[partition].path)
             return None
-        check_text(table.schema, self._kind)
+        if partition not in self._checked:
+            self._checked.add(partition)
+            check_columns(table.schema, self._kind, self._files[partition].path)
         end = offset + len(table)
         values = cast("list[object]", Columns(table, offset, partial(self._rows, partition)))
         return Read(Batch(values, offsets=range(offset, end)), None, end)
@@ -390,18 +395,6 @@ def _make(folder: Path) -> None:
         _make(folder.absolute().parent)
         folder.mkdir()
         make_durable(folder.absolute().parent)
-
-
-def check_text(schema: pa.Schema, kind: object) -> None:
-    """Raise SamzaError where a field of text is to have a column of bytes, which would be read as base64."""
-    held = [one.name for one in schema if pa.types.is_binary(one.type) or pa.types.is_large_binary(one.type)]
-    for name, info in column_types(kind, held).items() if held else ():
-        kinds = {type(one) for one in alternatives(info)}
-        if inspect.StrType in kinds and not kinds - {inspect.StrType, inspect.NoneType}:
-            raise SamzaError(
-                f"the column {name!r} holds bytes, and the field of that name is text: declare it as bytes, and decode "
-                "these, or write the column as text"
-            )
 
 
 @dataclass(frozen=True)

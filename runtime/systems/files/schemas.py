@@ -8,7 +8,8 @@ from typing import NamedTuple, TypeAlias
 import pyarrow as pa
 from msgspec import inspect
 
-from runtime.encoding.formats.rows import alternatives
+from runtime.encoding.formats.rows import Columns, alternatives, check_names, column_types
+from runtime.model.errors import SamzaError
 
 ColumnType: TypeAlias = "pa.DataType | str"
 """The type of a column; a text where Arrow has none for it."""
@@ -30,6 +31,41 @@ def differences(kind: object, columns: Mapping[str, ColumnType]) -> list[FieldDi
     found = [one for one in alternatives(inspect.type_info(kind)) if not isinstance(one, inspect.NoneType)]
     tried = [[*_in_columns(one, columns, "")] for one in found]
     return min(tried, key=len, default=[])
+
+
+def columns_in(columns: Mapping[str, ColumnType]) -> Columns:
+    """Return the names of columns, and of those within them.
+
+    >>> columns_in({"lines": pa.list_(pa.struct({"cents": pa.int64()})), "id": pa.int64()})
+    {'lines': {'cents': {}}, 'id': {}}
+    """
+    return {name: _columns_within(kind) for name, kind in columns.items()}
+
+
+def _columns_within(kind: ColumnType) -> Columns:
+    if isinstance(kind, str):
+        return {}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _columns_within(kind.value_type)
+    return columns_in({one.name: one.type for one in kind}) if pa.types.is_struct(kind) else {}
+
+
+def check_columns(schema: pa.Schema, kind: object, where: object) -> None:
+    """Raise SamzaError where rows would lose what columns hold, as they are read as a type.
+
+    A field of text is not to have a column of bytes, which would be read as base64; and none its default where a
+    column is named almost so.
+    """
+    columns = dict(zip(schema.names, schema.types, strict=True))
+    held = [name for name, one in columns.items() if pa.types.is_binary(one) or pa.types.is_large_binary(one)]
+    for name, info in column_types(kind, held).items() if held else ():
+        kinds = {type(one) for one in alternatives(info)}
+        if inspect.StrType in kinds and not kinds - {inspect.StrType, inspect.NoneType}:
+            raise SamzaError(
+                f"the column {name!r} holds bytes, and the field of that name is text: declare it as bytes, and decode "
+                "these, or write the column as text"
+            )
+    check_names(kind, columns_in(columns), where)
 
 
 def differences_of_value(kind: object, column: str, found: ColumnType) -> list[FieldDifference]:

@@ -14,7 +14,8 @@ from runtime.encoding.formats.rows import type_of_rows
 from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.source import ReplaceableSource
 from runtime.ports.streams import Offsets, Read
-from runtime.systems.files.parquet import ROWS_AT_ONCE, LaxJson, check_text, json_rows
+from runtime.systems.files.parquet import ROWS_AT_ONCE, LaxJson, json_rows
+from runtime.systems.files.schemas import check_columns
 
 
 class FrameSource(ReplaceableSource):
@@ -27,13 +28,13 @@ class FrameSource(ReplaceableSource):
     partitions = 1
 
     def __init__(self, frame: object, stream: str) -> None:
-        self._table = arrow_of(frame, stream)
+        self._table, self._stream = arrow_of(frame, stream), stream
 
     def serde(self, declared: Serde) -> Serde:
         """Return lax JSON of the declared type; String, Bytes or one of the user's reads the JSON itself."""
         kind = type_of_rows(declared)
         if kind is not None:
-            check_text(self._table.schema, kind)
+            check_columns(self._table.schema, kind, f"the frame for {self._stream!r}")
         return declared if kind is None else LaxJson(kind)
 
     def offsets(self, partition: int) -> Offsets:

@@ -654,10 +654,10 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
     def _entries(self, app: str) -> dict[bytes, bytes]:
         """Return what the ledger says now, nothing where there is none, for who looks at it again and again."""
         table = self._tables.setdefault(app, KafkaTable(self._streams.topic(ledger_of(app)), remade=True))
-        return self._call(app, table.looked(ledger_of(app) in self._streams.all(own=True, among=[ledger_of(app)])))
+        return self._call(app, table.looked(self._streams.is_there(ledger_of(app))))
 
     def _ledger(self, app: str, settled: bool = False) -> Ledger:
-        if ledger_of(app) not in self._streams.all(own=True, among=[ledger_of(app)]):
+        if not self._streams.is_there(ledger_of(app)):
             return Ledger({})
         return self._call(app, (all_of if settled else seen)(self._streams, app))
 

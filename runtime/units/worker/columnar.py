@@ -9,7 +9,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.core.base import EARLIEST_MS, LATEST_MS, Batch, Key
+from operators.core.base import EARLIEST_MS, LATEST_MS, MAX_TIMESTAMP, Batch, Key
 from operators.partition_by import Partitioner
 from operators.windows.partials import Fold, Folds, Partials, spread
 from operators.windows.window_groups import Groups, Slot
@@ -50,6 +50,7 @@ class ColumnarFolding:
     def _run(self, table: pa.RecordBatch, watermark: int, disorder_ms: int) -> Folded:
         lowered, number = self._lowered, len(table)
         at, stamps, reached = stamped(lowered.timestamp, table, watermark, disorder_ms)
+        lowest = pc.min(at).as_py()
         dropped = {}
         for id, condition in lowered.filters:
             kept = column(condition, table)
@@ -58,7 +59,8 @@ class ColumnarFolding:
                 table, at, stamps = (one.filter(kept) for one in (table, at, stamps))
         folds, late = self._folded(table, at, stamps)
         counted = [dropped[id] for id in self._counted]
-        return Folded(number, [(lowered.exit, folds, late)], reached, counted)
+        lowest = MAX_TIMESTAMP if lowest is None else lowest
+        return Folded(number, [(lowered.exit, folds, late)], reached, counted, lowest=lowest)
 
     def _folded(self, table: pa.RecordBatch, at: pa.Array, stamps: pa.Array) -> tuple[Folds, Batch]:
         lowered = self._lowered
@@ -258,7 +260,7 @@ class ColumnarReshaping:
             return None
 
     def _run(self, table: pa.RecordBatch, watermark: int) -> Folded:
-        how, number = self._how, len(table)
+        how, number, low = self._how, len(table), MAX_TIMESTAMP
         if how.timestamp is not None and number:
             lowest, highest = pc.min_max(column(how.timestamp, table)).values()
             low, high = lowest.as_py(), highest.as_py()
@@ -274,7 +276,8 @@ class ColumnarReshaping:
             if dropped[step.id]:
                 table = table.filter(kept)
         written = _record_batch((str(one.parts[0]), one, _column_of(one, table)) for one in how.written)
-        return Folded(number, [(how.exit, written, Batch([]))], watermark, [dropped[id] for id in self._counted])
+        counted = [dropped[id] for id in self._counted]
+        return Folded(number, [(how.exit, written, Batch([]))], watermark, counted, lowest=low)
 
 
 def _column_of(term: Term, table: pa.RecordBatch) -> pa.Array:

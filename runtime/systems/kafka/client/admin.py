@@ -25,7 +25,7 @@ from runtime.systems.kafka.client.clients import during
 from runtime.systems.kafka.client.kafka_errors import kafka_fault
 from runtime.systems.kafka.client.metadata import WRITE, TopicMetadata, may, topics_of
 from runtime.systems.kafka.client.topic import KafkaTopic
-from runtime.systems.kafka.client.topic_configs import LATEST_MS, STAMPS, configs_in
+from runtime.systems.kafka.client.topic_configs import APPENDED, LATEST_MS, STAMPS, configs_in
 
 R = TypeVar("R")
 LOOK_MS = 50.0
@@ -102,6 +102,14 @@ async def described(topic: KafkaTopic) -> dict[str, str]:
     """Return how a topic is configured, in Kafka's words."""
     async with administering(topic) as client:
         return (await configs_in(client, [topic.name]))[topic.name]
+
+
+async def is_stamped(topic: KafkaTopic) -> bool:
+    """Whether the time of a topic's records is when brokers took them, as far as they tell."""
+    try:
+        return (await described(topic)).get(STAMPS) == APPENDED
+    except (KafkaError, OSError, TimeoutError):
+        return False
 
 
 async def create_topic(topic: KafkaTopic, partitions: int, configs: Mapping[str, str]) -> int:

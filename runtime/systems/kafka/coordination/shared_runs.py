@@ -66,7 +66,7 @@ class KafkaRuns:
         return self._ledger().said
 
     def _ledger(self) -> Ledger:
-        if ledger_of(self._app) not in self._streams.all(own=True, among=[ledger_of(self._app)]):
+        if not self._streams.is_there(ledger_of(self._app)):
             return Ledger({})
         return self._streams.call(ledger_of(self._app), self._look())
 

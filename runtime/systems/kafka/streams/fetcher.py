@@ -20,14 +20,13 @@ from runtime.model.errors import Damaged, EnvironmentFault, SamzaError, Unavaila
 from runtime.ports import open_transactions as held
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.streams import Offsets, Read, ends, gone_error, grown_error
-from runtime.systems.kafka.client.admin import described, kafka_errors_told, metadata_of
+from runtime.systems.kafka.client.admin import is_stamped, kafka_errors_told, metadata_of
 from runtime.systems.kafka.client.clients import Consumer, Fetched, Patience, begun, during, ended
 from runtime.systems.kafka.client.kafka_errors import kafka_fault
 from runtime.systems.kafka.client.metadata import READ, TopicMetadata, may
 from runtime.systems.kafka.client.record_limits import check_codecs
 from runtime.systems.kafka.client.thread import KafkaThread
 from runtime.systems.kafka.client.topic import KafkaTopic
-from runtime.systems.kafka.client.topic_configs import APPENDED, STAMPS
 from runtime.systems.kafka.streams.record_batches import by_batches, hold_back, rows_of
 from runtime.systems.kafka.streams.records import as_reads
 
@@ -582,11 +581,7 @@ class KafkaSource(KafkaFetcher):
 
     def is_stamped(self) -> bool:
         """Whether the time of its records is when brokers took them, as far as they tell."""
-        try:
-            configs: Mapping[str, str] = self._thread.call(described(self._topic)) if self._thread is not None else {}
-        except (KafkaError, OSError, TimeoutError):
-            return False
-        return configs.get(STAMPS) == APPENDED
+        return self._thread is not None and self._thread.call(is_stamped(self._topic))
 
 
 def absent_topic_error(topic: KafkaTopic) -> EnvironmentFault:

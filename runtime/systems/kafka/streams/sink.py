@@ -15,7 +15,7 @@ from operators.core.base import Batch, Serde
 from runtime.model.errors import SamzaError, TooLarge
 from runtime.ports.sink import Limit, PartitionedSink
 from runtime.ports.streams import StreamConfig
-from runtime.systems.kafka.client.admin import configs_of, create_topic, kafka_errors_told, metadata_of
+from runtime.systems.kafka.client.admin import configs_of, create_topic, is_stamped, kafka_errors_told, metadata_of
 from runtime.systems.kafka.client.clients import Producer, begun, ended, side_by_side
 from runtime.systems.kafka.client.kafka_errors import TOO_LARGE, kafka_fault
 from runtime.systems.kafka.client.metadata import WRITE, may
@@ -61,6 +61,10 @@ class KafkaSink(PartitionedSink):
     def limit(self) -> Limit | None:
         """Return how large records may be; None where this client may not look at that."""
         return self._limit
+
+    def is_stamped(self) -> bool:
+        """Whether the time of its records is when brokers took them, as far as they tell."""
+        return self._thread is not None and self._thread.call(is_stamped(self._topic))
 
     def recover(self, position: int) -> None:
         """Do nothing but say so: what was written stays, as others may have read it."""

@@ -174,6 +174,10 @@ class KafkaStreams:
         """Return what brokers know of these topics, those of them that there are."""
         return self.call(names[0], self.metadata_of(names)) if names else {}
 
+    def is_there(self, name: str) -> bool:
+        """Whether brokers know of a topic now; they are asked for no other, however many a cluster has."""
+        return name in self.metadata([name])
+
     def delete(self, name: str) -> None:
         """Remove a stream with all that is in it; nothing happens where it is absent."""
         self.forget(name)
