@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -58,6 +59,8 @@ def test_scale_up_and_scale_down_without_increasing_input_partition_count(
         async with app.running(data=tmp_path / "here", environment=cluster) as run:
             for start, factor in ((0, 4), (500, 2), (1_000, 8)):
                 write(environment, topics, WORDS[start : start + 500])
+                while environment.stream_stats(f"{topics}-counts")[0] < start + 500:
+                    await sleep_ms(20)
                 environment.ask_scale(topics, Scale(factor))
                 while run.plan.options.factor != factor:
                     await sleep_ms(20)
@@ -68,7 +71,8 @@ def test_scale_up_and_scale_down_without_increasing_input_partition_count(
 
     asyncio.run(main())
     check_counts(broker, topics, WORDS)
-    assert [(one.before, one.now) for one in scalings(environment.checkpoints(topics))] == [(1, 4), (4, 2), (2, 8)]
+    told = [(one.before, one.now, one.moved) for one in scalings(environment.checkpoints(topics))]
+    assert told == [(1, 4, 50), (4, 2, 50), (2, 8, 50)], "each word's count was copied, and nothing was read again"
     here = {path.name for path in (tmp_path / "here" / "state" / topics).iterdir()}
     assert here == {f"0-{bucket}-8" for bucket in range(8)}, "what was split is where its parts are"
     # Elsewhere, as one task again: all state comes from the changelogs.
@@ -94,7 +98,10 @@ def test_containers_give_way_to_others_where_the_command_says_so(broker, topics,
     try:
         # The job model comes by another topic than checkpoints do.
         wait_until(lambda: environment.checkpoints(topics).keys() >= {"0"} and job_of(environment, topics).containers)
-        assert "4 tasks in 2 containers" in scaled("--factor", "4", "--containers", "2")
+        wait_until(lambda: environment.stream_stats(f"{topics}-counts")[0] >= 1_000)
+        said = scaled("--factor", "4", "--containers", "2")
+        assert "4 tasks in 2 containers" in said
+        assert re.search(r"split into 4 and not 1 \(asked for\), in [\d,]{3,} ms; 50 entries of state were moved", said)
         assert len({one.container for one in job_of(environment, topics).tasks}) == 2
         with suppress(ProcessLookupError):
             os.kill(containers_of(run)[0], signal.SIGKILL)
