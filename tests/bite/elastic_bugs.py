@@ -123,10 +123,10 @@ ELASTIC_BUGS = (
         APART,
     ),
     Bug(
-        "take what one task's commit has told of event time for what another one's has, as they commit at once",
+        "forget what one task's commit tells of event time where another one commits at once",
         "runtime/commit/commit.py",
-        "words = _by_stream(self._words.pop(task.number, {}) for task in tasks)",
-        "words = _by_stream([*self._words.values()])\n        self._words = {}",
+        "self._words[task.number] = self._controls(task, among)",
+        "self._words = {task.number: self._controls(task, among)}",
         SAID_ONCE,
     ),
     Bug(
