@@ -81,8 +81,11 @@ class Committer:
         """The tasks whose state the commit at hand has."""
         self._listeners: Listeners = {}
         """The readers that are told in memory what the commit at hand says of event time, by stream and partition."""
-        self._words: dict[str, list[Control]] = {}
-        """What the commit at hand says of event time, by stream."""
+        self._words: dict[int, dict[str, Control]] = {}
+        """By task, what its commit that is under way says of event time, by stream.
+
+        Tasks that commit by themselves may do so at once: what one has said must not be taken for another one's.
+        """
         self.reached: dict[tuple[str, str, int], int] = {}
         """The offsets of the last checkpoint, by task, stream and partition."""
 
@@ -100,7 +103,7 @@ class Committer:
 
     def gather(self, tasks: Sequence[Task], among: Sequence[Task]) -> Commit:
         """Return the commit of everything that some of the tasks here have done; nothing is changed yet."""
-        self._listeners, self._words = _listeners(tasks, among, self.relays), {}
+        self._listeners = _listeners(tasks, among, self.relays)
         self._here = {task.name for task in among}
         appends = [
             Append(*place, _without_gaps(_stored(relay, among), self._clock))
@@ -127,8 +130,7 @@ class Committer:
                 state += self._changes(task)
             forgotten += [writes for writes in task.answers_to_forget() if writes.items]
             appends += self._messages(task)
-            for stream, control in self._controls(task, among).items():
-                self._words.setdefault(stream, []).append(control)
+            self._words[task.number] = self._controls(task, among)
             positions = tuple(one for reader in task.readers for one in reader.positions())
             lowest = _lowest(task.name, positions)
             assert all(self.reached.get(place, at) <= at for place, at in lowest.items()), "a checkpoint goes on"
@@ -140,7 +142,7 @@ class Committer:
             together |= lowest
             consumed |= {(stream, at): offset for (_, stream, at), offset in lowest.items() if (stream, at) in between}
             self.put_ms[task.number] = self.put_ms.get(task.number, 0) + self._clock.elapsed_ms() - started
-        appends = self._with_words(appends)
+        appends = self._with_words(appends, _by_stream(self._words.get(task.number, {}) for task in tasks))
         taken = {task.number: self.taken[task.number] for task in tasks if task.touched and task.number in self.taken}
         if forgotten and self._answers is self._bindings.environment:
             state, forgotten = state + forgotten, []
@@ -260,7 +262,8 @@ class Committer:
         self.commits += 1
         for relay in self.relays.values():
             relay.clear()
-        self._note(*((stream, word) for stream, words in self._words.items() for word in words))
+        words = _by_stream(self._words.pop(task.number, {}) for task in tasks)
+        self._note(words)
         for name, checkpoint in commit.checkpoints.items():
             self.reached |= _lowest(name, checkpoint.positions)
         now_ms = self._clock.now_ms()
@@ -270,8 +273,8 @@ class Committer:
                 task.committed()
                 for store in task.stores.values() if task.number in self._with_state else ():
                     store.committed()
-        heard = _hear(self._listeners, self._words)
-        self._listeners, self._words = {}, {}
+        heard = _hear(self._listeners, words)
+        self._listeners = {}
         return heard
 
     def tell(self, tasks: Sequence[Task]) -> list[Task]:
@@ -286,17 +289,14 @@ class Committer:
             for stream, readers in _listeners(tasks, tasks, self.relays).items()
             if len(readers) == self._bindings.partitions(stream)
         }
-        words: dict[str, list[Control]] = {}
-        for task in tasks if listeners else ():
-            for stream, control in self._controls(task, tasks).items():
-                if stream in listeners:
-                    words.setdefault(stream, []).append(control)
-        self._note(*((stream, control) for stream, told in words.items() for control in told))
+        said = _by_stream(self._controls(task, tasks) for task in tasks) if listeners else {}
+        words = {stream: told for stream, told in said.items() if stream in listeners}
+        self._note(words)
         return _hear(listeners, words)
 
-    def _note(self, *told: tuple[str, Control]) -> None:
+    def _note(self, words: Mapping[str, Sequence[Control]]) -> None:
         """Note how far each producer has told that event time is, which never goes back."""
-        for stream, control in told:
+        for stream, control in ((stream, one) for stream, told in words.items() for one in told):
             before, _ = self._told.get((control.producer, stream), (MIN_TIMESTAMP, False))
             assert control.watermark >= before, "a producer never takes its watermark back"
             self._told[control.producer, stream] = control.watermark, control.idle
@@ -355,7 +355,7 @@ class Committer:
             if stream not in self._bindings.sinks and batch.values
         ]
 
-    def _with_words(self, appends: list[Append]) -> list[Append]:
+    def _with_words(self, appends: list[Append], words: Mapping[str, Sequence[Control]]) -> list[Append]:
         """Return what is appended with what tasks have to tell of event time, behind the last of their rows.
 
         Every partition is told, those without rows as well: a reader takes the minimum over all producers, and would
@@ -363,8 +363,8 @@ class Committer:
         most of what a commit writes where there are many.
         """
         last = {(one.stream, one.partition): at for at, one in enumerate(appends)}
-        for stream, words in self._words.items():
-            listeners, control = self._listeners.get(stream, {}), in_one(words)
+        for stream, told in words.items():
+            listeners, control = self._listeners.get(stream, {}), in_one(told)
             for partition in range(self._bindings.partitions(stream)):
                 at = last.get((stream, partition))
                 if partition in listeners:
@@ -444,6 +444,14 @@ def _listeners(tasks: Sequence[Task], among: Sequence[Task], relays: Mapping[tup
             relay = relays[stream, partition]
             if isinstance(relay, SplitRelay) and len(readers) < len(relay.shares):
                 del by_partition[partition]
+    return found
+
+
+def _by_stream(said: Iterable[Mapping[str, Control]]) -> dict[str, list[Control]]:
+    """Return what several tasks say of event time, by stream."""
+    found: dict[str, list[Control]] = {}
+    for stream, control in (one for words in said for one in words.items()):
+        found.setdefault(stream, []).append(control)
     return found
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from runtime.containers.container import Container
 from runtime.containers.protocol import AskNumbers, combined, what_adds_up
-from runtime.model.clock import Clock
+from runtime.model.clock import Clock, wall_clock_ms
 from runtime.model.metrics import ContainerMetrics, InputMetrics, RunMetrics
+from runtime.opening.rescaling import Scaled
 from runtime.run.rebalance import tasks_told
 
 NUMBERS_S = 0.5
@@ -20,6 +22,21 @@ SILENT_MS = 10_000.0
 """The time without a word of a container after which the log tells of it; it answers four times a second, or once."""
 
 _log = logging.getLogger("samza_dsl")
+
+
+class Resizing(NamedTuple):
+    """A change of the size that goes on: the size before it, why, when it began, and what had `moved` by then."""
+
+    number: int
+    factor: int
+    why: str
+    began_ms: float
+    moved: int
+
+    def scaled(self, number: int, factor: int, now_ms: float, moved: int | None) -> Scaled:
+        """Return the change as it is noted, given the size that there is now, and the entries that moved, if known."""
+        sizes = (self.number, number) if number != self.number else None
+        return Scaled(wall_clock_ms(), self.factor, factor, self.why, now_ms - self.began_ms, sizes, moved)
 
 
 class CrewNumbers:
@@ -55,6 +72,14 @@ class CrewNumbers:
             deaths=sum(map(len, self._died.values())),
             restarts=self.restarts,
         )
+
+    def moved(self, containers: Mapping[int, Container]) -> int:
+        """Return how many entries of state have come to where containers have their tasks, by what they last told."""
+        return sum(one.moved for one in self.now(containers, ()).containers)
+
+    def settled(self, containers: Mapping[int, Container]) -> int:
+        """Return how many of the containers have all tasks that they shall have, by what they last told."""
+        return sum(one.settled for one in self.now(containers, ()).containers)
 
     def count_out(self, slot: int, gone: Container, leaves: bool) -> None:
         """Keep the numbers of a container that is gone, while others go on with its tasks where it `leaves`."""

@@ -280,6 +280,7 @@ def _by_name(containers: Iterable[ContainerMetrics]) -> tuple[ContainerMetrics, 
                 commit_ms=before.commit_ms + one.commit_ms,
                 rebalances=before.rebalances + one.rebalances,
                 restored=before.restored + one.restored,
+                moved=before.moved + one.moved,
                 busy_ms=dict(Counter(before.busy_ms) + Counter(one.busy_ms)),
                 histograms=added([*before.histograms, *one.histograms]),
             )

@@ -23,7 +23,7 @@ from runtime.assembly.history import History, beside, open_history
 from runtime.assembly.pattern_spread import check_spread
 from runtime.commit.commit import deliver
 from runtime.containers.container import PATIENCE_S, Container
-from runtime.containers.crew_numbers import CrewNumbers, Silences, renewed
+from runtime.containers.crew_numbers import CrewNumbers, Resizing, Silences, renewed
 from runtime.containers.crew_state import CrewState
 from runtime.containers.leadership import Leadership
 from runtime.containers.protocol import (
@@ -64,12 +64,12 @@ from runtime.opening.opening import (
     recover,
     with_changes,
 )
-from runtime.opening.rescaling import Scaled, note_size
+from runtime.opening.rescaling import note_size
 from runtime.opening.rewind import check_rewind
 from runtime.opening.shared_run import SharedRun, called, check_same, shared_from_here
 from runtime.queries.state_query import QueriedState
 from runtime.queries.state_requests import StateAnswer, StateRequest
-from runtime.run.driver import Watch, check_no_loop, run_whatever_begins
+from runtime.run.driver import Watch, check_no_loop, keeping_size, run_whatever_begins, whole
 from runtime.run.measurement import left_alone
 from runtime.run.rebalance import tasks_told
 from runtime.run.run import open_environment, opened_where_it_lies
@@ -91,6 +91,9 @@ ALONE_MS = 2_000.0
 LOOK_MS = 250.0
 """The interval between two looks at what was asked for, and at what is to be delivered."""
 
+SETTLED_MS = 100.0
+"""The interval between two looks at whether all containers have their tasks."""
+
 _log = logging.getLogger("samza_dsl")
 
 
@@ -108,6 +111,8 @@ class Containers:
 
     _recovered = Recovered({})
     """The state in which the run began; nothing where others have begun it."""
+    _resizing: Resizing | None = None
+    """The last change of the size, which is noted again once all containers have their tasks."""
     _takes_in = False
     """Whether sources that can't be read again are taken in here: of a run that goes on, by the one that leads it."""
 
@@ -187,16 +192,15 @@ class Containers:
 
     def _scales(self, may_scale: bool, pipeline: Pipeline, here: Mapping[str, object], levers: Levers) -> None:
         """Know the size that was asked for until now, of which another one differs, and how it is opened anew."""
-        self._may_scale = may_scale
-        self._pipeline = pipeline
+        self._may_scale, self._pipeline = may_scale, pipeline
         self._opens = partial(opened_where_it_lies, self._environment, bound=here, levers=levers)
-        self._asked, self._wanted, self._wanted_at_ms = self._environment.asked_scale(self._graph.app), Scale(), 0.0
+        self._wanted, self._wanted_at_ms = Scale(), 0.0
 
     def _open_run(self, pipeline: Pipeline, here: Mapping[str, object], settings: RunSettings) -> Share:
         """Begin a run, which this process owns."""
-        levers, from_start, state = settings.levers, settings.from_start, settings.state
+        levers, from_start, state, since = settings.levers, settings.from_start, settings.state, settings.since
         where = self._environment, pipeline, here
-        opened = opened_where_it_lies(*where, levers=levers, from_start=from_start, state=state)
+        opened = opened_where_it_lies(*where, levers=levers, from_start=from_start, state=state, since=since)
         self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
         self._takes_in = not self._until_now and settings.span is None
         return self._begin_run(opened, levers, settings.span, settings.drains)
@@ -205,6 +209,7 @@ class Containers:
         """Join the run that others have begun; raises SamzaError where it is of another application."""
         opened = join_application(self._environment, pipeline, here, alive.share)
         self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
+        self.since = opened.since
         how = from_start, self._placement, self._standby
         check_same(alive, self._graph.app, digest_of(self.plan), self._until_now, *how)
         return alive.share
@@ -222,6 +227,9 @@ class Containers:
         Where the one before knew `until` which offsets it reads, so does this one.
         """
         check_spread(opened.plan, opened.bindings, self._graph, "run containers=1")
+        self.since, self._asked = opened.since, opened.asked
+        # What is asked of a run holds until it ends, however often it begins anew, and whoever leads it.
+        self._number = self._asked.since(self.since).containers or self._number
         self._recovered = recover(self._environment, opened, self._graph, wall_clock_ms())
         is_first = self._until_now and not until
         if is_first and not drains and span is None:
@@ -237,6 +245,7 @@ class Containers:
             placement=self._placement,
             standby=self._standby,
             factor=opened.plan.options.elasticity,
+            since=opened.since,
         )
         if self._sharing is not None:
             self._sharing.begin(SharedRun(share, digest_of(opened.plan), self._until_now))
@@ -327,10 +336,11 @@ class Containers:
         asking = asyncio.create_task(self._ask())
         heeding = asyncio.create_task(self._heed_scale(keeping))
         following = asyncio.create_task(self._leadership.follow(lambda: self._ending, self._end_all))
+        noting = asyncio.create_task(self._note_resized())
         delivering = asyncio.create_task(self._deliver())
         taking_in = asyncio.create_task(self._take_in())
         # What delivers, takes in and heeds ends with an error alone, while containers run.
-        watched = [asking, delivering, taking_in, heeding]
+        watched = [asking, delivering, taking_in, heeding, noting]
         try:
             while not all(one.done() for one in (*keeping, asking)) and not any(map(_has_failed, (*keeping, *watched))):
                 waiting = [one for one in (*keeping, *watched) if not one.done()]
@@ -353,12 +363,7 @@ class Containers:
         """Hand sinks what containers have committed."""
         while self._bindings.outboxes:
             await sleep_ms(LOOK_MS)
-            # Shielded: else the thread would use what is closed meanwhile.
-            delivering = asyncio.ensure_future(asyncio.to_thread(self._deliver_now))
-            try:
-                await asyncio.shield(delivering)
-            finally:
-                await asyncio.wait([delivering])
+            await whole(self._deliver_now)
 
     async def _take_in(self) -> None:
         """Take in what comes of sources that can't be read again, where this process leads the run."""
@@ -387,43 +392,55 @@ class Containers:
                 return
             if asked is None or asked == self._asked:
                 continue
-            self._asked = asked
+            wanted, self._asked = asked.since(self._asked.number), asked
             try:
-                check_factor(self.plan, asked.factor or 1)
+                check_factor(self.plan, wanted.factor or 1)
             except PlanError as error:
                 _log.warning("%s: its tasks stay as they are: %s", app, error)
                 refused = Scale(self.plan.options.factor, self._number, REFUSED)
                 self._asked = await asyncio.to_thread(self._environment.ask_scale, app, refused)
                 continue
             self._wanted_at_ms = self._clock.elapsed_ms()
-            if self._begun and asked.factor in (None, self.plan.options.factor):
-                await self._resize(asked, keeping)
+            if self._begun and wanted.factor in (None, self.plan.options.factor):
+                await self._resize(wanted, keeping)
             else:
-                self._wanted = asked
+                self._wanted = wanted
                 self._end_all()
 
     async def _resize(self, asked: Scale, keeping: list[asyncio.Task[None]]) -> None:
         """Let some containers come, or the last ones go: tasks that neither get nor leave go on meanwhile."""
         before, self._number = self._number, asked.containers or self._number
+        self._resizing = self._resizing_from(before, self.plan.options.factor, asked.why)
         keeping += [asyncio.create_task(self._keep(slot)) for slot in range(before, self._number)]
         for slot in range(self._number, before):
             if slot in self._containers:
                 self._containers[slot].line.say(Stop())
-        while not self._ending and not self._are_all_here():
-            await sleep_ms(ROUND_MS)
-        told = before, self.plan.options.factor, self._start.share.generation, asked.why
-        await asyncio.to_thread(self._note_resized, *told)
+        await self._note_resized()
 
     def _are_all_here(self) -> bool:
         return len(self._containers) == self._number and all(one.joined for one in self._containers.values())
 
-    def _note_resized(self, before: int, factor: int, generation: int, why: str) -> None:
-        """Add a change of the number of containers to the application's history."""
-        if before != self._number:
-            took_ms = self._clock.elapsed_ms() - self._wanted_at_ms
-            sizes, now = (before, self._number), self.plan.options.factor
-            scaled = Scaled(wall_clock_ms(), factor, now, why, took_ms, sizes)
-            note_size(self._environment, self._graph.app, generation, scaled)
+    def _resizing_from(self, number: int, factor: int, why: str) -> Resizing | None:
+        """Return what to note of a change that begins, given the size before it; None where it is the same."""
+        if (number, factor) == (self._number, self.plan.options.factor):
+            return None
+        return Resizing(number, factor, why, self._wanted_at_ms, self._numbers.moved(self._containers))
+
+    async def _note_resized(self) -> None:
+        """Note a change of the size in the application's history, once all containers have their tasks."""
+        resizing, is_settled = self._resizing, False
+        while resizing is not None and not self._ending and not is_settled:
+            await sleep_ms(SETTLED_MS)
+            if self._begun and self._are_all_here():
+                await self.renew()
+                is_settled = self._numbers.settled(self._containers) == self._number
+        if resizing is not None and resizing is self._resizing:  # no other one has begun since
+            moved = self._numbers.moved(self._containers) - resizing.moved
+            await whole(partial(self._note, resizing, self._start.share.generation, moved if is_settled else None))
+
+    def _note(self, resizing: Resizing, generation: int, moved: int | None) -> None:
+        now = self._number, self.plan.options.factor, self._clock.elapsed_ms(), moved
+        note_size(self._environment, self._graph.app, generation, resizing.scaled(*now))
 
     async def ask_size(self, wanted: Scale) -> None:
         """Ask for another size of this run, as a command would."""
@@ -434,13 +451,12 @@ class Containers:
         assert not self._containers, "nobody is at work where checkpoints are rewritten"
         before, wanted, self._wanted, self._leadership.is_vacant = self._start.share, self._wanted, Scale(), False
         factor, before_number = self.plan.options.factor, self._number
-        self._number = wanted.containers or before_number
         self._bindings.close()
-        # What is asked of a run holds until it ends, also where the program says another factor, and whoever leads it.
-        if (parts := wanted.factor or before.factor) is not None:
-            options = msgspec.structs.replace(self._pipeline.options, elasticity=parts)
+        # So is the factor that it has, where who leads it now has a program that says another one.
+        if before.factor is not None:
+            options = msgspec.structs.replace(self._pipeline.options, elasticity=before.factor)
             self._pipeline = replace(self._pipeline, options=options)
-        opened = self._opens(self._pipeline)
+        opened = self._opens(self._pipeline, since=before.since)
         self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
         share = self._begin_run(opened, before.levers, until=before.ends)
         self._takes_in, self._may_scale = not self._until_now, True
@@ -448,7 +464,10 @@ class Containers:
         self._begun, self._ending = False, self.stopping
         # Their tasks are no more, and others say from now on how far the inputs are read.
         self._numbers.begin_anew(self._number)
-        self._note_resized(before_number, factor, opened.generation, wanted.why)
+        self._resizing = self._resizing_from(before_number, factor, wanted.why)
+        if self._resizing is not None:
+            # Also here, as no container may come to have a task: what is known then is noted once they have them.
+            self._note(self._resizing, opened.generation, None)
 
     async def _keep(self, slot: int) -> None:
         """Keep a container running, another one in the place of each that dies, until all are to end."""
@@ -627,12 +646,7 @@ class Containers:
         elif self._clock.elapsed_ms() >= self._alone_at_ms + ALONE_MS:
             self._alone_at_ms = self._clock.elapsed_ms()
             ours = {one.name for one in self._containers.values()}
-            looking = asyncio.ensure_future(asyncio.to_thread(self._left_alone, left, ours))
-            try:
-                self._alone = await asyncio.shield(looking)
-            finally:
-                # Else the thread would use what is closed meanwhile.
-                await asyncio.wait([looking])
+            self._alone = await whole(partial(self._left_alone, left, ours))
 
     def _left_alone(self, tasks: Collection[int], ours: Collection[str]) -> tuple[InputMetrics, ...]:
         with suppress(SamzaError):  # brokers that don't answer now are asked again
@@ -719,4 +733,4 @@ def run_containers(
     def made(settings: RunSettings, fenced: Fenced | None) -> Containers:
         return Containers(pipeline, data, replace(crew, fenced=fenced), settings)
 
-    return run_whatever_begins(made, watch, settings)
+    return run_whatever_begins(keeping_size(made), watch, settings)

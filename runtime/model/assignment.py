@@ -56,17 +56,33 @@ REFUSED = "refused"
 class Scale(msgspec.Struct, frozen=True, array_like=True):
     """The size that was asked for of an application: what each task is split into, the number of containers, and why.
 
-    None stands for what it is already. Its `number` tells it from those before, which may have asked for the same.
+    None stands for what it is already. Its `number` tells it from those before, which may have asked for the same. As
+    it is noted, it has the newest word on either: `factor_by` and `containers_by` are the numbers of the requests that
+    have said so.
+
+    >>> noted = Scale(containers=3).behind(Scale(factor=4).behind(Scale()))
+    >>> (noted.factor, noted.containers), (noted.since(1).factor, noted.since(1).containers)
+    ((4, 3), (None, 3))
     """
 
     factor: int | None = None
     containers: int | None = None
     why: str = "asked for"
     number: int = 0
+    factor_by: int = 0
+    containers_by: int = 0
 
     def behind(self, former: Scale) -> Scale:
-        """Return this request with its number, behind the last one."""
-        return msgspec.structs.replace(self, number=former.number + 1)
+        """Return this request as it is noted behind the last one, whose word on what it says nothing of still holds."""
+        number = former.number + 1
+        factor = (former.factor, former.factor_by) if self.factor is None else (self.factor, number)
+        containers = (former.containers, former.containers_by) if self.containers is None else (self.containers, number)
+        return Scale(factor[0], containers[0], self.why, number, factor[1], containers[1])
+
+    def since(self, number: int) -> Scale:
+        """Return what was asked behind the request of a number, None where that is nothing."""
+        factor = self.factor if self.factor_by > number else None
+        return Scale(factor, self.containers if self.containers_by > number else None, self.why, self.number)
 
 
 class Placing(NamedTuple):

@@ -296,11 +296,11 @@ class RestoreMetrics(msgspec.Struct, frozen=True, kw_only=True):
 class ContainerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """One container: the tasks that it has, its commits, and its durations.
 
-    `rebalances` counts the times at which tasks came or went, and `restored` the records of changelogs from which state
-    was brought back; `restoring` has what is on its way. It is `settled` while it has all tasks that it shall have. It
-    said all this `silent_ms` ago. Of those in its place before it, `deaths` have ended before their time, the last one
-    as `died` says. By operator, `busy_ms` is the time that samples have found it at work, taken while somebody looks
-    again and again.
+    `rebalances` counts the times at which tasks came or went, `restored` the records of changelogs from which state was
+    brought back, and `moved` the entries that are new where their tasks are; `restoring` has what is on its way. It is
+    `settled` while it has all tasks that it shall have. It said all this `silent_ms` ago. Of those in its place before
+    it, `deaths` have ended before their time, the last one as `died` says. By operator, `busy_ms` is the time that
+    samples have found it at work, taken while somebody looks again and again.
     """
 
     container: str
@@ -311,6 +311,7 @@ class ContainerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     since_commit_ms: float | None = None
     rebalances: int = 0
     restored: int = 0
+    moved: int = 0
     restoring: tuple[RestoreMetrics, ...] = ()
     silent_ms: float = 0.0
     deaths: int = 0

@@ -58,7 +58,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
     `counts` has the partitions of each stream as the whole run sees them, `ends` the offsets where it stops reading,
     `placement` the way in which tasks are shared out, and `standby` the number of other hosts with a copy of state.
-    Each task is split by the `factor`.
+    Each task is split by the `factor`. What was asked of the size `since` a request of this number is asked of the run.
     """
 
     container: str
@@ -70,6 +70,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     placement: str = "sticky"
     standby: int = 0
     factor: int | None = None
+    since: int = 0
 
 
 class Opened(NamedTuple):
@@ -77,7 +78,7 @@ class Opened(NamedTuple):
 
     Where it is to move to the partitions of a `target`, these are those by which its state lies, with a task for each.
     `job` has its size, and how long it took to come to it; `since` is the number of the request for a size behind which
-    others hold whatever the program says.
+    others hold whatever the program says, and `asked` the newest one that it goes by.
     """
 
     generation: int
@@ -88,6 +89,7 @@ class Opened(NamedTuple):
     moving: Moving | None = None
     target: Plan | None = None
     since: int = 0
+    asked: Scale = Scale()
 
 
 def open_application(
@@ -151,7 +153,7 @@ def open_application(
         bindings.close()
         raise
     job = JobMetrics(tasks=plan.tasks, model_ms=model_ms, checkpoints_ms=checkpoints_ms)
-    return Opened(generation, bindings, counts, plan, job, to, target, since)
+    return Opened(generation, bindings, counts, plan, job, to, target, since, asked)
 
 
 def _owned(environment: Environment, app: str, state: State) -> int:
@@ -180,7 +182,7 @@ def _made(pipeline: Pipeline, asked: Scale, since: int, made: Callable[[Options]
     """Return the plan of a size; where a command has asked for one that can't be, the error says how to undo that."""
     said = pipeline.options
     # What is asked of a run holds until that ends, also where the program says another size, and it begins anew.
-    is_of_run = asked.number > since and asked.factor is not None
+    is_of_run = asked.since(since).factor is not None
     options = with_factor(replace(said, elasticity=None) if is_of_run else said, asked.factor)
     try:
         return made(options)
@@ -267,7 +269,7 @@ def join_application(environment: Environment, pipeline: Pipeline, bind: Mapping
     except BaseException:
         bindings.close()
         raise
-    return Opened(share.generation, bindings, share.counts, plan, job)
+    return Opened(share.generation, bindings, share.counts, plan, job, since=share.since)
 
 
 class Recovered(NamedTuple):

@@ -34,10 +34,11 @@ MOST_SCALINGS = 100
 class Scaled(msgspec.Struct, frozen=True):
     """One change of an application's size: when (ms since the epoch), from and to what, why, and how long it took.
 
-    `before` and `now` are factors; the numbers of containers are there where these changed. No entry of state is moved
-    by it: what is kept of a key lies where it was. `took_ms` is from the moment at which tasks are to come to the cut
-    until others go on, for containers until all have begun; 0 where an application was split as it began, and up to
-    the cut where the process dies behind that.
+    `before` and `now` are factors; the numbers of containers are there where these changed. `took_ms` is from the
+    moment at which tasks are to come to the cut until others go on, for containers until all have their tasks; 0 where
+    an application was split as it began. So many entries of state were `moved` until then: none on the embedded log,
+    where what is kept of a key lies where it was. It is None where an application was split as it began, and where the
+    process has died behind the cut, up to which the time is then.
     """
 
     at_ms: int
@@ -46,6 +47,12 @@ class Scaled(msgspec.Struct, frozen=True):
     why: str
     took_ms: float
     containers: tuple[int, int] | None = None
+    moved: int | None = None
+
+    def completes(self, noted: Scaled) -> bool:
+        """Whether this is what was noted at the cut, as it is known once tasks go on."""
+        is_same = (self.before, self.now) == (noted.before, noted.now) and noted.containers in (None, self.containers)
+        return is_same and noted.moved is None
 
 
 def scalings(checkpoints: Mapping[str, Checkpoint]) -> list[Scaled]:
@@ -54,30 +61,19 @@ def scalings(checkpoints: Mapping[str, Checkpoint]) -> list[Scaled]:
     return msgspec.json.decode(told, type=list[Scaled])
 
 
-def noted(checkpoints: Mapping[str, Checkpoint], scaled: Scaled) -> Checkpoint:
-    """Return the history of an application's elasticity with one change more."""
-    return _history([*scalings(checkpoints), scaled])
+def noted(known: Sequence[Scaled], scaled: Scaled) -> Checkpoint:
+    """Return the history of an application's elasticity with one change more, or with one that is complete now."""
+    told = [*known]
+    # Another one may have been noted behind the cut of this one.
+    at = next((at for at in reversed(range(len(told))) if scaled.completes(told[at])), len(told))
+    told[at : at + 1] = [scaled]
+    return Checkpoint(0, meanings={SCALINGS: msgspec.json.encode(told[-MOST_SCALINGS:]).decode()})
 
 
-def _history(known: Sequence[Scaled]) -> Checkpoint:
-    return Checkpoint(0, meanings={SCALINGS: msgspec.json.encode(known[-MOST_SCALINGS:]).decode()})
-
-
-def note_size(
-    environment: Environment, app: str, generation: int, scaled: Scaled, notes: Mapping[str, Checkpoint] = NO_NOTES
-) -> None:
-    """Add a change of an application's size to its history, with `notes` of the application.
-
-    One of the containers takes the place of that of the factor, which was noted as it opened.
-    """
-    checkpoints = environment.checkpoints(app)
-    known = scalings(checkpoints)
-    is_noted = (
-        scaled.before != scaled.now and known and (known[-1].before, known[-1].now) == (scaled.before, scaled.now)
-    )
-    history = _history([*known[:-1], scaled] if is_noted else [*known, scaled])
-    new = {name: replace(one, generation=generation) for name, one in {**notes, SCALINGS: history}.items()}
-    environment.commit(Commit(app, generation, [], [], new))
+def note_size(environment: Environment, app: str, generation: int, scaled: Scaled) -> None:
+    """Note a change of an application's size in its history, where the commit of its cut has noted it before."""
+    history = noted(scalings(environment.checkpoints(app)), scaled)
+    environment.commit(Commit(app, generation, [], [], {SCALINGS: replace(history, generation=generation)}))
 
 
 class Rescaling(NamedTuple):
@@ -102,13 +98,16 @@ def rescale(
 
     State stays where it is: it lies by base tasks, and each virtual one looks at the entries of its own keys. All else
     is one commit, with `notes` of the application, so that a crash finds the tasks before, or those behind. Its history
-    tells `why`, and how long it took to come to this cut. Return the time that all of this took, in ms; None where
-    nothing was to be done.
+    tells `why`, and how long it took to come to this cut. Return the time that all of this took, in ms; None where no
+    task has committed anything that was to be split or merged.
     """
     began_ms = monotonic_ms()
     checkpoints = environment.checkpoints(plan.app)
     found = rescaled(checkpoints, plan.options.factor)
     if found is None:
+        if notes:
+            new = {name: replace(one, generation=generation) for name, one in notes.items()}
+            environment.commit(Commit(plan.app, generation, [], [], new))
         return None
     appends = [
         Append(stream, partition, Batch([]), control)
@@ -117,7 +116,7 @@ def rescale(
         for partition in range(existing[stream].partitions)
         for control in controls
     ]
-    history = noted(checkpoints, Scaled(wall_clock_ms(), found.before, found.now, why, took_ms))
+    history = noted(scalings(checkpoints), Scaled(wall_clock_ms(), found.before, found.now, why, took_ms))
     all_new = {**found.checkpoints, **notes, SCALINGS: history}
     new = {name: replace(one, generation=generation) for name, one in all_new.items()}
     environment.commit(Commit(plan.app, generation, appends, [], new, gone=found.gone))

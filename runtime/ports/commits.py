@@ -75,6 +75,19 @@ class Appender(Protocol):
         """Write nothing more; a second call does nothing."""
 
 
+class Brought(NamedTuple):
+    """The records of changelogs that were read to have state where its tasks are, and the entries that are new there.
+
+    What is `moved` was copied from what the host had elsewhere, or read from changelogs.
+    """
+
+    replayed: int = 0
+    moved: int = 0
+
+
+NOTHING_BROUGHT = Brought()
+
+
 class OwnershipPort(Protocol):
     """The ownership of an application whose state and commits lie on brokers, where others may take it over."""
 
@@ -82,7 +95,7 @@ class OwnershipPort(Protocol):
         """Return the one writer of a name from now on: others that have begun with it write nothing more."""
 
     def announce(self, app: str, generation: int) -> None:
-        """Let others see, until this is closed, that this process has the application to itself."""
+        """Let others see, until this is closed, that this process has the application, and its state, to itself."""
 
     def check_kept(self, app: str) -> None:
         """Raise `EnvironmentFault` where less of an application, which is owned here, is left than was committed."""
@@ -102,8 +115,8 @@ class OwnershipPort(Protocol):
     def is_caught_up(self) -> bool:
         """Whether this process has read all that lay between stages when it was asked; asking may take a while."""
 
-    def replayed(self, app: str) -> int:
-        """Return how many records of changelogs were replayed so far to bring state here; it waits for nobody."""
+    def brought(self, app: str) -> Brought:
+        """Return how much was read and moved so far to bring state here; it waits for nobody."""
 
     def reclaim(self, app: str) -> bool:
         """Remove what a reset has left of an application that was deleted; return whether there was anything."""

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from operators.core.protocols import CheckedProtocol
 from planner.model.plan import Plan
@@ -90,15 +90,17 @@ class SizedRun(Watched, Protocol):
 
 
 S = TypeVar("S", bound=SizedRun)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-def keeping_size(make: Callable[[RunSettings], S]) -> Callable[[RunSettings], S]:
+def keeping_size(make: Callable[Concatenate[RunSettings, P], S]) -> Callable[Concatenate[RunSettings, P], S]:
     """Return what makes runs one after the other, each with the size that was asked of those before."""
     since: int | None = None
 
-    def made(settings: RunSettings) -> S:
+    def made(settings: RunSettings, /, *args: P.args, **more: P.kwargs) -> S:
         nonlocal since
-        run = make(settings if since is None else replace(settings, since=since))
+        run = make(settings if since is None else replace(settings, since=since), *args, **more)
         since = run.since
         return run
 
@@ -178,6 +180,15 @@ def run_whatever_fails(make: Callable[[RunSettings], R], watch: Watch | None, se
                 raise
             settings, run = _anew(settings, unavailable), None
         asyncio.run(sleep_ms(PAUSE_MS * 2**failures))
+
+
+async def whole(work: Callable[[], T]) -> T:
+    """Await work in a thread to its end, also where this is cancelled: the thread would use what is closed then."""
+    working = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(working)
+    finally:
+        await asyncio.wait([working])
 
 
 def check_no_loop() -> None:

@@ -201,7 +201,7 @@ class Run:
             found = msgspec.structs.replace(found, operators=(*self._scaler.former, *found.operators))
         replaced, follower = msgspec.structs.replace, self._follower
         if follower is None:
-            return replaced(found, containers=(replaced(self._container("0"), restored=self._restored),))
+            return replaced(found, containers=(self._container("0"),))
         operators, take_overs = (*follower.former, *found.operators), follower.take_overs
         container = self._container(follower.membership.name, follower.former_durations)
         rebalances = follower.durations.metrics()
@@ -209,21 +209,16 @@ class Run:
             container,
             rebalances=follower.rebalances,
             settled=follower.settled,
-            restored=self._restored,
             histograms=(*container.histograms, rebalances),
         )
         return replaced(found, operators=operators, take_overs=take_overs, containers=(container,))
 
     def _container(self, name: str, former: Sequence[HistogramMetrics] = ()) -> ContainerMetrics:
         busy_ms = self._sampler.heed() if self._sampler is not None else {}
-        found = container_of(self._loop, self._clock, name, former)
-        return msgspec.structs.replace(found, busy_ms=busy_ms, restoring=coming_back(self._graph.app))
-
-    @property
-    def _restored(self) -> int:
-        """The records of changelogs that were replayed so far, where there are changelogs."""
-        environment = self._environment
-        return environment.replayed(self._graph.app) if isinstance(environment, LiveEnvironment) else 0
+        found, app = container_of(self._loop, self._clock, name, former), self._graph.app
+        replayed, moved = self._environment.brought(app) if isinstance(self._environment, LiveEnvironment) else (0, 0)
+        restored = {"restored": replayed, "moved": moved, "restoring": coming_back(app)}
+        return msgspec.structs.replace(found, busy_ms=busy_ms, **restored)
 
     @property
     def failed(self) -> bool:
@@ -579,7 +574,7 @@ class Run:
             self._follower = self._follow(share, assembly, composition.tables)
         elif span is None and not self.is_moving:
             how = self._loop, self._writer, self._functions, self._replan
-            self._scaler = Scaler(assembly, opened.counts, composition.tables, *how)
+            self._scaler = Scaler(assembly, opened, composition.tables, *how)
 
     def _mode(self, shared: bool, per_second: float | None, by_task: bool) -> LoopMode:
         # An environment that wakes the loop is looked at seldom: an idle run takes half of the processor then.
@@ -688,14 +683,16 @@ def opened_where_it_lies(
     levers: Levers,
     from_start: bool = False,
     state: State = None,
+    since: int | None = None,
 ) -> Opened:
     """Open an application, whose state is moved before, in this process, where its streams have other partitions."""
+    where = environment, pipeline, bound
     while True:
-        opened = open_application(environment, pipeline, bound, levers=levers, from_start=from_start, state=state)
+        opened = open_application(*where, levers=levers, from_start=from_start, state=state, since=since)
         if opened.moving is None:
             return opened
         opened.bindings.close()
-        from_start, state = False, None
+        from_start, state, since = False, None, opened.since
         with suppress(Repartitioned):
             asyncio.run(Run(pipeline, environment, RunSettings(bind=bound, levers=levers)).drive())
 
@@ -727,11 +724,12 @@ def running(
 
     @asynccontextmanager
     async def context() -> AsyncIterator[Run]:
-        run = Run(pipeline, data, settings)
+        made = keeping_size(partial(Run, pipeline, data))
+        run = made(settings)
         while run.is_moving:
             with suppress(Repartitioned):
                 await run.drive()
-            run = Run(pipeline, data, replace(settings, from_start=False, state=None))
+            run = made(replace(settings, from_start=False, state=None))
         driving = asyncio.create_task(run.drive())
         watching = asyncio.create_task(beside(watch, run)) if watch is not None else None
         try:

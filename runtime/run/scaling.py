@@ -29,6 +29,7 @@ from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import monotonic_ms, sleep_ms, wall_clock_ms
 from runtime.model.errors import EnvironmentFault
 from runtime.model.metrics import JobMetrics, OperatorMetrics
+from runtime.opening.opening import Opened
 from runtime.opening.rescaling import Scaled, note_size, rescale, tell_split
 from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.ports.streams import grown_error
@@ -77,7 +78,7 @@ class Scaler:
     """
 
     assembly: Assembly
-    counts: Mapping[str, int]
+    opened: Opened
     broadcast: Mapping[str, TableContents]
     loop: Loop
     writer: Executor
@@ -87,8 +88,8 @@ class Scaler:
     def __post_init__(self) -> None:
         self.former: list[OperatorMetrics] = []
         """The metrics of tasks that were run before they were split or merged."""
-        environment, app = self.assembly.bindings.environment, self.assembly.plan.app
-        self._asked = environment.asked_scale(app)
+        # Not as it is by now: what was asked since then is still to be heeded.
+        self._asked = self.opened.asked
 
     async def follow(self) -> None:
         """Follow what is asked for until cancelled."""
@@ -96,12 +97,13 @@ class Scaler:
         for look in count(1):
             await sleep_ms(FAR_LOOK_MS if is_far else LOOK_MS)
             if look % LOOKS_FOR_GROWTH == 0:
-                await self._apart(partial(check_grown, self.assembly.bindings, self.assembly.graph, self.counts))
+                counts = self.opened.counts
+                await self._apart(partial(check_grown, self.assembly.bindings, self.assembly.graph, counts))
             asked = await self._apart(partial(asked_size, self.assembly.bindings.environment, self.assembly.plan.app))
             if asked is not None and asked != self._asked:
-                self._asked = asked
-                if asked.factor is not None:
-                    await self.scale(asked.factor, asked.why)
+                wanted, self._asked = asked.since(self._asked.number), asked
+                if wanted.factor is not None:
+                    await self.scale(wanted.factor, wanted.why)
 
     async def scale(self, factor: int, why: str) -> bool:
         """Split or merge the tasks by a factor; return whether it could be, of which the log tells else."""
@@ -115,7 +117,7 @@ class Scaler:
         began_ms = monotonic_ms()
         try:
             plan = make_plan(
-                assembly.graph, options, self.counts, wrapped=bool(assembly.around), levers=assembly.levers
+                assembly.graph, options, self.opened.counts, wrapped=bool(assembly.around), levers=assembly.levers
             )
         except PlanError as error:
             _log.warning("%s: its tasks stay as they are: %s", assembly.plan.app, error)
@@ -123,11 +125,17 @@ class Scaler:
             self._asked = await self._apart(partial(environment.ask_scale, assembly.plan.app, refused))
             return False
         job = JobMetrics(tasks=plan.tasks, model_ms=monotonic_ms() - began_ms)
-        await self.loop.exchange(self._exchange(plan, job, before, why))
+        await self.loop.exchange(self._exchange(plan, job, why))
         return True
 
-    async def _exchange(self, plan: Plan, planned: JobMetrics, before: int, why: str) -> None:
-        clock, began = self.assembly.clock, self.assembly.clock.elapsed_ms()
+    def _brought(self) -> int:
+        """Return how many entries of state have come to where their tasks are."""
+        environment = self.assembly.bindings.environment
+        return environment.brought(self.assembly.plan.app).moved if isinstance(environment, LiveEnvironment) else 0
+
+    async def _exchange(self, plan: Plan, planned: JobMetrics, why: str) -> None:
+        clock, began, brought = self.assembly.clock, self.assembly.clock.elapsed_ms(), self._brought()
+        before, factor = self.assembly.plan.options.factor, plan.options.factor
         for task in await self.loop.change({task.number for task in self.loop.tasks}, ()):
             self.former += passed(self.assembly.graph, task)
             self.functions.remove(task.functions)
@@ -136,14 +144,10 @@ class Scaler:
         environment, committer = self.assembly.bindings.environment, self.loop.committer
         checkpoints = environment.checkpoints(plan.app)
         job = checkpoints.get(JOB, Checkpoint(0))
-        job = msgspec.structs.replace(job, meanings={**job.meanings, **configuration(plan, self.counts)})
+        job = msgspec.structs.replace(job, meanings={**job.meanings, **configuration(plan, self.opened.counts)})
         where = environment, plan, self.assembly.graph, committer.generation
         took_ms, notes = clock.elapsed_ms() - began, {JOB: job}
         spent_ms = await self._apart(partial(rescale, *where, why, took_ms, notes))
-        if spent_ms is None:
-            # No task has committed anything: what is noted of the application changes all the same.
-            split = Scaled(wall_clock_ms(), before, plan.options.factor, why, took_ms)
-            await self._apart(partial(note_size, environment, plan.app, committer.generation, split, notes))
         await self._apart(partial(tell_split, environment, plan, self.assembly.graph))
         if committer.taken and isinstance(environment, LiveEnvironment):  # each task commits by itself
             committer.taken |= await self._apart(partial(environment.commit_by_task, plan.app, range(plan.tasks)))
@@ -154,14 +158,14 @@ class Scaler:
         for task in tasks:
             self.functions.append(task.functions)
             await task.functions.open()
-        # Again, with the time until tasks go on: the commit of the cut could not know of it.
-        whole = Scaled(wall_clock_ms(), before, plan.options.factor, why, clock.elapsed_ms() - began)
-        await self._apart(partial(note_size, environment, plan.app, committer.generation, whole))
         await self.loop.change((), tasks)
         self.on_change(plan, msgspec.structs.replace(planned, checkpoints_ms=spent_ms))
-        paused_ms = clock.elapsed_ms() - began
-        words = plan.app, before, plan.options.factor, plan.tasks, round(paused_ms)
+        paused_ms, moved = clock.elapsed_ms() - began, self._brought() - brought
+        words = plan.app, before, factor, plan.tasks, round(paused_ms)
         _log.info("%s: each task is split into %d no more, but into %d: %d tasks go on after %d ms", *words)
+        # While tasks go on: the commit of the cut could not know of it, and another one would make the pause longer.
+        scaled = Scaled(wall_clock_ms(), before, factor, why, paused_ms, moved=moved)
+        await self._apart(partial(note_size, environment, plan.app, committer.generation, scaled))
 
     async def _apart(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.writer, work)

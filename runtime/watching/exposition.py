@@ -100,6 +100,7 @@ JUMPS = _counter("samza.input.jumps", "{record}", "Records of which each alone m
 ENTRIES = _gauge("samza.state.entries", "{entry}", "Entries of an operator's committed state in a task.")
 SIZE = _gauge("samza.state.size", "By", "The size of an operator's committed state in a task.")
 RESTORED = _counter("samza.state.restored", "{record}", "Records of changelogs from which state was brought back.")
+MOVED = _counter("samza.state.moved", "{entry}", "Entries of state that have come to a container with its tasks.")
 RESTORING = _gauge("samza.state.restoring", "{record}", "Records of a changelog that are still to be brought back.")
 
 COMMITS = _counter("samza.commits", "{commit}", "Commits.")
@@ -267,6 +268,7 @@ def _containers(metrics: RunMetrics) -> Iterator[Series]:
         yield Series(CONTAINER_LAG, of, sum(own.values()))
         yield Series(REBALANCES, of, one.rebalances)
         yield Series(RESTORED, of, one.restored)
+        yield Series(MOVED, of, one.moved)
         for each in one.restoring:
             left = each.records - each.restored
             yield Series(RESTORING, (*of, ("operator", each.store), ("task", each.task)), max(left, 0))

@@ -39,6 +39,8 @@ from samza_dsl.room.runs import places_of
 
 LONGEST_MS, LOOK_MS = 60_000.0, 50.0
 """The time that a run has to take up its new size, and the interval between two looks."""
+NOTED_MS = 10_000.0
+"""The time that it has to note what has become of it, where it may have been killed before."""
 
 job = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Look at how an application is run, and pack what runs it."
@@ -136,14 +138,15 @@ def scale(
         runs = bool(job.containers)
         if containers is not None and not runs:
             raise Mistake(f"{app} does not run: its containers are as many as the next run says with --containers")
-        changes = len(scalings(place.checkpoints(app)))
-        wanted = place.ask_scale(app, Scale(factor or job.factor, containers))
+        before = scalings(place.checkpoints(app))
+        asked = place.ask_scale(app, Scale(factor, containers))
         if not runs:
             if factor is not None:
                 unless = "unless its Options(elasticity=...) say something else"
                 say(f"{app} does not run: its tasks are split into {factor} from its next start on, {unless}")
             return
-        asyncio.run(_await(place, app, wanted, changes, len(_begun(job))))
+        size = Scale(factor or job.factor, containers)
+        asyncio.run(_await(place, app, asked, size, before, len(_begun(job))))
 
 
 def _begun(job: Job) -> Sequence[ContainerOfJob]:
@@ -151,23 +154,31 @@ def _begun(job: Job) -> Sequence[ContainerOfJob]:
     return [one for one in job.containers if not starter_of(one.name)] or job.containers
 
 
-async def _await(place: Environment, app: str, wanted: Scale, changes: int, before: int) -> None:
-    """Wait until the run, which had so many containers `before`, has its new size, and tell of it."""
-    until_ms = monotonic_ms() + LONGEST_MS
+async def _await(
+    place: Environment, app: str, asked: Scale, wanted: Scale, before: Sequence[Scaled], number: int
+) -> None:
+    """Wait until the run, which had so many containers, has the size that is wanted, and tell what is noted of it."""
+    until_ms, at_work_ms = monotonic_ms() + LONGEST_MS, 0.0
     while monotonic_ms() < until_ms:
         found, job = scalings(place.checkpoints(app)), job_of(place, app)
-        if (asked := place.asked_scale(app)) != wanted:
+        if (newest := place.asked_scale(app)) != asked:
             refused = "can't have this size: its log says why"
-            raise Mistake(f"{app} {refused if asked.why == REFUSED else 'was asked for another size meanwhile'}")
+            raise Mistake(f"{app} {refused if newest.why == REFUSED else 'was asked for another size meanwhile'}")
         # Containers that end are none for a while, and those that begin have no task for another.
         at_work = bool(job.containers) and all(one.container for one in job.tasks)
         begun = len(_begun(job))
-        are_all_here = begun >= before if wanted.containers is None else begun == wanted.containers
+        are_all_here = begun >= number if wanted.containers is None else begun == wanted.containers
         if job.factor == wanted.factor and are_all_here and at_work:
-            if len(found) > changes:
+            # What is noted at the cut is completed once tasks go on: so long it is waited for, but not for ever.
+            is_noted = found == before or (found[-1].moved is not None and found[-1] not in before)
+            at_work_ms = at_work_ms or monotonic_ms()
+            if not is_noted and monotonic_ms() < at_work_ms + NOTED_MS:
+                await sleep_ms(LOOK_MS)
+                continue
+            if found != before:
                 say(told_of(found[-1], isinstance(place, LiveEnvironment)))
-            number = len(job.tasks)
-            say(f"{app}: {number} tasks in {len(job.containers)} container{'s' * (len(job.containers) > 1)}")
+            tasks, containers = len(job.tasks), len(job.containers)
+            say(f"{app}: {tasks} tasks in {containers} container{'s' * (containers > 1)}")
             return
         await sleep_ms(LOOK_MS)
     raise Mistake(
@@ -260,13 +271,20 @@ def told_of(one: Scaled, is_on_hosts: bool = False) -> str:
 
     >>> told_of(Scaled(at_ms=0, before=1, now=4, why="asked for", took_ms=12.3))
     '1970-01-01 00:00:00 UTC: each task split into 4 and not 1 (asked for), in 12 ms; no entry of state was moved'
+    >>> told_of(Scaled(0, 1, 4, "asked for", 812.0, moved=1_400)).partition("), in ")[2]
+    '812 ms; 1,400 entries of state were moved'
     """
     at = datetime.fromtimestamp(one.at_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     how = f"each task split into {one.now} and not {one.before}" if one.now != one.before or not one.containers else ""
     if one.containers:
         before, now = one.containers
         how += f"{', ' * bool(how)}{now} container{'s' * (now > 1)} and not {before}"
-    kept = "each host copies entries of its tasks from what it has" if is_on_hosts else "no entry of state was moved"
+    if one.moved:
+        kept = "1 entry of state was moved" if one.moved == 1 else f"{one.moved:,} entries of state were moved"
+    elif is_on_hosts and one.moved is None:
+        kept = "each host copies entries of its tasks from what it has"
+    else:
+        kept = "no entry of state was moved"
     return f"{at} UTC: {how} ({one.why}), in {one.took_ms:,.0f} ms; {kept}"
 
 

@@ -259,7 +259,7 @@ class NotedRuns:
                 f"{run.app} runs in one process, without containers: end it, and run it with --containers "
                 f"{wanted.containers}"
             )
-        environment.ask_scale(run.app, Scale(factor or job.factor, wanted.containers))
+        environment.ask_scale(run.app, Scale(factor, wanted.containers))
         told = f"{run.app} is asked to have another size: {', '.join(sizes)}"
         run.note("asked", told)
         return told

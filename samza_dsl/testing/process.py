@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
+from msgspec.structs import replace
+
 from operators.core.base import Batch, Output, Serde
 from operators.io import SendTo
 from planner.model import graph as graphs
@@ -113,7 +115,7 @@ class VirtualProcess:
         async def begin() -> asyncio.Task[None]:
             around = (*self._app.around, self.calls.around)
             self._run = Run(
-                Pipeline(self.graph, self._app.options, around),
+                Pipeline(self.graph, self._options, around),
                 self.environment,
                 RunSettings(
                     bind=self._sinks,
@@ -284,6 +286,11 @@ class VirtualProcess:
         self.calls = HeldCalls(self.graph.specs, self._answer, self._held, self._order)
         self.streams = Streams(self.graph, self.environment, lambda: self.now_ms)
         written = {output.stream for spec in self.graph.specs.values() for output in spec.outputs}
+        # Where tasks commit by themselves outputs are streams, as lists are written by all tasks together; what is
+        # watched is never bytes, so that it has a list, and tasks commit together there.
+        if app.options.commit_by == "task" and not self._watch:
+            written = set()
+        self._options = replace(app.options, commit_by="container") if written else app.options
         self._sinks = {
             stream: self._sinks.get(stream, OutputSink(("keys", "timestamps", "headers")))
             for stream in written - self.streams.read

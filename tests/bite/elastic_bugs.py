@@ -20,6 +20,14 @@ SAID_AGAIN = Tested(
     f"{ELASTIC}test_a_task_says_again_how_far_event_time_is_where_one_of_its_name_has_said_so_before_a_merge"
 )
 BEGUN_ANEW = Tested(f"{ELASTIC}test_a_run_that_begins_anew_keeps_the_size_that_was_asked_of_it")
+LAWS = "tests/runtime/test_elastic_laws.py::test_"
+AT_LEAST_ONCE = Tested(f"{LAWS}at_least_once_splits_and_merges_lose_nothing_and_make_nothing_up[apart]")
+APART = Tested(f"{LAWS}results_stay_where_tasks_are_split_and_merged_live_and_from_run_to_run[without_keys-apart]")
+SAID_ONCE = Tested(
+    "tests/runtime/test_told_between_commits.py::test_tasks_that_commit_at_once_say_once_how_far_event_time_is"
+)
+SIZES = Tested("tests/runtime/test_sizes_asked.py")
+COUNTED = Tested(f"{SPLIT_ON_DISK}test_whoever_has_the_tasks_copies_their_entries_and_tells_how_many")
 LATER_COPY = Tested(
     "tests/runtime/test_standby.py::test_a_copy_that_comes_later_has_what_was_read_for_another_one_of_its_partition"
 )
@@ -33,9 +41,37 @@ ELASTIC_BUGS = (
     Bug(
         "forget what size was asked of a run where it begins anew",
         "runtime/opening/opening.py",
-        "asked.number > since and",
-        "False and",
+        "is_of_run = asked.since(since).factor is not None",
+        "is_of_run = False",
         BEGUN_ANEW,
+    ),
+    Bug(
+        "take the factor of a run before for one that was asked with a number of containers",
+        "runtime/model/assignment.py",
+        "(former.factor, former.factor_by) if",
+        "(former.factor, number) if",
+        SIZES,
+    ),
+    Bug(
+        "forget what number of containers was asked of a run where it begins anew",
+        "runtime/containers/supervisor.py",
+        "self._number = self._asked.since(self.since).containers or self._number",
+        "pass",
+        SIZES,
+    ),
+    Bug(
+        "forget what size was asked while state moved",
+        "runtime/run/run.py",
+        "        made = keeping_size(partial(Run, pipeline, data))\n        run =",
+        "        made = partial(Run, pipeline, data)\n        run =",
+        SIZES,
+    ),
+    Bug(
+        "count entries that a host copies as none",
+        "runtime/systems/kafka/state/task_state.py",
+        "sum(map(_entries, new))",
+        "0",
+        COUNTED,
     ),
     Bug(
         "end a run that is to begin anew as if it had been asked to stop",
@@ -64,6 +100,34 @@ ELASTIC_BUGS = (
         "return [*first, *(one for _, one in sorted(furthest.items()) if share_of(one.bucket, task.base).meets(task))]",
         "return first",
         ONCE_EACH,
+    ),
+    Bug(
+        "at least once, a merge begins where the furthest is of those that commit by themselves",
+        "runtime/opening/rescaling.py",
+        "last = min(own.values(), ",
+        "last = max(own.values(), ",
+        AT_LEAST_ONCE,
+    ),
+    Bug(
+        "a merge of tasks that commit by themselves forgets who has read further",
+        "runtime/opening/rescaling.py",
+        "return [*first, *(one for _, one in sorted(furthest.items()) if share_of(one.bucket, task.base).meets(task))]",
+        "return first",
+        APART,
+    ),
+    Bug(
+        "all virtual tasks that commit by themselves have what has no key",
+        "runtime/reading/sieve.py",
+        "        return 0 if self._share.by_key else offset",
+        "        return self._share.task.bucket",
+        APART,
+    ),
+    Bug(
+        "forget what one task's commit tells of event time where another one commits at once",
+        "runtime/commit/commit.py",
+        "self._words[task.number] = self._controls(task, among)",
+        "self._words = {task.number: self._controls(task, among)}",
+        SAID_ONCE,
     ),
     Bug(
         "a split of virtual tasks forgets who had read further before the merge",

@@ -92,7 +92,9 @@ class Trial:
                     assert moves < MOST_MOVES, "no container came up to be killed"
                     changes = len(scalings(log.checkpoints(app)))
                     asked = log.asked_scale(app)
-                    log.ask_scale(app, self._chance.choice([one for one in SIZES if one != asked]))
+                    before = asked.factor, asked.containers
+                    others = [one for one in SIZES if (one.factor, one.containers) != before]
+                    log.ask_scale(app, self._chance.choice(others))
                     if self._chance.random() < SHARE_OF_CUTS:
                         self._await(lambda changes=changes: len(scalings(log.checkpoints(app))) > changes)
                     time.sleep(self._chance.uniform(0, LONGEST_S))

@@ -2,13 +2,16 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import json
 
 from operators.core.base import Batch
 from planner.model.virtual_tasks import is_task
@@ -18,7 +21,7 @@ from runtime.model.clock import sleep_ms
 from runtime.opening.rescaling import scalings
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.kafka.environment import KafkaEnvironment
-from samza_dsl import App, Json, KafkaCluster, Options, String
+from samza_dsl import App, Json, KafkaCluster, Options, String, count, session, testing, tumbling
 from tests.faults.processes import wait_until
 from tests.kafka.brokers import free_ports
 from tests.kafka.test_containers import PROGRAM, check_counts, containers_of, ended
@@ -60,6 +63,8 @@ def test_scale_up_and_scale_down_without_increasing_input_partition_count(
         async with app.running(data=tmp_path / "here", environment=cluster) as run:
             for start, factor in ((0, 4), (500, 2), (1_000, 8)):
                 write(environment, topics, WORDS[start : start + 500])
+                while environment.stream_stats(f"{topics}-counts")[0] < start + 500:
+                    await sleep_ms(20)
                 environment.ask_scale(topics, Scale(factor))
                 while run.plan.options.factor != factor:
                     await sleep_ms(20)
@@ -70,7 +75,8 @@ def test_scale_up_and_scale_down_without_increasing_input_partition_count(
 
     asyncio.run(main())
     check_counts(broker, topics, WORDS)
-    assert [(one.before, one.now) for one in scalings(environment.checkpoints(topics))] == [(1, 4), (4, 2), (2, 8)]
+    told = [(one.before, one.now, one.moved) for one in scalings(environment.checkpoints(topics))]
+    assert told == [(1, 4, 50), (4, 2, 50), (2, 8, 50)], "each word's count was copied, and nothing was read again"
     here = {path.name for path in (tmp_path / "here" / "state" / topics).iterdir()}
     assert here == {f"0-{bucket}-8" for bucket in range(8)}, "what was split is where its parts are"
     # Elsewhere, as one task again: all state comes from the changelogs.
@@ -79,6 +85,59 @@ def test_scale_up_and_scale_down_without_increasing_input_partition_count(
     app.run(tmp_path / "there", environment=cluster, until_now=True)
     check_counts(broker, topics, WORDS * 2)
     assert {name for name in environment.checkpoints(topics) if is_task(name)} == {"0"}
+
+
+def several(name: str) -> App:
+    """Return an application with state of several kinds, in two stages."""
+    app = App(name, Options(commit_interval_ms=100))
+    hits = app.input(f"{name}-words", value=Json(list), key=str, timestamp=lambda hit: hit[1])
+    sums = hits.scan(lambda sum, hit: sum + hit[2], init=int, emit=lambda key, sum: [key, sum], op_id="sums")
+    sums.send_to(app.output(f"{name}-sums", value=Json(list)))
+    visits = hits.window(session(milliseconds=40), count(), op_id="visits")
+    visits.map(lambda pane: [pane.key, pane.start, pane.end, pane.value], op_id="visit").send_to(
+        app.output(f"{name}-visits", value=Json(list))
+    )
+    large = hits.filter(lambda hit: hit[2] > 6, op_id="large")
+    pairs = hits.join(large, lambda hit, other: [*hit, other[1]], within=(-8, 8), op_id="pairs")
+    pairs.send_to(app.output(f"{name}-pairs", value=Json(list)))
+    timed = hits.process(on_hit, on_timer=lambda at, context: [[context.key, at]], init=int, op_id="timed")
+    timed.send_to(app.output(f"{name}-timed", value=Json(list)))
+    numbers = hits.partition_by(lambda hit: f"n{hit[2]}", key_type=str, partitions=2, op_id="by-number")
+    numbers.window(tumbling(milliseconds=50), count(), op_id="counts").map(
+        lambda pane: [pane.key, pane.start, pane.value], op_id="counted"
+    ).send_to(app.output(f"{name}-counts", value=Json(list)))
+    return app
+
+
+def on_hit(hit: list[Any], context: Any) -> list[Any]:
+    context.set_timer(hit[1] + 25)
+    return []
+
+
+def test_operators_of_several_kinds_go_on_with_their_state_as_tasks_are_split_and_merged(
+    broker, topics, environment, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("runtime.run.scaling.FAR_LOOK_MS", 100.0)
+    app, hits = several(topics), [[f"u{at % 7}", at * 3 + at % 40 // 30 * 90, at % 10] for at in range(600)]
+    rows = [testing.Record(hit, hit[0], hit[1]) for hit in hits]
+
+    async def main():
+        async with app.running(data=tmp_path / "here", environment=KafkaCluster(f"kafka://{broker.bootstrap}")) as run:
+            for start, factor in ((0, 4), (200, 2), (400, 1)):
+                part = hits[start : start + 200]
+                batch = Batch([json.encode(hit) for hit in part], [hit[0].encode() for hit in part])
+                environment.append([Append(f"{topics}-words", 0, batch)])
+                await run.settled()
+                environment.ask_scale(topics, Scale(factor))
+                while run.plan.options.factor != factor:
+                    await sleep_ms(20)
+            environment.end_stream(f"{topics}-words")
+            await run.ended()
+            return {stream.name: run.received(stream.name) for stream in app.plan().results}
+
+    expected = testing.run(app, {f"{topics}-words": rows})
+    assert testing.unordered(asyncio.run(main())) == testing.unordered(expected)
+    assert all(expected.values())
 
 
 def test_containers_give_way_to_others_where_the_command_or_the_page_says_so(broker, topics, environment, tmp_path):
@@ -98,7 +157,10 @@ def test_containers_give_way_to_others_where_the_command_or_the_page_says_so(bro
     try:
         # The job model comes by another topic than checkpoints do.
         wait_until(lambda: environment.checkpoints(topics).keys() >= {"0"} and job_of(environment, topics).containers)
-        assert "4 tasks in 2 containers" in scaled("--factor", "4", "--containers", "2")
+        wait_until(lambda: environment.stream_stats(f"{topics}-counts")[0] >= 1_000)
+        said = scaled("--factor", "4", "--containers", "2")
+        assert "4 tasks in 2 containers" in said
+        assert re.search(r"split into 4 and not 1 \(asked for\), in [\d,]{3,} ms; 50 entries of state were moved", said)
         assert len({one.container for one in job_of(environment, topics).tasks}) == 2
         with suppress(ProcessLookupError):
             os.kill(containers_of(run)[0], signal.SIGKILL)

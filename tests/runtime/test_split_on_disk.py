@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from operators.partition_by import bucket_of
 from planner.model.virtual_tasks import Split, VirtualTask, is_task
+from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.errors import SamzaError
-from runtime.opening.rescaling import rescale
+from runtime.opening.rescaling import rescale, tell_split
+from runtime.ports.commits import Commit
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import StreamConfig
 from runtime.systems.kafka.state.changelog import POSITIONS, TaskState
@@ -64,11 +66,42 @@ def test_no_key_is_lost_in_a_copy_however_far_each_part_of_a_task_has_followed(c
         assert found == {key: value for key, value in dict(changes).items() if value is not None}
 
 
-def test_a_parent_commits_nothing_once_its_children_are_claimed():
-    app = App(APP, Options(elasticity=2))
+@pytest.mark.parametrize("is_alone", [True, False], ids=["in one process", "as who starts containers"])
+def test_whoever_has_the_tasks_copies_their_entries_and_tells_how_many(is_alone):
+    plans = {factor: app_of(factor).plan({"words": 1}) for factor in (1, 2, 4)}
+    cluster = Cluster(0)
+    with tempfile.TemporaryDirectory() as name, simulated(cluster):
+        here = opened(Path(name))
+        here.create_stream("words", StreamConfig())
+        run, said = here.own(APP), Checkpoint(1, (Position("log", "words", 0, 1),))
+        items = [(b"s%d" % key, b"1") for key in range(9)]
+        here.commit(Commit(APP, run, [], [StateWrites("st", 0, items)], {"0": said}))
+        assert here.brought(APP) == (0, 0)
+        for times, factor in enumerate((2, 1, 4), start=1):
+            if not is_alone:
+                run = here.own(APP)  # as containers end, and who has started them opens the application anew
+            rescale(here, plans[factor], app_of(factor).graph(), run)
+            tell_split(here, plans[factor], app_of(factor).graph())
+            assert here.brought(APP) == (0, 9 * times if is_alone else 0)
+        if not is_alone:
+            container = here.join(APP, run, "one", 4)
+            container.mine()
+            container.take(range(4))
+            assert here.brought(APP) == (0, 9)
+            assert dict(here.state_range(APP, "st", 0)) == dict(items)
+            container.leave()
+        here.close()
+
+
+def app_of(factor: int) -> App:
+    app = App(APP, Options(elasticity=factor))
     words = app.input("words", value=str, key=str)
     words.scan(lambda seen, word: seen + 1, init=int, op_id="st").send_to(app.output("out"))
-    cluster = Cluster(0)
+    return app
+
+
+def test_a_parent_commits_nothing_once_its_children_are_claimed():
+    app, cluster = app_of(2), Cluster(0)
     with tempfile.TemporaryDirectory() as name, simulated(cluster) as thread:
         folder = Path(name)
         owner = opened(folder / "owner")

@@ -1,6 +1,7 @@
 """Event time that later stages hear of between two commits: the same results, and no store sees what has ended."""
 
 from dataclasses import replace
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,9 @@ from runtime.run.run import run_blocking
 from runtime.run.settings import RunSettings
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.systems.memory.lists import ListSink, ListSource
-from samza_dsl import App, Options, after_count, count, tumbling
+from samza_dsl import App, Options, after_count, count, testing, tumbling
+from samza_dsl.testing import Schedule
+from samza_dsl.testing.environment import MortalEnvironment
 
 RECORDS = st.lists(st.lists(st.tuples(st.integers(0, 60), st.sampled_from("abc")), max_size=25), min_size=1, max_size=3)
 
@@ -50,6 +53,24 @@ def test_results_are_those_of_commits_alone(parts, batch_records, lateness, earl
     told, _ = run(parts, batch_records, lateness, early)
     committed, _ = run(parts, batch_records, lateness, early, replace(ALL, relays=False))
     assert told == committed
+
+
+@given(st.integers(0, 99), st.sampled_from((1, 2, 4)))
+def test_tasks_that_commit_at_once_say_once_how_far_event_time_is(seed, factor):
+    """None takes for its own what the commit of another one has said, or says again and again what it has said."""
+    app = App("told", Options(commit_interval_ms=5, commit_by="task", elasticity=factor))
+    numbers = app.input("numbers", value=int, partitions=2).partition_by(lambda n: n, key_type=int)
+    numbers.map(lambda n: n).send_to(app.output("out", value=int))
+    said: list[tuple[str, int]] = []
+
+    def commit(environment, one):
+        controls = {(append.stream, append.partition): append.control for append in one.appends if append.control}
+        said.extend((control.producer, place) for place, control in controls.items())
+        assert len(said) <= 2 * (2 * factor) ** 2, "each says to each partition once that there is nothing"
+        MemoryEnvironment.commit(environment, one)
+
+    with patch.object(MortalEnvironment, "commit", commit):
+        assert testing.run(app, {"numbers": [[], []]}, Schedule(seed)) == {"out": []}
 
 
 def test_windows_that_end_between_two_commits_come_to_no_store():

@@ -18,7 +18,7 @@ from planner.model.virtual_tasks import UNSPLIT, Split, VirtualTask
 from runtime.model.assignment import JobModel, Placement, Scale, sticky
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.errors import EnvironmentFault, Fenced
-from runtime.ports.commits import Commit, fenced_error, taken_error
+from runtime.ports.commits import NOTHING_BROUGHT, Brought, Commit, fenced_error, taken_error
 from runtime.ports.environment import LiveEnvironment, QueryableEnvironment, SnapshotEnvironment
 from runtime.ports.membership import Membership
 from runtime.ports.sink import Limit
@@ -312,6 +312,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
 
     def announce(self, app: str, generation: int) -> None:
         assert self._thread is not None
+        if self._state.split_of(app).factor > 1:
+            self._here(app)  # at once, and not where the first entry is read, which would be in the loop
         self._announced.append(Announced(self._streams, self._thread, app, generation, self._place))
 
     def commit_by_task(self, app: str, tasks: Collection[int]) -> dict[int, int]:
@@ -402,13 +404,11 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
 
     def split(self, app: str, split: Split) -> None:
         with self._committing:
-            was_here = bool(self._state.tasks(app))
-            self._state.split(app, split)
             self._streams.drop_readers(split.factor)
             if (owner := self._owners.get(app)) is not None:
                 owner.has_all, owner.moved = False, set()
-            # Brought at once, and not where the first entry is read, which would be in the loop.
-            if was_here or split.factor > 1:
+            # Where it was: who starts containers owns an application, and has nothing of its state.
+            if self._state.split(app, split):
                 self._here(app)
 
     def ask_scale(self, app: str, scale: Scale) -> Scale:
@@ -450,10 +450,10 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
     def restored(self, app: str) -> int:
         """Return how many changelog records were replayed since the application was last owned here."""
         self._here(app)
-        return self.replayed(app)
+        return self.brought(app).replayed
 
-    def replayed(self, app: str) -> int:
-        return self._state.replayed.get(app, 0)
+    def brought(self, app: str) -> Brought:
+        return self._state.brought.get(app, NOTHING_BROUGHT)
 
     def state_get(self, app: str, store: str, task: int, key: bytes) -> bytes | None:
         local = self._here(app, self._state.split_of(app).owner(task, store, key))

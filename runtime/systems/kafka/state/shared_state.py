@@ -114,16 +114,16 @@ def move_in(directory: Path, fresh: Collection[TaskState]) -> None:
     What nobody has open is removed where it came from; of what another process has, a copy is taken, which is only good
     if it has not changed meanwhile. What can't be read is left, as changelogs have it as well.
     """
-    waiting = _waiting(fresh)
+    waiting = absent(fresh)
     for path in shared_in(directory) if waiting else ():
         if elsewhere := [one for one in waiting if one.local.path != path]:
             _move_from(path, elsewhere)
-            waiting = _waiting(waiting)
+            waiting = absent(waiting)
     for one in waiting:
         path = directory / one.task.name
         if path.is_dir() and one.local.path != path:
             _move_from(path, [one])
-    waiting = _waiting(waiting)
+    waiting = absent(waiting)
     factors = {task.factor for task in tasks_in(directory)} if waiting else set()
     for one in waiting:
         _gather(directory, one, factors - {one.task.factor})
@@ -200,7 +200,8 @@ def _opened(path: Path, app: str, task: VirtualTask) -> Iterator[LogEnvironment]
         yield source
 
 
-def _waiting(tasks: Collection[TaskState]) -> list[TaskState]:
+def absent(tasks: Collection[TaskState]) -> list[TaskState]:
+    """Return the tasks that have no state where they are."""
     return [one for one in tasks if POSITIONS not in one.local.checkpoints(one.app)]
 
 

@@ -14,12 +14,13 @@ from shutil import rmtree
 
 from planner.model.virtual_tasks import UNSPLIT, Split, VirtualTask, kin
 from runtime.model.errors import Damaged, EnvironmentFault, Owned
+from runtime.ports.commits import NOTHING_BROUGHT, Brought
 from runtime.ports.state import StateReader, StateSnapshot, StateWrites
 from runtime.systems.host.locks import owner_lock
 from runtime.systems.kafka.state.changelog import ChangelogEnd, TaskState, restore
 from runtime.systems.kafka.state.ledger import Ledger
 from runtime.systems.kafka.state.process_limits import Room
-from runtime.systems.kafka.state.shared_state import SHARED, SharedTask, apart_in, copies_in, move_in, tasks_in
+from runtime.systems.kafka.state.shared_state import SHARED, SharedTask, absent, apart_in, copies_in, move_in, tasks_in
 from runtime.systems.kafka.streams.streams import KafkaStreams
 from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.log.recovery import AnotherFormat
@@ -82,30 +83,36 @@ class KafkaState:
         """By application, how its tasks are split, where they are."""
         self._shared: dict[str, LogEnvironment] = {}
         """By application, the directory of many tasks that is this process's own."""
-        self.replayed: dict[str, int] = {}
-        """By application, the number of changelog records replayed so far."""
+        self.brought: dict[str, Brought] = {}
+        """By application, how much was brought here so far."""
 
     def split_of(self, app: str) -> Split:
         """Return how the tasks of an application are split."""
         return self._splits.get(app, UNSPLIT)
 
-    def split(self, app: str, split: Split) -> None:
-        """Split the tasks of an application in another way from now on; what is here of those before is closed."""
-        self.drop(app, [task for task in self.tasks(app) if task.factor != split.factor])
+    def split(self, app: str, split: Split) -> bool:
+        """Split the tasks of an application in another way from now on; what is here of those before is closed.
+
+        Return whether the state of any task was here.
+        """
+        before = self.tasks(app)
+        self.drop(app, [task for task in before if task.factor != split.factor])
         self._splits[app] = split
+        return bool(before)
 
     def bring(self, app: str, ledger: Ledger, tasks: Collection[VirtualTask]) -> None:
         """Bring the state of tasks here as it was committed; nobody may write to it meanwhile."""
         directory = self._directory / "state" / app
-        absent = [task for task in tasks if (app, task) not in self._tasks]
+        missing = [task for task in tasks if (app, task) not in self._tasks]
         copies = self.copies(app)
-        fresh = self._opened(app, [task for task in absent if task not in copies])
-        opened = [*fresh, *(copies[task] for task in copies.keys() & absent)]
+        fresh = self._opened(app, [task for task in missing if task not in copies])
+        opened = [*fresh, *(copies[task] for task in copies.keys() & missing)]
         # A warm copy becomes the state itself: only what it has not followed yet is left to replay.
-        for task in copies.keys() & absent:
+        for task in copies.keys() & missing:
             del self._copies[app, task]
         committed = ledger.committed
         try:
+            new = absent(fresh)
             # What another directory of this machine has is copied first, so that less has to come from the brokers.
             move_in(directory, fresh)
             replayed = restore(self._streams, committed, opened, partial(copies_in, directory))
@@ -113,7 +120,8 @@ class KafkaState:
             for one in opened:
                 one.local.close()
             raise
-        self.replayed[app] = self.replayed.get(app, 0) + replayed
+        before, moved = self.brought.get(app, NOTHING_BROUGHT), sum(map(_entries, new))
+        self.brought[app] = Brought(before.replayed + replayed, before.moved + moved)
         for one in fresh:
             if not isinstance(one.local, SharedTask):
                 # Only when all is here and up to date: until then another directory may be the better one.
@@ -233,7 +241,7 @@ class KafkaState:
     def drop(self, app: str, tasks: Iterable[VirtualTask] | None = None) -> None:
         """Close the state of tasks, or of all of an application; what lies on the disk stays."""
         if tasks is None:
-            self.replayed.pop(app, None)
+            self.brought.pop(app, None)
         for task in self.tasks(app) if tasks is None else [*tasks]:
             one = self._tasks.pop((app, task), None)
             if one is not None:
@@ -322,6 +330,10 @@ def _collect(app: str, paths: Iterable[Path]) -> None:
                 rmtree(path)
             finally:
                 os.close(descriptor)
+
+
+def _entries(one: TaskState) -> int:
+    return sum(entries for entries, _ in one.local.state_stats(one.app).values())
 
 
 def _is_counted(known: Mapping[str, ChangelogEnd]) -> bool:
