@@ -12,7 +12,7 @@ from operators.partition_by import Broadcast
 from planner.model.errors import PlanError
 from planner.model.graph import Graph
 from planner.model.plan import Plan, Unsplit
-from planner.model.virtual_tasks import MOST_BUCKETS
+from planner.model.virtual_tasks import wrong_factor
 
 
 class Refusal(NamedTuple):
@@ -45,21 +45,6 @@ def splittable(plan: Plan) -> tuple[Refusal, ...]:
     """
     told = [(one, one.unsplit) for one in plan.operators]
     return tuple(Refusal(one.id, one.kind, one.site, why.wrong, why.instead) for one, why in told if why is not None)
-
-
-def wrong_factor(factor: int) -> str:
-    """Return why tasks can't be split by a factor, and what to write instead; "" where they can.
-
-    >>> wrong_factor(8), wrong_factor(6)
-    ('', '6 is no power of two, by which tasks are split and become one again; write instead: 4 or 8')
-    """
-    if factor > MOST_BUCKETS:
-        return f"{factor} is more than the {MOST_BUCKETS} buckets that keys are in; write instead: {MOST_BUCKETS}"
-    if factor < 1 or factor & (factor - 1):
-        below = 1 << max(factor.bit_length() - 1, 0) if factor > 0 else 1
-        wrong = f"{factor} is no power of two, by which tasks are split and become one again"
-        return f"{wrong}; write instead: {below} or {below * 2}"
-    return ""
 
 
 def check_factor(plan: Plan, factor: int) -> None:

@@ -51,6 +51,21 @@ class VirtualTask(NamedTuple):
         return self.base == other.base and self.bucket % least == other.bucket % least
 
 
+def wrong_factor(factor: int) -> str:
+    """Return why tasks can't be split by a factor, and what to write instead; "" where they can.
+
+    >>> wrong_factor(8), wrong_factor(6)
+    ('', '6 is no power of two, by which tasks are split and become one again; write instead: 4 or 8')
+    """
+    if factor > MOST_BUCKETS:
+        return f"{factor} is more than the {MOST_BUCKETS} buckets that keys are in; write instead: {MOST_BUCKETS}"
+    if factor < 1 or factor & (factor - 1):
+        below = 1 << max(factor.bit_length() - 1, 0) if factor > 0 else 1
+        wrong = f"{factor} is no power of two, by which tasks are split and become one again"
+        return f"{wrong}; write instead: {below} or {below * 2}"
+    return ""
+
+
 def kin(task: VirtualTask, factors: Iterable[int]) -> Iterator[VirtualTask]:
     """Yield the tasks of these factors that have keys in common with one.
 

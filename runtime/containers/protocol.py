@@ -226,6 +226,11 @@ class Rounds:
         return is_over
 
 
+def held_by(reports: Mapping[str, Report]) -> set[int]:
+    """Return the tasks that those who have answered a round have."""
+    return {task for report in reports.values() for task in report.tasks}
+
+
 def combined(parts: Iterable[RunMetrics]) -> RunMetrics:
     """Return the metrics of containers as those of one run; times are the longest, but for commits, whose add up."""
     found = [*parts]

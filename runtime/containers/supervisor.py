@@ -45,6 +45,7 @@ from runtime.containers.protocol import (
     ToldState,
     as_given,
     error_of,
+    held_by,
     shared_out,
 )
 from runtime.containers.worker import digest_of
@@ -69,7 +70,7 @@ from runtime.opening.rewind import check_rewind
 from runtime.opening.shared_run import SharedRun, called, check_same, shared_from_here
 from runtime.queries.state_query import QueriedState
 from runtime.queries.state_requests import StateAnswer, StateRequest
-from runtime.run.driver import Watch, check_no_loop, keeping_size, run_whatever_begins, whole
+from runtime.run.driver import Watch, check_no_loop, has_failed, keeping_size, run_whatever_begins, whole
 from runtime.run.measurement import left_alone
 from runtime.run.rebalance import tasks_told
 from runtime.run.run import open_environment, opened_where_it_lies
@@ -342,7 +343,7 @@ class Containers:
         # What delivers, takes in and heeds ends with an error alone, while containers run.
         watched = [asking, delivering, taking_in, heeding, noting]
         try:
-            while not all(one.done() for one in (*keeping, asking)) and not any(map(_has_failed, (*keeping, *watched))):
+            while not all(one.done() for one in (*keeping, asking)) and not any(map(has_failed, (*keeping, *watched))):
                 waiting = [one for one in (*keeping, *watched) if not one.done()]
                 # Not for ever: more may be kept since.
                 await asyncio.wait(waiting, timeout=SILENCE_S, return_when=asyncio.FIRST_COMPLETED)
@@ -629,7 +630,7 @@ class Containers:
                 if is_over and await self._leadership.is_delivered():
                     self._end_all()
                 # The second round follows at once: with all tasks here, only that has to be the same.
-                elif was_quiet and len(_held(reports)) == self.plan.tasks:
+                elif was_quiet and len(held_by(reports)) == self.plan.tasks:
                     continue
             await self._look_alone()
             with suppress(TimeoutError):
@@ -665,7 +666,7 @@ class Containers:
 
     async def _agree(self, reports: dict[str, Report], before: dict[str, QuietReport]) -> bool:
         """Say to others who have started containers that ours have nothing to do; return whether nobody has."""
-        held = _held(reports)
+        held = held_by(reports)
         if self._sharing is None or len(held) == self.plan.tasks:
             return False
         commits = ", ".join(f"{name} {report.commits}" for name, report in sorted(reports.items()))
@@ -709,15 +710,6 @@ class Containers:
         if hasattr(self, "_bindings"):
             self._bindings.close()
         self._environment.close()
-
-
-def _has_failed(task: asyncio.Task[None]) -> bool:
-    return task.done() and not task.cancelled() and task.exception() is not None
-
-
-def _held(reports: Mapping[str, Report]) -> set[int]:
-    """Return the tasks that our containers have."""
-    return {task for report in reports.values() for task in report.tasks}
 
 
 def run_containers(

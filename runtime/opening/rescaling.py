@@ -136,6 +136,17 @@ def tell_split(environment: Environment, plan: Plan, graph: Graph) -> None:
         environment.split(plan.app, Split(plan.tasks // factor, factor, hash_of))
 
 
+def factor_of(checkpoints: Mapping[str, Checkpoint]) -> int | None:
+    """Return what each task of those that have committed is split into, None where none has.
+
+    >>> factor_of({"0-1-2": Checkpoint(1)}), factor_of({})
+    (2, None)
+    """
+    factors = {VirtualTask.of(name).factor for name in checkpoints if is_task(name)}
+    assert len(factors) <= 1, "all tasks of an application have one factor"
+    return next(iter(factors), None)
+
+
 def rescaled(checkpoints: Mapping[str, Checkpoint], now: int) -> Rescaling | None:
     """Return the checkpoints of tasks with another factor than those that were committed, if it is another.
 
@@ -144,11 +155,9 @@ def rescaled(checkpoints: Mapping[str, Checkpoint], now: int) -> Rescaling | Non
     (['0-0-2', '0-1-2'], None)
     """
     tasks = {VirtualTask.of(name): one for name, one in checkpoints.items() if is_task(name)}
-    factors = {task.factor for task in tasks}
-    assert len(factors) <= 1, "all tasks of an application have one factor"
-    if factors <= {now}:
+    before = factor_of(checkpoints)
+    if before in (None, now):
         return None
-    (before,) = factors
     found = {}
     for base in {task.base for task in tasks}:
         for bucket in range(now):

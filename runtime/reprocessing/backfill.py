@@ -16,7 +16,7 @@ from operators.core.base import MIN_TIMESTAMP
 from planner.model.errors import refuse
 from planner.model.graph import Graph, intermediate
 from planner.model.part import part_of
-from planner.model.plan import Plan, StagePlan
+from planner.model.plan import Options, Plan, StagePlan
 from planner.model.virtual_tasks import VirtualTask, is_task
 from planner.passes import plan as make_plan
 from runtime.assembly.bindings import ANOTHER, Bindings
@@ -30,6 +30,7 @@ from runtime.model.errors import SamzaError
 from runtime.model.history import AtRest, HistorySpan
 from runtime.opening.former_inputs import FORMER
 from runtime.opening.opening import with_factor
+from runtime.opening.rescaling import factor_of
 from runtime.opening.rewind import begin_anew, meanings_of
 from runtime.opening.stored_state import STAGED, lies, pieces, replace_staged, unread
 from runtime.ports.commits import Commit
@@ -147,10 +148,10 @@ def backfill_of(
         if not (kind := kind_of(graph.specs[id])).durable:
             wrong = f'its state is in memory alone (store="{kind.name}"), and begins with nothing whenever it is run'
             raise refuse(graph.specs[id], wrong, f"no store=; or evolve with --keep {id}")
-    options = with_factor(pipeline.options, environment.asked_scale(graph.app).factor)
-    own = replace(options, metrics_to=None)
     # Read once: a live run goes on meanwhile, and all that is taken from it must be of one cut.
     checkpoints = environment.checkpoints(graph.app)
+    options = _split_as(environment, pipeline, checkpoints)
+    own = replace(options, metrics_to=None)
     with closing(Bindings(environment, graph, bind)) as bindings:
         whole = make_plan(graph, options, bindings.partition_counts(graph), wrapped=pipeline.wrapped)
         part = beside(part_of(graph, whole, operators), BESIDE)
@@ -168,6 +169,14 @@ def backfill_of(
     scratch = {one.name: f"{part.app}.{one.name}" for one in plan.results}
     run = Pipeline(part, own, pipeline.around)
     return Backfill(tuple(operators), run, bound, starts, until, ended, scratch, ceilings, cut.rests(), left)
+
+
+def _split_as(environment: Environment, pipeline: Pipeline, checkpoints: Mapping[str, Checkpoint]) -> Options:
+    """Return the options by which tasks are split as those that have run, whatever the next run is to have."""
+    found = factor_of(checkpoints)
+    if found is not None:
+        return replace(pipeline.options, elasticity=found)
+    return with_factor(pipeline.options, environment.asked_scale(pipeline.graph.app).factor)
 
 
 def _ceilings(
@@ -337,11 +346,11 @@ def join(environment: Environment, pipeline: Pipeline, backfill: Backfill, compu
     It is staged, and is there as a whole by one commit: a crash leaves all as it was, or is made good.
     """
     graph = pipeline.graph
-    options = with_factor(pipeline.options, environment.asked_scale(graph.app).factor)
+    generation, checkpoints = environment.generation(graph.app), environment.checkpoints(graph.app)
+    options = _split_as(environment, pipeline, checkpoints)
     with closing(Bindings(environment, graph, backfill.bind)) as bindings:
         plan = make_plan(graph, options, bindings.partition_counts(graph), wrapped=pipeline.wrapped)
     places = _Places(computed.plan, plan)
-    generation, checkpoints = environment.generation(plan.app), environment.checkpoints(plan.app)
     for store, task, found in computed.state:
         to = places.task(store, task)
         # A virtual task without a position has read nothing of what the others have: it would read that once more.

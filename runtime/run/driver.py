@@ -191,6 +191,11 @@ async def whole(work: Callable[[], T]) -> T:
         await asyncio.wait([working])
 
 
+def has_failed(task: asyncio.Task[None]) -> bool:
+    """Whether a task has ended by an error."""
+    return task.done() and not task.cancelled() and task.exception() is not None
+
+
 def check_no_loop() -> None:
     """Raise SamzaError where an event loop runs in this thread, which would wait for the end."""
     with suppress(RuntimeError):

@@ -13,8 +13,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from planner.checks.splitting import wrong_factor
 from planner.model.flow import counted
+from planner.model.virtual_tasks import wrong_factor
 from runtime.job.job_model import ContainerOfJob, Job, TaskOfJob, job_of
 from runtime.model.assignment import REFUSED, Scale
 from runtime.model.clock import monotonic_ms, sleep_ms

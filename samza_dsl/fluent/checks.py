@@ -28,10 +28,10 @@ from operators.core.base import Serde, Site
 from operators.core.durations import whole_ms
 from operators.core.policies import DeadLetterPolicy, Fail, Policy, Retry, Skip
 from operators.core.wording import type_named
-from planner.checks.splitting import wrong_factor
 from planner.model.errors import PlanError, refuse
 from planner.model.identities import NAME
 from planner.model.plan import Options
+from planner.model.virtual_tasks import wrong_factor
 from runtime.encoding.formats.subjects import placed
 from runtime.encoding.record_types import is_pydantic, is_record
 from runtime.encoding.serdes import Declared, Json, kept, of_keys, serde_of

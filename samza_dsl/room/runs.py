@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from planner.checks.splitting import wrong_factor
 from planner.model.flow import edges
 from planner.model.plan import Plan
+from planner.model.virtual_tasks import wrong_factor
 from planner.picture.drawing import to_svg
 from runtime.encoding.serdes import to_json
 from runtime.job.job_model import job_of

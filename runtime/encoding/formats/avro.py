@@ -312,7 +312,7 @@ class AvroCodec:
         """Return what reads data that a schema has written, each behind so many bytes."""
         wanted = self._filled if self._given and written != self.schema else None
         # A schema of one's own may have other names for what was written.
-        if wanted is None and (wrong := wrong_names(self._plain.type, columns_in(written))):
+        if wanted is None and written != self.schema and (wrong := wrong_names(self._plain.type, columns_in(written))):
             raise SerdeError(f"{self._what}: the schema of what was written {wrong}")
         # Of a union of records the name tells which one it is; of others the types do.
         named = self._back is not None

@@ -270,12 +270,12 @@ def wrong_names_of(kind: object, data: object) -> str:
     >>> wrong_names_of(msgspec.defstruct("Order", [("cents", int, 0)]), b'{"CENTS": 5}')
     "has 'CENTS' where 'cents' is read, ..."
     """
-    if isinstance(data, bytes):
-        try:
-            data = msgspec.json.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return ""
-    return wrong_names(kind, columns_of_record(data)) if isinstance(data, dict) else ""
+    try:
+        told = msgspec.json.decode(data) if isinstance(data, bytes) else data
+        return wrong_names(kind, columns_of_record(told)) if isinstance(told, dict) else ""
+    # What can't be read is for whoever reads it to tell; and it may lie deeper than Python calls.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
 
 
 def columns_of_record(value: object) -> Columns:
