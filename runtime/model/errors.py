@@ -156,6 +156,6 @@ def system_errors_told(path: Path, what: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in NO_SPACE:
             raise EnvironmentFull(
-                f"{path} can't be {what}: {error}. Nothing was committed: make room, and go on from the checkpoint."
+                f"{path} can't be {what}: {error}. What was there is as it was: make room, and run the same again."
             ) from error
         raise EnvironmentFault(f"{path} can't be {what}: {error}.") from error
