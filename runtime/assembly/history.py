@@ -115,6 +115,12 @@ def open_history(
     return history
 
 
+def shared_among(history: History, number: int) -> History:
+    """Return a span as each of several containers reads it, with its share of the rate."""
+    share = None if history.per_second is None else history.per_second / number
+    return msgspec.structs.replace(history, per_second=share)
+
+
 def follow(history: History, bindings: Bindings) -> dict[tuple[str, int], int]:
     """Let the inputs end where history does, and return these offsets."""
     bindings.end_at(history.ends, ended=history.ended if history.hands_over else None)

@@ -77,9 +77,11 @@ class CrewNumbers:
         """Return how many entries of state have come to where containers have their tasks, by what they last told."""
         return sum(one.moved for one in self.now(containers, ()).containers)
 
-    def settled(self, containers: Mapping[int, Container]) -> int:
-        """Return how many of the containers have all tasks that they shall have, by what they last told."""
-        return sum(one.settled for one in self.now(containers, ()).containers)
+    def moved_by(self, resizing: Resizing, containers: Mapping[int, Container]) -> int | None:
+        """Return how many entries a change of the size has moved; None before all containers have their tasks."""
+        if sum(one.settled for one in self.now(containers, ()).containers) != len(containers):
+            return None
+        return self.moved(containers) - resizing.moved
 
     def count_out(self, slot: int, gone: Container, leaves: bool) -> None:
         """Keep the numbers of a container that is gone, while others go on with its tasks where it `leaves`."""

@@ -19,7 +19,7 @@ from planner.checks.splitting import check_factor
 from planner.model.errors import PlanError
 from planner.model.levers import Levers
 from planner.model.plan import Options
-from runtime.assembly.history import History, beside, open_history
+from runtime.assembly.history import History, beside, open_history, shared_among
 from runtime.assembly.pattern_spread import check_spread
 from runtime.commit.commit import deliver
 from runtime.containers.container import PATIENCE_S, Container
@@ -302,9 +302,7 @@ class Containers:
     def _shared_history(self, span: HistorySpan, opened: Opened, number: int) -> History:
         """Return the history of a span as each container reads it, with its share of the rate."""
         where = self._environment, opened.bindings, self._graph, opened.plan
-        history = open_history(span, *where, opened.generation)
-        share = None if history.per_second is None else history.per_second / number
-        return msgspec.structs.replace(history, per_second=share)
+        return shared_among(open_history(span, *where, opened.generation), number)
 
     def _end_all(self) -> None:
         self._ending = True
@@ -429,15 +427,17 @@ class Containers:
 
     async def _note_resized(self) -> None:
         """Note a change of the size in the application's history, once all containers have their tasks."""
-        resizing, is_settled = self._resizing, False
-        while resizing is not None and not self._ending and not is_settled:
-            await sleep_ms(SETTLED_MS)
-            if self._begun and self._are_all_here():
-                await self.renew()
-                is_settled = self._numbers.settled(self._containers) == self._number
-        if resizing is not None and resizing is self._resizing:  # no other one has begun since
-            moved = self._numbers.moved(self._containers) - resizing.moved
-            await whole(partial(self._note, resizing, self._start.share.generation, moved if is_settled else None))
+        resizing, moved = self._resizing, None
+        try:
+            while resizing is not None and not self._ending and moved is None:
+                await sleep_ms(SETTLED_MS)
+                if self._begun and self._are_all_here():
+                    await self.renew()
+                    moved = self._numbers.moved_by(resizing, self._containers)
+        finally:
+            # Also where the run ends meanwhile, as it had that size; unless another change has begun since.
+            if resizing is not None and resizing is self._resizing:
+                await whole(partial(self._note, resizing, self._start.share.generation, moved))
 
     def _note(self, resizing: Resizing, generation: int, moved: int | None) -> None:
         now = self._number, self.plan.options.factor, self._clock.elapsed_ms(), moved

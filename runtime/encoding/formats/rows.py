@@ -244,7 +244,7 @@ def wrong_names(kind: object, columns: Columns) -> str:
     >>> wrong_names(kind, {"Cents": {}})
     "has 'Cents' where 'cents' is read, so that that field is not there: ..."
     >>> wrong_names(kind, {"price": {}})
-    "has price, and nothing of cents, so that all fields would be their defaults: ..."
+    'has price, and nothing of cents, so that all fields would be their defaults: ...'
     """
     info = inspect.type_info(kind)
     if found := [*misnamed(info, columns)]:
