@@ -70,7 +70,7 @@ from runtime.opening.rewind import check_rewind
 from runtime.opening.shared_run import SharedRun, called, check_same, shared_from_here
 from runtime.queries.state_query import QueriedState
 from runtime.queries.state_requests import StateAnswer, StateRequest
-from runtime.run.driver import Watch, check_no_loop, has_failed, keeping_size, run_whatever_begins, whole
+from runtime.run.driver import Watch, check_no_loop, has_failed, in_thread, keeping_size, run_whatever_begins
 from runtime.run.measurement import left_alone
 from runtime.run.rebalance import tasks_told
 from runtime.run.run import open_environment, opened_where_it_lies
@@ -362,7 +362,7 @@ class Containers:
         """Hand sinks what containers have committed."""
         while self._bindings.outboxes:
             await sleep_ms(LOOK_MS)
-            await whole(self._deliver_now)
+            await in_thread(self._deliver_now)
 
     async def _take_in(self) -> None:
         """Take in what comes of sources that can't be read again, where this process leads the run."""
@@ -437,7 +437,7 @@ class Containers:
         finally:
             # Also where the run ends meanwhile, as it had that size; unless another change has begun since.
             if resizing is not None and resizing is self._resizing:
-                await whole(partial(self._note, resizing, self._start.share.generation, moved))
+                await in_thread(partial(self._note, resizing, self._start.share.generation, moved))
 
     def _note(self, resizing: Resizing, generation: int, moved: int | None) -> None:
         now = self._number, self.plan.options.factor, self._clock.elapsed_ms(), moved
@@ -647,7 +647,7 @@ class Containers:
         elif self._clock.elapsed_ms() >= self._alone_at_ms + ALONE_MS:
             self._alone_at_ms = self._clock.elapsed_ms()
             ours = {one.name for one in self._containers.values()}
-            self._alone = await whole(partial(self._left_alone, left, ours))
+            self._alone = await in_thread(partial(self._left_alone, left, ours))
 
     def _left_alone(self, tasks: Collection[int], ours: Collection[str]) -> tuple[InputMetrics, ...]:
         with suppress(SamzaError):  # brokers that don't answer now are asked again

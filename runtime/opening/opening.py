@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from operators.core.base import Spec
 from planner.model.errors import PlanError
 from planner.model.graph import Graph
 from planner.model.levers import ALL, Levers
@@ -209,19 +210,9 @@ def with_factor(options: Options, asked: int | None) -> Options:
 def _tell_times(environment: Environment, plan: Plan, graph: Graph, bindings: Bindings) -> None:
     """Warn of inputs and outputs whose times are those of the broker, where the application goes by event time."""
     by_time = next((spec for spec in graph.specs.values() if spec.event_time), None)
-    for spec in graph.flowing if by_time is not None else ():
-        if spec.timestamp_of is None:
-            for stream in bindings.streams_of(spec):
-                if _is_stamped(environment, stream, bindings.sources.get(stream)):
-                    assert by_time is not None
-                    _log.warning(
-                        "input at %s: the topic of %r has message.timestamp.type=LogAppendTime, so that %s %r at %s "
-                        "goes by when its records were written, not by when what they tell has happened. Say "
-                        "timestamp=lambda value: ... at the input, or have the topic keep its writers' times "
-                        "(CreateTime)",
-                        *(spec.site, stream, by_time.kind, by_time.op_id or "", by_time.site),
-                    )
-    if by_time is None and all(spec.timestamp_of is None for spec in graph.flowing):
+    if by_time is not None:
+        _tell_stamped_inputs(environment, graph, bindings, by_time)
+    elif all(spec.timestamp_of is None for spec in graph.flowing):
         return
     for result in plan.results:
         if _is_stamped(environment, bindings.place_of(result.name), bindings.sinks.get(result.name)):
@@ -232,6 +223,19 @@ def _tell_times(environment: Environment, plan: Plan, graph: Graph, bindings: Bi
                 "write the time into the values",
                 *(result.role.replace("_", " "), result.name),
             )
+
+
+def _tell_stamped_inputs(environment: Environment, graph: Graph, bindings: Bindings, by_time: Spec) -> None:
+    for spec in (one for one in graph.flowing if one.timestamp_of is None):
+        for stream in bindings.streams_of(spec):
+            if _is_stamped(environment, stream, bindings.sources.get(stream)):
+                _log.warning(
+                    "input at %s: the topic of %r has message.timestamp.type=LogAppendTime, so that %s %r at %s "
+                    "goes by when its records were written, not by when what they tell has happened. Say "
+                    "timestamp=lambda value: ... at the input, or have the topic keep its writers' times "
+                    "(CreateTime)",
+                    *(spec.site, stream, by_time.kind, by_time.op_id or "", by_time.site),
+                )
 
 
 def _is_stamped(environment: Environment, stream: str, bound: Source | Sink | None) -> bool:

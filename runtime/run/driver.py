@@ -182,7 +182,7 @@ def run_whatever_fails(make: Callable[[RunSettings], R], watch: Watch | None, se
         asyncio.run(sleep_ms(PAUSE_MS * 2**failures))
 
 
-async def whole(work: Callable[[], T]) -> T:
+async def in_thread(work: Callable[[], T]) -> T:
     """Await work in a thread to its end, also where this is cancelled: the thread would use what is closed then."""
     working = asyncio.ensure_future(asyncio.to_thread(work))
     try:

@@ -32,6 +32,11 @@ def register(client, subject, schema, kind, references):
     return client.lookup_schema(subject, found).version
 
 
+def record_of(name, field, kind):
+    """Return the schema of a record of Avro with one field."""
+    return {"type": "record", "name": name, "fields": [{"name": field, "type": kind}]}
+
+
 def apart(client, schema, namespace, first):
     """Register each named type within a schema under a subject of its own, and return the schema by their names.
 
@@ -182,13 +187,7 @@ def test_json_of_several_subjects_is_read_and_written_as_confluents_clients_do(s
 def test_a_schema_of_a_registry_is_what_was_meant(registry, format):
     client = SchemaRegistryClient({"url": registry.url})
     in_json(client)
-    register(
-        client,
-        "cents-value",
-        {"type": "record", "name": "Money", "fields": [{"name": "cents", "type": "long"}]},
-        "AVRO",
-        [],
-    )
+    register(client, "cents-value", record_of("Money", "cents", "long"), "AVRO", [])
     ours = SchemaRegistry(registry.url)
     other = ours.newest("orders-value" if format is Avro else "cents-value")
     with pytest.raises(PlanError, match=r"is written in (JSON|AVRO)"):
@@ -200,13 +199,7 @@ def test_a_schema_of_a_registry_is_what_was_meant(registry, format):
 def test_a_schema_that_lacks_what_it_names_is_told_when_it_is_planned(registry):
     client = SchemaRegistryClient({"url": registry.url})
     register(client, "orders-value", ORDER, "JSON", [])
-    register(
-        client,
-        "line-value",
-        {"type": "record", "name": "Line", "fields": [{"name": "price", "type": "shop.Money"}]},
-        "AVRO",
-        [],
-    )
+    register(client, "line-value", record_of("Line", "price", "shop.Money"), "AVRO", [])
     ours = SchemaRegistry(registry.url)
     with pytest.raises(PlanError, match=r"refers to 'line.json', which it has not"):
         JsonSchema(schema=ours.newest("orders-value"), registry=ours)
