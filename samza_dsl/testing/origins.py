@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import merge
@@ -35,6 +35,8 @@ WIDER = 4
 """The next time so many times as many are."""
 MOST_RUNS = 2_000
 """The runs in which a row is looked for, where nobody says how many."""
+MOST_ORDERED = 4_096
+"""The records of several partitions of which an order is looked for at most, as each is taken by itself."""
 
 
 class InputRecord(NamedTuple):
@@ -50,6 +52,8 @@ class InputRecord(NamedTuple):
 
 
 Records = Sequence[InputRecord]
+InTurn = Callable[[Mapping[str, InputRecord], str | None], list[str]]
+"""Orders the partitions that may come next, given their next records and the one that came last."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +95,9 @@ def origins(
     graph = app.graph()
     check_written(graph, output)
     row = row_at(environment, output, partition, offset)
-    number = sum(
-        (one.key, one.value, one.timestamp) == (row.key, row.value, row.timestamp)
-        for one in _before(environment, output, row)
-    )
-    search = Search(app, output, row, InputHistory(environment, graph), most_runs)
+    rows = [one for one in rows_up_to(environment, output, row) if one.key == row.key]
+    number = sum((one.value, one.timestamp) == (row.value, row.timestamp) for one in rows[:-1])
+    search = Search(app, output, rows, InputHistory(environment, graph), most_runs)
     if number and (found := search.with_number(number + 1)) is not None:
         return search.told(found, with_end=False)
     found, with_end = search.begin()
@@ -160,12 +162,18 @@ class InputHistory:
 
 
 class Search:
-    """Looks for the fewest records that make a row, within so many runs of the application."""
+    """Looks for the fewest records that make a row, within so many runs of the application.
 
-    def __init__(self, app: App, output: str, row: StoredRecord, history: InputHistory, most_runs: int) -> None:
+    It is the last of `rows`, which are those of its partition and key up to there.
+    """
+
+    def __init__(
+        self, app: App, output: str, rows: Sequence[StoredRecord], history: InputHistory, most_runs: int
+    ) -> None:
         self._app = without_sinks(app)
         self._output = output
-        self._row = row
+        self._rows = rows
+        self._row = rows[-1]
         self._history = history
         self._left = self._most = most_runs
         self._start_ms = max((_time(one) for one in history.records), default=0)
@@ -188,8 +196,62 @@ class Search:
                 if self.makes(some, with_end):
                     return some, with_end
             if len(near) == len(records) or not self._left:
-                raise NoOrigins(self._why_not(len(near)))
+                break
             reach *= WIDER
+        if (ordered := self._in_order()) is None:
+            raise NoOrigins(self._why_not(len(near)))
+        return ordered, False
+
+    def _in_order(self) -> Records | None:
+        """Return records in an order of several partitions in which all rows of the key come as they were written.
+
+        How records of several partitions met is noted nowhere. But an order in which other rows come, or the same ones
+        in another order, is not the one that it was.
+        """
+        parts: dict[str, list[InputRecord]] = {}
+        for one in self._history.records:
+            parts.setdefault(f"{one.stream}/{one.stored.partition}", []).append(one)
+        if len(parts) < 2 or len(self._history.records) > MOST_ORDERED:
+            return None
+        # Half of the runs are for leaving out what is not needed.
+        for share, in_turn in ((4, _as_before), (3, _by_time)):
+            kept = self._left - self._left // share
+            self._left -= kept
+            found = self._ordered(Interleaving(parts, in_turn))
+            self._left += kept
+            if found is not None:
+                return found
+        return None
+
+    def _ordered(self, order: Interleaving) -> Records | None:
+        """Return the first order in which all rows come as they were written; None where none is found."""
+        while self._left:
+            self._left -= 1
+            with suppress(Exception), self._process() as process:  # a function may fail on another order
+                self._feed(process, order.taken)
+                while (record := order.take_next()) is not None:
+                    self._feed(process, [record])
+                    written = self._rows_written(process)
+                    if written == len(self._rows):
+                        return order.taken
+                    if written is None:
+                        break
+            # There is no way on from here, or it went wrong: another one from the choice before.
+            if not order.take_back():
+                return None
+        return None
+
+    def _rows_written(self, process: VirtualProcess) -> int | None:
+        """Return how many rows of the key a run has written; None where they are not those that were written."""
+        wanted = process.streams.decoded(self._output, self._row)
+        encode = process.streams.encoder(self._output)
+        found = [one for one in process.records(self._output) if one.key == wanted.key]
+        if len(found) > len(self._rows):
+            return None
+        for one, row in zip(found, self._rows, strict=False):
+            if one.timestamp not in (None, row.timestamp) or _bytes_of(encode, one) != row.value:
+                return None
+        return len(found)
 
     def with_number(self, number: int) -> Records | None:
         """Return as few records as make the row with the one that made it, where others like it came before.
@@ -286,7 +348,7 @@ class Search:
             # Without event time a row has that of its commit, which is another one each time.
             if (one.timestamp is None or one.timestamp == wanted.timestamp)
             and one.key == wanted.key
-            and (None if one.value is None else encode(one.value)) == self._row.value
+            and _bytes_of(encode, one) == self._row.value
         ]
 
     def _entries(self, process: VirtualProcess) -> list[Row]:
@@ -320,6 +382,46 @@ class Search:
             "wrote it, or what it does depends on the clock, on chance, on what async functions are told, or on the "
             "order in which records of several partitions came to a key"
         )
+
+
+class Interleaving:
+    """An order in which records of several partitions are taken, where each choice can be taken back."""
+
+    def __init__(self, parts: Mapping[str, Records], in_turn: InTurn) -> None:
+        self._parts = parts
+        self._in_turn = in_turn
+        self._places: list[str] = []
+        """The partition of each record that was taken."""
+        self._reached = dict.fromkeys(parts, 0)
+        self._tried: list[set[str]] = [set()]
+        """By the records taken, the partitions whose next record has been tried there."""
+
+    @property
+    def taken(self) -> Records:
+        """Return the records that were taken, in order."""
+        rows = {place: iter(part) for place, part in self._parts.items()}
+        return [next(rows[place]) for place in self._places]
+
+    def take_next(self) -> InputRecord | None:
+        """Take a record that was not tried in this place; None where there is none."""
+        heads = {place: part[at] for place, part in self._parts.items() if (at := self._reached[place]) < len(part)}
+        places = self._in_turn(heads, self._places[-1] if self._places else None)
+        place = next((one for one in places if one not in self._tried[-1]), None)
+        if place is None:
+            return None
+        self._tried[-1].add(place)
+        self._tried.append(set())
+        self._places.append(place)
+        self._reached[place] += 1
+        return heads[place]
+
+    def take_back(self) -> bool:
+        """Undo the newest choice; return whether there was one."""
+        if not self._places:
+            return False
+        self._reached[self._places.pop()] -= 1
+        self._tried.pop()
+        return True
 
 
 FIRING = frozenset({"timer", "alarm", "expiry", "window", "windows", "waiting"})
@@ -429,12 +531,26 @@ def _end(process: VirtualProcess) -> None:
     process.finish()
 
 
-def _before(environment: Environment, stream: str, row: StoredRecord) -> Iterator[StoredRecord]:
+def rows_up_to(environment: Environment, stream: str, row: StoredRecord) -> Iterator[StoredRecord]:
+    """Yield the rows of a partition up to a row, and that one."""
     start = environment.offsets(stream, row.partition).start
     for one in records_from(environment, stream, row.partition, start):
+        yield one
         if one.offset >= row.offset:
             return
-        yield one
+
+
+def _as_before(heads: Mapping[str, InputRecord], last: str | None) -> list[str]:
+    """Return the partition that was read last first, as a run reads many records of one at once."""
+    return sorted(_by_time(heads, last), key=lambda place: place != last)
+
+
+def _by_time(heads: Mapping[str, InputRecord], last: str | None) -> list[str]:
+    return sorted(heads, key=lambda place: _time(heads[place]))
+
+
+def _bytes_of(encode: Callable[[Any], bytes], record: Record) -> bytes | None:
+    return None if record.value is None else encode(record.value)
 
 
 def _time(record: InputRecord) -> int:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from types import ModuleType
+from zlib import crc32
 
 import msgspec
 import pytest
@@ -14,12 +15,13 @@ from hypothesis import strategies as st
 
 from runtime.model.checkpoint import Checkpoint
 from runtime.ports.commits import Commit
+from runtime.ports.streams import StreamConfig
 from samza_dsl import App, count, dead_letter, tumbling
 from samza_dsl.testing.origins import InputHistory, NoOrigins, Search, origins, row_at, shortest_prefix, smallest
 from samza_dsl.testing.regression import Literals, module_of, test_of
 from tests.building import build
 from tests.scale import examples
-from tests.simulation.crash import fill, memory, run_once
+from tests.simulation.crash import append_rows, fill, memory, run_once
 from tests.strategies import pipelines, records, stored, tables
 
 test_of.__test__ = False
@@ -65,7 +67,7 @@ def test_the_fewest_records_of_any_pipeline_give_the_row_again(data, seed):
     found = origins(app, environment, output, partition, offset, most_runs=150)
     row, history = row_at(environment, output, partition, offset), InputHistory(environment, app.graph())
     assert {*map(place_of, found.records)} <= {*map(place_of, history.records)}
-    search = Search(app, output, row, history, most_runs=150)
+    search = Search(app, output, [row], history, most_runs=150)
     made = search.count(found.records, found.with_end)
     assert made
     for place in range(len(found.records)) if found.is_fewest else ():
@@ -98,6 +100,50 @@ def ran(app, *parts, stream="orders"):
     fill(environment, stream, [[(None, msgspec.json.encode(row), at) for at, row in enumerate(part)] for part in parts])
     run_once(app, environment)
     return environment
+
+
+def noted(state, again=False):
+    """Tell of each record what all up to it come to, in the order in which they came."""
+    app = App("noted")
+    left, right = (app.input(name, value=list, key=lambda one: one[0], partitioned_by_key=not again) for name in "ab")
+    merged = left.merge(right)
+    if again:
+        merged = merged.partition_by(lambda one: one[0], partitions=2, op_id="by")
+    merged.scan(state, emit=lambda one, total: [one[0], total], op_id="note").send_to(app.output("notes", value=list))
+    return app
+
+
+FOLDS = {
+    "a list": lambda total, one: [*(total or ()), one[1]],
+    "a number": lambda total, one: (total or 1) * 3 + one[1],
+    "the first": lambda total, one: one[1] if total is None else total,
+    "differences": lambda total, one: one[1] - (total or 0),
+}
+
+
+@given(st.data())
+@settings(max_examples=examples(15, 200), deadline=None)
+def test_a_row_comes_again_whatever_the_order_in_which_partitions_met(data):
+    """Whoever wrote it took the partitions' records in an order that is noted nowhere, also against their times."""
+    state = FOLDS[data.draw(st.sampled_from(sorted(FOLDS)))]
+    environment, partitions, again = memory(), data.draw(st.integers(1, 2)), data.draw(st.booleans())
+    for stream in "ab":
+        environment.create_stream(stream, StreamConfig(partitions=partitions))
+    one = st.tuples(st.sampled_from("ab"), st.lists(st.tuples(st.sampled_from("xy"), st.integers(0, 9)), max_size=4))
+    for stream, rows in data.draw(st.lists(one, min_size=1, max_size=7)):
+        for key, number in rows:
+            row = (key.encode(), msgspec.json.encode([key, number]), data.draw(st.integers(0, 20)))
+            partition = data.draw(st.integers(0, partitions - 1)) if again else crc32(key.encode()) % partitions
+            append_rows(environment, stream, partition, [row])
+        run_once(noted(state, again), environment, until_now=True)
+    found = environment.streams().get("notes")
+    numbers = range(found.partitions) if found else ()
+    places = [(number, offset) for number in numbers for offset in range(environment.offsets("notes", number).end)]
+    assume(places)
+    place = data.draw(st.sampled_from(places))
+    found = origins(noted(state, again), environment, "notes", *place)
+    assert found.made.value == msgspec.json.decode(row_at(environment, "notes", *place).value)
+    assert passes(test_of(noted(state, again), found, "an_app_under_test", "app"), noted(state, again))
 
 
 def offsets(found):
@@ -208,7 +254,9 @@ def test_where_runs_are_used_up_there_may_be_fewer():
     environment = ran(shop(), [["a", 1]] * 99 + [["a", 99]])
     found = origins(shop(), environment, "alerts", 0, 0, most_runs=5)
     assert not found.is_fewest and found.runs == 5
-    assert Search(shop(), "alerts", found.row, InputHistory(environment, shop().graph()), 9).makes(found.records, False)
+    assert Search(shop(), "alerts", [found.row], InputHistory(environment, shop().graph()), 9).makes(
+        found.records, False
+    )
 
 
 def test_records_that_were_not_read_yet_are_no_part_of_it():

@@ -145,6 +145,7 @@ def _topic_of(stream: StreamPlan) -> NeededTopic:
         partitions=stream.partitions or 1,
         retention_ms=stream.retention_ms,
         retention_bytes=stream.retention_bytes,
+        compression=stream.compression,
         intermediate=stream.role == "intermediate",
     )
     return _made(stream.name, stream.role, kept)

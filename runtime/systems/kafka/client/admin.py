@@ -25,7 +25,15 @@ from runtime.systems.kafka.client.clients import during
 from runtime.systems.kafka.client.kafka_errors import kafka_fault
 from runtime.systems.kafka.client.metadata import WRITE, TopicMetadata, may, topics_of
 from runtime.systems.kafka.client.topic import KafkaTopic
-from runtime.systems.kafka.client.topic_configs import APPENDED, LATEST_MS, STAMPS, configs_in
+from runtime.systems.kafka.client.topic_configs import (
+    APPENDED,
+    AS_WRITTEN,
+    CODECS,
+    COMPRESSION,
+    LATEST_MS,
+    STAMPS,
+    configs_in,
+)
 
 R = TypeVar("R")
 LOOK_MS = 50.0
@@ -82,7 +90,8 @@ def configs_of(config: StreamConfig) -> dict[str, str]:
         "message.timestamp.before.max.ms": LATEST_MS,
         STAMPS: "CreateTime",
     }
-    return {"cleanup.policy": ",".join(policies), **said, **times}
+    compressed = {COMPRESSION: CODECS[config.compression]} if config.compression else {}
+    return {"cleanup.policy": ",".join(policies), **said, **times, **compressed}
 
 
 def config_in(configs: Mapping[str, str], made: StreamConfig) -> StreamConfig:
@@ -94,8 +103,15 @@ def config_in(configs: Mapping[str, str], made: StreamConfig) -> StreamConfig:
     policies = configs.get("cleanup.policy", "delete").split(",")
     limits = [int(configs.get(name, "-1")) for name in ("retention.ms", "retention.bytes")]
     kept = [None if limit < 0 or "delete" not in policies else limit for limit in limits]
-    is_compacted = "compact" in policies
-    return replace(made, compacted=is_compacted, retention_ms=kept[0], retention_bytes=kept[1])
+    codec, compressions = configs.get(COMPRESSION), {codec: said for said, codec in CODECS.items()}
+    return replace(
+        made,
+        compacted="compact" in policies,
+        retention_ms=kept[0],
+        retention_bytes=kept[1],
+        # Also one that an earlier version has made, which did not tell the brokers, and left it to who writes.
+        compression=made.compression if codec in (None, AS_WRITTEN) else compressions.get(codec),
+    )
 
 
 async def described(topic: KafkaTopic) -> dict[str, str]:

@@ -15,8 +15,9 @@ from runtime.model.errors import Refused
 from runtime.systems.kafka.client.admin import administering, answered
 from runtime.systems.kafka.client.metadata import DESCRIBE_CONFIGS, may, topics_of
 from runtime.systems.kafka.client.topic import KafkaTopic, beside
+from runtime.systems.kafka.client.topic_configs import COMPRESSION
 
-SIZE, COMPRESSION, IN_SYNC = "max.message.bytes", "compression.type", "min.insync.replicas"
+SIZE, IN_SYNC = "max.message.bytes", "min.insync.replicas"
 SPARE = 512
 """The most bytes that we say beside a record between stages."""
 CODECS = {

@@ -23,6 +23,11 @@ DELETIONS_MS = 7 * 86_400_000
 """The ms that a deletion is kept in compacted topics: who has not read it by then would keep what it deletes."""
 LATEST_MS = str(2**63 - 1)
 POLICY, STAMPS, DELETIONS = "cleanup.policy", "message.timestamp.type", "delete.retention.ms"
+COMPRESSION = "compression.type"
+AS_WRITTEN = "producer"
+"""The brokers' compression where records stay as who writes them has compressed them."""
+CODECS = {"zlib": "gzip", "zstd": "zstd"}
+"""Kafka's word for each compression of a stream."""
 APPENDED = "LogAppendTime"
 """The kind of timestamps that are the brokers' own, in the place of those that were written."""
 TABLE_CONFIGS = {POLICY: "compact", STAMPS: "CreateTime", DELETIONS: str(DELETIONS_MS)}
@@ -32,7 +37,7 @@ SEGMENTS = {"segment.bytes": str(1 << 26)}
 what a week brings, would be read at each start."""
 BETWEEN_CONFIGS = {POLICY: "delete", "retention.ms": "-1", "retention.bytes": "-1", STAMPS: "CreateTime"}
 """The settings of topics between stages: the records in them carry event time, and go when they are consumed."""
-KEPT = (POLICY, "retention.ms", "retention.bytes", STAMPS)
+KEPT = (POLICY, "retention.ms", "retention.bytes", STAMPS, COMPRESSION)
 """The settings that say how brokers keep the records of a stream."""
 _TEXT = String("utf-8")
 _SET = 0
@@ -126,6 +131,12 @@ def had_limits(configs: Mapping[str, str]) -> bool:
     return "delete" in configs.get(POLICY, "") and any(int(limit) >= 0 for limit in limits)
 
 
+def altering(topic: KafkaTopic, settings: str) -> str:
+    """Return the command of Kafka's own that changes settings of a topic."""
+    where = f"--bootstrap-server {topic.bootstrap} --alter --entity-type topics --entity-name {topic.name}"
+    return f"kafka-configs.sh {where} --add-config {settings}"
+
+
 async def amend(
     client: AIOKafkaAdminClient, topic: KafkaTopic, configs: Mapping[str, str], wrong: Mapping[str, str]
 ) -> None:
@@ -142,7 +153,6 @@ async def amend(
     except KafkaError as error:
         raise EnvironmentFault(
             f"The topic {topic.name!r} has {had}, with which it would lose what is kept in it, or its times; this "
-            f"client can't change that: {error}. Have somebody who may do it type: kafka-configs.sh --bootstrap-server "
-            f"{topic.bootstrap} --alter --entity-type topics --entity-name {topic.name} --add-config {now}"
+            f"client can't change that: {error}. Have somebody who may do it type: {altering(topic, now)}"
         ) from error
     _log.warning("changes the topic %r, which had %s: it has %s now", topic.name, had, now)

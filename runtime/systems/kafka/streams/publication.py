@@ -17,7 +17,6 @@ from runtime.ports.streams import StreamConfig
 from runtime.systems.kafka.client.admin import (
     LOOK_MS,
     administering,
-    configs_of,
     create_topic,
     kafka_errors_told,
     metadata_of,
@@ -28,7 +27,7 @@ from runtime.systems.kafka.client.topic import KafkaTopic, beside
 from runtime.systems.kafka.client.topic_configs import POLICY, TABLE_CONFIGS, amend, configs_in, wrong_in
 from runtime.systems.kafka.streams.compacted_topic import KafkaTable, until_seen
 from runtime.systems.kafka.streams.records import as_records
-from runtime.systems.kafka.streams.sink import BATCH_BYTES, compression_of, send_all
+from runtime.systems.kafka.streams.sink import BATCH_BYTES, bound_configs, compression_of, send_all
 
 PUBLISHED = "samza-dsl-published"
 """The topic of a cluster that tells how far each name has come."""
@@ -105,7 +104,7 @@ class KafkaPublisher:
     async def _begin(self) -> PublishedEnd:
         for topic, config in ((self._topic, self._config), (self._ledger, StreamConfig(compacted=True))):
             if await metadata_of(topic) is None:
-                await create_topic(topic, config.partitions, configs_of(config))
+                await create_topic(topic, config.partitions, bound_configs(config))
         async with administering(self._ledger) as client:
             configs = (await configs_in(client, [PUBLISHED], told_alone=True)).get(PUBLISHED, {})
             await amend(client, self._ledger, configs, wrong_in(configs, {POLICY: TABLE_CONFIGS[POLICY]}))

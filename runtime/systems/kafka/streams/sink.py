@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TypeVar
 
+import msgspec
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import TopicAuthorizationFailedError
 
@@ -22,11 +23,11 @@ from runtime.systems.kafka.client.metadata import WRITE, may
 from runtime.systems.kafka.client.record_limits import KafkaLimit, limits_of
 from runtime.systems.kafka.client.thread import KafkaThread
 from runtime.systems.kafka.client.topic import KafkaTopic
+from runtime.systems.kafka.client.topic_configs import CODECS
 
 _log = logging.getLogger("samza_dsl")
 R = TypeVar("R")
 BATCH_BYTES = 1 << 16
-_COMPRESSIONS = {None: None, "zlib": "gzip", "zstd": "zstd"}
 
 
 class KafkaSink(PartitionedSink):
@@ -103,7 +104,7 @@ class KafkaSink(PartitionedSink):
         if found is not None and not may(found, WRITE):
             raise kafka_fault(self._topic, "written", TopicAuthorizationFailedError(self._topic.name))
         partitions = (
-            found.partitions if found else await create_topic(self._topic, config.partitions, configs_of(config))
+            found.partitions if found else await create_topic(self._topic, config.partitions, bound_configs(config))
         )
         size = (await limits_of(self._topic, [self._topic.name])).get(self._topic.name)
         if size is not None:
@@ -118,9 +119,14 @@ class KafkaSink(PartitionedSink):
         return partitions
 
 
+def bound_configs(config: StreamConfig) -> dict[str, str]:
+    """Return what a bound topic is made with: its producer compresses, by the codec that its address may say."""
+    return configs_of(msgspec.structs.replace(config, compression=None))
+
+
 def compression_of(topic: KafkaTopic, config: StreamConfig) -> str | None:
     """Return what a topic is written with, in Kafka's words; raises SamzaError where that is not installed."""
-    found = topic.compression or _COMPRESSIONS[config.compression]
+    found = topic.compression or CODECS.get(config.compression or "")
     if found not in (None, "gzip") and find_spec("cramjam") is None:
         raise SamzaError(
             f"{topic.address} is to be written with {found}, which needs cramjam: pip install cramjam; or say "

@@ -50,10 +50,14 @@ from runtime.systems.kafka.client.thread import KafkaThread, stop
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic
 from runtime.systems.kafka.client.topic_configs import (
     APPENDED,
+    AS_WRITTEN,
     BETWEEN_CONFIGS,
+    CODECS,
+    COMPRESSION,
     SEGMENTS,
     STAMPS,
     TABLE_CONFIGS,
+    altering,
     amend,
     configs_in,
     wrong_in,
@@ -141,7 +145,16 @@ class KafkaStreams:
             self.know([name], own=False)
             found = self.all(own=True, among=[name])
             self.amend([name], BETWEEN_CONFIGS)
+        elif config.compression and config.compression == found[name].compression:
+            self._tell_uncompressed(name, CODECS[config.compression])
         return found[name] if own else self._as_kept({name: found[name]})[name]
+
+    def _tell_uncompressed(self, name: str, codec: str) -> None:
+        """Tell of a topic of an earlier version, which noted its compression and did not tell the brokers."""
+        found: Mapping[str, Mapping[str, str]] = self.call(name, self._configs([name]))
+        if found.get(name, {}).get(COMPRESSION) == AS_WRITTEN:
+            topic, wanted = self.topic(name), f"{COMPRESSION}={codec}"
+            _log.warning("the topic %r is not compressed; type: %s", name, altering(topic, wanted))
 
     def _was_made_ahead(self, name: str, partitions: int) -> bool:
         """Whether a topic of which nobody has said what it is has never had a record, which could be lost."""
