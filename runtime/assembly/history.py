@@ -176,14 +176,14 @@ def _offset_at(at_ms: int, origin: Origin, spec: Input, offset: int) -> int:
     while (read := origin.read(offset)) is not None:
         batch = read.batch
         for row, value in enumerate(batch.values):
-            if _time_of(spec, value, batch.timestamps[row] if batch.timestamps is not None else None) >= at_ms:
+            if event_time_of(spec, value, batch.timestamps[row] if batch.timestamps is not None else None) >= at_ms:
                 assert batch.offsets is not None
                 return batch.offsets[row]
         offset = read.next_offset
     return offset
 
 
-def _time_of(spec: Input, value: bytes | None, timestamp: int | None) -> int:
+def event_time_of(spec: Input, value: bytes | None, timestamp: int | None) -> int:
     """Return the event time of a stored record; of one that can't be read that of the stream, or none."""
     with suppress(Exception):  # what is malformed is for the run to tell
         if spec.timestamp_of is not None and value is not None:

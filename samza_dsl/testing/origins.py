@@ -14,8 +14,9 @@ from math import ceil
 from typing import Any, NamedTuple, TypeVar
 
 from operators.core.base import Batch
-from operators.io import SinkCall
+from operators.io import Input, SinkCall
 from planner.model.graph import Graph
+from runtime.assembly.history import event_time_of
 from runtime.model.errors import SamzaError
 from runtime.ports.environment import Environment
 from runtime.ports.streams import Append
@@ -35,6 +36,8 @@ WIDER = 4
 """The next time so many times as many are."""
 MOST_RUNS = 2_000
 """The runs in which a row is looked for, where nobody says how many."""
+ONE_BY_ONE = 64
+"""The records that cost as much as a run where they are taken one by one."""
 MOST_ORDERED = 4_096
 """The records of several partitions of which an order is looked for at most, as each is taken by itself."""
 
@@ -185,17 +188,20 @@ class Search:
     def begin(self) -> tuple[Records, bool]:
         """Return records near the row's time that make it, and whether it comes with the end of the inputs."""
         records = self._history.records
-        at = bisect_left([_time(one) for one in records], self._row.timestamp or 0)
+        times = [event_time_of(self._input_of(one), one.stored.value, one.stored.timestamp) for one in records]
+        # A record may have been stored long after what it tells of, and a row has the time of that.
+        by_time = sorted(range(len(records)), key=times.__getitem__)
+        at = bisect_left(by_time, self._row.timestamp or 0, key=times.__getitem__)
         reach = NEAR
         while True:
-            near = records[max(at - reach, 0) : at + reach]
+            near = [records[row] for row in sorted(by_time[max(at - reach, 0) : at + reach])]
             tables = [one for one in near if one.stream in self._history.tables]
             rows_first = [*tables, *(one for one in near if one.stream not in self._history.tables)]
             # A run that began later has read its tables first, whenever their rows were written.
             for some, with_end in product((near, rows_first) if tables else (near,), (False, True)):
                 if self.makes(some, with_end):
                     return some, with_end
-            if len(near) == len(records) or not self._left:
+            if len(near) == len(records) or self._left <= 0:
                 break
             reach *= WIDER
         if (ordered := self._in_order()) is None:
@@ -225,8 +231,9 @@ class Search:
 
     def _ordered(self, order: Interleaving) -> Records | None:
         """Return the first order in which all rows come as they were written; None where none is found."""
-        while self._left:
-            self._left -= 1
+        while self._left > 0:
+            # Records are taken one by one, which costs more than a run on all at once.
+            self._left -= 1 + len(order.taken) // ONE_BY_ONE
             with suppress(Exception), self._process() as process:  # a function may fail on another order
                 self._feed(process, order.taken)
                 while (record := order.take_next()) is not None:
@@ -287,7 +294,7 @@ class Search:
 
     def count(self, records: Records, with_end: bool = False) -> int:
         """Return how many rows that are as the one a run on these records writes; 0 where no run is left."""
-        if not self._left:
+        if self._left <= 0:
             return 0
         self._left -= 1
         with suppress(Exception), self._process() as process:  # records that were left out may make a function fail
@@ -367,8 +374,11 @@ class Search:
     def _key_of(self, record: InputRecord) -> object:
         return record.stream, record.stored.partition, self._keys_of(record)
 
+    def _input_of(self, record: InputRecord) -> Input:
+        return next(one for one in self._graph.inputs.values() if one.matches(record.stream))
+
     def _keys_of(self, record: InputRecord) -> object:
-        spec = next(one for one in self._graph.inputs.values() if one.matches(record.stream))
+        spec = self._input_of(record)
         if spec.key_of is not None and record.stored.value is not None:
             with suppress(Exception):
                 return repr(spec.key_of(spec.value.decode(record.stored.value)))

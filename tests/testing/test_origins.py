@@ -168,6 +168,23 @@ def test_of_rows_that_are_alike_each_has_its_own_record():
     assert offsets(origins(shop(), environment, "alerts", 0, 1))[-1] == 4
 
 
+@pytest.mark.parametrize("unit", ["ms", "s"])
+def test_records_near_a_row_are_found_by_their_event_time(unit):
+    """Records are often stored long after what they tell of, as history is that was taken in at once."""
+    app = App("panes")
+    orders = app.input("orders", value=list, timestamp=lambda order: order[1], unit=unit)
+    orders.window_all(tumbling(seconds=10), count()).send_to(app.output("panes"))
+    scale = 1_000 if unit == "ms" else 1
+    rows = [(None, msgspec.json.encode(["k", at * scale]), 1_700_000_000_000 + at) for at in range(3_000)]
+    environment = memory()
+    fill(environment, "orders", [rows[::2], rows[1::2]])
+    run_once(app, environment)
+    row = row_at(environment, "panes", 0, 150)
+    search = Search(app, "panes", [row], InputHistory(environment, app.graph()), 2)
+    found, with_end = search.begin()
+    assert len(found) < 600 and not with_end
+
+
 def commit_at(environment, position, offset):
     """Return a commit that has read less of the input."""
     generation = environment.generation("shop")
