@@ -94,7 +94,7 @@ def leftovers(where: str) -> list[str]:
     rows=st.integers(1, 8),
     whole=st.integers(2, 5),
 )
-@settings(deadline=None, max_examples=examples(15, 60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(8, 60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_counts_has_each_row_once_whenever_a_process_ends(
     place: str, steps: list[tuple[int, int, bool]], rows: int, whole: int
 ) -> None:

@@ -604,18 +604,14 @@ def test_a_record_of_early_1970_among_those_of_our_time_is_told_and_no_other_of_
     st.booleans(),
 )
 @settings(max_examples=30)
-def test_one_time_of_another_unit_among_thousands_is_told_wherever_it_lies(
-    place, less, batch, repartitions, aggregates
-):
+def test_one_time_of_another_unit_among_thousands_is_told_wherever_it_lies(place, less, batch, repartitions, folds):
     times = [BASE + one * 20 for one in range(600)]
     times[place] = 0 if less is None else times[place] // less
     app = App("fleet", Options(batch_records=batch))
     stream = app.input("r", value=Reading, key=lambda r: r.meter, timestamp=lambda r: r.at)
     if repartitions:
         stream = stream.partition_by(lambda r: r.meter)
-    panes = stream.window(
-        tumbling(minutes=1) if aggregates else session(minutes=1), count() if aggregates else collect()
-    )
+    panes = stream.window(tumbling(minutes=1) if folds else session(minutes=1), count())
     panes.map(lambda pane: pane.key).send_to(app.output("out"))
     with testing.running(app, start_ms=BASE + HOUR) as run:
         run.send("r", *(Reading("m", at) for at in times))
