@@ -176,4 +176,5 @@ PROGRAM = Program(
     pipeline=pipeline,
     by_hand=lambda workspace: ByHand(),
     tables=frozenset({"pages"}),
+    is_on_kafka=True,
 )

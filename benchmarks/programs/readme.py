@@ -120,4 +120,5 @@ PROGRAM = Program(
     generate=generate,
     pipeline=pipeline,
     by_hand=lambda workspace: ByHand(),
+    is_on_kafka=True,
 )

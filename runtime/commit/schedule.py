@@ -324,12 +324,13 @@ Brokers take some hundred transactions a second.
 """
 
 
-def commits_by_task(plan: Plan, bindings: Bindings, graph: Graph) -> bool:
-    """Whether each task commits by itself: as the options say, else where an environment can tell tasks apart.
+def commits_by_task(plan: Plan, bindings: Bindings, graph: Graph, is_shared: bool) -> bool:
+    """Whether each task commits by itself: as the options say, else where one could hold up others.
 
-    There tasks commit together only where they write to a file that others write to, where some follow what others
-    do, and where they are so many that one transaction for each were too much. Raises SamzaError and PlanError where it
-    is asked for and can't be.
+    So it is where an environment can tell tasks apart, and functions may wait, or other containers have tasks, too
+    (`is_shared`). There tasks commit together only where they write to a file that others write to, where some follow
+    what others do, and where they are so many that one transaction for each were too much. Raises SamzaError and
+    PlanError where it is asked for and can't be.
     """
     asked = plan.options.commit_by
     if asked == "task":
@@ -343,6 +344,10 @@ def commits_by_task(plan: Plan, bindings: Bindings, graph: Graph) -> bool:
         return asked == "task"
     # A bound file has one length, which one commit records for all tasks; and sinks are handed all of a commit.
     if bindings.sinks or bindings.outboxes or not isinstance(bindings.environment, LiveEnvironment):
+        return False
+    # Else all tasks take turns in one loop anyway. What one hands on to another by itself has to lie on brokers.
+    may_wait = plan.options.threads > 0 or any(spec.asynchronous for spec in graph.specs.values())
+    if not (may_wait or is_shared):
         return False
     return plan.tasks <= MOST_ALONE and next(followers(plan, bindings, graph), None) is None
 

@@ -535,7 +535,7 @@ class Run:
         # Of containers the process that has started them takes in.
         self._takes_in = bool(self._bindings.inboxes) and share is None and not self._is_short
         self._may_be_held = bool(ends) and self._bindings.have_transactions
-        by_task = commits_by_task(self.plan, self._bindings, self._graph)
+        by_task = commits_by_task(self.plan, self._bindings, self._graph, is_shared=share is not None)
         checkpoints: Mapping[str, Checkpoint] = self._environment.checkpoints(self.plan.app)
         if share is None:
             # Else others of the run may go on who will not tell again how far they are.

@@ -7,6 +7,7 @@ from benchmarks.programs import PROGRAMS
 from benchmarks.programs.kit.figure import Spread, slopes
 from benchmarks.programs.kit.hand_store import Store
 from benchmarks.programs.kit.measure import SIDES_OF, agreed
+from benchmarks.programs.kit.on_kafka import Topics
 from benchmarks.programs.kit.on_log import OnLog
 from benchmarks.programs.sweep.drawing import draw, program_of
 from tests.benchmarks.test_figures import program
@@ -25,6 +26,25 @@ def sides_of(name, mode, partitions, scratch, messages=MESSAGES):
 def test_a_program_comes_to_what_its_hand_program_does(name, mode, partitions, tmp_path):
     rows = agreed(sides_of(name, mode, partitions, tmp_path))
     assert sum(map(len, rows.values()))
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("name", [name for name, one in PROGRAMS.items() if one.is_on_kafka])
+def test_so_it_does_on_a_broker_and_by_hand_goes_on_where_it_has_committed(name, partitions, tmp_path, monkeypatch):
+    sides = sides_of(name, "kafka", partitions, tmp_path)
+    expected = agreed(sides)
+    sides.ready()
+    with monkeypatch.context() as stopping:
+        stopping.setattr("benchmarks.programs.kit.on_kafka.COMMIT_S", 0.0)
+        stopping.setattr(Topics, "finished", _stop)
+        with pytest.raises(Stopped):
+            sides.by_hand()
+    assert sides.outcome(sides.by_hand()) == expected
+
+
+def _stop(topics, hand):
+    raise Stopped
 
 
 class Stopped(Exception):

@@ -1,6 +1,8 @@
 """Tasks commit together, or each by itself while the others go on."""
 
 import asyncio
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,14 +14,16 @@ from runtime.job.pipeline import Pipeline
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.errors import Fenced, SamzaError, Unavailable
 from runtime.ports.commits import Commit
+from runtime.ports.streams import StreamConfig
 from runtime.run.run import Run
 from runtime.run.settings import RunSettings
 from runtime.systems.kafka import environment as kafka
 from samza_dsl import App, Options
+from samza_dsl.testing.environment import Crash, CrashPoint
 from tests.runtime.test_laws import crash_points, worlds
 from tests.scale import examples
-from tests.simulation.crash import Watched, fill, memory, rows_of, run_once
-from tests.simulation.kafka import opened, simulated
+from tests.simulation.crash import Watched, append_rows, fill, memory, rows_of, run_once
+from tests.simulation.kafka import die, opened, simulated
 from tests.simulation.kafka_brokers import Cluster
 from tests.simulation.loop import rest
 
@@ -104,6 +108,21 @@ def copying(commit_by=None):
     return app
 
 
+def waiting(commit_by=None):
+    async def same(number):
+        return [number]
+
+    app = App("app", Options(commit_by=commit_by))
+    app.input("in", value=int).async_flat_map(same).send_to(app.output("out", value=int))
+    return app
+
+
+def in_threads(commit_by=None):
+    app = App("app", Options(commit_by=commit_by, threads=2))
+    app.input("in", value=int).map(lambda number: number).send_to(app.output("out", value=int))
+    return app
+
+
 def counting(commit_by=None):
     app = App("app", Options(commit_by=commit_by))
     numbers = app.input("in", value=int).partition_by(lambda number: number, op_id="by-number")
@@ -114,13 +133,19 @@ def counting(commit_by=None):
 @pytest.mark.parametrize(
     ("app", "commit_by", "by_task"),
     [
-        (copying, None, True),
-        (copying, "container", False),
-        (counting, None, True),
-        (counting, "container", False),
+        (copying, None, False),
+        (copying, "task", True),
+        (counting, None, False),
+        (counting, "task", True),
+        (waiting, None, True),
+        (waiting, "container", False),
+        (in_threads, None, True),
+        (in_threads, "container", False),
     ],
 )
-def test_on_kafka_each_task_commits_by_itself_unless_another_way_is_said(app, commit_by, by_task, tmp_path):
+def test_on_kafka_each_task_commits_by_itself_where_one_may_hold_up_others_or_it_is_said(
+    app, commit_by, by_task, tmp_path
+):
     with simulated(Cluster()):
         made = ran(app(commit_by), tmp_path)
     assert made
@@ -132,26 +157,52 @@ def test_on_kafka_each_task_commits_by_itself_unless_another_way_is_said(app, co
 def test_on_kafka_very_many_tasks_commit_together_unless_another_way_is_said(commit_by, by_task, tmp_path, monkeypatch):
     monkeypatch.setattr(commits, "MOST_ALONE", 1)
     with simulated(Cluster()):
-        made = ran(copying(commit_by), tmp_path)
+        made = ran(waiting(commit_by), tmp_path)
     assert made
     assert all(bool(commit.tasks) == by_task for commit in made)
 
 
 def following():
     """The pattern has three tasks and one partition: two of them tell the next stage what the first has come to."""
-    app = App("app", Options())
+    app = App("app", Options(threads=2))
     numbers = app.input("i*", value=int, partitions=3).partition_by(lambda number: number, op_id="by-number")
     numbers.send_to(app.output("out", value=int))
     return app
 
 
-@pytest.mark.parametrize(("app", "bound"), [(copying, True), (following, False)])
+@pytest.mark.parametrize(("app", "bound"), [(waiting, True), (following, False)])
 def test_there_all_commit_together_where_one_alone_can_not(app, bound, tmp_path):
     with simulated(Cluster()):
         bind = {"out": tmp_path / "out.jsonl"} if bound else None
         commits = ran(app(), tmp_path / "data", records=["1"], bind=bind)
     assert commits
     assert not any(commit.tasks for commit in commits)
+
+
+crashes = st.none() | st.builds(CrashPoint, st.sampled_from(["before_commit", "after_commit"]), st.integers(1, 3))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["task", "container", None]), st.integers(0, 4), crashes), max_size=5))
+@settings(max_examples=examples(20, 1_000), deadline=None)
+def test_the_next_run_may_commit_otherwise_than_the_one_before_whether_it_ended_or_was_killed(lives):
+    cluster, expected = Cluster(), 0
+    with simulated(cluster), tempfile.TemporaryDirectory() as directory:
+        for commit_by, count, crash in [*lives, (None, 1, None)]:
+            environment = opened(Path(directory))
+            environment.create_stream("in", StreamConfig(partitions=2))
+            for number in range(count):
+                append_rows(environment, "in", number % 2, [(b"k", b"1", 0)])
+            expected += count
+            try:
+                run_once(counting(commit_by), Watched(environment, crash), until_now=True)
+            except Crash:
+                die(cluster, environment)
+            else:
+                environment.close()
+        environment = opened(Path(directory))
+        sums = [int(value) for part in rows_of(environment, "out") for _, value, _ in part]
+        environment.close()
+    assert sums == [*range(1, expected + 1)]
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -150,7 +150,7 @@ def _jobs(said: Namespace) -> Iterator[tuple[str, list[str]]]:
     if unknown := set(said.programs).difference(PROGRAMS):
         raise SystemExit(f"no {', '.join(sorted(unknown))}; there are {', '.join(PROGRAMS)}")
     for name in said.programs or PROGRAMS:
-        for mode in said.mode or MODES:
+        for mode in said.mode or [mode for mode in MODES if mode != "kafka" or PROGRAMS[name].is_on_kafka]:
             for partitions in said.partitions:
                 yield (
                     name,

@@ -18,6 +18,7 @@ COMMIT_EVERY = 10_000
 STORED = 5_000
 """The records of a stored batch, as `produce` has them."""
 META, STATE = b"meta", b"state"
+MALFORMED = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError)
 AT = struct.Struct(">HQ")
 """A partition, and the position of a batch in it."""
 
@@ -77,24 +78,12 @@ class Store:
                     left.remove(place)
                     yield place, None
                 else:
-                    yield place, self._decoded(hand, place[0], records, decoders[place[0]])
+                    yield place, decoded(hand, place[0], records, decoders[place[0]])
 
     def _read(self, place: Place) -> list[bytes]:
         with self._environment.begin(buffers=True) as transaction:
             found = transaction.get(AT.pack(place[1], self._positions[place]), db=self._tables[place[0]])
             return unpack(checked(found)) if found is not None else []
-
-    def _decoded(self, hand: Hand, stream: str, records: list[bytes], decode: Any) -> list[Any]:
-        try:
-            return list(map(decode, records))
-        except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError):
-            values = []
-            for record in records:
-                try:
-                    values.append(decode(record))
-                except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
-                    hand.malformed(stream, record, error)
-            return values
 
     def taken(self, hand: Hand, count: int) -> None:
         """Commit where enough has come together."""
@@ -131,3 +120,17 @@ class Store:
     def close(self) -> None:
         """Close LMDB."""
         self._environment.close()
+
+
+def decoded(hand: Hand, stream: str, records: list[bytes], decode: Any) -> list[Any]:
+    """Return the values of records; what is malformed is set aside by the program."""
+    try:
+        return list(map(decode, records))
+    except MALFORMED:
+        values = []
+        for record in records:
+            try:
+                values.append(decode(record))
+            except MALFORMED as error:
+                hand.malformed(stream, record, error)
+        return values

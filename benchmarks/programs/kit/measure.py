@@ -17,12 +17,13 @@ import msgspec
 from benchmarks.figures import ProgramFigure
 from benchmarks.memory import growth_mib
 from benchmarks.programs import PROGRAMS
+from benchmarks.programs.kit.on_kafka import OnKafka
 from benchmarks.programs.kit.on_log import OnLog
 from benchmarks.programs.kit.program import MODES, Program
 from benchmarks.programs.kit.sides import SIDES, InMemory, Rows, Sides, differences, digest
 from benchmarks.programs.sweep.drawing import draw, program_of
 
-SIDES_OF: dict[str, type[Sides]] = {"memory": InMemory, "log": OnLog}
+SIDES_OF: dict[str, type[Sides]] = {"memory": InMemory, "log": OnLog, "kafka": OnKafka}
 
 
 class Differs(Exception):

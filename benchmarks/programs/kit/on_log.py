@@ -10,6 +10,7 @@ from benchmarks.programs.kit.hand_store import STORED, Store, preload
 from benchmarks.programs.kit.program import Program, Streams
 from benchmarks.programs.kit.sides import Sides, stored
 from operators.core.base import Batch
+from runtime.ports.environment import Environment
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.log.environment import LogEnvironment
 
@@ -31,7 +32,8 @@ class OnLog(Sides):
         self.partitions = {name: len(parts) for name, parts in streams.items()}
         self.streams = {}  # read from the disk, from now on
         preload(self.preloaded / BY_HAND, records)
-        preload_log(self.preloaded, records, keys)
+        with closing(LogEnvironment(self.preloaded)) as log:
+            preload_streams(log, records, keys)
 
     def ours(self) -> str:
         """Run as a user does."""
@@ -57,18 +59,18 @@ class OnLog(Sides):
         return Store(self.workspace / BY_HAND, self.program, self.partitions)
 
 
-def preload_log(path: Path, records: dict[str, list[list[bytes]]], keys: dict[str, list[list[bytes] | None]]) -> None:
+def preload_streams(
+    environment: Environment, records: dict[str, list[list[bytes]]], keys: dict[str, list[list[bytes] | None]]
+) -> None:
     """Make streams that have ended, in batches as `produce` writes them, a batch of each partition in turn."""
-    log = LogEnvironment(path)
     for name, parts in records.items():
-        log.create_stream(name, StreamConfig(partitions=len(parts)))
+        environment.create_stream(name, StreamConfig(partitions=len(parts)))
         for first in range(0, max(map(len, parts)), STORED):
-            log.append(
+            environment.append(
                 [
                     Append(name, number, Batch(part[first : first + STORED], known and known[first : first + STORED]))
                     for number, (part, known) in enumerate(zip(parts, keys[name], strict=True))
                     if first < len(part)
                 ]
             )
-        log.end_stream(name)
-    log.close()
+        environment.end_stream(name)

@@ -15,8 +15,8 @@ from samza_dsl import App
 if TYPE_CHECKING:
     from benchmarks.programs.kit.hand import Hand
 
-MODES = ("memory", "log")
-"""Where a program runs: over lists in memory, or exactly-once on the embedded log. Kafka's place is here."""
+MODES = ("memory", "log", "kafka")
+"""Where a program runs: over lists in memory, or exactly-once on the embedded log or on a real broker."""
 
 Streams = dict[str, list[list[Any]]]
 """The values of each stream, by partition, in the order in which they come."""
@@ -107,6 +107,8 @@ class Program:
     """Those of the outputs that are no stream of the application's own."""
     shown: Callable[[str, Any], bytes] = as_json
     prepare: Callable[[Path, int], None] | None = None
+    is_on_kafka: bool = False
+    """Whether it is measured on Kafka where nobody names it: a broker takes much of the machine."""
 
     def scaled(self, scale: float) -> int:
         """Return the messages of a run at `scale` times its size."""
