@@ -162,8 +162,9 @@ async def _await(
     while monotonic_ms() < until_ms:
         found, job = scalings(place.checkpoints(app)), job_of(place, app)
         if (newest := place.asked_scale(app)) != asked:
+            is_refused = newest.why == REFUSED and newest.number == asked.number
             refused = "can't have this size: its log says why"
-            raise Mistake(f"{app} {refused if newest.why == REFUSED else 'was asked for another size meanwhile'}")
+            raise Mistake(f"{app} {refused if is_refused else 'was asked for another size meanwhile'}")
         # Containers that end are none for a while, and those that begin have no task for another.
         at_work = bool(job.containers) and all(one.container for one in job.tasks)
         begun = len(_begun(job))

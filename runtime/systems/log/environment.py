@@ -295,9 +295,15 @@ class LogEnvironment(
 
     def ask_scale(self, app: str, scale: Scale) -> Scale:
         check_name("application", app)
+        return self._note_scale(app, scale.behind)
+
+    def refuse_scale(self, app: str, refusal: Scale) -> None:
+        self._note_scale(app, lambda asked: asked.refused(refusal))
+
+    def _note_scale(self, app: str, change: Callable[[Scale], Scale]) -> Scale:
         key = _SCALE + app.encode()
         with self._writing() as transaction:
-            noted = scale.behind(self._asked_scale(transaction, app))
+            noted = change(self._asked_scale(transaction, app))
             transaction.put(key, sealed(key, msgspec.msgpack.encode(noted)), db=self._database.meta)
         self._database.doorbell.ring()
         return noted
