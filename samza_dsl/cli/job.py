@@ -23,7 +23,7 @@ from runtime.model.urls import shown_url
 from runtime.opening.deletion import collect, deleted
 from runtime.opening.deletion import delete as mark_deleted
 from runtime.opening.rescaling import Scaled, scalings
-from runtime.opening.shared_run import starter_of
+from runtime.opening.shared_run import SharedEnvironment, starter_of
 from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.systems.connectors.places import forget_place, pulled_places
 from runtime.systems.host.addresses import address_of, is_local
@@ -135,7 +135,9 @@ def scale(
                 f"{app} runs in one process, without containers: end it, and run it with --containers {containers}; or "
                 "leave --containers out here"
             )
-        runs = bool(job.containers)
+        # While all containers end, and others begin, none is known for a moment.
+        begins = not job.containers and isinstance(place, SharedEnvironment) and place.runs(app).is_run()
+        runs = bool(job.containers) or begins
         if containers is not None and not runs:
             raise Mistake(f"{app} does not run: its containers are as many as the next run says with --containers")
         before = scalings(place.checkpoints(app))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from planner.model.errors import PlanError
 from runtime.containers.supervisor import Containers
+from runtime.job.job_model import job_of
 from runtime.model.assignment import REFUSED, Scale
 from runtime.model.clock import LoopClock
 from runtime.model.errors import Fenced
@@ -239,6 +240,23 @@ def test_what_is_asked_while_containers_refuse_is_taken_up(asked, tmp_path, monk
         assert (wanted.factor, wanted.containers) == (asked.factor, asked.containers)
         assert log.asked_scale(APP).factor == (asked.factor or 1)
         containers._release()
+
+
+def test_who_starts_containers_is_no_run_in_one_process_also_while_none_has_come(tmp_path):
+    with closing(LogEnvironment(tmp_path)) as log:
+        log.create_stream("clicks", StreamConfig(partitions=1))
+        for _ in range(2):
+            with closing(LogEnvironment(tmp_path)) as other:
+                alone = Run(app_of(None).pipeline(), other, RunSettings())
+                assert job_of(log, APP).is_alone and not log.runs(APP).is_run()
+                del alone
+            assert not job_of(log, APP).containers and not log.runs(APP).is_run()
+            containers = begun(Life(True, None, 2, [], []), str(tmp_path), UNSAID, None)
+            for _ in range(2):
+                assert not job_of(log, APP).containers and log.runs(APP).is_run()
+                containers._take_up()
+            containers._release()
+            assert not log.runs(APP).is_run()
 
 
 def begun(life: Life, folder: str, settings: RunSettings, fenced: Fenced | None) -> Containers:
