@@ -404,7 +404,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         return owner.members
 
     def split(self, app: str, split: Split) -> None:
-        with self._committing:
+        with self._committing, self._state.bringing:
             self._streams.drop_readers(split.factor)
             if (owner := self._owners.get(app)) is not None:
                 owner.has_all, owner.moved = False, set()
@@ -522,13 +522,11 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         """
         if app not in self._owners:
             return self._sizes(app)
-        self._here(app)
-        found: dict[tuple[str, int], tuple[int, int]] = {}
-        for local in filter(None, (self._state.of(app, task) for task in self._state.tasks(app))):
-            for place, (entries, size_bytes) in local.state_stats(app).items():
-                before = found.get(place, (0, 0))
-                found[place] = before[0] + entries, before[1] + size_bytes
-        return found
+        # The loop asks for numbers, and waits for no thread that brings state, as at a split: what is here counts.
+        with self._state.unless_brought() as is_free:
+            if is_free:
+                self._here(app)
+        return self._state.stats(app)
 
     def reset(self, app: str, stores: Iterable[str] | None = None) -> None:
         self.own(app)
@@ -670,7 +668,9 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
     ) -> LogEnvironment | None:
         """Bring the state of an application here that has one owner, of `tasks` as well, and return that of a task."""
         owner = self._owners.get(app)
-        if owner is not None and owner.members is None:
+        if owner is None or owner.members is not None:
+            return self._state.of(app, task) if task is not None else None
+        with self._state.bringing:
             missing, kept = {*tasks} if task is None else {task}, set[VirtualTask]()
             if owner.moved or not owner.has_all:  # each entry that is read asks for its task
                 parts = self._state.split_of(app).parts
