@@ -43,6 +43,8 @@ BUCKETS = 8
 """The buckets of expiring ids that a time of `within_ms` is divided into."""
 CHUNK = 1_000
 """The ids of one entry by the time at which they expire; an entry must fit into a record of a changelog."""
+OTHER_BYTES = "ids are told apart by other bytes than keys are", "id_type= as the key_type= of partition_by"
+"""Why ids that are made as keys are may be others than these, and what to write instead."""
 Times = int | tuple[int, ...]
 """The times at which messages with an id went on; mostly it is one."""
 
@@ -103,9 +105,18 @@ class Deduplicate(Spec):
         """The time."""
         return f"within {self.within_ms:,} ms"
 
-    @cached_property
+    @property
     def by_key(self) -> bool:
         """Whether each id is its message's key, as far as can be seen: one function makes both, of one value."""
+        return self._apart is None
+
+    @cached_property
+    def _apart(self) -> tuple[str, str] | None:
+        """Why ids are not the keys, as far as can be seen, and what to write instead; None where they are."""
+        unknown = (
+            "it looks for duplicates among all messages of a partition, and nothing says that an id is the key",
+            "one function for both, as in .partition_by(id_of).deduplicate(id_of, ...)",
+        )
         above, seen = [*self.parents], set[int]()
         while above:
             spec = above.pop()
@@ -114,13 +125,15 @@ class Deduplicate(Spec):
             seen.add(id(spec))
             key_of = spec.functions().get("key") if spec.gives_keys else None
             if key_of is not None:
-                if spec.key != self.id_serde or not does_the_same(key_of, self.id_of):
-                    return False
+                if not does_the_same(key_of, self.id_of):
+                    return unknown
+                if spec.key != self.id_serde:
+                    return OTHER_BYTES
             elif spec.parents and (spec.kind == self.kind or spec.keeps_values):
                 above += spec.parents
             else:
-                return False
-        return True
+                return unknown
+        return None
 
     def entry_kinds(self) -> EntryKinds:
         """Return times by id, and ids by the time at which they expire: each alone where it is a key, else in lists."""
@@ -133,10 +146,7 @@ class Deduplicate(Spec):
 
     def why_whole(self) -> tuple[str, str] | None:
         """Return that ids are looked for beyond the messages of a key, unless they are the keys."""
-        if self.by_key:
-            return None
-        wrong = "it looks for duplicates among all messages of a partition, and nothing says that an id is the key"
-        return wrong, "one function for both, as in .partition_by(id_of).deduplicate(id_of, ...)"
+        return self._apart
 
     def meaning(self) -> str:
         """Times by id."""

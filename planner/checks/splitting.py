@@ -7,7 +7,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from operators.core.base import Spec
-from operators.deduplicate import Deduplicate
+from operators.deduplicate import OTHER_BYTES, Deduplicate
 from operators.partition_by import Broadcast
 from planner.model.errors import PlanError
 from planner.model.graph import Graph
@@ -71,5 +71,5 @@ def _why_whole(graph: Graph, id: str, spec: Spec) -> Unsplit | None:
         return Unsplit(wrong, "app.table(..., broadcast=True) and a join with on=; or .partition_by(...)")
     # A key may take its serde from a table below, which the spec alone can't know.
     if id in graph.of(Deduplicate) and graph.key_serde(id) != graph.of(Deduplicate)[id].id_serde:
-        return Unsplit("ids are told apart by other bytes than keys are", "id_type= as the key_type= of partition_by")
+        return Unsplit(*OTHER_BYTES)
     return None

@@ -389,15 +389,15 @@ class Containers:
                 self._wanted_at_ms = self._clock.elapsed_ms()
                 self._end_all()
                 return
-            if asked is None or asked == self._asked:
+            if asked is None or asked.number == self._asked.number:
                 continue
             wanted, self._asked = asked.since(self._asked.number), asked
             try:
                 check_factor(self.plan, wanted.factor or 1)
             except PlanError as error:
                 _log.warning("%s: its tasks stay as they are: %s", app, error)
-                refused = Scale(self.plan.options.factor, self._number, REFUSED)
-                self._asked = await asyncio.to_thread(self._environment.ask_scale, app, refused)
+                refusal = Scale(self.plan.options.factor, self._number, REFUSED, asked.number)
+                await asyncio.to_thread(self._environment.refuse_scale, app, refusal)
                 continue
             self._wanted_at_ms = self._clock.elapsed_ms()
             if self._begun and wanted.factor in (None, self.plan.options.factor):

@@ -50,7 +50,7 @@ class JobModel(msgspec.Struct, frozen=True, array_like=True):
 
 
 REFUSED = "refused"
-"""Why an application is asked for the size that it has: it can't have the one that was asked for."""
+"""Why an application has the size that it has: it can't have the one that was asked for."""
 
 
 class Scale(msgspec.Struct, frozen=True, array_like=True):
@@ -83,6 +83,26 @@ class Scale(msgspec.Struct, frozen=True, array_like=True):
         """Return what was asked behind the request of a number, None where that is nothing."""
         factor = self.factor if self.factor_by > number else None
         return Scale(factor, self.containers if self.containers_by > number else None, self.why, self.number)
+
+    def refused(self, refusal: Scale) -> Scale:
+        """Return this with the words up to the request that was refused in the place of which another size is kept.
+
+        The `number` of the refusal is that of the request. What was asked behind it stays: it may have come while the
+        refusal was noted, which therefore is no request itself.
+
+        >>> asked = Scale(containers=3).behind(Scale(factor=4).behind(Scale()))
+        >>> kept = asked.refused(Scale(1, 2, REFUSED, number=1))
+        >>> (kept.factor, kept.containers, kept.number, kept.why)
+        (1, 3, 2, 'asked for')
+        """
+        factor = refusal.factor if 0 < self.factor_by <= refusal.number else None
+        containers = refusal.containers if 0 < self.containers_by <= refusal.number else None
+        return msgspec.structs.replace(
+            self,
+            factor=self.factor if factor is None else factor,
+            containers=self.containers if containers is None else containers,
+            why=refusal.why if self.number <= refusal.number else self.why,
+        )
 
 
 class Placing(NamedTuple):

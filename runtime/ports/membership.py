@@ -59,6 +59,9 @@ class MembershipPort(Protocol):
     def ask_scale(self, app: str, scale: Scale) -> Scale:
         """Ask whoever runs an application, now or later, to run it in this size; return the request as it is noted."""
 
+    def refuse_scale(self, app: str, refusal: Scale) -> None:
+        """Keep another size in the place of what was asked up to the request of the refusal's number."""
+
     def asked_scale(self, app: str) -> Scale:
         """Return the size that was asked for last."""
 

@@ -100,7 +100,7 @@ class Scaler:
                 counts = self.opened.counts
                 await self._apart(partial(check_grown, self.assembly.bindings, self.assembly.graph, counts))
             asked = await self._apart(partial(asked_size, self.assembly.bindings.environment, self.assembly.plan.app))
-            if asked is not None and asked != self._asked:
+            if asked is not None and asked.number != self._asked.number:
                 wanted, self._asked = asked.since(self._asked.number), asked
                 if wanted.factor is not None:
                     await self.scale(wanted.factor, wanted.why)
@@ -121,8 +121,8 @@ class Scaler:
             )
         except PlanError as error:
             _log.warning("%s: its tasks stay as they are: %s", assembly.plan.app, error)
-            environment, refused = assembly.bindings.environment, Scale(before, why=REFUSED)
-            self._asked = await self._apart(partial(environment.ask_scale, assembly.plan.app, refused))
+            environment, refusal = assembly.bindings.environment, Scale(before, None, REFUSED, self._asked.number)
+            await self._apart(partial(environment.refuse_scale, assembly.plan.app, refusal))
             return False
         job = JobMetrics(tasks=plan.tasks, model_ms=monotonic_ms() - began_ms)
         await self.loop.exchange(self._exchange(plan, job, why))

@@ -23,7 +23,7 @@ from runtime.model.urls import shown_url
 from runtime.opening.deletion import collect, deleted
 from runtime.opening.deletion import delete as mark_deleted
 from runtime.opening.rescaling import Scaled, scalings
-from runtime.opening.shared_run import starter_of
+from runtime.opening.shared_run import SharedEnvironment, starter_of
 from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.systems.connectors.places import forget_place, pulled_places
 from runtime.systems.host.addresses import address_of, is_local
@@ -135,7 +135,9 @@ def scale(
                 f"{app} runs in one process, without containers: end it, and run it with --containers {containers}; or "
                 "leave --containers out here"
             )
-        runs = bool(job.containers)
+        # While all containers end, and others begin, none is known for a moment.
+        begins = not job.containers and isinstance(place, SharedEnvironment) and place.runs(app).is_run()
+        runs = bool(job.containers) or begins
         if containers is not None and not runs:
             raise Mistake(f"{app} does not run: its containers are as many as the next run says with --containers")
         before = scalings(place.checkpoints(app))
@@ -162,8 +164,9 @@ async def _await(
     while monotonic_ms() < until_ms:
         found, job = scalings(place.checkpoints(app)), job_of(place, app)
         if (newest := place.asked_scale(app)) != asked:
+            is_refused = newest.why == REFUSED and newest.number == asked.number
             refused = "can't have this size: its log says why"
-            raise Mistake(f"{app} {refused if newest.why == REFUSED else 'was asked for another size meanwhile'}")
+            raise Mistake(f"{app} {refused if is_refused else 'was asked for another size meanwhile'}")
         # Containers that end are none for a while, and those that begin have no task for another.
         at_work = bool(job.containers) and all(one.container for one in job.tasks)
         begun = len(_begun(job))

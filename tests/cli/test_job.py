@@ -5,13 +5,18 @@ import platform
 import signal
 import subprocess
 import sys
+from contextlib import closing
 
 import msgspec
 import pytest
 
 from planner.model.plan import Options
+from runtime.containers.supervisor import Containers
 from runtime.job.job_model import Job
+from runtime.run.settings import UNSAID, CrewSettings
 from runtime.spark.own_code import own_version
+from runtime.systems.log.environment import LogEnvironment
+from samza_dsl.application.loading import load_app
 from tests.faults.processes import wait_until
 
 ORDER = json.dumps({"customer": "ann", "amount": 1, "at_ms": 0}) + "\n"
@@ -94,6 +99,20 @@ def test_containers_are_shown_with_their_tasks(call, orders, program):
     process.send_signal(signal.SIGTERM)
     process.wait()
     assert shown(call, "spending").containers == ()
+
+
+def test_a_size_is_asked_of_containers_that_are_still_to_come(call, orders, folder, spending, monkeypatch):
+    monkeypatch.setattr("samza_dsl.cli.job.LONGEST_MS", 100.0)
+    pipeline = load_app("spending.py").pipeline()
+    crew = CrewSettings(number=2, command=[], found=("", ""), fenced=None)
+    containers = Containers(pipeline, folder / ".samza-dsl", crew, UNSAID)
+    try:
+        asked = call("scale", "spending", "--factor", "2", "--containers", "3")
+        assert "has not taken it up within" in asked.stderr, "nobody brings up any here"
+        with closing(LogEnvironment(folder / ".samza-dsl")) as log:
+            assert (log.asked_scale("spending").factor, log.asked_scale("spending").containers) == (2, 3)
+    finally:
+        containers._release()
 
 
 @pytest.mark.ci

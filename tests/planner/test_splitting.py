@@ -40,8 +40,15 @@ REFUSED = {
     ),
     "deduplicate, another serde": (
         lambda app, numbers: ended(numbers.deduplicate(key, within_ms=5, id_type=str, op_id="it")),
-        "nothing says that an id is the key",
-        r"one function for both",
+        "by other bytes than keys are",
+        r"id_type= as the key_type=",
+    ),
+    "deduplicate, a key type alone": (
+        lambda app, numbers: ended(
+            numbers.partition_by(key, key_type=str, op_id="by").deduplicate(key, within_ms=5, op_id="it")
+        ),
+        "by other bytes than keys are",
+        r"id_type= as the key_type=",
     ),
     "order": (
         lambda app, numbers: ended(numbers.async_flat_map(one, order="partition", op_id="it")),

@@ -2,21 +2,26 @@
 
 import asyncio
 import tempfile
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.model.errors import PlanError
 from runtime.containers.supervisor import Containers
-from runtime.model.assignment import Scale
+from runtime.job.job_model import job_of
+from runtime.model.assignment import REFUSED, Scale
 from runtime.model.clock import LoopClock
 from runtime.model.errors import Fenced
 from runtime.ports.streams import StreamConfig
+from runtime.run import scaling
 from runtime.run.driver import keeping_size
 from runtime.run.run import Run, running
 from runtime.run.settings import UNSAID, CrewSettings, RunSettings
+from runtime.systems.kafka.state.ledger import Ledger, said_of_refusal, said_of_scale, scale_in
 from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, Options
 from tests.scale import examples
@@ -130,6 +135,128 @@ def test_the_newest_word_on_either_holds_in_containers_however_often_they_begin_
                 containers._take_up()
                 assert (containers.plan.options.factor, containers.number) == words.size
             containers._release()
+
+
+@st.composite
+def asked_beside(draw) -> tuple[list[Scale], int]:
+    """Draw what is asked, of which one request is refused, and the others come before and after that is noted."""
+    asked = draw(st.lists(st.builds(Scale, FACTORS, st.none() | st.integers(1, 4)), min_size=1, max_size=4))
+    return asked, draw(st.integers(1, len(asked)))
+
+
+@pytest.mark.parametrize("place", ["memory", "log", "ledger"])
+@given(asked_beside(), st.integers(0, 3), st.sampled_from((None, 2)))
+@settings(max_examples=examples(60, 2_000))
+def test_a_refusal_keeps_what_is_asked_while_it_is_noted(place, found, behind, containers):
+    asked, refused = found
+    refusal = Scale(8, containers, REFUSED, refused)
+    with noting(place) as (ask, refuse, newest):
+        for number, scale in enumerate(asked, start=1):
+            ask(scale)
+            if number == min(refused + behind, len(asked)):
+                refuse(refusal)
+        told = newest()
+    factors = [(number, one.factor) for number, one in enumerate(asked, start=1) if one.factor is not None]
+    numbers = [(number, one.containers) for number, one in enumerate(asked, start=1) if one.containers is not None]
+    expected_factor = factors[-1][1] if factors else None
+    expected_containers = numbers[-1][1] if numbers else None
+    if factors and factors[-1][0] <= refused:
+        expected_factor = 8
+    if numbers and numbers[-1][0] <= refused and containers is not None:
+        expected_containers = containers
+    assert (told.factor, told.containers, told.number) == (expected_factor, expected_containers, len(asked))
+    assert (told.why == REFUSED) == (refused == len(asked))
+
+
+@contextmanager
+def noting(place: str):
+    """What notes requests and refusals, and says the newest: an environment, or the ledger of one on Kafka."""
+    if place == "ledger":
+        entries: dict[bytes, bytes] = {}
+
+        def write(said) -> None:
+            entries.update(zip(said.keys, said.values, strict=True))
+
+        def ask(scale: Scale) -> None:
+            write(said_of_scale(scale.behind(scale_in(entries))))
+
+        yield ask, lambda refusal: write(said_of_refusal(refusal)), lambda: scale_in(entries)
+        assert not Ledger(entries).checkpoints, "a refusal is no checkpoint"
+        return
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(LogEnvironment(folder) if place == "log" else memory()) as environment,
+    ):
+        environment.own(APP)
+        ask, refuse, newest = environment.ask_scale, environment.refuse_scale, environment.asked_scale
+        yield partial(ask, APP), partial(refuse, APP), partial(newest, APP)
+
+
+@pytest.mark.parametrize("asked", [Scale(2), Scale(2, 3)])
+def test_what_is_asked_while_a_run_refuses_is_taken_up(asked, monkeypatch):
+    environment, planned = memory(), scaling.make_plan
+    environment.create_stream("clicks", StreamConfig(partitions=1))
+
+    def plan(graph, options, *arguments, **how):
+        if options.factor == 4:
+            environment.ask_scale(APP, asked)
+            raise PlanError("its tasks can't be split into four")
+        return planned(graph, options, *arguments, **how)
+
+    async def main() -> None:
+        run = Run(app_of(None).pipeline(), environment, RunSettings(clock=LoopClock(0)))
+        driving = asyncio.create_task(run.drive())
+        environment.ask_scale(APP, Scale(4))
+        await rest(1_000)
+        assert run.plan.options.factor == 2
+        run.stop()
+        await driving
+
+    monkeypatch.setattr(scaling, "make_plan", plan)
+    simulate(main)
+    assert environment.asked_scale(APP).factor == 2
+
+
+@pytest.mark.parametrize("asked", [Scale(2), Scale(containers=3)])
+def test_what_is_asked_while_containers_refuse_is_taken_up(asked, tmp_path, monkeypatch):
+    monkeypatch.setattr("runtime.containers.supervisor.LOOK_MS", 1.0)
+    with closing(LogEnvironment(tmp_path)) as log:
+        log.create_stream("clicks", StreamConfig(partitions=1))
+        containers = begun(Life(True, None, 2, [], []), str(tmp_path), UNSAID, None)
+
+        def check(plan, factor: int) -> None:
+            if factor == 4:
+                log.ask_scale(APP, asked)
+                raise PlanError("its tasks can't be split into four")
+
+        monkeypatch.setattr("runtime.containers.supervisor.check_factor", check)
+        log.ask_scale(APP, Scale(4))
+
+        async def main() -> None:
+            await asyncio.wait_for(containers._heed_scale([]), 30)
+
+        asyncio.run(main())
+        wanted = containers._wanted
+        assert (wanted.factor, wanted.containers) == (asked.factor, asked.containers)
+        assert log.asked_scale(APP).factor == (asked.factor or 1)
+        containers._release()
+
+
+def test_who_starts_containers_is_no_run_in_one_process_also_while_none_has_come(tmp_path):
+    with closing(LogEnvironment(tmp_path)) as log:
+        log.create_stream("clicks", StreamConfig(partitions=1))
+        for _ in range(2):
+            with closing(LogEnvironment(tmp_path)) as other:
+                alone = Run(app_of(None).pipeline(), other, RunSettings())
+                assert job_of(log, APP).is_alone and not log.runs(APP).is_run()
+                del alone
+            assert not job_of(log, APP).containers and not log.runs(APP).is_run()
+            containers = begun(Life(True, None, 2, [], []), str(tmp_path), UNSAID, None)
+            for _ in range(2):
+                assert not job_of(log, APP).containers and log.runs(APP).is_run()
+                containers._take_up()
+            containers._release()
+            assert not log.runs(APP).is_run()
 
 
 def begun(life: Life, folder: str, settings: RunSettings, fenced: Fenced | None) -> Containers:

@@ -1,6 +1,7 @@
 """State on Kafka of tasks that are split or merged: copied from what a host has, and committed by nobody of before."""
 
 import tempfile
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from runtime.opening.rescaling import rescale, tell_split
 from runtime.ports.commits import Commit
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import StreamConfig
+from runtime.systems.kafka.state import task_state
 from runtime.systems.kafka.state.changelog import POSITIONS, TaskState
 from runtime.systems.kafka.state.shared_state import move_in
 from runtime.systems.log.environment import LogEnvironment
@@ -98,6 +100,56 @@ def app_of(factor: int) -> App:
     words = app.input("words", value=str, key=str)
     words.scan(lambda seen, word: seen + 1, init=int, op_id="st").send_to(app.output("out"))
     return app
+
+
+LOOKS = {
+    "metrics": lambda here: here.state_stats(APP),
+    "queries": lambda here: here.snapshot_here(APP).close(),
+    "a reader": lambda here: here.state_get(APP, "st", 0, b"s1"),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("is_split", [True, False], ids=["at a split", "at the first read"])
+def test_who_looks_at_state_while_another_thread_brings_it_brings_none_itself(look, is_split, monkeypatch):
+    brought, failed, again = [], [], threading.Event()
+    restored = task_state.restore
+
+    def ask() -> None:
+        try:
+            LOOKS[look](here)
+        except BaseException as error:
+            failed.append(error)
+
+    def restore(streams, committed, opened, copy) -> int:
+        brought.append(sorted(one.task.name for one in opened))
+        if len(brought) > 1:
+            again.set()
+            return 0
+        asker.start()
+        again.wait(0.2)  # whoever waits for this one comes later
+        return restored(streams, committed, opened, copy)
+
+    with tempfile.TemporaryDirectory() as name, simulated(Cluster(0)):
+        here, asker = opened(Path(name)), threading.Thread(target=ask)
+        here.create_stream("words", StreamConfig())
+        run, said = here.own(APP), Checkpoint(1, (Position("log", "words", 0, 1),))
+        items = [(b"s%d" % key, b"1") for key in range(9)]
+        here.commit(Commit(APP, run, [], [StateWrites("st", 0, items)], {"0": said}))
+        if is_split:
+            app = app_of(4)
+            rescale(here, app.plan({"words": 1}), app.graph(), run)
+            monkeypatch.setattr(task_state, "restore", restore)
+            tell_split(here, app.plan({"words": 1}), app.graph())
+        else:
+            here.own(APP)
+            monkeypatch.setattr(task_state, "restore", restore)
+            assert here.state_get(APP, "st", 0, b"s0") == b"1"
+        asker.join()
+        assert failed == []
+        assert brought == [[f"0-{bucket}-4" for bucket in range(4)] if is_split else ["0"]]
+        assert dict(here.state_range(APP, "st", 0)) == dict(items)
+        here.close()
 
 
 def test_a_parent_commits_nothing_once_its_children_are_claimed():

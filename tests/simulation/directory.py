@@ -264,7 +264,7 @@ class SimulatedLog(LogEnvironment):
         self._compactor = Compactor(database, self._streams, now_ms)
         self._staging = Staging(database, self._streams)
         self._owned: dict[str, Any] = {}
-        self.sharing = set()
+        self.sharing, self.starting = set(), set()
         self._closed = False
 
     def commit(self, commit: Commit) -> None:

@@ -75,6 +75,7 @@ from runtime.systems.kafka.state.ledger import (
     said_of_generation,
     said_of_homes,
     said_of_reached,
+    said_of_refusal,
     said_of_scale,
     said_of_stores,
     scale_in,
@@ -403,7 +404,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         return owner.members
 
     def split(self, app: str, split: Split) -> None:
-        with self._committing:
+        with self._committing, self._state.bringing:
             self._streams.drop_readers(split.factor)
             if (owner := self._owners.get(app)) is not None:
                 owner.has_all, owner.moved = False, set()
@@ -415,6 +416,9 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         noted = scale.behind(self.asked_scale(app))
         self._streams.write(ledger_of(app), said_of_scale(noted))
         return noted
+
+    def refuse_scale(self, app: str, refusal: Scale) -> None:
+        self._streams.write(ledger_of(app), said_of_refusal(refusal))
 
     def asked_scale(self, app: str) -> Scale:
         return scale_in(self._entries(app))
@@ -518,13 +522,11 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         """
         if app not in self._owners:
             return self._sizes(app)
-        self._here(app)
-        found: dict[tuple[str, int], tuple[int, int]] = {}
-        for local in filter(None, (self._state.of(app, task) for task in self._state.tasks(app))):
-            for place, (entries, size_bytes) in local.state_stats(app).items():
-                before = found.get(place, (0, 0))
-                found[place] = before[0] + entries, before[1] + size_bytes
-        return found
+        # The loop asks for numbers, and waits for no thread that brings state, as at a split: what is here counts.
+        with self._state.unless_brought() as is_free:
+            if is_free:
+                self._here(app)
+        return self._state.stats(app)
 
     def reset(self, app: str, stores: Iterable[str] | None = None) -> None:
         self.own(app)
@@ -666,14 +668,14 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
     ) -> LogEnvironment | None:
         """Bring the state of an application here that has one owner, of `tasks` as well, and return that of a task."""
         owner = self._owners.get(app)
-        if owner is not None and owner.members is None:
-            missing = {*tasks} if task is None else {task}
-            kept: set[VirtualTask] = set()
+        if owner is None or owner.members is not None:
+            return self._state.of(app, task) if task is not None else None
+        with self._state.bringing:
+            missing, kept = {*tasks} if task is None else {task}, set[VirtualTask]()
             if owner.moved or not owner.has_all:  # each entry that is read asks for its task
                 parts = self._state.split_of(app).parts
                 kept = {part for base in {one.base for one in owner.ledger.kept} for part in parts(base)}
-            missing |= set() if owner.has_all else kept
-            missing = {one for one in missing if self._state.of(app, one) is None}
+            missing = {one for one in missing | (set() if owner.has_all else kept) if self._state.of(app, one) is None}
             if missing:
                 self._state.bring(app, owner.ledger, missing)
                 owner.moved |= missing
@@ -741,8 +743,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             self._bring_for(app, owner, (task for task, _ in state))
         for task, writes in state:
             changelog, number = owner.ledger.changelogs[writes.store], writes.task % PARTITIONS
-            end = ends[changelog.topic(app, writes.store), number]
-            place = changelog.place(writes.store, number)
+            end, place = ends[changelog.topic(app, writes.store), number], changelog.place(writes.store, number)
             positions[writes.store, task] = {place: end}
             owner.ledger.reached[task] = {**owner.ledger.reached.get(task, {}), place: ChangelogEnd(end)}
             owner.wrote.add(task)

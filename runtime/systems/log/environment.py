@@ -131,6 +131,8 @@ class LogEnvironment(
         self._owned: dict[str, int] = {}
         self.sharing: set[str] = set()
         """The applications whose run, begun by another process, is shared here."""
+        self.starting: set[str] = set()
+        """The applications whose containers are started here."""
         self._closed = False
 
     def __str__(self) -> str:
@@ -270,6 +272,8 @@ class LogEnvironment(
                     "gone: end them first, or add --join to run it with them."
                 )
         with self._writing() as transaction:
+            if app not in self.starting:
+                Agreed(transaction, self._database.meta, app).note_starter(False)
             return self._begin_generation(transaction, app)
 
     def generation(self, app: str) -> int:
@@ -295,9 +299,15 @@ class LogEnvironment(
 
     def ask_scale(self, app: str, scale: Scale) -> Scale:
         check_name("application", app)
+        return self._note_scale(app, scale.behind)
+
+    def refuse_scale(self, app: str, refusal: Scale) -> None:
+        self._note_scale(app, lambda asked: asked.refused(refusal))
+
+    def _note_scale(self, app: str, change: Callable[[Scale], Scale]) -> Scale:
         key = _SCALE + app.encode()
         with self._writing() as transaction:
-            noted = scale.behind(self._asked_scale(transaction, app))
+            noted = change(self._asked_scale(transaction, app))
             transaction.put(key, sealed(key, msgspec.msgpack.encode(noted)), db=self._database.meta)
         self._database.doorbell.ring()
         return noted
@@ -313,13 +323,14 @@ class LogEnvironment(
     def job_model(self, app: str) -> JobModel:
         """Return who runs what in the newest run: the containers, or the one process that has all tasks."""
         with self._reading() as transaction:
-            run = self._generation(transaction, app)
-            model = model_in(Agreed(transaction, self._database.meta, app))
+            run, agreed = self._generation(transaction, app), Agreed(transaction, self._database.meta, app)
+            model, has_starter = model_in(agreed), agreed.has_starter
         alive = alive_in(self.path / "containers" / app, run)
         if model.run == run and alive:
             found = msgspec.structs.replace(model, containers=alive)
         else:
-            alone = owner_of(self.path, app)
+            # Whoever starts containers is none, also while all of them are still to come.
+            alone = None if has_starter else owner_of(self.path, app)
             found = JobModel(run, containers=(f"process {alone}",) if alone else ())
         return msgspec.structs.replace(found, hosts=(platform.node(),) * len(found.containers))
 

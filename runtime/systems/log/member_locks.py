@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from runtime.model.assignment import JobModel, Placement, sticky
 from runtime.model.errors import system_errors_told
 from runtime.ports.commits import fenced_error
-from runtime.systems.host.locks import is_locked, lock
+from runtime.systems.host.locks import is_locked, lock, owner_of
 from runtime.systems.log.membership import Members, Shared
 from runtime.systems.log.records import fetch, sealed
 from runtime.systems.log.state import keys_from
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from runtime.systems.log.environment import LogEnvironment
 
 _JOINING = ".joining"
-_RUN, _SAID = "run", "said "
-"""The places among what containers agree on of the newest run, and of what each starter has said."""
+_RUN, _SAID, _STARTER = "run", "said ", "starter"
+"""The places among what containers agree on: of the newest run, of what starters say, and that its owner is one."""
 
 
 class LogMembers(Members):
@@ -113,8 +113,10 @@ class LogRuns:
         return bool(alive_in(self._log.path / "containers" / self._app, self.generation()))
 
     def is_run(self) -> bool:
-        """Whether containers run it; a process that has it to itself is known by its lock alone."""
-        return self.is_alive()
+        """Whether containers run it, or are about to; a process that has it to itself is known by its lock alone."""
+        with self._log._reading() as transaction:
+            has_starter = self._agreed(transaction).has_starter
+        return self.is_alive() or (has_starter and owner_of(self._log.path, self._app) is not None)
 
     def generation(self) -> int:
         """Return the generation of the newest run; 0 where there was none."""
@@ -134,6 +136,8 @@ class LogRuns:
             for place in [place for place in agreed if place.startswith(_SAID)]:
                 del agreed[place]
             agreed[_RUN] = said
+            agreed.note_starter(True)
+        self._log.starting.add(self._app)
 
     def say(self, starter: str, said: bytes) -> None:
         """Say how far one's containers are."""
@@ -156,6 +160,18 @@ class Agreed(MutableMapping[str, bytes]):
     def __init__(self, transaction: lmdb.Transaction[memoryview], table: lmdb._Database, app: str) -> None:
         self._transaction, self._table = transaction, table
         self._prefix = b"containers\0" + app.encode() + b"\0"
+
+    @property
+    def has_starter(self) -> bool:
+        """Whether who owns the application, or has done so last, starts containers, and is none itself."""
+        return _STARTER in self
+
+    def note_starter(self, is_one: bool) -> None:
+        """Note whether who owns the application starts containers."""
+        if is_one:
+            self[_STARTER] = b""
+        else:
+            self.pop(_STARTER, None)
 
     def __getitem__(self, place: str) -> bytes:
         key = self._prefix + place.encode()

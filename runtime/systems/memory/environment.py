@@ -292,6 +292,11 @@ class MemoryEnvironment(SnapshotEnvironment, GrowingEnvironment):
             found.scale = scale.behind(found.scale)
             return found.scale
 
+    def refuse_scale(self, app: str, refusal: Scale) -> None:
+        with self._lock:
+            found = self._applications[app]
+            found.scale = found.scale.refused(refusal)
+
     def asked_scale(self, app: str) -> Scale:
         with self._lock:
             return self._applications[app].scale

@@ -26,6 +26,8 @@ GENERATION, CHANGELOG, KEPT, CLAIM, GIVEN = b"generation", b"changelog:", b"kept
 HOMES, REACHED = b"homes:", b"reached:"
 SCALE = b"scale:"
 """The prefixes of keys that are no checkpoint's: all but the first contain what no checkpoint's name has."""
+REFUSAL = "refused"
+"""The checkpoint, as versions before see it, that says which size is kept in the place of one that was asked for."""
 WHOLE = b"whole:"
 """The key of the offset from which on the topic has all that was committed."""
 RUN, SAID = b"run:", b"said:"
@@ -104,7 +106,7 @@ class Ledger:
             self._take_in(key, said)
 
     def _take_in(self, key: bytes, said: bytes) -> None:
-        if key in (GENERATION, RUN, WHOLE, SCALE):
+        if key in (GENERATION, RUN, WHOLE, SCALE, REFUSAL.encode()):
             return
         if key.startswith(CHANGELOG):
             # The first one in the topic's order is the store's: several may have made one at once.
@@ -238,9 +240,23 @@ def said_of_scale(scale: Scale) -> Batch:
     return Batch([_encode(scale)], [SCALE])
 
 
+def said_of_refusal(refusal: Scale) -> Batch:
+    """Return the record of the size that is kept in the place of one that was asked for.
+
+    It has a key of its own: nobody overwrites what is asked meanwhile.
+    """
+    said = Checkpoint(0, meanings={REFUSAL: msgspec.json.encode(refusal).decode()})
+    return Batch([_encode(said)], [REFUSAL.encode()])
+
+
 def scale_in(entries: Mapping[bytes, bytes]) -> Scale:
-    """Return the size that was asked for last."""
-    return msgspec.msgpack.decode(entries[SCALE], type=Scale) if SCALE in entries else Scale()
+    """Return the size that was asked for last, or is kept in its place."""
+    asked = msgspec.msgpack.decode(entries[SCALE], type=Scale) if SCALE in entries else Scale()
+    said = entries.get(REFUSAL.encode())
+    if said is None:
+        return asked
+    checkpoint = msgspec.msgpack.decode(said, type=Checkpoint)
+    return asked.refused(msgspec.json.decode(checkpoint.meanings[REFUSAL], type=Scale))
 
 
 def said_of_whole(whole: Whole) -> Batch:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from heapq import merge
 from itertools import count, groupby
@@ -66,8 +67,9 @@ class KafkaState:
     nothing.
 
     A task's state is either here, or a copy of what others have, never both. State is never ahead of its changelogs:
-    it is written behind their transaction, with the offsets that it has come to. One thread at a time calls it: the
-    environment does under its lock, or while a task is taken or given up.
+    it is written behind their transaction, with the offsets that it has come to. One thread at a time writes: the
+    environment does under its lock, or while a task is taken or given up. Any thread may look, and who owns an
+    application brings state by that: under `bringing`, so that another one does not bring the same.
     """
 
     def __init__(self, streams: KafkaStreams, directory: Path) -> None:
@@ -75,6 +77,8 @@ class KafkaState:
         self._directory = directory
         self._tasks: dict[tuple[str, VirtualTask], TaskState] = {}
         self._room = Room()
+        # Taken again by who has it: a split brings what it has closed.
+        self.bringing = threading.RLock()
         self._copies: dict[tuple[str, VirtualTask], TaskState] = {}
         """The copies of the state of tasks that others have."""
         self._uncounted: set[tuple[str, VirtualTask]] = set()
@@ -99,6 +103,16 @@ class KafkaState:
         self.drop(app, [task for task in before if task.factor != split.factor])
         self._splits[app] = split
         return bool(before)
+
+    @contextmanager
+    def unless_brought(self) -> Iterator[bool]:
+        """Take `bringing` for a block, unless another thread has it; whether it is taken is what the block is told."""
+        is_free = self.bringing.acquire(blocking=False)
+        try:
+            yield is_free
+        finally:
+            if is_free:
+                self.bringing.release()
 
     def bring(self, app: str, ledger: Ledger, tasks: Collection[VirtualTask]) -> None:
         """Bring the state of tasks here as it was committed; nobody may write to it meanwhile."""
@@ -163,7 +177,17 @@ class KafkaState:
 
     def tasks(self, app: str) -> list[VirtualTask]:
         """Return the tasks of an application whose state is here."""
-        return sorted(task for name, task in self._tasks if name == app)
+        return sorted(task for name, task in [*self._tasks] if name == app)  # tasks come and go in another thread
+
+    def stats(self, app: str) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return, by store and base task, the entries and their bytes, of the tasks that are here."""
+        found: dict[tuple[str, int], tuple[int, int]] = {}
+        for local in filter(None, (self.of(app, task) for task in self.tasks(app))):
+            with suppress(EnvironmentFault):  # it was closed meanwhile
+                for place, (entries, size_bytes) in local.state_stats(app).items():
+                    before = found.get(place, (0, 0))
+                    found[place] = before[0] + entries, before[1] + size_bytes
+        return found
 
     def snapshot(self, app: str) -> TaskSnapshots:
         """Return the state of the tasks that are here; of one that is given up meanwhile it has nothing.
