@@ -451,6 +451,12 @@ def test_urls_that_are_not_meant_are_told(query: str, reads: bool) -> None:
         (connected_source if reads else connected_sink)(f"redis://host/0?{query}")
 
 
+@pytest.mark.parametrize("path", ["shop", "1/2", "-1", "1.5", "0x1"])
+def test_a_database_that_is_no_number_is_told(path: str) -> None:
+    with pytest.raises(SamzaError, match="no URL of Redis"):
+        connectors.redis_source(f"redis://host/{path}", "orders")
+
+
 def test_urls_say_what_is_bound() -> None:
     url = "rediss://me:secret@host:7000/2?socket_timeout=5"
     assert promise_of(f"{url}&hash=order&key=shop,id", writes=True).startswith("rediss://host:7000/2#order:* (exactly")
