@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 import redis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from operators.core.policies import skip
@@ -16,9 +16,10 @@ from runtime.encoding.serdes import Json
 from runtime.model.errors import Damaged, Unavailable
 from runtime.systems.connectors.reading import GivenValue
 from runtime.systems.connectors.schemes import connected_sink, connected_source, promise_of
+from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.systems.redis import entries
 from runtime.systems.redis.fields import joined, read_as
-from samza_dsl import App, SamzaError, connectors
+from samza_dsl import App, SamzaError, connectors, dead_letter
 from samza_dsl.connectors import Fenced, SinkRow
 from samza_dsl.testing import check_pulled, check_sink
 from tests.databases import redis_server
@@ -396,6 +397,32 @@ def test_an_application_reads_a_stream_and_writes_hashes(server: Server, tmp_pat
     server.client.xtrim(server.name, maxlen=1, approximate=False)
     run()
     assert {key[-1:]: fields[b"value"] for key, fields in server.hashes().items()} == {b"0": b"5", b"1": b"3"}
+
+
+ODD = st.dictionaries(st.binary(max_size=4) | st.sampled_from([b"id", b"note"]), st.binary(max_size=4), min_size=1)
+
+
+@on_a_server
+@given(
+    odd=st.lists(ODD, max_size=4),
+    field=st.sampled_from(["", "data"]),
+    policy=st.sampled_from([skip, dead_letter("unread")]),
+)
+@example(odd=[{b"\xff": b"1"}, {b"id": b"1", b"\xff": b"1"}], field="", policy=skip)
+@example(odd=[{b"\xff": b"1"}], field="data", policy=dead_letter("unread"))
+@LAW
+def test_no_entry_of_others_ends_a_run_whose_input_has_a_policy(
+    server: Server, odd: list[dict[bytes, bytes]], field: str, policy: Any
+) -> None:
+    server.name = f"rows{next(NUMBERS)}"
+    right = [{field: msgspec.json.encode(Order(n))} if field else {"id": n} for n in (-7, -8)]
+    for entry in [right[0], *odd, right[1]]:
+        server.client.xadd(server.name, entry)
+    app = App("odd")
+    app.input("orders", value=Order, on_error=policy).send_to(app.output("seen", value=Order))
+    source = connectors.redis_source(server.url, server.name, field=field)
+    seen = app.run(MemoryEnvironment(), bind={"orders": source}, until_now=True).received("seen")
+    assert (seen[0], seen[-1]) == (Order(-7), Order(-8)) and len(seen) <= len(odd) + 2
 
 
 @on_a_server
