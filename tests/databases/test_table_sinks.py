@@ -576,3 +576,11 @@ def test_an_option_that_is_none_is_no_part_of_a_files_name(scheme: str, writes: 
         (connected_sink if writes else connected_source)(url)
     with pytest.raises(SamzaError, match="kye"):
         connectors.table_rows(f"{url}&key=id", dict)
+
+
+def test_an_option_that_postgres_does_not_know_is_named_and_no_secret() -> None:
+    url = "postgres://me:secret@host/shop?table=orders&kye=id"
+    for at in (connected_sink, connected_source):
+        with pytest.raises(SamzaError, match=r"kye is no option of Postgres.*&key=id") as caught:
+            at(url)
+        assert "secret" not in str(caught.value)
