@@ -326,7 +326,8 @@ class PositionedSink:
     the owner has written, as the application begins anew. Rows come after the commit that has made them, at most
     `batch_rows` at a time and `rows_per_second`; with `batching`, once there are many, or some have waited for long, or
     the run ends. Where it has no `deletes`, a record without a value is refused where it is made. What raises
-    `Unavailable` or OSError is called again after a pause; whatever else is raised ends the run.
+    `Unavailable` or OSError is called again after a pause: rows whose answer was lost come again, and are there where
+    the position behind them is. Whatever else is raised ends the run.
 
     >>> from samza_dsl import connectors
     >>> connectors.sqlite("shop.db", "orders", key="id").promise

@@ -29,7 +29,7 @@ from runtime.queries.state_requests import MOST_IN_PAGE, MOST_PATIENCE_MS
 from runtime.queries.state_shape import StateShape
 from runtime.queries.stored_entries import STORED, StoredAnswer, said_of
 from runtime.systems.host.addresses import address_of
-from runtime.systems.http.tokens import token_in
+from runtime.systems.http.request_parts import token_in
 from runtime.systems.kafka.client.topic import KafkaCluster
 
 ANSWER_S = 12.0

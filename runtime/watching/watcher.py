@@ -15,7 +15,7 @@ from runtime.model.metrics import ContainerMetrics, Metrics, RunMetrics, restore
 from runtime.model.restores import coming_back
 from runtime.run.driver import Watch, Watched, numbers_of
 from runtime.systems.host.addresses import ANY_PORT, address_of, advertised, is_local, told_to_others
-from runtime.systems.http.tokens import token_in
+from runtime.systems.http.request_parts import token_in
 from runtime.watching.exposition import prometheus_text
 from runtime.watching.server import Answer, Page, PageServer, Request, host_of
 

@@ -93,10 +93,18 @@ def test_what_a_generator_raises_ends_the_run_behind_what_it_yielded(tmp_path: P
         yield 1
         raise ValueError("no more")
 
-    with pytest.raises(SamzaError, match=r"odd: push\(\) of the source failed: ValueError\('no more'\)"):
+    with pytest.raises(
+        SamzaError, match=r"odd: the generator has failed behind 1 items.*ValueError\('no more'\)\. Mend it.*1 on"
+    ):
         copying().run(tmp_path, bind={"numbers": connectors.generator("odd", items)})
     run = copying().run(tmp_path, until_now=True)
     assert run.received("copies") == [1]
+
+
+@pytest.mark.parametrize("returned", [None, 5, object()])
+def test_a_function_that_returns_no_items_is_told(returned: Any, tmp_path: Path) -> None:
+    with pytest.raises(SamzaError, match=r"odd: the function has returned a .* for number 0: return the items"):
+        copying().run(tmp_path, bind={"numbers": connectors.generator("odd", lambda number: returned)})
 
 
 def test_a_reader_of_batches_is_a_frame(tmp_path: Path) -> None:

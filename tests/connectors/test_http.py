@@ -2,6 +2,7 @@
 
 import asyncio
 import email.utils
+import gzip
 import http.client
 import json
 import logging
@@ -9,19 +10,21 @@ import socket
 import sys
 import threading
 import time
+import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from runtime.model.errors import Unavailable
@@ -131,8 +134,19 @@ def test_a_request_that_comes_again_takes_effect_once(tmp_path: Path, monkeypatc
         ({}, {"body": b'{"id":1}', "kind": "application/cloudevents+json; charset=utf-8"}, 202, '{"records": 1}'),
         ({}, {"body": b'{"id":1}', "kind": "text/plain"}, 415, "the Content-Type is one of"),
         ({}, {"body": b'{"id":1}', "Origin": "http://evil.example"}, 403, "a page of a browser"),
+        ({}, {"body": gzip.compress(b'{"id":1}'), "Content_Encoding": "gzip"}, 202, '{"records": 1}'),
+        ({}, {"body": zlib.compress(b'{"id":1}'), "Content_Encoding": "deflate"}, 202, '{"records": 1}'),
+        ({}, {"body": gzip.compress(b'{"id":1}')[:-1], "Content_Encoding": "gzip"}, 400, "no whole gzip"),
+        ({}, {"body": b'{"id":1}', "Content_Encoding": "gzip"}, 400, "no whole gzip"),
+        ({}, {"body": b'{"id":1}', "Content_Encoding": "br"}, 415, "gzip, deflate"),
+        (
+            {"max_body_bytes": 50},
+            {"body": gzip.compress(b'{"id":1' + b" " * 50 + b"}"), "Content_Encoding": "gzip"},
+            413,
+            "Maximum request body size",
+        ),
         ({}, {"body": b"", "method": "GET"}, 405, "Method Not Allowed"),
-        ({}, {"body": b'{"id":1}', "Idempotency_Key": "k" * 257}, 400, "at most 256 characters"),
+        ({}, {"body": b'{"id":1}', "Idempotency_Key": "k" * 257}, 400, "at most 256 bytes"),
         ({"token": "secret"}, {"body": b'{"id":1}'}, 401, "Authorization: Bearer TOKEN"),
         ({"token": "secret"}, {"body": b'{"id":1}', "Authorization": "Bearer other"}, 401, "a token is asked for"),
         ({"token": "secret"}, {"body": b'{"id":1}', "Authorization": "Bearer secret"}, 202, '{"records": 1}'),
@@ -514,7 +528,10 @@ def test_from_one_application_to_another_each_row_takes_effect_once(tmp_path: Pa
         (lambda: connectors.http_source("8080"), "is no address"),
         (lambda: connectors.http_source(":8080", "orders"), "write what stands behind the host"),
         (lambda: connectors.http_source("0.0.0.0:8080"), r"whoever reaches 0\.0\.0\.0 could write: say a token"),
+        (lambda: connectors.http_source(path="/{shop}"), "write what stands behind the host"),
+        (lambda: connectors.http_source(path="/orders?shop=1"), "write what stands behind the host"),
         (lambda: connectors.http_source(max_body_bytes=0), "write a whole number"),
+        (lambda: connectors.http_source(token="two\nlines"), "a line of printable ASCII"),
         (lambda: connectors.http_source(token=""), "a token that nobody guesses"),
         (lambda: connectors.http_source(token="a", token_file="b"), "say one of the two"),
         (lambda: connectors.http_source(token_file="absent"), "can't be read"),
@@ -527,6 +544,65 @@ def test_from_one_application_to_another_each_row_takes_effect_once(tmp_path: Pa
 def test_malformed_arguments_are_told(make: Any, error: str) -> None:
     with pytest.raises(SamzaError, match=error):
         make()
+
+
+TEXTS = st.text(st.characters(max_codepoint=0x2FF, exclude_categories=()), max_size=4)
+
+
+@given(
+    path=TEXTS,
+    headers=st.dictionaries(
+        st.sampled_from(["X-Shop", "content-type", "idempotency-key", "AUTHORIZATION", "Content-Length"]) | TEXTS,
+        TEXTS,
+        max_size=2,
+    ),
+    token=st.none() | TEXTS,
+)
+@example(path="/ü?q=ж", headers={"content-type": "application/cloudevents+json"}, token="t")
+@example(path="/a b", headers={}, token=None)
+@example(path=":99999/", headers={}, token=None)
+@example(path="", headers={"idempotency-key": "mine"}, token=None)
+@example(path="", headers={"Authorization": "Basic x"}, token="t")
+@settings(deadline=None, max_examples=examples(40, 1_000))
+def test_what_is_said_of_a_request_is_told_at_once_or_sent(
+    path: str, headers: dict[str, str], token: str | None
+) -> None:
+    with hooked() as (url, kind):
+        place = url.partition("?")[0]
+        try:
+            sink = connectors.webhook(place + path, headers=headers, token=token)
+        except SamzaError:
+            return
+        if sink.name.startswith(f"{place.rpartition('/')[0]}/"):  # no other port, and no other host
+            sink.write([SinkRow({"id": 1}, id="one")])
+            sink.close()
+            (seen,) = ([(name.lower(), value) for name, value in found.items()] for found in kind.headers_seen)
+            wanted = {"content-type": JSON, "idempotency-key": "one"}
+            wanted |= {"authorization": f"Bearer {token}".strip()} if token else {}
+            wanted |= {name.lower(): value.strip() for name, value in headers.items()}
+            assert {name: value for name, value in seen if name in wanted} == wanted
+            assert len({name for name, _ in seen}) == len(seen), "no header is said twice"
+
+
+def test_a_token_that_is_none_any_more_asks_who_posts_to_come_again(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(SamzaError, match="holds no token"):
+        connectors.http_source(token_file=file)
+    file.write_text("a-token")
+
+    async def main() -> list[int]:
+        ready = Ready()
+        source = connectors.http_source(":0", token_file=file, on_ready=ready)
+        async with copying().running(MemoryEnvironment(), bind={"orders": source}):
+            url, statuses = await ready.wait(), []
+            for found in ("", "a\nb", "a-token"):
+                file.write_text(found)
+                answer = await asyncio.to_thread(posted, url, b'{"id":1}', Authorization="Bearer a-token")
+                statuses.append(answer[0])
+            return statuses
+
+    assert asyncio.run(main()) == [503, 503, 202]
 
 
 def test_by_url_on_the_command_line(tmp_path: Path) -> None:
@@ -546,3 +622,60 @@ def test_its_absence_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(SamzaError, match=r"needs aiohttp, which is not installed: pip install 'samza-dsl\[http\]'"):
         copying().run(tmp_path, bind={"orders": connectors.http_source(":0")})
+
+
+def asked(url: str, headers: Mapping[str, bytes], body: bytes) -> int:
+    """Post a body with headers of any bytes, and return the status of the answer."""
+    parts = urlsplit(url)
+    said = b"".join(name.encode() + b": " + value + b"\r\n" for name, value in headers.items())
+    with closing(socket.create_connection((str(parts.hostname), int(parts.port or 0)), 60)) as connection:
+        start = b"POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" % parts.path.encode()
+        connection.sendall(start + said + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        return int(connection.makefile("rb").readline().split()[1])
+
+
+HEADERS = st.fixed_dictionaries(
+    {},
+    optional={
+        name: st.sampled_from(usual)
+        | st.binary(max_size=9).map(lambda value: bytes(byte for byte in value if byte >= 32 and byte != 127))
+        for name, usual in {
+            "Idempotency-Key": [b"\xfc", "ü".encode(), b"k"],
+            "Authorization": [b"Bearer \xfc", b"Bearer a-token", b"Basic x"],
+            "Content-Type": [JSON.encode(), LINES.encode(), b"application/json; charset=\xfc"],
+            "Content-Encoding": [b"gzip", b"deflate", b"br"],
+            "Origin": [b"null"],
+        }.items()
+    },
+)
+
+
+def test_no_request_of_one_keeps_another_from_taking_effect(caplog: pytest.LogCaptureFixture) -> None:
+    # One server for all of them: whatever was sent before, a right one is taken.
+    ids = count(1)
+
+    async def main() -> tuple[int, int]:
+        ready = Ready()
+        source = connectors.http_source(":0", "/orders", token="a-token", on_ready=ready)
+        async with copying().running(MemoryEnvironment(), bind={"orders": source}) as run:
+            url = await ready.wait()
+
+            @given(headers=HEADERS, body=st.sampled_from([b'{"id":0}', b"", b"\n\n"]) | st.binary(max_size=20))
+            @example(headers={"Idempotency-Key": b"\xfc"}, body=b'{"id":0}')
+            @example(headers={"Content-Encoding": b"deflate", "Authorization": b""}, body=b"\xff\xff")
+            @settings(deadline=None, max_examples=examples(60, 1_000))
+            def law(headers: dict[str, bytes], body: bytes) -> None:
+                said = {"Content-Type": JSON.encode(), "Authorization": b"Bearer a-token", **headers}
+                status = asked(url, said, body)
+                assert status == 202 or 400 <= status < 500, "it is answered, as no fault of the server's"
+                if status == 202 and headers.get("Idempotency-Key"):
+                    assert asked(url, said, body) == 202
+                assert posted(url, b'{"id":%d}' % next(ids), Authorization="Bearer a-token")[0] == 202
+
+            await asyncio.to_thread(law)
+            await run.settled()
+            return len({order.id for order in run.received("copies") if order.id}), next(ids) - 1
+
+    found, wanted = asyncio.run(main())
+    assert found == wanted
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

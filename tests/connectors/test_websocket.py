@@ -199,10 +199,15 @@ def test_what_is_returned_of_another_type_is_told(said: dict[str, Any], told: st
     "said",
     [
         {"url": "http://example.com"},
+        {"url": "ws://x:99999"},
+        {"url": "ws://[x"},
+        {"url": "ws://x/a b"},
+        {"url": "ws://x", "headers": {"X-Shop": "ж"}},
+        {"url": "ws://x", "headers": {"a b": "c"}},
         {"url": "ws://x", "max_message_bytes": 0},
         {"url": "ws://x", "resume": lambda trade: trade.id},
     ],
 )
 def test_malformed_arguments_are_told(said: dict[str, Any]) -> None:
-    with pytest.raises(SamzaError, match="write"):
+    with pytest.raises(SamzaError, match=r"write|printable"):
         connectors.websocket(**said)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 import redis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from operators.core.policies import skip
@@ -16,9 +16,10 @@ from runtime.encoding.serdes import Json
 from runtime.model.errors import Damaged, Unavailable
 from runtime.systems.connectors.reading import GivenValue
 from runtime.systems.connectors.schemes import connected_sink, connected_source, promise_of
+from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.systems.redis import entries
 from runtime.systems.redis.fields import joined, read_as
-from samza_dsl import App, SamzaError, connectors
+from samza_dsl import App, SamzaError, connectors, dead_letter
 from samza_dsl.connectors import Fenced, SinkRow
 from samza_dsl.testing import check_pulled, check_sink
 from tests.databases import redis_server
@@ -398,6 +399,32 @@ def test_an_application_reads_a_stream_and_writes_hashes(server: Server, tmp_pat
     assert {key[-1:]: fields[b"value"] for key, fields in server.hashes().items()} == {b"0": b"5", b"1": b"3"}
 
 
+ODD = st.dictionaries(st.binary(max_size=4) | st.sampled_from([b"id", b"note"]), st.binary(max_size=4), min_size=1)
+
+
+@on_a_server
+@given(
+    odd=st.lists(ODD, max_size=4),
+    field=st.sampled_from(["", "data"]),
+    policy=st.sampled_from([skip, dead_letter("unread")]),
+)
+@example(odd=[{b"\xff": b"1"}, {b"id": b"1", b"\xff": b"1"}], field="", policy=skip)
+@example(odd=[{b"\xff": b"1"}], field="data", policy=dead_letter("unread"))
+@LAW
+def test_no_entry_of_others_ends_a_run_whose_input_has_a_policy(
+    server: Server, odd: list[dict[bytes, bytes]], field: str, policy: Any
+) -> None:
+    server.name = f"rows{next(NUMBERS)}"
+    right = [{field: msgspec.json.encode(Order(n))} if field else {"id": n} for n in (-7, -8)]
+    for entry in [right[0], *odd, right[1]]:
+        server.client.xadd(server.name, entry)
+    app = App("odd")
+    app.input("orders", value=Order, on_error=policy).send_to(app.output("seen", value=Order))
+    source = connectors.redis_source(server.url, server.name, field=field)
+    seen = app.run(MemoryEnvironment(), bind={"orders": source}, until_now=True).received("seen")
+    assert (seen[0], seen[-1]) == (Order(-7), Order(-8)) and len(seen) <= len(odd) + 2
+
+
 @on_a_server
 def test_a_field_holds_the_value(server: Server, tmp_path: Path) -> None:
     app = App("copied")
@@ -449,6 +476,12 @@ def test_no_password_is_told() -> None:
 def test_urls_that_are_not_meant_are_told(query: str, reads: bool) -> None:
     with pytest.raises(SamzaError, match=r"write redis://"):
         (connected_source if reads else connected_sink)(f"redis://host/0?{query}")
+
+
+@pytest.mark.parametrize("path", ["shop", "1/2", "-1", "1.5", "0x1"])
+def test_a_database_that_is_no_number_is_told(path: str) -> None:
+    with pytest.raises(SamzaError, match="no URL of Redis"):
+        connectors.redis_source(f"redis://host/{path}", "orders")
 
 
 def test_urls_say_what_is_bound() -> None:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from operators.core.base import Context
 from runtime.model.errors import Unavailable
 from runtime.ports.connectors import SinkOwner
+from runtime.systems.connectors.schemes import connected_sink, connected_source
 from runtime.systems.databases import duckdb_file
 from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, SamzaError, connectors, remote_table
@@ -565,3 +566,21 @@ def test_a_look_up_does_not_ask_again_what_a_table_is_like(tmp_path: Path, monke
         assert found == ({"a": Word("a", 7)} if "a" in keys else {})
     looks_up.close()
     assert len(asked) <= 3
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "duckdb"])
+@pytest.mark.parametrize("writes", [True, False])
+def test_an_option_that_is_none_is_no_part_of_a_files_name(scheme: str, writes: bool, tmp_path: Path) -> None:
+    url = f"{scheme}:///{tmp_path}/shop.db?table=orders&by=id&kye=id"
+    with pytest.raises(SamzaError, match=f"kye.*write {scheme}://"):
+        (connected_sink if writes else connected_source)(url)
+    with pytest.raises(SamzaError, match="kye"):
+        connectors.table_rows(f"{url}&key=id", dict)
+
+
+def test_an_option_that_postgres_does_not_know_is_named_and_no_secret() -> None:
+    url = "postgres://me:secret@host/shop?table=orders&kye=id"
+    for at in (connected_sink, connected_source):
+        with pytest.raises(SamzaError, match=r"kye is no option of Postgres.*&key=id") as caught:
+            at(url)
+        assert "secret" not in str(caught.value)

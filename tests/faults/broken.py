@@ -40,7 +40,11 @@ from runtime.systems.log import (
 )
 from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.log.member_locks import LogMembers
+from runtime.systems.redis.sinks import RedisSink
 from runtime.task.task import Task
+
+DELIVERY_PAUSE_S = 0.01
+"""The time for which a sink has rows of which the run has not noted that: as long as all else that a delivery takes."""
 
 
 def _no_fsync() -> None:
@@ -140,7 +144,7 @@ def _no_intent() -> None:
 
 
 def _no_positions_in_the_sink() -> None:
-    whole_open, whole_write = Outbox.open, TableSink.write
+    whole_open, whole_write, whole_write_to_redis = Outbox.open, TableSink.write, RedisSink.write
 
     def open(
         self: Outbox, generation: int, identity: int, recorded: dict[int, int], passed: Mapping[str, int] = NO_SIZES
@@ -161,9 +165,21 @@ def _no_positions_in_the_sink() -> None:
         assert found is not None
         self._tokens[owner.place] = found[2]
         whole_write(self, owner._replace(generation=found[1]), rows, found[3], max(following, found[3] + 1))
+        time.sleep(DELIVERY_PAUSE_S)
+
+    def write_to_redis(
+        self: RedisSink, owner: SinkOwner, rows: Sequence[SinkRow], position: int, following: int
+    ) -> None:
+        found = self._kept(self._server.client.hgetall(self._key(owner)))
+        assert found is not None
+        self._tokens[owner.place] = found.token
+        owner = owner._replace(generation=found.generation)
+        whole_write_to_redis(self, owner, rows, found.position, max(following, found.position + 1))
+        time.sleep(DELIVERY_PAUSE_S)
 
     Outbox.open = open  # type: ignore[method-assign]
     TableSink.write = write  # type: ignore[method-assign]
+    RedisSink.write = write_to_redis  # type: ignore[method-assign]
 
 
 def _no_positions_in_the_inbox() -> None:

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -23,9 +24,10 @@ from runtime.model.errors import Fenced
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, Options, SamzaError, connectors, dead_letter
+from samza_dsl.connectors import PositionedSink
 from tests.databases import postgres, redis_server
 from tests.faults import broken
-from tests.faults.processes import Child, child
+from tests.faults.processes import Child, child, wait_until
 from tests.faults.trials import Missed, Order, Verdict, one_by_one
 
 KINDS = ("sqlite", "postgres", "duckdb", "redis")
@@ -37,6 +39,8 @@ REFUSED = 101
 WAIT_S = 1.5
 """How long who takes over is waited for, until the one that was stopped goes on: it may hold a lock."""
 PATIENCE_S = 120.0
+AT_WORK = 0.8
+"""The part of the runs that are killed or stopped as they write; the others are so wherever they are."""
 
 
 MakePlace = Callable[[int, Path], "Place"]
@@ -64,7 +68,7 @@ class Place(NamedTuple):
     where: str
     suffix: str
 
-    def sinks(self) -> dict[str, object]:
+    def sinks(self) -> dict[str, PositionedSink]:
         if self.kind == "redis":
             bookings = connectors.redis_stream(self.where, f"bookings_{self.suffix}")
             return {
@@ -115,11 +119,26 @@ def fill(data: Path) -> None:
         log.end_stream("numbers")
 
 
+def mark_of(data: Path) -> Path:
+    """Return the file that is there once a run has begun to write to a database."""
+    return data.with_name(f"has-written-{data.name}")
+
+
+def marking(sink: PositionedSink, data: Path) -> PositionedSink:
+    """Return a sink that leaves the mark of a run as it writes."""
+
+    def write(*given: Any) -> None:
+        mark_of(data).touch()
+        sink.write(*given)
+
+    return replace(sink, write=write)
+
+
 def run(data: Path, place: Place, without: str | None = None) -> str:
     """Run to the end; return how it ended."""
     broken.switch_off(without)
     try:
-        bookings().run(data, bind=place.sinks())
+        bookings().run(data, bind={output: marking(sink, data) for output, sink in place.sinks().items()})
     except Fenced:
         return "fenced"
     except SamzaError as error:
@@ -185,6 +204,11 @@ def wait(process: Child, seconds: float) -> bool:
     return True
 
 
+def wait_for_work(process: Child, data: Path) -> None:
+    """Wait until a run writes to its database, or has ended."""
+    wait_until(lambda: mark_of(data).exists() or process.poll() is not None, PATIENCE_S)
+
+
 def trial(
     places: Iterator[MakePlace], typical_s: dict[str, float], without: str | None, seed: int, work: Path
 ) -> dict[str, int]:
@@ -199,7 +223,10 @@ def trial(
     for _ in range(2):
         # Nobody else opens a file of DuckDB while the one that was stopped has it.
         is_zombie = place.kind != "duckdb" and chance.random() < 0.4
+        mark_of(data).unlink(missing_ok=True)
         with child(run, data, place, without) as process:
+            if chance.random() < AT_WORK:
+                wait_for_work(process, data)
             if wait(process, chance.uniform(0, 0.8 * typical_s[place.kind])):
                 process.result()
                 break
@@ -220,11 +247,13 @@ def trial(
 
 
 def undisturbed_s(data: Path, place: Place) -> float:
-    """Return how long a run takes that nobody kills."""
-    copy, began = data.with_name("undisturbed"), time.monotonic()
+    """Return how long a run writes that nobody kills."""
+    copy = data.with_name("undisturbed")
     shutil.copytree(data, copy)
     place.make()
     with child(run, copy, place) as process:
+        wait_for_work(process, copy)
+        began = time.monotonic()
         assert process.result() == "ended" and not wrong_in(place, [letters(copy)])
     return time.monotonic() - began
 

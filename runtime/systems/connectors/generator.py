@@ -46,14 +46,14 @@ def generator(name: str, items: Items) -> PushedSource:
             f"generator({name!r}, {items!r}): write a function that returns the items from a number on: "
             "lambda number: range(number, 100)"
         )
-    return PushedSource(name, lambda intake: _push(items, intake))
+    return PushedSource(name, lambda intake: _push(name, items, intake))
 
 
-def _push(items: Items, intake: Intake) -> None:
+def _push(name: str, items: Items, intake: Intake) -> None:
     number = int(intake.noted.get(NOTE, b"0"))
     # In a thread of its own: what was yielded does not wait for the next item, however long that takes.
     came: queue.Queue[object] = queue.Queue(2 * AT_ONCE)
-    reading = _GeneratorThread(items, number, came, intake)
+    reading = _GeneratorThread(name, items, number, came, intake)
     threading.Thread(target=reading.run, name="samza-dsl-generator", daemon=True).start()
     while not intake.wait(0):
         found, is_over = _some(came)
@@ -61,8 +61,13 @@ def _push(items: Items, intake: Intake) -> None:
             number += len(found)
             intake.push([one if isinstance(one, PushedRecord) else PushedRecord(one) for one in found], _noted(number))
         if is_over:
-            if reading.failure is not None:
+            if isinstance(reading.failure, SamzaError):
                 raise reading.failure
+            if reading.failure is not None:
+                raise SamzaError(
+                    f"{name}: the generator has failed behind {number:,} items, which are taken in: "
+                    f"{reading.failure!r}. Mend it: the next run asks it for those from number {number} on"
+                ) from reading.failure
             intake.end()
             return
 
@@ -88,7 +93,8 @@ class _GeneratorThread:
     Invariant: `failure` is set before the end is put into the queue, behind all that was yielded.
     """
 
-    def __init__(self, items: Items, number: int, came: queue.Queue[object], intake: Intake) -> None:
+    def __init__(self, name: str, items: Items, number: int, came: queue.Queue[object], intake: Intake) -> None:
+        self._name = name
         self._items, self._number, self._came, self._intake = items, number, came, intake
         self.failure: Exception | None = None
 
@@ -98,6 +104,11 @@ class _GeneratorThread:
             found = self._items(self._number)
             if isinstance(found, AsyncIterable):
                 asyncio.run(self._read(found))
+            elif not isinstance(found, Iterable):
+                raise SamzaError(
+                    f"{self._name}: the function has returned a {type(found).__name__} for number {self._number}: "
+                    "return the items from there on, or yield them"
+                )
             else:
                 for item in found:
                     if not self._put(item):

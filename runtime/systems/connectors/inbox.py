@@ -205,7 +205,10 @@ class Inbox:
             if not self._closing.is_set():
                 raise
         except Exception as error:
-            raise SamzaError(f"{self.name}: push() of the source failed: {error!r}") from error
+            raise SamzaError(
+                f"{self.name}: push() of the source failed: {error!r}. Mend it: the next run hands it the notes "
+                "of what it has pushed"
+            ) from error
 
     def _appended(self, partition: int, rows: Sequence[PushedRecord]) -> Append:
         encode = self._spec.value.encode

@@ -221,8 +221,19 @@ def _redis_apart(url: str, names: set[str], example: str) -> tuple[str, dict[str
 
 
 def _file(url: str) -> str:
-    """Return the path in a URL: behind three slashes it is relative, as SQLAlchemy has it, behind four absolute."""
-    return unquote(url.partition("://")[2].removeprefix("/"))
+    """Return the path in a URL: behind three slashes it is relative, as SQLAlchemy has it, behind four absolute.
+
+    Raises SamzaError where more is said than the path, which would be another file.
+    """
+    scheme, _, rest = url.partition("://")
+    path, mark, query = rest.partition("?")
+    if mark:
+        odd = sorted({name for name, _ in parse_qsl(query, keep_blank_values=True)})
+        raise SamzaError(
+            f"{shown_url(url)}: {', '.join(odd)} is no option here: write {scheme}:///shop.db?table=orders&key=id, "
+            "with by= for an input; a ? in the name of a file is %3F"
+        )
+    return unquote(path.removeprefix("/"))
 
 
 def _taken_apart(url: str, example: str) -> tuple[str, str, Sequence[str]]:

@@ -96,7 +96,10 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
     try:
         said = conninfo_to_dict(url)
     except psycopg.Error as error:
-        raise SamzaError('this is no URL of Postgres: write "postgres://user@host/shop"') from error
+        # Its other words may have a secret in them.
+        odd = re.search(r'invalid URI query parameter: "(\w+)"', str(error))
+        wrong = f"{odd[1]} is no option of Postgres, nor of a table" if odd else "this is no URL of Postgres"
+        raise SamzaError(f'{wrong}: write "postgres://user@host/shop?table=orders&key=id"') from error
 
     def connect() -> SqlConnection:
         connection: Any = psycopg.connect(url, autocommit=True, application_name="samza-dsl")

@@ -11,8 +11,9 @@ from datetime import UTC
 from email.message import Message
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from string import printable
 from types import MappingProxyType
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import SplitResult, quote, urljoin
 
 from operators.core.durations import Duration
 from runtime.encoding.serdes import to_json
@@ -20,7 +21,7 @@ from runtime.model.clock import SystemClock
 from runtime.model.errors import RowRefused, SamzaError, Unavailable
 from runtime.model.urls import shown_url
 from runtime.ports.connectors import AtLeastOnceSink, SinkRow, length_ms
-from runtime.systems.http.tokens import Token, token_said
+from runtime.systems.http.request_parts import Token, headers_said, token_said, url_said
 
 PASSING = {408, 425, 429, *range(500, 600)}
 """The statuses of answers after which a row is posted again."""
@@ -29,6 +30,8 @@ OF_NO_ROW = {401, 403, 405, 407}
 BATCH_ROWS = 1_000
 """The rows that are posted before it is noted how far that has come."""
 MOST_ANSWER_BYTES = 1 << 16
+_HEADERS = {"Content-Type": "application/json", "User-Agent": "samza-dsl"}
+_OWN = "it follows from the row"
 
 
 def webhook(
@@ -53,15 +56,18 @@ def webhook(
     >>> connectors.webhook("https://me:secret@example.com/alerts?key=secret").name
     'https://example.com/alerts'
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SamzaError('webhook(url): write the URL that rows are posted to: webhook("https://example.com/alerts")')
+    written = 'write the URL that rows are posted to: webhook("https://example.com/alerts")'
+    parts = url_said("webhook", url, ("http", "https"), written)
     if parts.username is not None and (token is not None or token_file is not None):
         raise SamzaError("webhook(url, token=...): say who posts by the URL or by a token, and not by both")
     if type(at_once) is not int or not 1 <= at_once <= 256:
         raise SamzaError(f"webhook(at_once={at_once!r}): write a whole number up to 256: at_once=8")
     found = token_said("webhook", token, token_file)
-    hook = _Webhook(url, found, headers, at_once, length_ms("webhook(timeout_ms", timeout_ms) / 1_000)
+    own = {"Idempotency-Key": "it is the row's id", "Content-Length": _OWN, "Transfer-Encoding": _OWN}
+    if found() is not None or parts.username is not None:
+        own["Authorization"] = "the URL or the token says who posts"
+    said = headers_said("webhook", headers, own)
+    hook = _Webhook(parts, found, said, at_once, length_ms("webhook(timeout_ms", timeout_ms) / 1_000)
     return AtLeastOnceSink(hook.name, hook.write, hook.close, batch_rows=BATCH_ROWS)
 
 
@@ -73,14 +79,17 @@ class _Webhook:
     the rows that were refused. What asks for a pause gets it, whatever was refused beside it.
     """
 
-    def __init__(self, url: str, token: Token, headers: Mapping[str, str], at_once: int, timeout_s: float) -> None:
-        parts = urlsplit(url)
+    def __init__(
+        self, parts: SplitResult, token: Token, headers: Mapping[str, str], at_once: int, timeout_s: float
+    ) -> None:
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
         port = f":{parts.port}" if parts.port is not None else ""
         self.name = f"{parts.scheme}://{host}{port}{parts.path}"
         self._parts, self._token, self._timeout_s = parts, token, timeout_s
-        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self._headers = {"Content-Type": "application/json", "User-Agent": "samza-dsl", **headers}
+        # As browsers do; a URL that is written in ASCII is sent as it is.
+        self._path = quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=printable)
+        said = {name.lower() for name in headers}
+        self._headers = {name: value for name, value in _HEADERS.items() if name.lower() not in said} | {**headers}
         if parts.username is not None:
             self._headers["Authorization"] = _basic(parts.username, parts.password or "")
         self._lanes: list[http.client.HTTPConnection | None] = [None] * at_once

@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from operators.core.wording import shown
 from runtime.model.errors import SamzaError
 from runtime.model.urls import shown_url
 from runtime.ports.connectors import Intake, PushedRecord, PushedSource
 from runtime.systems.files.places.locations import needs
-from runtime.systems.http.tokens import Token, token_said
+from runtime.systems.http.request_parts import Token, headers_said, token_said, url_said
 
 if TYPE_CHECKING:
     import aiohttp
@@ -64,9 +63,7 @@ def websocket(
     >>> connectors.websocket("wss://example.com/trades?from={token}", resume=lambda trade: str(trade.id)).name
     'wss://example.com/trades'
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("ws", "wss") or not parts.hostname:
-        raise SamzaError('websocket(url): write where messages come from: websocket("wss://example.com/trades")')
+    url_said("websocket", url, ("ws", "wss"), 'write where messages come from: websocket("wss://example.com/trades")')
     if type(max_message_bytes) is not int or max_message_bytes < 1:
         raise SamzaError(f"websocket(max_message_bytes={max_message_bytes!r}): write a whole number, as 1_000_000")
     if resume is not None and "{token}" not in url and hello is _silent:
@@ -75,7 +72,8 @@ def websocket(
             'it goes, as in websocket("wss://example.com/trades?after={token}"), or say hello='
         )
     said = token_said("websocket", token, token_file)
-    client = _Client(url, resume, hello, said, dict(headers), max_message_bytes)
+    own = {} if said() is None else {"Authorization": "the token says who asks"}
+    client = _Client(url, resume, hello, said, headers_said("websocket", headers, own), max_message_bytes)
     return PushedSource(client.name, client.push)
 
 

@@ -113,24 +113,33 @@ class StreamEntries:
 
     def _record(self, entry: bytes, fields: dict[bytes, bytes]) -> PulledRecord:
         stamp = _id_of(entry)
-        named = {_name_of(name, self.name): data for name, data in fields.items()}
-        if not self._field:
-            return PulledRecord(named, timestamp_ms=stamp[0])
-        # Without the field it is for the input's `on_error=`, as any record that can't be read.
-        return PulledRecord(named.get(self._field, named), timestamp_ms=stamp[0])
+        if (data := fields.get(self._field.encode())) is not None and self._field:
+            return PulledRecord(data, timestamp_ms=stamp[0])
+        # An entry whose names are no text, or without the field, is for the input's `on_error=`, as any other record
+        # that can't be read: it would end each run.
+        pairs = [[name, data] for name, data in fields.items()]
+        try:
+            return PulledRecord({name.decode(): data for name, data in pairs}, timestamp_ms=stamp[0])
+        except UnicodeDecodeError:
+            return PulledRecord(pairs, timestamp_ms=stamp[0])
 
     def read_as(self, kind: Any) -> Made:
-        """Return what makes an entry as plain as a type; raises SerdeError for one that lacks the field it is in."""
-        if not self._field:
-            return read_as(kind)
+        """Return what makes an entry as plain as a type; raises SerdeError for one that has not what is to be read."""
+        made = self._lacking if self._field else read_as(kind)
 
-        def lacking(fields: dict[str, bytes]) -> object:
-            raise SerdeError(
-                f"{self.name}: an entry has the fields {', '.join(fields)}, and no {self._field!r}: name the one that "
-                "holds the value, field=, or leave it out for records of all fields"
-            )
+        def of_names(fields: Any) -> object:
+            if not isinstance(fields, dict):
+                odd = [name for name, _ in fields if _is_no_text(name)]
+                raise SerdeError(f"{self.name}: the name of a field is no text: {odd[0][:40]!r}")
+            return made(fields)
 
-        return lacking
+        return of_names
+
+    def _lacking(self, fields: dict[str, bytes]) -> object:
+        raise SerdeError(
+            f"{self.name}: an entry has the fields {', '.join(fields)}, and no {self._field!r}: name the one that "
+            "holds the value, field=, or leave it out for records of all fields"
+        )
 
 
 def redis_source(
@@ -176,8 +185,9 @@ def _id_of(entry: bytes) -> tuple[int, int]:
     return int(ms), int(number)
 
 
-def _name_of(name: bytes, where: str) -> str:
+def _is_no_text(name: bytes) -> bool:
     try:
-        return name.decode()
-    except UnicodeDecodeError as error:
-        raise SamzaError(f"{where}: the name of a field is no text: {name[:40]!r}") from error
+        name.decode()
+    except UnicodeDecodeError:
+        return True
+    return False

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 from runtime.model.errors import SamzaError, Unavailable
 from runtime.model.urls import shown_url
 
+_DATABASE = re.compile(r"/?[0-9]*")
+"""The path of a URL of Redis."""
 ANSWER_S = 30.0
 """How long an answer is waited for: a transaction of thousands of commands takes milliseconds."""
 
@@ -30,6 +34,9 @@ class RedisServer:
         self._client: Any = None
         try:
             self._connected().close()
+            # Of what is no number the client makes one, or takes the first database.
+            if url.startswith("redis") and not _DATABASE.fullmatch(urlsplit(url).path):
+                raise ValueError("no number of a database")
         except (ValueError, TypeError, redis.RedisError) as error:
             # Without the words of the error, which has the URL, and with it what may be a secret.
             raise SamzaError(
