@@ -305,8 +305,8 @@ def last(of: Callable[[V], Any] | None = None) -> Aggregation[V, Any]:
 def top_k(k: int, by: Callable[[V], Any], then: Callable[[V], Any] | None = None) -> Aggregation[V, list[V]]:
     """Return the `k` values for which `by` is largest, largest first; ties go to the smallest `then`.
 
-    Without `then`, ties go to what came first, which depends on the order of arrival. Values for which `by` is NaN come
-    after all others, and so do those for which `then` is, in a tie. Raises ValueError when k < 1.
+    Without `then`, ties go to what came first, which depends on the order of arrival. Values for which `by` is NaN or
+    None come after all others, and so do those for which `then` is, in a tie. Raises ValueError when k < 1.
 
     >>> over(top_k(2, by=lambda pair: pair[1], then=lambda pair: pair[0]), [("c", 1), ("b", 2), ("a", 1)])
     [('b', 2), ('a', 1)]

@@ -42,7 +42,7 @@ def smallest(values: list[Any]) -> Any:
 
 
 def ranked(keys: list[Any], nan: int = BELOW) -> list[Any]:
-    """Return values that sort as the keys do, with NaN `BELOW` or `ABOVE` all others; the keys if none has NaN.
+    """Return values that sort as the keys do, with NaN and None `BELOW` or `ABOVE` all others; the keys if none is.
 
     >>> from math import nan
     >>> ranked([2, 1]), sorted(ranked([2.0, nan]))
@@ -55,7 +55,7 @@ def ranked(keys: list[Any], nan: int = BELOW) -> list[Any]:
         whole = None
     if type(whole) in (int, float) and whole == whole:
         return keys
-    has_nan = not NEVER_NAN.issuperset(map(type, keys)) and any(map(holds_nan, keys))
+    has_nan = not NEVER_NAN.issuperset(map(type, keys)) and any(holds_nan(key) or _holds_none(key) for key in keys)
     return [_rank(key, nan) for key in keys] if has_nan else keys
 
 
@@ -138,6 +138,10 @@ def _outermost(choose: Callable[..., Any], values: list[Any], rank: Callable[[An
     return choose(values, key=rank) if holds_nan(found) else found
 
 
+def _holds_none(value: Any) -> bool:
+    return value is None or any(map(_holds_none, _parts(value) or ()))
+
+
 def _rank_from_below(value: Any) -> Any:
     return _rank(value, BELOW)
 
@@ -150,7 +154,7 @@ def _rank(value: Any, nan: int) -> tuple[Any, ...]:
     parts = _parts(value)
     if parts is not None:
         return READ, tuple(_rank(part, nan) for part in parts)
-    return (nan, type(value).__qualname__, str(value)) if holds_nan(value) else (READ, value)
+    return (nan, type(value).__qualname__, str(value)) if value is None or holds_nan(value) else (READ, value)
 
 
 def _parts(value: Any) -> tuple[Any, ...] | None:

@@ -10,7 +10,7 @@ from decimal import Decimal
 from enum import Enum
 from functools import cache, partial
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 from uuid import UUID
 
 from operators.core.declared_types import types_in
@@ -27,6 +27,7 @@ from runtime.encoding.record_types import (
     read_otherwise,
     records_inside,
     values_of,
+    with_parameters,
 )
 
 EXACT_FLOATS = 2**53
@@ -98,14 +99,7 @@ def _written_for(hint: Any) -> tuple[Check, Check]:
 def _hints_of(hint: Any, kind: type) -> dict[str, Any]:
     """Return the types of the fields of a class, with the parameters that are given to it in their places."""
     given = dict(zip(getattr(kind, "__parameters__", ()), get_args(hint), strict=False))
-
-    def filled(of: Any) -> Any:
-        parameters = getattr(of, "__parameters__", ())
-        return (
-            given.get(of, of) if isinstance(of, TypeVar) else of[tuple(map(filled, parameters))] if parameters else of
-        )
-
-    return {name: filled(of) for name, of in hints_of(kind).items()} if given else {**hints_of(kind)}
+    return {name: with_parameters(of, given) for name, of in hints_of(kind).items()}
 
 
 def _alternatives(hint: object) -> tuple[frozenset[type], list[Check]]:

@@ -25,11 +25,14 @@ from runtime.encoding.record_types import (
     bounds_of,
     check_validators,
     fields_of,
+    has_record_keys,
     hints_of,
     is_by_position,
     is_record,
     is_struct,
+    is_typed_dict,
     made,
+    records_within,
     tag_of,
     tags_inside,
     values_of,
@@ -83,7 +86,7 @@ def _fitted(value: object, hint: object, where: str, part: Part) -> object:
         raise _misfit(value, hint, where)
     if origin is not None and isinstance(origin, type):
         return _in_container(value, hint, origin, where, part)
-    if typing.is_typeddict(hint):
+    if is_typed_dict(hint):
         return _typed_dict(value, hint, where, part)
     if isinstance(hint, type):
         return _instance(value, hint, where)
@@ -123,10 +126,10 @@ def _revived(raw: object, hint: object, where: str, part: Part) -> object:
         return _one_of(raw, get_args(hint), where, part)
     kind = origin or hint
     if is_record(kind):
-        if not isinstance(raw, dict):
-            raise _misfit(raw, hint, where)
+        if not isinstance(raw, dict) or not _may_have_tag(raw, kind):
+            raise _tag_misfit(raw, [hint], where) or _misfit(raw, hint, where)
         return made(kind, _brought(kind, raw, part))
-    if typing.is_typeddict(hint):
+    if is_typed_dict(hint):
         return _typed_dict(raw, hint, where, part)
     if isinstance(origin, type) and isinstance(raw, list | dict) and issubclass(origin, _COLLECTIONS):
         return _in_container(raw, hint, origin, where, part)
@@ -243,6 +246,14 @@ def changed_error(kind: type, why: str) -> SerdeError:
     )
 
 
+def check_record_keys(kind: type, why: Exception) -> None:
+    """Raise SerdeError for whole bytes of a class with records as keys of a dict, which are not read without types."""
+    # Earlier versions wrote such records as a whole as well.
+    if has_record_keys(kind):
+        told = "an earlier version stored records as keys of a dict, which only the classes of then can read"
+        raise changed_error(kind, told) from why
+
+
 def by_position(kind: type, values: list[object]) -> object:
     """Return a record as earlier versions stored it: by the order of its fields."""
     fields = fields_of(kind)
@@ -321,6 +332,7 @@ def exchanged_tags(kind: type, stored: str | None) -> Mapping[str | int, type]:
 
 def check_tags(kind: type, stored: str | None, held: Mapping[str, object]) -> None:
     """Raise SerdeError where a part of a stored record has a tag that was another class's when it was stored."""
+    _check_former_tags(kind, stored, held)
     exchanged, now = exchanged_tags(kind, stored), tags_inside(kind)
     names = {field for one in now if (field := _tag_field(one)) is not None}
     # Only by what is really there: a class may be new, and nothing stored has its tag.
@@ -333,6 +345,25 @@ def check_tags(kind: type, stored: str | None, held: Mapping[str, object]) -> No
             )
 
 
+def _check_former_tags(kind: type, stored: str | None, held: Mapping[str, object]) -> None:
+    """Raise SerdeError for a part with the tag of a class that is not there now, where none has a tag any more."""
+    if not stored:
+        return
+    inside = records_within(kind)
+    if any(tag_of(one) is not None or _TAG in (field.name for field in fields_of(one)) for one in inside):
+        return  # such a class reads the field, and refuses what it is not
+    signs = {stored[at : at + _SIGNS] for at in range(0, len(stored), _SIGNS)}
+    for tag in _tags_in([*held.values()], [_TAG]):
+        if not any(_is_name_of(one, tag) or _signs_of(one, tag) in signs for one in inside):
+            told = ", ".join(sorted(one.__qualname__ for one in inside if one is not kind))
+            raise SerdeError(
+                f"a stored {kind.__qualname__} holds a record with the tag {tag!r}, and may hold {told or 'none'} now: "
+                "keep the class that had this tag in the type of the field"
+            )
+
+
+_TAG = "type"
+"""The field that tags are in where a class names no other."""
 _SIGNS = 3
 """The signs for a tag, of 6 bits each: values of ten classes that were exchanged go unseen once in 26,000 times."""
 
@@ -459,8 +490,11 @@ def _one_of(value: object, hints: Iterable[object], where: str, part: Part) -> o
     # All members are tried before the first that fits is taken: an int fits `float | int` as it is, and only by its
     # second member.
     found = []
+    hints = [hint for hint in hints if _may_have_tag(value, _bare(hint))] or [*hints]
+    kinds = _kinds_of_parts(value, hints)
     for hint in hints:
-        if not _may_have_tag(value, _bare(hint)):
+        # A part that has nothing to tell its class by would be read as the first that has such fields.
+        if len(kinds) > 1 and hint in kinds:
             continue
         try:
             one = part(value, hint, where)
@@ -470,8 +504,23 @@ def _one_of(value: object, hints: Iterable[object], where: str, part: Part) -> o
             return value
         found.append(one)
     if not found:
+        if len(kinds) > 1:
+            told = ", ".join(_told_apart(one, kinds.values()) for one in kinds.values())
+            tag = next(filter(None, map(_tag_field, kinds.values())), None)
+            by = "its class" if tag is None else f"the field {tag!r} for its tag"
+            raise SerdeError(f"{where} was stored without {by}, and nothing tells which of {told} it is")
         raise _tag_misfit(value, hints, where) or _misfit(value, Union.__getitem__(tuple(hints)), where)
     return found[0]
+
+
+def _kinds_of_parts(value: object, hints: Iterable[object]) -> dict[object, type]:
+    """Return the members of a union that are records which a part without its class may be; none of another part."""
+    if type(value) is not dict or not all(type(key) is str for key in value):
+        return {}
+    kinds = {hint: get_origin(bare) or bare for hint in hints for bare in (_bare(hint),)}
+    named = {hint: kind for hint, kind in kinds.items() if is_record(kind)}
+    has_tag = any((field := _tag_field(kind)) is not None and field in value for kind in named.values())
+    return {} if has_tag else named
 
 
 def _tag_misfit(value: object, hints: Iterable[object], where: str) -> SerdeError | None:

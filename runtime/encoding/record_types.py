@@ -14,7 +14,19 @@ from enum import Enum
 from functools import cache, cached_property, partial
 from hashlib import blake2s
 from types import ModuleType
-from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, TypeGuard, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    NamedTuple,
+    Protocol,
+    TypeGuard,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 
@@ -22,6 +34,7 @@ from operators.core.declared_types import has_sets, has_types, types_in
 from operators.core.wording import named, shown
 from runtime.model.errors import SerdeError
 
+T = TypeVar("T")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 PLAIN_TYPES = (int, float, str, bytes, bool, type(None))
 BUILT_IN = (
@@ -54,6 +67,7 @@ class RecordKind(NamedTuple):
 
 class _PydanticField(Protocol):
     alias: object
+    annotation: object
     validation_alias: object
     serialization_alias: str | None
     exclude: bool | None
@@ -218,11 +232,55 @@ def made(kind: type, values: Mapping[str, object]) -> object:
 
 
 @cache
-def hints_of(kind: object) -> Mapping[str, Any]:
-    """Return the declared types of a class's attributes, by name; none where they are not there while it runs."""
+def hints_of(kind: Any) -> Mapping[str, Any]:
+    """Return the declared types of a class's attributes, by name; none where they are not there while it runs.
+
+    Those of a generic base are as its parameters say.
+
+    >>> from typing import Generic
+    >>> class Box(msgspec.Struct, Generic[T]):
+    ...     of: list[T]
+    >>> class Counts(Box[int]): pass
+    >>> hints_of(Counts)
+    {'of': list[int]}
+    """
     with suppress(Exception):
-        return get_type_hints(kind, include_extras=True)
+        hints = get_type_hints(kind, include_extras=True)
+        if not any(isinstance(hint, TypeVar) or getattr(hint, "__parameters__", ()) for hint in hints.values()):
+            return hints
+        if is_pydantic(kind):  # which has made classes of its own of the parameters
+            return hints | {name: one.annotation for name, one in kind.model_fields.items()}
+        means = _meanings(kind, {})
+        owner = {name: one for one in reversed(kind.__mro__) for name in vars(one).get("__annotations__", ())}
+        return {name: with_parameters(hint, means.get(owner[name], {})) for name, hint in hints.items()}
     return {}
+
+
+def is_typed_dict(hint: object) -> bool:
+    """Whether a type is a TypedDict, also one of typing_extensions, which that of `typing` does not know."""
+    return isinstance(hint, type) and issubclass(hint, dict) and hasattr(hint, "__required_keys__")
+
+
+def with_parameters(hint: Any, given: Mapping[object, object]) -> Any:
+    """Return a declared type with what is given for its parameters in their places.
+
+    >>> with_parameters(dict[str, T], {T: int}), with_parameters(T, {T: int}), with_parameters(list[T], {})
+    (dict[str, int], <class 'int'>, list[~T])
+    """
+    if isinstance(hint, TypeVar):
+        return given.get(hint, hint)
+    parameters = getattr(hint, "__parameters__", ()) if not isinstance(hint, type) or get_args(hint) else ()
+    return hint[tuple(given.get(one, one) for one in parameters)] if parameters else hint
+
+
+def _meanings(kind: type, given: Mapping[object, object]) -> dict[type, Mapping[object, object]]:
+    """Return what the parameters of a class and of its generic bases mean, by class."""
+    found = {kind: given}
+    for base in kind.__dict__.get("__orig_bases__", kind.__bases__):
+        origin = get_origin(base) or base
+        arguments = [with_parameters(one, given) for one in get_args(base)]
+        found |= _meanings(origin, dict(zip(getattr(origin, "__parameters__", ()), arguments, strict=False)))
+    return found
 
 
 @cache
@@ -231,32 +289,32 @@ def description_of(kind: type) -> str:
 
     Values of the same description are made as they were stored; others are checked against the new types.
     """
-    return _described(kind, with_bounds=True)
+    return _described(kind, _stable_type)
 
 
 @cache
 def is_described(kind: type, written: str) -> bool:
     """Whether a class is as it was when values with this description were stored, as far as that tells."""
-    # Earlier versions left the bounds out: of what they stored nobody knows them, and it is taken as it is.
-    return written in (description_of(kind), _described(kind, with_bounds=False))
+    # Earlier versions left out what types say that have a name, and the bounds: of what they stored nobody knows
+    # these, and it is taken as it is.
+    return any(written == _described(kind, tell) for tell in (_stable_type, _type_by_name, repr))
 
 
-def _described(kind: type, with_bounds: bool) -> str:
+def _described(kind: type, tell: Callable[[object], str]) -> str:
     inside: dict[type, None] = {kind: None}
     with suppress(NameError, TypeError):
         _fields_say_all(kind, inside)
     # The records inside count as well: a change of one of them changes what the bytes of this one mean.
-    text = ";".join(f"{one.__qualname__}({','.join(_lines_of(one, with_bounds))})" for one in inside)
+    text = ";".join(f"{one.__qualname__}({','.join(_lines_of(one, tell))})" for one in inside)
     # A default that is printed with its address would make another description in each process.
     return blake2s(_ADDRESS.sub("", text).encode("utf-8", "replace"), digest_size=4).hexdigest()
 
 
-def _lines_of(kind: type, with_bounds: bool) -> list[str]:
+def _lines_of(kind: type, tell: Callable[[object], str]) -> list[str]:
     hints = hints_of(kind)
     annotations = getattr(kind, "__annotations__", {})
-    tell = _stable_type if with_bounds else repr
     lines = [f"{one.name}:{tell(hints.get(one.name, annotations.get(one.name)))}" for one in fields_of(kind)]
-    if not with_bounds or not (is_pydantic(kind) or _is_attrs(kind)):
+    if tell is repr or not (is_pydantic(kind) or _is_attrs(kind)):
         return lines
     # Said of a field that has none as well: a class without them is told from one of an earlier version.
     validators = {field.name: field.validator for field in _attrs_of(kind)}
@@ -267,10 +325,40 @@ def _lines_of(kind: type, with_bounds: bool) -> list[str]:
 
 
 def _stable_type(hint: object) -> str:
+    """Return a declared type in words that are the same in each process, with all that named types within it say."""
+    named = dict.fromkeys(_named_within(hint))
+    return "; ".join([_type_by_name(hint), *map(_named_type, named)])
+
+
+def _named_within(hint: object, depth: int = 0) -> Iterator[object]:
+    """Yield the types within a declared one whose words are their name alone: TypedDicts, NewTypes, `type` aliases."""
+    if depth > _DEEPEST:  # such as a TypedDict that holds itself
+        return
+    if is_typed_dict(hint) or hasattr(hint, "__supertype__") or hasattr(hint, "__value__"):
+        yield hint
+    for one in (*_said_by(hint), *get_args(hint)):
+        yield from _named_within(one, depth + 1)
+
+
+def _said_by(hint: Any) -> list[object]:
+    """Return the types that a type says by its name."""
+    if is_typed_dict(hint):
+        return [*hints_of(hint).values()]
+    return [getattr(hint, name) for name in ("__supertype__", "__value__") if hasattr(hint, name)]
+
+
+def _named_type(hint: Any) -> str:
+    if not is_typed_dict(hint):
+        return f"{hint!r}={', '.join(map(_type_by_name, _said_by(hint)))}"
+    told = [f"{name}:{_type_by_name(one)}" for name, one in sorted(hints_of(hint).items())]
+    return f"{hint!r}={{{', '.join(told)}}} {sorted(hint.__required_keys__)}"
+
+
+def _type_by_name(hint: object) -> str:
     """Return a declared type in words that are the same in each process; those of `repr`, where these are."""
     parts = get_args(hint)
     inner, said = (parts[:1], parts[1:]) if get_origin(hint) is Annotated else (parts, ())
-    told = [*map(_stable_type, inner), *map(_stable, said)]
+    told = [*map(_type_by_name, inner), *map(_stable, said)]
     # Only `Annotated` says what may have a set in it, which `repr` tells in another order in each process.
     says_sets = any("set(" in one for one in told)
     return f"{get_origin(hint)!r}[{', '.join(told)}]" if says_sets else repr(hint)
@@ -356,6 +444,20 @@ def records_inside(kind: type) -> tuple[type, ...] | None:
     return tuple(inside) if says_all else None
 
 
+@cache
+def records_within(kind: type) -> tuple[type, ...]:
+    """Return a class of records and those that its fields may hold, at any depth, as far as declared types tell."""
+    found: dict[type, None] = {kind: None}
+    left = [*hints_of(kind).values()]
+    while left:
+        hint = left.pop()
+        left += get_args(hint)
+        if is_record(hint) and hint not in found:
+            found[hint] = None
+            left += hints_of(hint).values()
+    return tuple(found)
+
+
 def tag_of(kind: object) -> tuple[str, str | int] | None:
     """Return the name and the value of the field by which bytes tell a Struct from others; None where it has none."""
     if not isinstance(kind, type) or not is_struct(kind):
@@ -368,6 +470,36 @@ def tag_of(kind: object) -> tuple[str, str | int] | None:
 def tags_inside(kind: type) -> dict[type, str | int]:
     """Return the tags of the records that the fields of `kind` may hold, of those that have one."""
     return {one: tag[1] for one in records_inside(kind) or () if (tag := tag_of(one)) is not None}
+
+
+@cache
+def has_record_keys(kind: type) -> bool:
+    """Whether a record may hold a dict whose keys are records, which bytes without types are not read with."""
+    inside = records_inside(kind) or ()
+    return any(_has_record_keys(hint) for one in (kind, *inside) for hint in hints_of(one).values())
+
+
+def is_readable_whole(kind: type) -> bool:
+    """Whether the types of fields still say all, and msgspec would bring back all that is inside by name."""
+    inside = records_inside(kind)
+    return inside is not None and all(map(is_by_name, inside))
+
+
+def is_written_whole(kind: type) -> bool:
+    """Whether bytes of msgspec alone can be read by name also once a class has changed."""
+    return is_readable_whole(kind) and not has_record_keys(kind)
+
+
+def _has_record_keys(hint: object) -> bool:
+    parts = get_args(hint)
+    is_mapping = isinstance(origin := get_origin(hint), type) and issubclass(origin, Mapping)
+    return (is_mapping and any(map(is_record, _types_within(parts[0])))) or any(map(_has_record_keys, parts))
+
+
+def _types_within(hint: object) -> Iterator[object]:
+    yield hint
+    for one in get_args(hint):
+        yield from _types_within(one)
 
 
 @cache

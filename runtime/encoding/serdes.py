@@ -23,6 +23,7 @@ from runtime.encoding.copies import COPIED, copied, with_sets_in_order
 from runtime.encoding.evolution import (
     as_it_was,
     by_position,
+    check_record_keys,
     check_tags,
     exchanged_tags,
     explained,
@@ -49,7 +50,9 @@ from runtime.encoding.record_types import (
     is_by_name,
     is_described,
     is_pydantic,
+    is_readable_whole,
     is_record,
+    is_written_whole,
     made,
     records_inside,
     stand_in_for,
@@ -808,13 +811,13 @@ def _is_whole(kind: type) -> bool:
 
 def _is_whole_by_name(kind: type) -> bool:
     """Whether msgspec alone brings back exactly what was encoded, by the names of fields at every depth."""
-    return _is_whole(kind) and _is_readable_whole(kind)
+    return _is_whole(kind) and is_written_whole(kind)
 
 
 @cache
 def _reader_of(kind: type, by_name: bool) -> Callable[[bytes], object]:
     """Return the function that reads whole values of a class; msgspec checks all of their fields."""
-    if built_in_base(kind) is not None or (by_name and not _is_readable_whole(kind)):
+    if built_in_base(kind) is not None or (by_name and not is_readable_whole(kind)):
         return _refuse
     # Of keys, whose bytes are what they ever were: a second `__post_init__` would make other ones of them.
     if any(hasattr(one, "__post_init__") for one in records_inside(kind) or ()):
@@ -828,12 +831,6 @@ def _reader_of(kind: type, by_name: bool) -> Callable[[bytes], object]:
         return made(kind, {name: value for name, value in held.items() if value is not msgspec.UNSET})
 
     return read
-
-
-def _is_readable_whole(kind: type) -> bool:
-    """Whether the types of fields still say all, and msgspec would bring back all that is inside by name."""
-    inside = records_inside(kind)
-    return inside is not None and all(map(is_by_name, inside))
 
 
 def _refuse(data: bytes) -> NoReturn:
@@ -885,11 +882,11 @@ def _reader_named(name: str) -> _Reader:
 
 
 def _read_whole(reader: _Reader, name: str, raw: bytes) -> object:
-    kind = reader.kind
-    _, by_name, written, tags = said_in(name)
+    kind, (_, by_name, written, tags) = reader.kind, said_in(name)
     try:
         return reader.read(raw)
-    except REFUSALS:
+    except REFUSALS as error:
+        check_record_keys(kind, error)
         held = _unpack(raw)
     if not isinstance(held, dict):  # msgspec has refused it, or was not asked
         held = in_order(kind, held if reader.read is _refuse and not by_name else None)

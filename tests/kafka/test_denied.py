@@ -72,6 +72,20 @@ def test_what_may_not_be_removed_once_it_was_read_is_told_and_stays(is_denied, g
     assert not told or f"--topic {topics}-by --operation Delete" in told[0]
 
 
+def test_an_input_that_may_be_read_no_more_is_told_by_what_commits_without_reading_it(guard, topics, tmp_path):
+    """As `samza-dsl reset` does, which tells the group of the application that it has read nothing."""
+    produce(f"{topics}-words", ["x", "y"], value=String(), key=str, environment=guard.open)
+    counting(topics).run(tmp_path, environment=guard.open, until_now=True)
+    options = guard.user(("topic", f"{topics}-words", "read"))
+    (tmp_path / "options.toml").write_text("".join(f'{name} = "{value}"\n' for name, value in options.items()))
+    words = ["reset", topics, "--yes", "--environment", guard.address, "--kafka-options", "options.toml"]
+    program = Path(sys.executable).with_name("samza-dsl")
+    done = subprocess.run([program, *words], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    *before, last = done.stderr.splitlines()
+    assert done.returncode == 1 and before == ["Sending username and password in the clear"]
+    assert f"let this client read the topic '{topics}-words'" in last and last.endswith("--operation Read")
+
+
 def test_so_is_a_topic_that_may_not_be_made(guard, topics, tmp_path):
     produce(f"{topics}-words", ["x"], value=String(), key=str, environment=guard.open)
     cluster = guard.cluster(("cluster", "kafka-cluster", "create"), ("topic", topics, "create"))
@@ -138,6 +152,7 @@ WRONG = {
     "none": (no_token, "the token provider no_token returned NoneType"),
     "no provider": (7, "can't be a int"),
     "unknown": ("tests.kafka.test_denied:nothing", "can't be found"),
+    "ending": (sys.exit, "the token provider exit has failed: SystemExit"),
 }
 
 
@@ -297,6 +312,15 @@ def test_options_that_prove_nothing_are_told_before_anything_is_asked(what, tmp_
 def test_an_address_that_cannot_be_reached_is_told_with_the_reason(address, told, tmp_path):
     with pytest.raises(Unavailable, match=told):
         counting("none").run(tmp_path, environment=KafkaCluster(address), until_now=True)
+
+
+@pytest.mark.parametrize("port", [0, 65_536, 99_999])
+def test_a_port_that_is_none_is_refused(port):
+    for address in (f"kafka://{HOST}:{port}", f"kafka://{HOST}:9092,[::1]:{port}"):
+        with pytest.raises(SamzaError, match=r"a port is a number from 1 to 65,535"):
+            KafkaCluster(address)
+        with pytest.raises(SamzaError, match=r"a port is a number from 1 to 65,535"):
+            KafkaTopic(f"{address}/words")
 
 
 def test_an_address_that_is_none_is_refused():

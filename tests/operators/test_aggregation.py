@@ -219,6 +219,8 @@ RANKS = {
     "texts": st.text("ab", max_size=3),
     "Decimals": st.integers(0, 9).map(Decimal) | st.just(Decimal("NaN")),
     "pairs": st.tuples(st.integers(0, 2), st.sampled_from([0.0, 1.0, nan])),
+    "numbers and None": st.none() | st.integers(0, 9) | st.just(nan),
+    "pairs with None": st.tuples(st.integers(0, 2), st.none() | st.floats(0, 9)) | st.none(),
 }
 
 

@@ -366,7 +366,7 @@ def test_what_was_changed_in_place_beyond_bounds_comes_back_where_the_class_is_t
     value.n = -1
     assert Evolving().decode(Evolving().encode(value)).n == -1
     with monkeypatch.context() as former:  # an earlier version described classes without their bounds
-        former.setattr(serdes, "description_of", lambda kind: record_types._described(kind, with_bounds=False))
+        former.setattr(serdes, "description_of", lambda kind: record_types._described(kind, repr))
         stored = Evolving().encode(value)
     assert Evolving().decode(stored).n == -1 and stored != Evolving().encode(value)
 

@@ -31,6 +31,8 @@ REQUEST_S = 40.0
 class Connection:
     """What a client has of the brokers, from when it starts until it is closed."""
 
+    hosts = (("broker", 9092, 0),)
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._told: list[Callable[[object], None]] = []
@@ -99,6 +101,7 @@ class Producer:
             bootstrap=self._connection.bootstrap,
             close=self._connection.close,
             cluster=self._connection.cluster,
+            hosts=self._connection.hosts,
         )
 
     async def start(self) -> None:

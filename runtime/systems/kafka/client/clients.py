@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from runtime.model.clock import sleep_ms
+from runtime.systems.kafka.client.client_log import tell_unreached
 from runtime.systems.kafka.client.private_names import connections, use_connections
 
 if TYPE_CHECKING:
@@ -198,6 +199,7 @@ def _wait_for_brokers(connections: AIOKafkaClient) -> None:
 
     async def bootstrap_until_known() -> None:
         await bootstrap()
+        tell_unreached(connections.hosts)
         while not connections.cluster.brokers():
             await sleep_ms(ASK_AGAIN_MS)
             await connections.force_metadata_update()

@@ -46,6 +46,8 @@ OPERATIONS = {"read": "Read", "written": "Write", "made": "Create", "looked at":
 PROOF = "security_protocol, sasl_mechanism, and the user, password or token, in the options"
 ELSE = "Look whether its brokers run, and let this client in."
 BY_REASON = {
+    "UnsupportedSaslMechanism": "That listener takes another sasl_mechanism: look at it in the options.",
+    "IllegalSaslState": "That listener takes no SASL: look at security_protocol in the options.",
     "Sasl": f"The brokers do not take what this client says to prove who it is: look at {PROOF}.",
     "token provider": "Look at sasl_oauth_token_provider in the options.",
     "Authentication": f"The brokers do not take what this client says to prove who it is: look at {PROOF}.",

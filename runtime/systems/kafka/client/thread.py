@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import TypeVar
 
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, KafkaError
 
 R = TypeVar("R")
 CANCELLED_S = 1.0
@@ -27,6 +27,7 @@ class KafkaThread:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self.loop.set_exception_handler(_tell)
         self._users = 0
         self._thread = threading.Thread(target=self.loop.run_forever, name="samza-dsl-kafka", daemon=True)
         self._thread.start()
@@ -63,6 +64,13 @@ class KafkaThread:
             return asyncio.run_coroutine_threadsafe(work, self.loop).result()
         except CancelledError as error:
             raise KafkaConnectionError("a lost connection has cancelled it") from error
+
+
+def _tell(loop: asyncio.AbstractEventLoop, said: dict[str, object]) -> None:
+    """Tell of an error that nobody has heard, unless aiokafka has set it in another future as well, which is."""
+    is_task = isinstance(said.get("future"), asyncio.Task)
+    if is_task or not isinstance(said.get("exception"), KafkaError):
+        loop.default_exception_handler(said)
 
 
 def stop(thread: KafkaThread, ending: Coroutine[object, object, object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import importlib
 import inspect
@@ -9,7 +10,9 @@ import io
 import os
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +28,8 @@ from runtime.model.errors import SamzaError
 TOKEN = "sasl_oauth_token_provider"
 MECHANISMS = "PLAIN", "GSSAPI", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"
 PROTOCOLS = "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"
+TOKEN_S = 30
+"""The s within which a provider has to give a token."""
 _PICKLED = "pickled:"
 FORMS = (
     "a function that returns a token, be it async, an aiokafka.abc.AbstractTokenProvider, or where either is found, as "
@@ -42,10 +47,15 @@ class Provider(AbstractTokenProvider):  # type: ignore[misc]
         """Return the token; raises AuthenticationFailedError where there is none."""
         ask = self._said.token if isinstance(self._said, AbstractTokenProvider) else self._said
         try:
-            found = ask()
-            found = await found if inspect.isawaitable(found) else found
-        except Exception as error:
-            raise AuthenticationFailedError(f"the token provider {_name(self._said)} has failed: {error!r}") from error
+            async with asyncio.timeout(TOKEN_S) as waiting:
+                # All of a process's clients are on one thread, which a provider that waits for a service would hold up.
+                found = ask() if inspect.iscoroutinefunction(ask) else await _beside(ask)
+                found = await found if inspect.isawaitable(found) else found
+        # What would end the process as well, as sys.exit(): on this thread it would end that alone.
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            is_late = isinstance(error, TimeoutError) and waiting.expired()
+            why = f"has not answered for {TOKEN_S} s" if is_late else f"has failed: {error!r}"
+            raise AuthenticationFailedError(f"the token provider {_name(self._said)} {why}") from error
         if not isinstance(found, str) or not found:
             kind = type(found).__name__ if found != "" else "empty text"
             raise AuthenticationFailedError(f"the token provider {_name(self._said)} returned {kind}, and no token")
@@ -54,7 +64,43 @@ class Provider(AbstractTokenProvider):  # type: ignore[misc]
     def extensions(self) -> Mapping[str, str]:
         """Return what is said beside the token."""
         extensions = getattr(self._said, "extensions", None)
-        return extensions() if callable(extensions) else {}
+        try:
+            return extensions() if callable(extensions) else {}
+        except Exception as error:
+            raise AuthenticationFailedError(f"the token provider {_name(self._said)} has failed: {error!r}") from error
+
+
+async def _beside(ask: Callable[[], object]) -> object:
+    """Return what a function returns, called on a thread of its own, which keeps no process from its end."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()
+
+    def settle(found: object, error: BaseException | None) -> None:
+        if not answer.done():  # else nobody waits any more
+            answer.set_result((found, error))
+
+    def call() -> None:
+        found, failed = None, None
+        # One at a time, since a provider may keep its token and have no lock; behind one that hangs not for ever.
+        is_alone = _asking.acquire(timeout=TOKEN_S / 2)
+        try:
+            found = ask()
+        except BaseException as error:  # told where it is waited for
+            failed = error
+        finally:
+            if is_alone:
+                _asking.release()
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, found, failed)
+
+    threading.Thread(target=call, name="samza-dsl-token", daemon=True).start()
+    found, failed = await answer
+    if failed is not None:
+        raise failed
+    return found
+
+
+_asking = threading.Lock()
 
 
 class _Answered(conn.OAuthAuthenticator):  # type: ignore[misc]
@@ -106,12 +152,20 @@ def _made(place: str) -> object:
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
         raise SamzaError(f"{TOKEN}={place!r} can't be found: {error}; write MODULE:NAME") from error
+    except Exception as error:  # of the module's own code
+        raise SamzaError(f"{TOKEN}={place!r}: its module can't be loaded: {error!r}") from error
     return found
 
 
 @lru_cache(maxsize=64)
 def _instance(kind: type) -> object:
-    return kind()
+    try:
+        return kind()
+    except Exception as error:
+        raise SamzaError(
+            f"{TOKEN}: a {kind.__qualname__} can't be made without arguments: {error!r}; give an object of it, or a "
+            "function that returns a token"
+        ) from error
 
 
 def provider_of(said: object) -> Provider:

@@ -19,6 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _BROKER = re.compile(r"([^\s:\[\]]+|\[[0-9a-fA-F:.%]+\])(:[0-9]{1,5})?")
 _TLS = {"ssl_cafile": "cafile", "ssl_certfile": "certfile", "ssl_keyfile": "keyfile", "ssl_password": "password"}
 _SECRET = "ssl_password"
+MOST_PORT = 65_535
 _OPTIONS = {
     *("security_protocol", "ssl_context", *_TLS, "client_id", "request_timeout_ms", "metadata_max_age_ms"),
     *("connections_max_idle_ms", "retry_backoff_ms", "sasl_mechanism", "sasl_plain_username", "sasl_plain_password"),
@@ -179,6 +180,10 @@ def _check_brokers(address: str, instead: str) -> None:
     wrong = next((one for one in urlsplit(address).netloc.split(",") if not _BROKER.fullmatch(one)), None)
     if wrong is not None:
         raise SamzaError(f"{address!r}: {wrong!r} is no broker: {instead}")
+    for one in urlsplit(address).netloc.split(","):
+        port = one.rpartition("]")[2].rpartition(":")[2]
+        if port.isdecimal() and ":" in one and not 0 < int(port) <= MOST_PORT:
+            raise SamzaError(f"{address!r}: {one!r} is no broker: a port is a number from 1 to {MOST_PORT:,}")
 
 
 def cluster_of(said: str | KafkaCluster | None) -> KafkaCluster | None:

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
+from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from operators.core.base import Batch
@@ -16,6 +17,7 @@ from runtime.model.errors import Damaged, EnvironmentFault, SamzaError, TooLarge
 from runtime.ports.commits import Commit, fenced_error
 from runtime.ports.state import StateWrites
 from runtime.systems.kafka.client.clients import STOP_S, Producer, ended
+from runtime.systems.kafka.client.rights import check_rights
 from runtime.systems.kafka.client.topic_configs import TABLE_CONFIGS
 from runtime.systems.kafka.coordination.members import KafkaMembers
 from runtime.systems.kafka.coordination.task_producers import Writers
@@ -227,7 +229,7 @@ async def transact(
     """Write everything, and where the inputs are, in one transaction; return the offsets behind all of it.
 
     The places that were `left` for good are told as not read, so that no checkpoint seems lost. Raises `Damaged` where
-    a topic has been deleted that the commit has read, or writes.
+    a topic has been deleted that the commit has read, or writes, and `Refused` where this client may read one no more.
     """
     assert producer is not None
     try:
@@ -263,9 +265,23 @@ async def _transacted(
             if offsets:
                 # For other tools, which see in the group how far the application is, and to tell when the ledger has
                 # lost a checkpoint.
-                await producer.send_offsets_to_transaction(offsets, commit.app)
+                await _tell_group(streams, producer, offsets, commit.app)
         await producer.commit_transaction()
     return ends
+
+
+async def _tell_group(
+    streams: KafkaStreams, producer: Producer, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: str
+) -> None:
+    """Commit a group's offsets with a transaction; raises `Refused` where this client may not read their topics."""
+    try:
+        await producer.send_offsets_to_transaction(offsets, group)
+    except KafkaError as error:
+        # aiokafka says only that something has failed, and the brokers do not say of which topic.
+        if isinstance(error.__cause__, TopicAuthorizationFailedError):
+            read = {place.topic for place in offsets}
+            await check_rights(streams.topic(streams.registry), read, written=(), groups=())
+        raise
 
 
 def _told_of(streams: KafkaStreams, commit: Commit, left: Collection[tuple[str, int]]) -> dict[TopicPartition, int]:
@@ -373,7 +389,7 @@ async def begin_again(
     async with asyncio.timeout(TRANSACTION_S), producer.transaction():
         await send_all(producer, {(name, 0): said})
         if nothing:
-            await producer.send_offsets_to_transaction(nothing, app)
+            await _tell_group(streams, producer, nothing, app)
     owner.lost = ""
 
 
