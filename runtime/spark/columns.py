@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pyarrow as pa
@@ -12,9 +12,19 @@ from msgspec import inspect
 
 from operators.core.base import Serde
 from operators.io import Input
-from runtime.encoding.formats.rows import check_names, column_types, fields_wanted, has_columns, row_of
+from runtime.encoding.formats.rows import (
+    check_names,
+    column_types,
+    columns_of,
+    fields_wanted,
+    has_columns,
+    row_of,
+    row_type,
+)
 from runtime.encoding.serdes import Bytes
+from runtime.encoding.value_types import as_plain
 from runtime.model.errors import SamzaError
+from runtime.spark.own_code import keep_daemon_quiet
 from runtime.systems.files.jsonl import json_of
 from runtime.systems.files.parquet import OF_ARROW, arrow_type
 from runtime.systems.files.schemas import (
@@ -23,11 +33,12 @@ from runtime.systems.files.schemas import (
     columns_in,
     differences,
     differences_of_value,
+    without_names,
 )
 from runtime.systems.files.table_files import KEY, OF_ARCHIVE, TIMES, VALUE, WATERMARK
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
 PLAIN: Mapping[str, pa.DataType] = {
@@ -62,12 +73,16 @@ class FrameColumns:
     @classmethod
     def of(cls, stream: str, frame: DataFrame, reads: Sequence[Input], given: tuple[str, ...] = ()) -> FrameColumns:
         """Return those of a frame; raises SamzaError where two have one name."""
-        twice = sorted({name for name in frame.columns if frame.columns.count(name) > 1})
+        # Spark looks columns up by their names in small letters, unless it was told otherwise.
+        is_exact = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+        found = [name if is_exact else name.lower() for name in frame.columns]
+        twice = [name for name, spelled in zip(frame.columns, found, strict=True) if found.count(spelled) > 1]
         if twice:
             raise SamzaError(
-                f"bind={{{stream!r}: ...}}: the frame has several columns {', '.join(twice)}: rename or drop them"
+                f"bind={{{stream!r}: ...}}: the frame has several columns {', '.join(dict.fromkeys(twice))}: rename or "
+                "drop them"
             )
-        return cls(stream, {one.name: type_of(one.dataType) for one in frame.schema.fields}, reads, given)
+        return cls(stream, {one.name: read_type(one.dataType) for one in frame.schema.fields}, reads, given)
 
     @staticmethod
     def declared(reads: Sequence[Input]) -> StructType | None:
@@ -75,11 +90,22 @@ class FrameColumns:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         kind = kind_of(reads[0].value)
-        names = fields_wanted(kind) if kind is not None and has_columns(kind) else None
+        names = None if kind is None else columns_of(kind)
         if names is None:
             return None
-        found = {name: arrow_type(info) for name, info in column_types(kind, names).items()}
+        found = {name: arrow_type(info) for name, info in column_types(row_type(kind), names).items()}
         return None if None in found.values() else from_arrow_schema(pa.schema([*found.items()]), True)
+
+    @staticmethod
+    def defaults(reads: Sequence[Input]) -> dict[str, object]:
+        """Return the fields that a record has where nothing is said of them."""
+        info = inspect.type_info(kind_of(reads[0].value))
+        fields: Iterable[inspect.Field] = (one for one in getattr(info, "fields", ()) if not one.required)
+        said = {
+            one.encode_name: one.default if one.default_factory is msgspec.NODEFAULT else one.default_factory()
+            for one in fields
+        }
+        return cast("dict[str, object]", msgspec.to_builtins(said, builtin_types=OF_ARROW, enc_hook=as_plain))
 
     @property
     def of_stream(self) -> dict[str, str]:
@@ -209,18 +235,76 @@ class FrameColumns:
         return [name for name in self.types if name not in {*OF_ARCHIVE - {VALUE}, *self.given}]
 
 
-def by_name(row: object) -> object:
-    """Return a row of an RDD as its fields by name; a tuple without names is what its places say.
+def of_rdd(rows: Iterable[object], defaults: Mapping[str, object], is_plain: bool) -> Iterator[object]:
+    """Yield rows of an RDD as their fields by name; a tuple without names is what its places say.
 
-    >>> by_name({"carrier": "AA"}), by_name(("AA", 12))
-    ({'carrier': 'AA'}, ('AA', 12))
+    A dict that lacks a field has its default; values that are records themselves lie in a row each, where `is_plain`.
+
+    >>> [*of_rdd([{"carrier": "AA"}, ("AA", 12)], {"delay": 0}, False)], [*of_rdd([5], {}, True)]
+    ([{'delay': 0, 'carrier': 'AA'}, ('AA', 12)], [(5,)])
     """
-    fields = getattr(row, "__fields__", None)  # a Row of Spark's own, which is a tuple
-    if fields is not None and isinstance(row, tuple):
-        return dict(zip(fields, row, strict=True))
-    if isinstance(row, tuple | list | dict):
-        return row
-    return msgspec.to_builtins(row_of(row), builtin_types=OF_ARROW)
+    keep_daemon_quiet()
+    for row in rows:
+        if is_plain:
+            yield (row,)
+            continue
+        fields = getattr(row, "__fields__", None)  # a Row of Spark's own, which is a tuple
+        if fields is not None and isinstance(row, tuple):
+            row = dict(zip(fields, row, strict=True))
+        elif not isinstance(row, tuple | list | dict):
+            row = msgspec.to_builtins(row_of(row), builtin_types=OF_ARROW)
+        yield {**defaults, **row} if isinstance(row, dict) else row
+
+
+def quoted(name: str) -> str:
+    """Return the name of a column as SQL has it, whatever letters that has.
+
+    >>> quoted("a.b"), quoted("`")
+    ('`a.b`', '````')
+    """
+    return "`" + name.replace("`", "``") + "`"
+
+
+def named(column: str) -> Column:
+    """Return the column of a name, whatever letters that has."""
+    from pyspark.sql import functions
+
+    return functions.col(quoted(column))
+
+
+def kept_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type by which Spark can have what a column of Arrow holds.
+
+    >>> kept_type(pa.list_(pa.uint16())), kept_type(pa.large_string())
+    (ListType(list<item: int32>), DataType(string))
+    """
+    types = pa.types
+    if types.is_dictionary(kind):
+        return kept_type(kind.value_type)
+    if types.is_map(kind):
+        return pa.map_(kept_type(kind.key_type), kept_type(kind.item_type))
+    if types.is_struct(kind):
+        return pa.struct([one.with_type(kept_type(one.type)) for one in kind])
+    if types.is_nested(kind) and hasattr(kind, "value_type"):
+        return pa.list_(kept_type(kind.value_type))
+    if types.is_decimal(kind):
+        return pa.decimal128(min(kind.precision, 38), kind.scale)
+    return next((to for holds, to in _NOT_OF_SPARK if holds(kind)), kind)
+
+
+_NOT_OF_SPARK = (
+    (pa.types.is_uint8, pa.int16()),
+    (pa.types.is_uint16, pa.int32()),
+    (pa.types.is_unsigned_integer, pa.int64()),
+    (pa.types.is_float16, pa.float32()),
+    (pa.types.is_date64, pa.date32()),
+    (lambda one: pa.types.is_large_string(one) or pa.types.is_string_view(one), pa.string()),
+    (
+        lambda one: pa.types.is_large_binary(one) or pa.types.is_binary_view(one) or pa.types.is_fixed_size_binary(one),
+        pa.binary(),
+    ),
+)
+"""The types of Arrow that Spark has not, each with one that holds the same values."""
 
 
 def kind_of(declared: Serde) -> object:
@@ -237,6 +321,12 @@ def type_of(kind: DataType) -> ColumnType:
         return _arrow_of(kind)
     except KeyError:
         return kind.simpleString()
+
+
+def read_type(kind: DataType) -> ColumnType:
+    """Return the same; what Spark calls it also where no record could have its values."""
+    found = type_of(kind)
+    return found if isinstance(found, str) or not without_names(found) else kind.simpleString()
 
 
 def _arrow_of(kind: DataType) -> pa.DataType:

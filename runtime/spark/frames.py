@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 import pyarrow as pa
 
 from operators.io import Input
 from planner.columnar.lowering import event_time_column
+from runtime.encoding.formats.rows import has_columns
 from runtime.model.errors import SamzaError
 from runtime.ports.source import Source
-from runtime.spark.columns import FrameColumns, by_name
+from runtime.spark.columns import FrameColumns, kept_type, kind_of, named, of_rdd
 from runtime.spark.connection import connected
-from runtime.spark.session import clone_of
+from runtime.spark.session import clone_of, has_arrow_tables
 from runtime.spark.spark_errors import as_said
 from runtime.systems.files.files import KIND_OF_SUFFIX, kind_read, open_files
 from runtime.systems.files.folders import Folders
@@ -26,12 +29,16 @@ from runtime.systems.files.places.locations import (
     DataFile,
     FolderFields,
     RemoteFile,
+    braced,
     fields_in,
+    files_of,
     is_remote,
-    local_path,
+    matches,
+    parted,
     url_of,
 )
 from runtime.systems.files.places.tables import SparkTable, table_of
+from runtime.systems.files.plain_columns import in_microseconds, tell_finer
 from runtime.systems.files.table_files import (
     KEY,
     OFFSET,
@@ -43,10 +50,11 @@ from runtime.systems.files.table_files import (
     PlainRows,
     StoredRows,
 )
+from runtime.systems.frames.frame_source import arrow_of
 from runtime.units.laid_rows import GROUP, TEXT
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 
 WHOLE_FILES = {
     "spark.sql.files.maxPartitionBytes": str(1 << 46),
@@ -114,16 +122,47 @@ def opened(session: SparkSession, stream: str, what: object, reads: Sequence[Inp
                 "Spark(session, checkpoint=...), or bind what it reads as a DataFrame that has one (session.read)"
             )
         return what, False
-    made: Any = session.createDataFrame
     if isinstance(what, RDD):
-        return made(what.map(by_name), FrameColumns.declared(reads)), True
+        return _of_rdd(session, what, reads), True
     package, kind = type(what).__module__.partition(".")[0], type(what).__name__
+    if (package, kind) == ("pyspark", "DataFrame"):  # one of pandas on Spark
+        return cast("DataFrame", what.to_spark()), False  # type: ignore[attr-defined]  # which Spark has not typed
     if (package, kind) in {("pandas", "DataFrame"), ("pyarrow", "Table"), ("pyarrow", "RecordBatch")}:
-        return made(pa.Table.from_batches([what]) if isinstance(what, pa.RecordBatch) else what), True
+        return _of_frame(session, arrow_of(what, stream)), True
     raise SamzaError(
         f"bind={{{stream!r}: ...}}: a {kind} of {package} is no table: make it a DataFrame of Spark or pandas, or an "
         "Arrow table"
     )
+
+
+def _of_rdd(session: SparkSession, rows: Any, reads: Sequence[Input]) -> DataFrame:
+    """Return the rows of an RDD with the columns of the declared type; without one with all that they have."""
+    kind, made = kind_of(reads[0].value), _maker(session)
+    is_plain = kind is not None and not has_columns(kind)
+    rows = rows.mapPartitions(partial(of_rdd, defaults=FrameColumns.defaults(reads), is_plain=is_plain))
+    declared = FrameColumns.declared(reads)
+    return made(rows, declared) if declared is not None else made(rows, samplingRatio=1.0)
+
+
+def _maker(session: SparkSession) -> Callable[..., DataFrame]:
+    return session.createDataFrame
+
+
+def _of_frame(session: SparkSession, table: pa.Table) -> DataFrame:
+    """Return a table of Arrow as Spark has it, whose times mean there what they mean here."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    columns = [
+        in_microseconds(column.combine_chunks(), partial(tell_finer, name))
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    ]
+    kept = [kept_type(column.type) for column in columns]
+    cast_to = [column.cast(kind) if column.type != kind else column for column, kind in zip(columns, kept, strict=True)]
+    table = pa.table(cast_to, names=table.column_names)
+    schema, made = from_arrow_schema(table.schema, True), _maker(session)
+    if has_arrow_tables():
+        return made(table, schema)
+    return made([tuple(row.values()) for row in table.to_pylist(maps_as_pydicts="strict")], schema)
 
 
 def _of_table(stream: str, asked: SparkTable, frame: DataFrame, has_order: bool, reads: Sequence[Input]) -> Frame:
@@ -203,13 +242,6 @@ def arranged(
     return rows.select(*map(named, [*kept, *said]), *of_group)
 
 
-def named(column: str) -> Column:
-    """Return the column of a name, whatever letters that has."""
-    from pyspark.sql import functions
-
-    return functions.col("`" + column.replace("`", "``") + "`")
-
-
 def _of_files(session: SparkSession, stream: str, asked: SparkTable, reads: Sequence[Input]) -> Frame:
     """Return the rows of files that Spark finds: of Parquet its columns, of others their lines as they are."""
     from pyspark.sql import functions
@@ -221,9 +253,10 @@ def _of_files(session: SparkSession, stream: str, asked: SparkTable, reads: Sequ
             f"bind={{{stream!r}: SparkTable({str(what)!r}, partition_by=...)}}: each file is a partition. Read it as a "
             f'DataFrame, to have others: SparkTable(session.read.parquet({str(what)!r}), partition_by="...")'
         )
-    url = url_of(what) if is_remote(what) else local_path(what).absolute().as_uri()
     reader = whole_files(session).read.option("recursiveFileLookup", "true")
-    files = sorted(reader.text(url).inputFiles(), key=lambda one: unquote(one).split("/"))
+    places = _places(reader, what)
+    listed = reader.text(places).inputFiles() if places else []
+    files = sorted(listed, key=lambda one: unquote(one).split("/"))
     if not files:
         raise SamzaError(f"bind={{{stream!r}: {str(what)!r}}}: there is no file there, nor below it")
     found = [DataFile(RemoteFile(unquote(file)), fields_in(unquote(file))) for file in files]
@@ -238,9 +271,9 @@ def _of_files(session: SparkSession, stream: str, asked: SparkTable, reads: Sequ
     if kinds != ["parquet"]:
         if asked.order_by:
             raise SamzaError(f"bind={{{stream!r}: SparkTable(order_by=...)}}: only tables and Parquet have columns")
-        lines = reader.option("lineSep", "\n").text(url).select(TEXT, group.alias(GROUP))
+        lines = reader.option("lineSep", "\n").text(places).select(TEXT, group.alias(GROUP))
         return Frame(stream, lines, pa.schema([]), suffix=f".{kinds[0]}", fields=fields)
-    frame = reader.option("mergeSchema", "true").parquet(url)
+    frame = reader.option("mergeSchema", "true").parquet(*places)
     columns = FrameColumns.of(stream, frame, reads, given)
     if not given and {PARTITION, OFFSET} <= columns.types.keys():  # an archive, whose files are parts of partitions
         return _of_table(stream, asked, frame, False, reads)
@@ -249,6 +282,24 @@ def _of_files(session: SparkSession, stream: str, asked: SparkTable, reads: Sequ
     rows = arranged(frame, columns.kept, asked.order_by, group, moved=False)
     opens = PlainRows if columns.are_values else open_files
     return Frame(stream, rows, columns.schema(columns.kept), opened=opens, fields=fields)
+
+
+def _places(reader: DataFrameReader, what: str | Path) -> list[str]:
+    """Return the files, folders and globs that Spark is to read where an input is bound to a path or a URL."""
+    if not is_remote(what):
+        return [_spelled_out(f"file://{file.path.absolute()}") for file in files_of(what)]
+    url = url_of(what)
+    if "**" not in url:
+        return [url]
+    # Spark takes it for "*": all that is below is listed, and held against the rest of the pattern.
+    patterns = [parted(one)[1] for one in braced(url)]
+    below = [unquote(file) for file in reader.text(url.partition("**")[0].rpartition("/")[0]).inputFiles()]
+    return [_spelled_out(file) for file in below if any(matches(parted(file)[1], one) for one in patterns)]
+
+
+def _spelled_out(file: str) -> str:
+    """Return the name of a file as one that is no glob of Spark's."""
+    return re.sub(r"[\\*?\[\]{}]", r"\\\g<0>", file)
 
 
 def same_spelling(url: str) -> str:

@@ -20,7 +20,7 @@ from runtime.ports.environment import Environment
 from runtime.ports.streams import Offsets
 from runtime.spark.connection import connected
 from runtime.spark.frames import Frame, frame_of, same_spelling
-from runtime.spark.own_code import with_own_code
+from runtime.spark.own_code import keep_daemon_quiet, with_own_code
 from runtime.spark.session import Spark
 from runtime.spark.spark_errors import as_said
 from runtime.systems.files.places.locations import DataFile, is_remote
@@ -106,7 +106,10 @@ def laid(frame: Frame, place: Path) -> Splits:
 def reports_of(frame: Frame, laying: Laying) -> list[LaidRows]:
     """Let executors write rows to files, and return the reports of those that count; raises SamzaError."""
     try:
-        rows = frame.rows.mapInArrow(partial(_lay_down, laying), REPORT)
+        names = frame.rows.columns
+        # By places: Spark itself takes a dot in the name of a column that goes to Python for a field within one.
+        by_place = frame.rows.toDF(*[f"c{place}" for place in range(len(names))])
+        rows = by_place.mapInArrow(partial(_lay_down, laying, names), REPORT)
         found = [LaidRows(*row) for row in with_own_code(connected(rows.sparkSession), rows.collect)]
     except Exception as error:
         same = told(error)
@@ -120,12 +123,13 @@ def reports_of(frame: Frame, laying: Laying) -> list[LaidRows]:
     return found
 
 
-def _lay_down(laying: Laying, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _lay_down(laying: Laying, names: list[str], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     from pyspark import TaskContext
 
+    keep_daemon_quiet()
     context = TaskContext.get()
     assert context is not None, "Spark calls it in a task"
-    return lay_down(laying, context.partitionId(), batches)
+    return lay_down(laying, context.partitionId(), (batch.rename_columns(names) for batch in batches))
 
 
 def _groups(frame: Frame, found: list[str]) -> list[str]:

@@ -14,7 +14,7 @@ from operators.core.durations import whole_ms
 from operators.io import Input
 from planner.model.graph import Graph
 from runtime.model.errors import SamzaError, system_errors_told
-from runtime.spark.columns import FrameColumns
+from runtime.spark.columns import FrameColumns, named
 from runtime.spark.connection import connected
 from runtime.spark.frames import frame_of, opening
 from runtime.spark.laid_down import reports_of
@@ -138,7 +138,7 @@ class LandedFrame:
         found = frame_of(frame.sparkSession, self._stream, replace(self._table, frame=frame), self._reads)
         own = {*OWN.values()}
         kept = [name for name in found.rows.columns if name not in own]
-        lines = replace(found, rows=found.rows.select(*[f"`{name}`" for name in kept]), suffix=".jsonl")
+        lines = replace(found, rows=found.rows.select(*map(named, kept)), suffix=".jsonl")
         name = f"bind={{{self._stream!r}: ...}}"
         laid = reports_of(lines, Laying(unfinished, name, ".jsonl", as_json="values" if self._are_values else "rows"))
         # Groups of one partition lie one behind the other, by their numbers.

@@ -52,7 +52,7 @@ class ToldTracebacks:
 
 
 @cache
-def _keep_daemon_quiet() -> None:
+def keep_daemon_quiet() -> None:
     """Make the daemon that has forked this worker tell of no broken pipes; a program of another name is left alone."""
     daemon: Any = sys.modules["__main__"]
     if getattr(daemon.__spec__, "name", None) == "pyspark.daemon" and hasattr(daemon, "traceback"):
@@ -63,7 +63,7 @@ def run_level_of(
     version: str, data: bytes, micro_batches: bytes, level: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Run the units of a level, as `run_level` does, where this is the version that the driver has."""
-    _keep_daemon_quiet()
+    keep_daemon_quiet()
     if version != own_version():
         raise OtherVersion(OTHER)
     from runtime.units.worker.worker import run_level

@@ -99,6 +99,7 @@ class Spark:
                 return _configured(builder, {**_unsaid_there(), **self.options}).getOrCreate()
             with found() as java:
                 settings = {**WORKERS, "spark.ui.showConsoleProgress": "false", **self.options}
+                logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)  # PySpark's own, on stderr
                 logging_by = f"-Dlog4j2.configurationFile={(java / LOGGING).as_uri()}"
                 settings[JVM_OPTIONS] = " ".join(filter(None, [logging_by, self.options.get(JVM_OPTIONS)]))
                 return _configured(builder.appName("samza-dsl"), settings).getOrCreate()
@@ -214,6 +215,13 @@ def check_version(version: str) -> None:
             f"samza-dsl runs on PySpark {oldest} or newer, and {version} is installed: "
             f"pip install 'pyspark>={oldest}', of the version that the cluster has"
         )
+
+
+def has_arrow_tables() -> bool:
+    """Whether this PySpark makes a DataFrame of a table of Arrow, as 4.0 was the first to do."""
+    import pyspark
+
+    return int(pyspark.__version__.partition(".")[0]) >= 4
 
 
 def _check_unsaid(spark: Spark, why: str) -> None:

@@ -12,7 +12,8 @@ _CLASS = re.compile(r"^(?:(?:[a-z]\w*\.)+[A-Z]\w*(?:Exception|Error): )+")
 _LOST = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Connection reset|EOFException")
 _STACK = re.compile(r"\s+at \S|\s*\.\.\. \d+ (?:more|elided)|Driver stacktrace:|Caused by: |\s*$")
 _TRACEBACK = "Traceback (most recent call last):"
-_ADVICE = re.compile(r"\s*Consider setting .*")
+_ADVICE = re.compile(r"\s*(?:Consider setting|== DataFrame ==) .*")
+_JARS = re.compile(r"DATA_SOURCE_NOT_FOUND|Class org\.apache\.hadoop\.fs\S+ not found|No FileSystem for scheme")
 _FATAL = "Fatal Python error: "
 _FRAME = re.compile(r'\s+File "([^"]+)", line (\d+)')
 
@@ -36,6 +37,16 @@ def as_said(error: Exception, doing: str = "Spark could not run it") -> SamzaErr
     missing = re.search(r"ModuleNotFoundError: (No module named \S+)", words)
     if missing is not None:
         return SamzaError(f"{doing}: {missing[1]}, in a worker: install there what your program imports")
+    if _JARS.search(words):
+        return SamzaError(
+            f"{doing}: {words}. Its session lacks the jars that know it: Spark(options={{'spark.jars.packages': "
+            "'org.apache.hadoop:hadoop-aws:3.4.2'}), or the like of Delta and Iceberg, of the versions of your Spark"
+        )
+    if "CANNOT_MERGE_SCHEMAS" in words:
+        return SamzaError(
+            f"{doing}: {words}: its files have a column of several types: bind them as a frame whose types you say, "
+            "session.read.schema('id long, ...').parquet(...)"
+        )
     return SamzaError(f"{doing}: {words}")
 
 

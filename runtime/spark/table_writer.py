@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +12,20 @@ from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
+from msgspec import inspect
 
 from operators.core.base import Output
-from runtime.encoding.formats.rows import VALUE, column_types, columns_of, has_columns, row_type, type_of_values
+from runtime.encoding.formats.rows import (
+    VALUE,
+    alternatives,
+    column_types,
+    columns_of,
+    has_columns,
+    row_type,
+    type_of_values,
+)
 from runtime.model.errors import SamzaError, system_errors_told
-from runtime.spark.columns import type_of
+from runtime.spark.columns import named, quoted, type_of
 from runtime.spark.session import copied
 from runtime.spark.spark_errors import as_said
 from runtime.systems.files.parquet import arrow_type
@@ -25,7 +34,8 @@ from runtime.systems.files.schemas import ColumnType, FieldDifference, differenc
 from runtime.systems.host.durable import make_durable, replace_durably
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructField, StructType
 
 MERGING = ("delta", "iceberg")
 """The formats of tables that rows can be merged into."""
@@ -83,25 +93,78 @@ class KeptOutput:
 
     def frame(self, session: SparkSession) -> DataFrame:
         """Return its rows, which nobody has read yet; raises SamzaError where nothing says what columns there are."""
-        schema = self._schema()
-        places = [str(self.path / part) for part in self.parts] or [str(self.path)]
-        if schema is not None:
-            return session.read.schema(schema).parquet(*places)
-        if not any(Path(place).glob("*.parquet") for place in places):
+        declared = self._declared()
+        with self.told("Spark can't have such columns"):
+            if None not in declared.values() and columns_of(self.kind) is not None:
+                return session.read.schema(_struct(declared)).parquet(*self._places)
+            return session.read.schema(self._found(session, declared)).parquet(*self._places)
+
+    @property
+    def _places(self) -> list[str]:
+        return [str(self.path / part) for part in self.parts] or [str(self.path)]
+
+    def _declared(self) -> dict[str, pa.DataType | None]:
+        """Return the columns that its type says, in their order, each with its type if that says it, too."""
+        return {name: arrow_type(info) for name, info in column_types(self.rows, columns_of(self.kind) or ()).items()}
+
+    def _found(self, session: SparkSession, declared: Mapping[str, pa.DataType | None]) -> StructType:
+        """Return its columns where the values say of some what they are: where there are none it is what Spark says."""
+        from pyspark.errors import AnalysisException
+        from pyspark.sql.types import StructType
+
+        found = StructType()
+        try:
+            found = session.read.option("mergeSchema", "true").parquet(*self._places).schema
+        except AnalysisException as error:
+            if "UNABLE_TO_INFER_SCHEMA" not in str(error):  # no file has rows
+                raise
+        if not found.fields and not declared:
             raise SamzaError(
                 f"{self.where} has no rows, and its declared type does not say which columns they would have: declare "
                 "a msgspec Struct or a dataclass"
             )
-        return session.read.option("mergeSchema", "true").parquet(*places)
+        said = {field.name: field for field in found.fields}
+        of_none = {name: arrow_type_of_none(info) for name, info in column_types(self.rows, declared).items()}
+        own = _struct({name: kind or of_none[name] for name, kind in declared.items()})
+        kept = [said.pop(one.name, one) if declared[one.name] is None else one for one in own.fields]
+        return StructType([*kept, *(one for one in said.values() if one.name not in declared)])
 
-    def _schema(self) -> Any:
-        from pyspark.sql.pandas.types import from_arrow_schema
+    @contextmanager
+    def told(self, doing: str) -> Iterator[None]:
+        """Say of which output it is what Spark raises."""
+        try:
+            yield
+        except SamzaError:
+            raise
+        except Exception as error:
+            raise as_said(error, f"{self.where}: {doing}") from None
 
-        names = columns_of(self.kind)
-        if names is None:
-            return None
-        found = {name: arrow_type(info) for name, info in column_types(self.rows, names).items()}
-        return None if None in found.values() else from_arrow_schema(pa.schema([*found.items()]), True)
+
+def _struct(columns: Mapping[str, pa.DataType | None]) -> StructType:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(pa.schema([*columns.items()]), True)
+
+
+def arrow_type_of_none(info: inspect.Type) -> pa.DataType:
+    """Return the type of a column whose values would say it, where there are none.
+
+    >>> arrow_type_of_none(inspect.type_info(list[Decimal]))
+    ListType(list<item: decimal128(38, 18)>)
+    """
+    kinds = [one for one in alternatives(info) if not isinstance(one, inspect.NoneType)]
+    kind = kinds[0] if len(kinds) == 1 else inspect.AnyType()
+    if isinstance(kind, inspect.DecimalType):
+        return pa.decimal128(38, 18)  # as Spark has what nothing else is said of
+    if isinstance(kind, inspect.DateTimeType):
+        return pa.timestamp("us", None if kind.tz is False else "UTC")
+    if isinstance(kind, inspect.CollectionType):
+        return pa.list_(arrow_type_of_none(kind.item_type))
+    if isinstance(kind, inspect.DictType):
+        return pa.map_(arrow_type_of_none(kind.key_type), arrow_type_of_none(kind.value_type))
+    if fields := getattr(kind, "fields", ()):
+        return pa.struct([(one.encode_name, arrow_type_of_none(one.type)) for one in fields])
+    return arrow_type(info) or pa.string()
 
 
 class TableWriter:
@@ -120,8 +183,19 @@ class TableWriter:
 
         Where the run `begins`, the table has no rows of it yet.
         """
-        table, into = self._into.name, self._into
         self._one.check()
+        names, said = columns_of(self._one.kind), [*self._into.partition_by, *self._into.key]
+        if names is not None and (odd := [name for name in said if name not in names]):
+            raise self._wrong(
+                f"its values have no {', '.join(odd)}, as {self._into} is to have: they have {', '.join(names)}"
+            )
+        if names is not None and not {*names} - {*self._into.partition_by}:
+            raise self._wrong(f"{self._into} is parted by all columns: leave one for its files")
+        with self._one.told(f"Spark can't look at {self._into}"):
+            self._check(begins)
+
+    def _check(self, begins: bool) -> None:
+        table, into = self._into.name, self._into
         if table is None:
             folder = Path(str(into.table))
             if folder.is_file() or (begins and folder.exists() and any(map(_is_seen, folder.iterdir()))):
@@ -150,12 +224,8 @@ class TableWriter:
         Where it `replaces`, an output that overwrites its table does; else its rows are added.
         """
         mode = self._into.mode or "append"
-        try:
+        with self._one.told(f"Spark could not write it to {self._into}"):
             self._write(files, "append" if mode == "overwrite" and not replaces else mode)
-        except SamzaError:
-            raise
-        except Exception as error:
-            raise as_said(error, f"{self._one.where}: Spark could not write it to {self._into}") from None
 
     def _write(self, files: Path, mode: str) -> None:
         table, rows = self._into.name, self._one.frame(self._session)
@@ -167,9 +237,9 @@ class TableWriter:
             # Empty at first: a table that is made with its rows may leave files without a table when somebody dies.
             self._create(rows, table)
             there = self._there(table)
-        form = self._format(table)
+        form, rows = self._format(table), _fitting(rows, there)
         if mode == "merge":
-            self._merge(table, form)
+            self._merge(table, form, there)
         elif form == "delta":
             # Delta remembers of each application the last version that it has written, and skips it a second time.
             once = {"txnAppId": self._run, "txnVersion": str(self._version)}
@@ -212,8 +282,8 @@ class TableWriter:
     def _create(self, rows: DataFrame, table: TableName) -> None:
         """Make a table without rows."""
         form = "iceberg" if table.format == "iceberg" else self._session.conf.get("spark.sql.sources.default")
-        columns = ", ".join(f"`{field.name}` {_ddl(field.dataType)}" for field in rows.schema.fields)
-        parts = ", ".join(f"`{name}`" for name in self._into.partition_by)
+        columns = ", ".join(f"{quoted(field.name)} {_ddl(field.dataType)}" for field in rows.schema.fields)
+        parts = ", ".join(map(quoted, self._into.partition_by))
         parted = f" PARTITIONED BY ({parts})" if parts else ""
         self._session.sql(f"CREATE TABLE IF NOT EXISTS {table.name} ({columns}) USING {form}{parted}").collect()
 
@@ -235,7 +305,7 @@ class TableWriter:
         snapshots = self._session.table(f"{table.name}.snapshots")
         return not snapshots.where(functions.col("summary")[RUN] == self._own_version).isEmpty()
 
-    def _merge(self, table: TableName, form: str) -> None:
+    def _merge(self, table: TableName, form: str, there: DataFrame | None) -> None:
         if form == "iceberg" and self._is_in_iceberg(table):
             return
         once = {
@@ -245,25 +315,26 @@ class TableWriter:
         }
         # In a copy of the session: what else is written in it is not of this run.
         with copied(self._session, once, alone=True) as session:
-            self._merge_in(session, table)
+            self._merge_in(session, table, there)
         if table.format != "delta":
             self._session.catalog.refreshTable(table.name)
 
-    def _merge_in(self, session: SparkSession, table: TableName) -> None:
+    def _merge_in(self, session: SparkSession, table: TableName, there: DataFrame | None) -> None:
         from pyspark.sql import functions
         from pyspark.sql.window import Window
 
         # Of rows with one key that run last in order: a key's are all of one task, whose files are numbered.
         newest = (functions.col("_metadata.file_path").desc(), functions.col("_metadata.row_index").desc())
-        place = functions.row_number().over(Window.partitionBy(*self._into.key).orderBy(*newest))
+        place = functions.row_number().over(Window.partitionBy(*map(named, self._into.key)).orderBy(*newest))
         view, rows = f"samza_dsl_{uuid4().hex}", self._one.frame(session)
-        rows.withColumn(LAST, place).where(f"{LAST} = 1").drop(LAST).createOrReplaceTempView(view)
-        same = " AND ".join(f"t.`{name}` <=> s.`{name}`" for name in self._into.key)
-        target = f"delta.`{table.name}`" if table.format == "delta" else table.name
+        _fitting(rows.withColumn(LAST, place).where(f"{LAST} = 1"), there).createOrReplaceTempView(view)
+        same = " AND ".join(f"t.{name} <=> s.{name}" for name in map(quoted, self._into.key))
+        target = f"delta.{quoted(table.name)}" if table.format == "delta" else table.name
         try:
             # By name: the table may have columns that the rows have not.
-            changed = ", ".join(f"t.`{name}` = s.`{name}`" for name in rows.columns)
-            columns, values = (", ".join(f"{of}`{name}`" for name in rows.columns) for of in ("", "s."))
+            names = [*map(quoted, rows.columns)]
+            changed = ", ".join(f"t.{name} = s.{name}" for name in names)
+            columns, values = (", ".join(f"{of}{name}" for name in names) for of in ("", "s."))
             session.sql(
                 f"MERGE INTO {target} t USING {view} s ON {same} WHEN MATCHED THEN UPDATE SET {changed} "
                 f"WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})"
@@ -338,7 +409,7 @@ def _ddl(kind: Any) -> str:
         case "map":
             return f"MAP<{_ddl(kind.keyType)}, {_ddl(kind.valueType)}>"
         case "struct":
-            return f"STRUCT<{', '.join(f'`{one.name}`: {_ddl(one.dataType)}' for one in kind.fields)}>"
+            return f"STRUCT<{', '.join(f'{quoted(one.name)}: {_ddl(one.dataType)}' for one in kind.fields)}>"
         case _:
             return str(kind.simpleString())
 
@@ -348,8 +419,35 @@ def _in_order(rows: DataFrame, there: DataFrame) -> list[Any]:
     from pyspark.sql import functions
 
     return [
-        rows[field.name].cast(field.dataType)
+        _fitted(rows, field)
         if field.name in rows.columns
         else functions.lit(None).cast(field.dataType).alias(field.name)
         for field in there.schema.fields
     ]
+
+
+def _fitting(rows: DataFrame, there: DataFrame | None) -> DataFrame:
+    """Return rows whose columns have the types of a table that is there."""
+    if there is None:
+        return rows
+    own = {*rows.columns}
+    return rows.select(*[_fitted(rows, field) for field in there.schema.fields if field.name in own])
+
+
+def _fitted(rows: DataFrame, field: StructField) -> Column:
+    """Return a column as a table has it; a number that would become another one there is an error of the job.
+
+    Spark itself rounds decimals, and cuts whole numbers where it is not to follow ANSI.
+    """
+    from pyspark.sql import functions
+    from pyspark.sql.types import DecimalType, IntegralType
+
+    column, given = named(field.name), rows.schema[field.name].dataType
+    exact = IntegralType, DecimalType
+    if given == field.dataType or not isinstance(given, exact) or not isinstance(field.dataType, exact):
+        return column.cast(field.dataType)
+    kind = field.dataType.simpleString()
+    kept = functions.expr(f"try_cast({quoted(field.name)} AS {kind})")
+    wrong = functions.concat(functions.lit(f"{field.name} is {kind} there, which can't be "), column.cast("string"))
+    fits = column.isNull() | (kept == column)
+    return functions.when(fits, kept).otherwise(functions.raise_error(wrong)).alias(field.name)

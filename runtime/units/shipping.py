@@ -36,6 +36,8 @@ MADE_BY_STRUCT = frozenset(
         *("__annotate_func__", "__annotations_cache__", "__static_attributes__", "__firstlineno__"),
     )
 )
+KNOWN_TO_MSGSPEC = "__msgspec_cache__"
+"""The attribute of an enum or a dataclass that msgspec has met, by which it finds values; it is made anew."""
 CODERS = (
     *(msgspec.json.Decoder, msgspec.json.Encoder, msgspec.msgpack.Decoder, msgspec.msgpack.Encoder),
     *(msgspec.Meta,),
@@ -63,6 +65,8 @@ def dumps(thing: object, imported: Sequence[str] = ()) -> bytes:
             if isinstance(obj, StructMeta):
                 return _struct(obj)
             reduced = super().reducer_override(obj)
+            if isinstance(reduced, tuple):
+                reduced[2][0].pop(KNOWN_TO_MSGSPEC, None)
             if isinstance(reduced, tuple) and _written(obj):
                 reduced[2][0]["__annotations__"] = _hints(obj)  # which words say can be looked up only here
             return reduced

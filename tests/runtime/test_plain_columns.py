@@ -17,6 +17,7 @@ from runtime.model.errors import SamzaError
 from runtime.systems.files.files import open_source
 from runtime.systems.files.plain_columns import in_microseconds, values_in
 from runtime.systems.files.schemas import columns_in
+from samza_dsl import App
 from tests.scale import examples
 
 INTS = st.integers(-(2**63), 2**63 - 1)
@@ -105,6 +106,9 @@ NANOSECONDS = st.integers(0, 2**61)
 HOLDING = {
     "plain": (lambda kind: kind, lambda one: one, lambda one: one),
     "in a list": (pa.list_, lambda one: [one, None], lambda one: one[0]),
+    "in a large list": (pa.large_list, lambda one: [None, one], lambda one: one[1]),
+    "in a list of one": (lambda kind: pa.list_(kind, 1), lambda one: [one], lambda one: one[0]),
+    "in a map": (lambda kind: pa.map_(pa.string(), kind), lambda one: [("a", one)], lambda one: dict(one)["a"]),
     "in a record": (lambda kind: pa.struct([("at", kind)]), lambda one: {"at": one}, lambda one: one["at"]),
     "in records": (
         lambda kind: pa.list_(pa.struct([("at", kind)])),
@@ -128,6 +132,25 @@ def test_times_in_nanoseconds_end_at_microseconds_which_is_told_where_digits_go(
     began = datetime(1970, 1, 1, tzinfo=UTC if kind.tz else None)
     assert [found(one) for one in column.to_pylist()] == [began + timedelta(microseconds=one // 1_000) for one in times]
     assert bool(told) == any(one % 1_000 for one in times)
+
+
+@pytest.mark.parametrize("held", HOLDING)
+@pytest.mark.parametrize(
+    ("keys", "found", "wrong"),
+    [
+        (pa.bool_(), [True], "the columns seen hold maps by keys that no text stands for"),
+        (pa.struct([("a", pa.int64())]), [{"a": 1}], "the columns seen hold maps by keys that no text stands for"),
+        (pa.string(), ["a", "a"], "one of the columns seen holds a map that has a key twice"),
+    ],
+)
+def test_maps_that_no_dict_of_a_record_stands_for_are_told(tmp_path, held, keys, found, wrong):
+    within, put, _ = HOLDING[held]
+    column = pa.array([put([(key, 1) for key in found])], within(pa.map_(keys, pa.int64())))
+    pq.write_table(pa.table({"n": [1], "seen": column}), tmp_path / "seen.parquet")
+    app = App("reading")
+    app.input("rows", value=dict).send_to(app.output("out", value=dict))
+    with pytest.raises(SamzaError, match=wrong):
+        app.run(bind={"rows": tmp_path / "seen.parquet"}, data=tmp_path / "data")
 
 
 def test_digits_that_go_are_told_once_with_the_column(tmp_path, caplog):

@@ -59,7 +59,7 @@ decoder = msgspec.json.Decoder(Named)
 
 def told() -> list[str]:
     """Return what all of these do, as text."""
-    painted = Painted(Node(1), Colour.RED)
+    painted = Painted(Node(1), msgspec.convert(1, Colour))
     data = b'{"type":"node","theValue":2,"following":{"type":"node","theValue":1}}'
     return list(
         map(

@@ -154,8 +154,8 @@ def test_what_a_cancelled_task_can_no_longer_write_is_not_told(monkeypatch, caps
     daemon.__spec__ = ModuleSpec("pyspark.daemon", None)
     daemon.traceback = traceback
     monkeypatch.setitem(sys.modules, "__main__", daemon)
-    own_code._keep_daemon_quiet.cache_clear()
-    own_code._keep_daemon_quiet()
+    own_code.keep_daemon_quiet.cache_clear()
+    own_code.keep_daemon_quiet()
     try:
         raise error
     except type(error):

@@ -1,7 +1,8 @@
 """Outputs of a run on Spark as DataFrames and tables of its session: all of them once, whoever dies on the way."""
 
 from contextlib import suppress
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,101 @@ def test_an_output_without_rows_is_an_empty_frame(session, tmp_path):
     app.input("legs", value=Leg).filter(lambda leg: False).send_to(app.output("none", value=Total))
     found = run(session, tmp_path, collect=True, app=app).output("none")
     assert (found.columns, found.count()) == (["carrier", "legs"], 0)
+
+
+class Odd(Struct, frozen=True, rename={"name": "order.id", "part": "`q` %"}):
+    """Columns of odd names, and of types that values alone say."""
+
+    name: str
+    part: int
+    at: datetime
+    took: timedelta
+    cost: Decimal
+    costs: list[Decimal] = []
+    notes: int | str | None = None
+
+
+ODDS = [
+    Odd(f"a{n}", n % 2, datetime(2026, 1, n), timedelta(days=n), Decimal(f"{n}.50"), [Decimal(n)]) for n in range(1, 5)
+]
+
+
+def odd_app(kind=Odd):
+    app = App("odd")
+    app.input("odds", value=kind).send_to(app.output("copies", value=kind))
+    return app
+
+
+def test_a_frame_has_its_columns_with_rows_or_without(session, tmp_path):
+    """Those that values alone say are, without any, what Spark has where nothing else is said."""
+    kinds = []
+    for given in (ODDS, []):
+        done = odd_app().run(tmp_path, on=Spark(session), bind={"odds": given}, collect=True)
+        frame = done.output("copies")
+        assert [tuple(row)[:5] for row in frame.orderBy("`order.id`").collect()] == [
+            (one.name, one.part, one.at, one.took, one.cost) for one in given
+        ]
+        kinds.append({one.name: one.dataType.simpleString() for one in frame.schema.fields})
+    whole, empty = kinds
+    assert [*whole] == [*empty] == ["order.id", "`q` %", "at", "took", "cost", "costs", "notes"]
+    assert whole["took"] == empty["took"] == "interval day to second"
+    assert (empty["at"], empty["cost"], empty["costs"]) == ("timestamp", "decimal(38,18)", "array<decimal(38,18)>")
+
+
+@pytest.mark.parametrize("parted", [(), "`q` %"])
+def test_rows_of_odd_columns_are_added_to_a_table_that_they_have_made(session, tmp_path, table, parted):
+    into = IntoTable(f"table:{table}", "append", partition_by=parted)
+    for _ in range(2):
+        odd_app().run(tmp_path, on=Spark(session), bind={"odds": ODDS, "copies": into})
+    found = session.table(table).select("`order.id`", "```q`` %`", "took", "cost").collect()
+    assert sorted(map(tuple, found)) == sorted([(one.name, one.part, one.took, one.cost) for one in ODDS] * 2)
+
+
+class Amount(Struct, frozen=True):
+    n: int
+    cost: Decimal
+
+
+@pytest.mark.parametrize("is_ansi", ["true", "false"])
+@pytest.mark.parametrize(
+    ("amount", "wrong"),
+    [
+        (Amount(2**40, Decimal(1)), "n is int there, which can't be 1099511627776"),
+        (Amount(1, Decimal("1.555")), r"cost is decimal\(10,2\) there, which can't be 1.555"),
+        (Amount(1, Decimal(10**9)), r"cost is decimal\(10,2\) there, which can't be 1000000000"),
+        (Amount(-(2**31), Decimal("-12345678.90")), None),
+    ],
+)
+def test_a_number_that_a_table_would_change_is_an_error(session, tmp_path, table, amount, wrong, is_ansi):
+    session.sql(f"CREATE TABLE {table} (n INT, cost DECIMAL(10, 2)) USING parquet")
+    session.conf.set("spark.sql.ansi.enabled", is_ansi)
+    try:
+        bind = {"odds": [amount], "copies": f"table:{table}?mode=append"}
+        if wrong is None:
+            odd_app(Amount).run(tmp_path, on=Spark(session), bind=bind)
+            assert tuple(session.table(table).first()) == (amount.n, amount.cost)
+            return
+        with pytest.raises(SamzaError, match=wrong):
+            odd_app(Amount).run(tmp_path, on=Spark(session), bind=bind)
+        assert session.table(table).isEmpty()
+    finally:
+        session.conf.unset("spark.sql.ansi.enabled")
+
+
+@pytest.mark.parametrize(
+    ("into", "wrong"),
+    [
+        (IntoTable("table:never_there", partition_by=["cost", "day"]), "its values have no day, as table:never_there"),
+        (IntoTable("table:never_there", partition_by=["n", "cost"]), "is parted by all columns: leave one"),
+        (IntoTable("delta:/tmp/never-there"), "Spark can't look at delta:.*Its session lacks the jars"),
+    ],
+)
+def test_what_can_not_come_to_a_table_is_told_before_anything_is_computed(session, tmp_path, into, wrong):
+    app = App("failing")
+    failing = app.input("odds", value=Amount).map(lambda amount: 1 // 0)
+    failing.send_to(app.output("copies", value=Amount))
+    with pytest.raises(SamzaError, match=wrong):
+        app.run(tmp_path, on=Spark(session), bind={"odds": [Amount(1, Decimal(1))], "copies": into})
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import re
@@ -56,18 +55,18 @@ from runtime.systems.files.plain_columns import (
     fields_in,
     in_microseconds,
     row_columns,
+    tell_finer,
     times_beyond,
     times_within,
     values_in,
 )
 from runtime.systems.files.record_files import check_not_beyond
-from runtime.systems.files.schemas import check_columns
+from runtime.systems.files.schemas import check_columns, without_names
 from runtime.systems.host.durable import make_durable
 
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-_log = logging.getLogger("samza_dsl")
 ROWS_AT_ONCE = 8_192
 ROWS_PER_PART = 100_000
 FEW = 32
@@ -530,8 +529,13 @@ def _spelled_rows(batch: pa.RecordBatch) -> list[dict[str, object]]:
     """Return rows whose numbers that JSON has not are spelled out, and whose times that Python has not are text."""
     if len({*batch.schema.names}) < len(batch.schema.names):
         raise SamzaError(f"a file has two columns of one name, of {batch.schema.names}: rename one")
+    if odd := [one.name for one in batch.schema if without_names(one.type)]:
+        raise SamzaError(
+            f"the columns {', '.join(odd)} hold maps by keys that no text stands for, as bools or records: write them "
+            "as lists of records with a key and a value, or leave them out"
+        )
     columns = [
-        in_microseconds(column, partial(_tell_finer, name))
+        in_microseconds(column, partial(tell_finer, name))
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
     ]
     beyond = {
@@ -549,6 +553,14 @@ def _spelled_rows(batch: pa.RecordBatch) -> list[dict[str, object]]:
         raise SamzaError(
             f"one of the columns {told} holds a time that Python has not, before year 1 or after 9999"
         ) from error
+    except (KeyError, ValueError) as error:
+        if "duplicate" not in str(error):
+            raise
+        told = ", ".join(one.name for one in batch.schema if pa.types.is_nested(one.type))
+        raise SamzaError(
+            f"one of the columns {told} holds a map that has a key twice, or a record that has a field twice, and a "
+            "dict has each once"
+        ) from error
     for name, texts in beyond.items():
         for place, text in texts.items():
             rows[place][name] = text
@@ -561,22 +573,6 @@ def _spelled_rows(batch: pa.RecordBatch) -> list[dict[str, object]]:
             for row in rows:
                 row[name] = _spelled(row[name])
     return cast("list[dict[str, object]]", rows)
-
-
-_finer_told: set[str] = set()
-"""The columns of which this process has told that their nanoseconds are dropped."""
-
-
-def _tell_finer(name: str, what: str) -> None:
-    """Tell once of a column that its times are finer than Python's, and lose what is beyond."""
-    if name not in _finer_told:
-        _finer_told.add(name)
-        _log.warning(
-            "the column %r holds times in nanoseconds, and Python's end at microseconds: the last three digits are "
-            "dropped (%s). Where they count, write the column as whole numbers (int64)",
-            name,
-            what,
-        )
 
 
 def _spelled(value: object) -> object:

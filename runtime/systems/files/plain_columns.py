@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from msgspec import inspect
 from runtime.encoding.formats.rows import alternatives, fields_wanted
 from runtime.encoding.record_types import fields_of, is_pydantic, is_record
 
+_log = logging.getLogger("samza_dsl")
 _PLAIN = {
     "int": inspect.IntType(),
     "float": inspect.FloatType(),
@@ -91,6 +93,22 @@ def values_in(table: pa.RecordBatch | pa.Table, kind: object) -> list[Any] | Non
     return list(map(kind, *columns))
 
 
+_finer_told: set[str] = set()
+"""The columns of which this process has told that their nanoseconds are dropped."""
+
+
+def tell_finer(name: str, what: str) -> None:
+    """Tell once of a column that its times are finer than Python's, and lose what is beyond."""
+    if name not in _finer_told:
+        _finer_told.add(name)
+        _log.warning(
+            "the column %r holds times in nanoseconds, and Python's end at microseconds: the last three digits are "
+            "dropped (%s). Where they count, write the column as whole numbers (int64)",
+            name,
+            what,
+        )
+
+
 def in_microseconds(column: pa.Array, finer: Callable[[str], None] = lambda what: None) -> pa.Array:
     """Return a column whose times end at microseconds, as Python's do: pyarrow makes finer ones pandas objects.
 
@@ -112,10 +130,15 @@ def _without_nanoseconds(kind: pa.DataType) -> pa.DataType:
         return pa.timestamp("us", kind.tz)
     if pa.types.is_duration(kind) and kind.unit == "ns":
         return pa.duration("us")
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_without_nanoseconds(kind.value_type)))
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_without_nanoseconds(field.type)) for field in kind.fields])
+    if pa.types.is_map(kind):
+        return pa.map_(_without_nanoseconds(kind.key_type), _without_nanoseconds(kind.item_type))
+    if pa.types.is_nested(kind) and hasattr(kind, "value_field"):
+        within = kind.value_field.with_type(_without_nanoseconds(kind.value_type))
+        if pa.types.is_fixed_size_list(kind):
+            return pa.list_(within, kind.list_size)
+        return pa.large_list(within) if pa.types.is_large_list(kind) else pa.list_(within)
     return pa.time64("us") if kind == pa.time64("ns") else kind
 
 

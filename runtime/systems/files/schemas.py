@@ -68,6 +68,19 @@ def check_columns(schema: pa.Schema, kind: object, where: object) -> None:
     check_names(kind, columns_in(columns), where)
 
 
+def without_names(kind: pa.DataType) -> bool:
+    """Whether values of a column hold maps by keys that no text stands for, which records can't have.
+
+    >>> without_names(pa.map_(pa.date32(), pa.int64())), without_names(pa.list_(pa.map_(pa.bool_(), pa.int64())))
+    (False, True)
+    """
+    if pa.types.is_map(kind):
+        key = kind.key_type
+        return pa.types.is_boolean(key) or pa.types.is_nested(key) or without_names(kind.item_type)
+    parts = range(kind.num_fields) if pa.types.is_nested(kind) else ()
+    return any(without_names(kind.field(place).type) for place in parts)
+
+
 def differences_of_value(kind: object, column: str, found: ColumnType) -> list[FieldDifference]:
     """Return what is different where one column gives values of a plain type."""
     return [*_of(inspect.type_info(kind), found, column)]
