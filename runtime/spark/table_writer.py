@@ -149,6 +149,7 @@ def _struct(columns: Mapping[str, pa.DataType | None]) -> StructType:
 def arrow_type_of_none(info: inspect.Type) -> pa.DataType:
     """Return the type of a column whose values would say it, where there are none.
 
+    >>> from decimal import Decimal
     >>> arrow_type_of_none(inspect.type_info(list[Decimal]))
     ListType(list<item: decimal128(38, 18)>)
     """

@@ -176,6 +176,7 @@ def test_no_file_encodes_json_beside_the_one_function_that_looks_for_such_number
             "runtime/opening/former_inputs.py",
             "runtime/systems/files/archive.py",
             "runtime/systems/kafka/broker/broker.py",
+            "runtime/systems/kafka/state/ledger.py",
             "runtime/systems/redis/sinks.py",
         ),
         *(
