@@ -255,9 +255,12 @@ def test_a_fork_goes_on_beside_the_live_run_in_topics_of_its_own(
 def test_a_fork_has_what_lay_between_stages(on_kafka, write, folder, topics, shop):
     version, sell = shop
     version("old")
+    # Else stages hand on in memory, and nothing lies between them.
+    well = (folder / "app.py").read_text().replace("-shop'", "-shop', Options(commit_by='task')")
+    well = well.replace("import App", "import App, Options")
+    write("app.py", well)
     sell("aa")
     on_kafka("run", "app.py", "--until-now")
-    well = (folder / "app.py").read_text()
     write("app.py", well.replace("n + 1", "n + (1 if r['shop'] < 'x' else 1 / 0)"))
     sell("abxyabab")
     on_kafka("run", "app.py", "--until-now", code=1)
