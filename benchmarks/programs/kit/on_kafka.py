@@ -55,7 +55,8 @@ class OnKafka(Sides):
         self._run = next(self._runs)
         outputs, partitions = self.program.outputs, max(number for _, number in self.ends) + 1
         self._drop(self._topics() & {*outputs})
-        new = [NewTopic(name, partitions) for name in outputs]
+        # Records have their event time, which is long ago: brokers would remove them by it, some minutes later.
+        new = [NewTopic(name, partitions, config={"retention.ms": "-1"}) for name in outputs]
         new.append(NewTopic(state_of(self._run), 1, config={"cleanup.policy": "compact"}))
         for done in self._admin.create_topics(new).values():
             done.result()
