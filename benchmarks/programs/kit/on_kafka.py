@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from itertools import count
 from pathlib import Path
 from time import perf_counter, sleep
-from typing import Any, TypeVar
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -16,13 +16,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from benchmarks.broker import bootstrap
 from benchmarks.programs.kit.hand import Hand, Place
 from benchmarks.programs.kit.hand_store import decoded
-from benchmarks.programs.kit.on_log import preload_streams
+from benchmarks.programs.kit.on_log import as_stored, preload_streams
 from benchmarks.programs.kit.program import Program, Streams, encode
 from benchmarks.programs.kit.sides import Sides
 from runtime.systems.kafka.environment import KafkaEnvironment
 from samza_dsl import KafkaCluster
 
-T = TypeVar("T")
 COMMIT_S = 1.0
 PART_BYTES = 1 << 19
 """The most bytes of a record of state: what a program by hand keeps is sent in such parts."""
@@ -38,8 +37,7 @@ class OnKafka(Sides):
 
     def __init__(self, program: Program, streams: Streams, seed: int, scratch: Path) -> None:
         super().__init__(program, streams, seed, scratch)
-        records = {name: [program.streams[name].encoded(part) for part in parts] for name, parts in streams.items()}
-        keys = {name: [program.streams[name].keys(part) for part in parts] for name, parts in streams.items()}
+        records, keys = as_stored(program, streams)
         self.streams = {}  # read from the broker, from now on
         self._runs = count()
         self._admin = AdminClient({"bootstrap.servers": bootstrap()})
@@ -233,7 +231,7 @@ def read_all(topics: Sequence[str]) -> dict[Place, list[Message]]:
     return found
 
 
-def until(holds: Any) -> None:
+def until(holds: Callable[[], bool]) -> None:
     """Wait until something holds; raises TimeoutError where it does not."""
     ends = perf_counter() + WAIT_S
     while not holds():

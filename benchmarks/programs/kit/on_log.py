@@ -27,8 +27,7 @@ class OnLog(Sides):
 
     def __init__(self, program: Program, streams: Streams, seed: int, scratch: Path) -> None:
         super().__init__(program, streams, seed, scratch)
-        records = {name: [program.streams[name].encoded(part) for part in parts] for name, parts in streams.items()}
-        keys = {name: [program.streams[name].keys(part) for part in parts] for name, parts in streams.items()}
+        records, keys = as_stored(program, streams)
         self.partitions = {name: len(parts) for name, parts in streams.items()}
         self.streams = {}  # read from the disk, from now on
         preload(self.preloaded / BY_HAND, records)
@@ -59,9 +58,20 @@ class OnLog(Sides):
         return Store(self.workspace / BY_HAND, self.program, self.partitions)
 
 
-def preload_streams(
-    environment: Environment, records: dict[str, list[list[bytes]]], keys: dict[str, list[list[bytes] | None]]
-) -> None:
+Records = dict[str, list[list[bytes]]]
+"""The records of each stream, by partition."""
+Keys = dict[str, list[list[bytes] | None]]
+"""The keys that they carry; None where they carry none."""
+
+
+def as_stored(program: Program, streams: Streams) -> tuple[Records, Keys]:
+    """Return the records of streams, and their keys."""
+    records = {name: [program.streams[name].encoded(part) for part in parts] for name, parts in streams.items()}
+    keys = {name: [program.streams[name].keys(part) for part in parts] for name, parts in streams.items()}
+    return records, keys
+
+
+def preload_streams(environment: Environment, records: Records, keys: Keys) -> None:
     """Make streams that have ended, in batches as `produce` writes them, a batch of each partition in turn."""
     for name, parts in records.items():
         environment.create_stream(name, StreamConfig(partitions=len(parts)))
