@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -84,3 +85,16 @@ def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
 
     # Asked around each call of a user: where the loop takes it from there, one call of Python is spared.
     return time.monotonic if type(loop).time is BaseEventLoop.time else loop.time
+
+
+def utc(ms: int) -> str:
+    """Return a time in ms since the epoch as a person reads it.
+
+    >>> utc(1_500), utc(-1_000)
+    ('1970-01-01 00:00:01.500', '1969-12-31 23:59:59')
+    """
+    try:
+        at = datetime.fromtimestamp(ms // 1_000, UTC).replace(microsecond=ms % 1_000 * 1_000, tzinfo=None)
+    except (OverflowError, ValueError, OSError):
+        return f"{ms:,} ms"
+    return at.isoformat(" ", "milliseconds").removesuffix(".000")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
 from numbers import Integral, Real
 from operator import sub
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from operators.core.base import MIN_TIMESTAMP
 from operators.io import Input
 from planner.model.errors import refuse
-from runtime.model.clock import Clock
+from runtime.model.clock import Clock, utc
 
 DAY_MS = 86_400_000
 FAR_MS = 300_000
@@ -160,19 +160,6 @@ def meant_by(at: object) -> str:
             shown = utc(int(number * 1_000 // per_second))
             return f"; as {NAMES[unit]} it is {shown}: unit={unit!r} on the input"
     return ""
-
-
-def utc(ms: int) -> str:
-    """Return a time in ms since the epoch as a person reads it.
-
-    >>> utc(1_500), utc(-1_000)
-    ('1970-01-01 00:00:01.500', '1969-12-31 23:59:59')
-    """
-    try:
-        at = datetime.fromtimestamp(ms // 1_000, UTC).replace(microsecond=ms % 1_000 * 1_000, tzinfo=None)
-    except (OverflowError, ValueError, OSError):
-        return f"{ms:,} ms"
-    return at.isoformat(" ", "milliseconds").removesuffix(".000")
 
 
 @dataclass

@@ -31,6 +31,8 @@ from runtime.systems.kafka.client.topic_configs import (
     CODECS,
     COMPRESSION,
     LATEST_MS,
+    RETENTION,
+    RETENTION_BYTES,
     STAMPS,
     configs_in,
 )
@@ -83,7 +85,7 @@ def configs_of(config: StreamConfig) -> dict[str, str]:
     """  # event time may be far from the clock, which Kafka would refuse or, as a cluster may say, replace
     kept = config.retention_ms is None and config.retention_bytes is None
     policies = ["compact"] * config.compacted + ["delete"] * (not kept or not config.compacted)
-    limits = {"retention.ms": config.retention_ms, "retention.bytes": config.retention_bytes}
+    limits = {RETENTION: config.retention_ms, RETENTION_BYTES: config.retention_bytes}
     said = {name: str(-1 if limit is None else limit) for name, limit in limits.items()}
     times = {
         "message.timestamp.after.max.ms": LATEST_MS,
@@ -101,7 +103,7 @@ def config_in(configs: Mapping[str, str], made: StreamConfig) -> StreamConfig:
     StreamConfig(partitions=1, compression=None, compacted=True, retention_ms=None, retention_bytes=None, ...)
     """
     policies = configs.get("cleanup.policy", "delete").split(",")
-    limits = [int(configs.get(name, "-1")) for name in ("retention.ms", "retention.bytes")]
+    limits = [int(configs.get(name, "-1")) for name in (RETENTION, RETENTION_BYTES)]
     kept = [None if limit < 0 or "delete" not in policies else limit for limit in limits]
     codec, compressions = configs.get(COMPRESSION), {codec: said for said, codec in CODECS.items()}
     return replace(
@@ -118,6 +120,14 @@ async def described(topic: KafkaTopic) -> dict[str, str]:
     """Return how a topic is configured, in Kafka's words."""
     async with administering(topic) as client:
         return (await configs_in(client, [topic.name]))[topic.name]
+
+
+async def told_of(topic: KafkaTopic) -> dict[str, str]:
+    """Return how a topic is configured, in Kafka's words; nothing where brokers do not tell this client."""
+    try:
+        return await described(topic)
+    except TopicAuthorizationFailedError:
+        return {}
 
 
 async def is_stamped(topic: KafkaTopic) -> bool:

@@ -23,6 +23,7 @@ DELETIONS_MS = 7 * 86_400_000
 """The ms that a deletion is kept in compacted topics: who has not read it by then would keep what it deletes."""
 LATEST_MS = str(2**63 - 1)
 POLICY, STAMPS, DELETIONS = "cleanup.policy", "message.timestamp.type", "delete.retention.ms"
+RETENTION, RETENTION_BYTES = "retention.ms", "retention.bytes"
 COMPRESSION = "compression.type"
 AS_WRITTEN = "producer"
 """The brokers' compression where records stay as who writes them has compressed them."""
@@ -35,9 +36,9 @@ TABLE_CONFIGS = {POLICY: "compact", STAMPS: "CreateTime", DELETIONS: str(DELETIO
 SEGMENTS = {"segment.bytes": str(1 << 26)}
 """The settings that they are made with besides: brokers compact no open segment, so that by default up to 1 GiB, or
 what a week brings, would be read at each start."""
-BETWEEN_CONFIGS = {POLICY: "delete", "retention.ms": "-1", "retention.bytes": "-1", STAMPS: "CreateTime"}
+BETWEEN_CONFIGS = {POLICY: "delete", RETENTION: "-1", RETENTION_BYTES: "-1", STAMPS: "CreateTime"}
 """The settings of topics between stages: the records in them carry event time, and go when they are consumed."""
-KEPT = (POLICY, "retention.ms", "retention.bytes", STAMPS, COMPRESSION)
+KEPT = (POLICY, RETENTION, RETENTION_BYTES, STAMPS, COMPRESSION)
 """The settings that say how brokers keep the records of a stream."""
 _TEXT = String("utf-8")
 _SET = 0
@@ -127,7 +128,7 @@ def had_limits(configs: Mapping[str, str]) -> bool:
     >>> had_limits({"cleanup.policy": "compact,delete", "retention.ms": "1000", "retention.bytes": "-1"})
     True
     """
-    limits = (configs.get(name, "-1") for name in ("retention.ms", "retention.bytes"))
+    limits = (configs.get(name, "-1") for name in (RETENTION, RETENTION_BYTES))
     return "delete" in configs.get(POLICY, "") and any(int(limit) >= 0 for limit in limits)
 
 

@@ -20,8 +20,10 @@ from runtime.systems.kafka.client.admin import (
     create_topic,
     kafka_errors_told,
     metadata_of,
+    told_of,
 )
 from runtime.systems.kafka.client.clients import Producer, begun, ended
+from runtime.systems.kafka.client.retention import Retention
 from runtime.systems.kafka.client.thread import KafkaThread, stop
 from runtime.systems.kafka.client.topic import KafkaTopic, beside
 from runtime.systems.kafka.client.topic_configs import POLICY, TABLE_CONFIGS, amend, configs_in, wrong_in
@@ -57,6 +59,7 @@ class KafkaPublisher:
         self._topic, self._name, self._config = topic, name, config
         self._ledger = beside(topic, PUBLISHED)
         self._producer: Producer | None = None
+        self._retention = Retention(lambda _: told_of(topic))
         self._written: dict[tuple[str, int], int] = {}
         self._thread: KafkaThread | None = KafkaThread.acquire()
         try:
@@ -146,6 +149,7 @@ class KafkaPublisher:
         records = {
             (self._topic.name, number): as_records(batch, None, between=False) for number, batch in pending.items()
         }
+        await self._retention.look(records)
         records[self._ledger.name, 0] = Batch([said], [self._name.encode()])
         assert self._producer is not None
         async with asyncio.timeout(TRANSACTION_S):

@@ -16,11 +16,19 @@ from operators.core.base import Batch, Serde
 from runtime.model.errors import SamzaError, TooLarge
 from runtime.ports.sink import Limit, PartitionedSink
 from runtime.ports.streams import StreamConfig
-from runtime.systems.kafka.client.admin import configs_of, create_topic, is_stamped, kafka_errors_told, metadata_of
+from runtime.systems.kafka.client.admin import (
+    configs_of,
+    create_topic,
+    is_stamped,
+    kafka_errors_told,
+    metadata_of,
+    told_of,
+)
 from runtime.systems.kafka.client.clients import Producer, begun, ended, side_by_side
 from runtime.systems.kafka.client.kafka_errors import TOO_LARGE, kafka_fault
 from runtime.systems.kafka.client.metadata import WRITE, may
 from runtime.systems.kafka.client.record_limits import KafkaLimit, limits_of
+from runtime.systems.kafka.client.retention import Retention
 from runtime.systems.kafka.client.thread import KafkaThread
 from runtime.systems.kafka.client.topic import KafkaTopic
 from runtime.systems.kafka.client.topic_configs import CODECS
@@ -47,6 +55,7 @@ class KafkaSink(PartitionedSink):
         self._pending: dict[int, Batch] = {}
         self._limit: Limit | None = None
         self._producer: Producer | None = None
+        self._retention = Retention(lambda _: told_of(topic))
         self._thread: KafkaThread | None = KafkaThread.acquire()
         try:
             with kafka_errors_told(topic, "written"):
@@ -85,7 +94,7 @@ class KafkaSink(PartitionedSink):
         """Send all rows, and wait until all replicas have them; there is no position to go back to, so it is 0."""
         assert self._thread is not None and self._producer is not None
         with kafka_errors_told(self._topic, "written"):
-            self._thread.call(send_all(self._producer, {(self._topic.name, p): b for p, b in self._pending.items()}))
+            self._thread.call(self._send(self._producer))
         self._pending = {}
         return 0
 
@@ -98,6 +107,11 @@ class KafkaSink(PartitionedSink):
                     thread.call(ended(self._producer))
             finally:
                 thread.release()
+
+    async def _send(self, producer: Producer) -> None:
+        pending = {(self._topic.name, number): batch for number, batch in self._pending.items()}
+        await self._retention.look(pending)
+        await send_all(producer, pending)
 
     async def _open(self, config: StreamConfig) -> int:
         found = await metadata_of(self._topic)

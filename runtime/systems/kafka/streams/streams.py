@@ -46,6 +46,7 @@ from runtime.systems.kafka.client.admin import (
 )
 from runtime.systems.kafka.client.clients import Producer, SharedClients, begun, ended
 from runtime.systems.kafka.client.metadata import TopicMetadata, topics_of
+from runtime.systems.kafka.client.retention import Retention
 from runtime.systems.kafka.client.thread import KafkaThread, stop
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic
 from runtime.systems.kafka.client.topic_configs import (
@@ -121,6 +122,7 @@ class KafkaStreams:
         self._registrar: Producer | None = None
         self._one_begins = asyncio.Lock()
         self._shared = SharedClients()
+        self._retention = Retention(self._configs_of)
 
     def topic(self, name: str) -> KafkaTopic:
         """Return where a topic is."""
@@ -471,6 +473,13 @@ class KafkaStreams:
         return {
             name: config_in(configs[name], config) if name in configs else config for name, config in streams.items()
         }
+
+    async def tell_removed(self, pending: Mapping[tuple[str, int], Batch]) -> None:
+        """Warn of rows that are about to be written, and whose times are older than their topic keeps."""
+        await self._retention.look(pending)
+
+    async def _configs_of(self, name: str) -> Mapping[str, str]:
+        return (await self._configs([name])).get(name, {})
 
     async def _configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return how topics are configured as streams are, those of which brokers tell this client."""
