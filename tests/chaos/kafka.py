@@ -21,6 +21,7 @@ from aiokafka.errors import KafkaError
 
 from benchmarks.memory import anonymous_mib
 from operators.core.base import Batch
+from runtime.job.job_model import Job, job_of
 from runtime.model.errors import EnvironmentFault
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.kafka.client.topic import KafkaCluster
@@ -40,6 +41,8 @@ CALM_S = 3.0, 8.0
 PATIENCE_S = 300
 LAST = "last"
 """The word of the records that close the windows of all others."""
+STARTERS = 0.2
+"""Of how many kills around a cut the process is meant that has started the containers."""
 LEFT = "left"
 """The word of the records of a transaction that somebody leaves open, and that is rolled back."""
 BAD = 0.01
@@ -50,7 +53,9 @@ THROTTLED_BYTES = 20_000
 """How much a second brokers take from a writer that they throttle, from each of them."""
 DISK_MIB = 512
 """How large the disk of a broker is, which is filled now and then."""
-MOST_MIB = 400 + 4 * PARTITIONS
+FACTORS = (1, 2, 4)
+"""Into how many parts tasks are split, or merged again, where they are no more than some."""
+MOST_MIB = 400 + 4 * PARTITIONS * (FACTORS[-1] if PARTITIONS <= MOST_APART else 1)
 """The most anonymous memory that a container may come to, which may take over all tasks, at some 3 MiB for each."""
 
 
@@ -240,6 +245,57 @@ class Chaos:
         self.starter = self.start()
         wait_until(self.containers)  # who can't reach the brokers when it begins says so, and ends
 
+    def rescale(self) -> None:
+        """Ask for another size: tasks are split or merged, containers come and go, while records come in."""
+        self._rescale(kills=False)
+
+    def rescale_and_kill(self) -> None:
+        """Ask for another size, and kill a container, or who has started them, around the cut."""
+        self._rescale(kills=True)
+
+    def _rescale(self, kills: bool) -> None:
+        factor = self.chance.choice([one for one in FACTORS if one != self.factor])
+        size = "--factor", str(factor), "--containers", str(self.chance.randint(2, 3))
+        failed, said = self._asked(*size, kills=kills)
+        if failed and kills:  # nothing runs for a moment where who has started the containers was killed
+            failed, said = self._asked(*size, kills=False)
+        assert not failed and self.factor == factor, f"not split into {factor}: {said}; {self.told()}"
+
+    def _asked(self, *size: str, kills: bool) -> tuple[bool, str]:
+        """Ask for a size by the command, and write until that ends; return whether it failed, and what it said."""
+        asked = [Path(sys.executable).with_name("samza-dsl"), "scale", APP, "--environment", self.cluster.address]
+        with (
+            tempfile.TemporaryFile("w+") as told,
+            subprocess.Popen([*asked, *size], stdout=told, stderr=told) as scaling,
+        ):
+            try:
+                if kills:
+                    self.write(time.time() + self.chance.uniform(0, 4))
+                    (self.kill_starter if self.chance.random() < STARTERS else self.kill_container)()
+                until = time.time() + PATIENCE_S
+                while scaling.poll() is None:
+                    assert time.time() < until, f"the command does not end: {self.told()}"
+                    self.write(time.time() + 0.2)
+            finally:
+                scaling.kill()
+            told.seek(0)
+            return scaling.returncode != 0, told.read()
+
+    @property
+    def factor(self) -> int:
+        """The number of parts into which each task is split now, as the job model has it."""
+        return self._job().factor
+
+    def _job(self) -> Job:
+        until = time.time() + PATIENCE_S
+        while True:
+            try:
+                with closing(KafkaEnvironment(self.cluster, self.folder / "writer")) as environment:
+                    return job_of(environment, APP)
+            except EnvironmentFault:  # brokers that are not yet ready
+                if time.time() > until:
+                    raise
+
     def run(self, minutes: float) -> None:
         """Have what can happen happen, one after the other, in an order of the seed's."""
         until, faults = time.time() + 60 * minutes, []
@@ -251,6 +307,8 @@ class Chaos:
                 faults = [self.kill_container, self.kill_container, self.stop_container, self.kill_broker]
                 faults += [self.restart_broker, self.stop_broker, self.kill_starter, self.write_large, self.throttle]
                 faults += [self.leave_open]
+                if PARTITIONS <= MOST_APART:
+                    faults += [self.rescale, self.rescale_and_kill, self.rescale_and_kill]
                 if self.has_disks:
                     faults += [self.fill_disk]
                 if self.brokers.count > 2:
@@ -276,8 +334,9 @@ class Chaos:
             assert time.time() - began < PATIENCE_S, f"a task has no owner: {done} of {wanted}; {self.told()}"
         self.longest_s = max(self.longest_s, time.time() - began)
         until = time.time() + PATIENCE_S
-        tasks = range(PARTITIONS if PARTITIONS <= MOST_APART else 0)  # of more than these it does not show
-        while tasks and {len(self.owners().get(f"{task}", ())) for task in tasks} != {1}:
+        # Of more than these it does not show.
+        tasks = [one.name for one in self._job().tasks] if PARTITIONS <= MOST_APART else []
+        while tasks and {len(self.owners().get(task, ())) for task in tasks} != {1}:
             assert time.time() < until, f"a task has none or two that have it: {self.owners()}; {self.told()}"
             self.write(time.time() + 0.1)
 
