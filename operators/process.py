@@ -26,7 +26,7 @@ from operators.core.base import (
     Spec,
     Store,
 )
-from operators.core.durations import whole_ms
+from operators.core.durations import FIRST_REAL_MS, FIRST_REAL_S, LAST_REAL_S, whole_ms
 from operators.core.entry_keys import KEY, EntryKind, EntryKinds, Number, Rest
 from operators.state.key_cache import READ_STATE, KeyStates, emitted_of, loop_of
 from operators.state.key_collections import (
@@ -235,13 +235,16 @@ class ProcessContext(Generic[K, S]):
 
         One that is due already, by the watermark of the message's source, is called right behind the message.
 
-        Raises ValueError where `process` was given no `on_timer`, and for a key whose timers go on and on at the end.
+        Raises ValueError where `process` was given no `on_timer`, for a key whose timers go on and on at the end, and
+        for a time that is of our time in seconds where the message's own is in ms.
         """
         at = at_ms if type(at_ms) is int else _after(self.timestamp, at_ms)
         if self._timers is None:
             _no_timer(at, self)
         elif type(at) is not int or not EARLIEST_MS <= at <= LATEST_MS:
             raise _no_time("set_timer", at)
+        elif at < LAST_REAL_S and _is_in_seconds(at, self.timestamp):
+            raise _seconds("set_timer", at)
         else:
             self._timers.set(self._place, at)
             if at <= self._stamp:
@@ -423,6 +426,8 @@ class ProcessOperator(KeyStates):
             _no_alarm(at_ms, None)
         if type(at_ms) is not int or not EARLIEST_MS <= at_ms <= LATEST_MS:
             raise _no_time("set_alarm", at_ms)
+        if at_ms < LAST_REAL_S and _is_in_seconds(at_ms, self.now_ms):
+            raise _seconds("set_alarm", at_ms)
         self.alarms.set(key, at_ms)
 
     def place(self, kind: bytes, key: Key, name: str) -> bytes:
@@ -608,6 +613,18 @@ def _after(since_ms: int, length: object) -> Any:
 
 def _no_time(called: str, at_ms: object) -> ValueError:
     return ValueError(f"{called}({at_ms!r}) got no time; it takes whole ms since the epoch, in the years 1 to 9999")
+
+
+def _is_in_seconds(at_ms: int, now_ms: int) -> bool:
+    """Whether a time is of ours in seconds, and of early 1970 in ms, which is no time to ask for now."""
+    return FIRST_REAL_S <= at_ms < LAST_REAL_S and now_ms >= FIRST_REAL_MS
+
+
+def _seconds(called: str, at_ms: int) -> ValueError:
+    return ValueError(
+        f"{called}({at_ms}) is of early 1970 as ms, and of our time as seconds; "
+        f"write instead: {called}({at_ms} * 1_000)"
+    )
 
 
 def _no_timer(at_ms: int, context: object) -> None:

@@ -8,6 +8,12 @@ from typing import Any
 Duration = int | timedelta
 """A length of time: whole ms, or a timedelta of whole ms."""
 MS = timedelta(milliseconds=1)
+FIRST_REAL_S, LAST_REAL_S = 10**9 + 1, 41 * 10**8
+"""From 2001 to 2099, in seconds: what the times of real records are. Taken as ms they are some weeks of early 1970.
+
+A round 10**9 is a number of somebody's who tests.
+"""
+FIRST_REAL_MS = FIRST_REAL_S * 1_000
 
 
 def whole_ms(length: object) -> Any:

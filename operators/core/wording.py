@@ -74,7 +74,16 @@ def named(error: BaseException) -> str:
     >>> named(ZeroDivisionError("division by zero"))
     'ZeroDivisionError: division by zero'
     """
-    return f"{encodable(type(error).__name__)}: {words_of(error)}"
+    return f"{class_name(error)}: {words_of(error)}"
+
+
+def class_name(thing: object) -> str:
+    """Return the name of a thing's class, whatever its metaclass makes of `__name__`.
+
+    >>> class_name(ZeroDivisionError("division by zero"))
+    'ZeroDivisionError'
+    """
+    return encodable(type.__dict__["__name__"].__get__(type(thing)))
 
 
 def raised(error: BaseException) -> str:
@@ -96,7 +105,8 @@ def encodable(text: str) -> str:
     >>> encodable("caf\udce9")
     'caf\\udce9'
     """
-    return text.encode("utf-8", "backslashreplace").decode()
+    # By str itself: what a __str__ or __repr__ returns may be of a class with an encode of its own.
+    return str.encode(text, "utf-8", "backslashreplace").decode()
 
 
 def encodable_all(told: object) -> object:
@@ -125,6 +135,5 @@ def _safely(tell: Callable[[object], str], thing: object, name: str) -> str:
     try:
         text = tell(thing)
     except Exception as error:
-        kind, why = type(thing).__name__, type(error).__name__
-        return encodable(f"<{kind} whose {name} raised {why}>")
+        return f"<{class_name(thing)} whose {name} raised {class_name(error)}>"
     return cut(encodable(text))

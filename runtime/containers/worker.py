@@ -10,6 +10,7 @@ from socket import socket
 
 from msgspec.structs import replace
 
+from operators.core.wording import named
 from planner.model.graph import Graph
 from planner.model.plan import Plan
 from runtime.assembly.history import beside
@@ -188,7 +189,7 @@ async def _answer_state(run: Run, line: Connection, asked: AskState) -> None:
         answer = await run.state_answer(asked.request)
     # Whoever asks waits for an answer, and a question ends no run.
     except Exception as error:
-        answer = NoAnswer(500, f"{type(error).__name__}: {error}").answer
+        answer = NoAnswer(500, named(error)).answer
     line.say(ToldState(asked.number, answer))
 
 

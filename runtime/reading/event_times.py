@@ -12,6 +12,7 @@ from operator import sub
 from typing import NamedTuple
 
 from operators.core.base import MIN_TIMESTAMP
+from operators.core.durations import FIRST_REAL_MS, FIRST_REAL_S, LAST_REAL_S
 from operators.io import Input
 from planner.model.errors import refuse
 from runtime.model.clock import Clock, utc
@@ -23,12 +24,6 @@ FOLLOWING, BEHIND = 10, 5
 """The records that are looked at after such a one, and those of them that make it a jump as they lie behind it."""
 SPARSE = 5
 """The records of a batch that each move event time far, from which on its stream is taken to go so."""
-FIRST_REAL_S, LAST_REAL_S = 10**9 + 1, 41 * 10**8
-"""From 2001 to 2099, in seconds: what the times of real records are. Taken as ms they are some weeks of early 1970.
-
-A round 10**9 is a number of somebody's who tests.
-"""
-FIRST_REAL_MS = FIRST_REAL_S * 1_000
 MISPLACED_MS = LAST_REAL_S
 """The ms below which times of the first weeks of 1970 are those of our time in a larger unit, or a 0 that is none."""
 CALENDAR = (
@@ -263,8 +258,11 @@ class EventTimes:
             self._tell_misplaced(lowest)
         if self._unit_is_known:
             return
-        self._unit_is_known = True
+        # A 0 or -1 stands for no time, but in tests: what the unit is, those that come with it say, or after it.
         is_a_tests = self._clock.now_ms() < FIRST_REAL_MS
+        if not is_a_tests and not (times := [at for at in times if at > 0]):
+            return
+        self._unit_is_known = True
         if self._spec.timestamp_of is None and is_a_tests:
             return  # a test's clock gave the records their times
         by = "timestamp= returned" if self._spec.timestamp_of is not None else "the records' own times begin with"

@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 from uuid import uuid4
 
 from operators.core.base import Batch, Output, Serde, Spec
-from operators.core.wording import shown, words_of
+from operators.core.wording import class_name, shown, words_of
 from operators.io import SendTo
 from operators.partition_by import murmur2
 from planner.model.graph import Graph
@@ -230,7 +230,7 @@ class _Merger:
             found = merging.merge(named, *pair)
         except Exception as error:
             raise OperatorFailure(
-                f"merge= raised {type(error).__name__} for the key {shown(named)}: {words_of(error)}"
+                f"merge= raised {class_name(error)} for the key {shown(named)}: {words_of(error)}"
             ) from error
         return live if found is None else merging.value.encode(found)
 

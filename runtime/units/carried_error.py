@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from operators.core.wording import encodable, raised, words_of
+from operators.core.wording import class_name, encodable, raised, words_of
 from planner.model.errors import PlanError
 from runtime.functions.user_lines import deepest, is_users, user_lines
 from runtime.model import errors
@@ -44,7 +44,7 @@ def carried() -> Iterator[None]:
         raise
     except BaseException as error:
         lines = tuple(map(encodable, user_lines(deepest(error))))
-        data = msgspec.msgpack.encode(Carried(encodable(type(error).__name__), _words(error), lines))
+        data = msgspec.msgpack.encode(Carried(class_name(error), _words(error), lines))
         failed = WorkerFailed(f"{words_of(error)} [{_MARK}{b64encode(data).decode()}]")
         # Spark encodes the traceback, and a worker that fails at that dies without a word.
         raise failed from (error if _can_be_told(error) else None)

@@ -10,7 +10,7 @@ import sys
 
 import msgspec
 
-from operators.core.wording import encodable, shown, words_of
+from operators.core.wording import class_name, encodable, shown, words_of
 from planner.model.errors import PlanError
 from runtime.containers.protocol import Failed, Start
 from runtime.containers.supervisor import Containers, run_containers
@@ -94,4 +94,4 @@ def _failed(error: BaseException) -> Failed:
     lines = tuple(map(encodable, user_lines(deepest(error))))
     code = error.code if isinstance(error, ExitAsked) else 1
     told = text if expected or text else shown(error)
-    return Failed(kind=encodable(type(error).__name__), text=told, lines=lines, code=code)
+    return Failed(kind=class_name(error), text=told, lines=lines, code=code)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from operators.core.wording import encodable_all, words_of
+from operators.core.wording import class_name, encodable_all, words_of
 from planner.model.plan import Plan
 from runtime.encoding.serdes import to_json
 from runtime.functions.user_lines import deepest, user_lines
@@ -104,7 +104,7 @@ class Recorder:
         """Write down what has ended a run before its time, be it before it began where others have run before."""
         if self._notes.folder.is_dir():
             self._open()
-        self.note("failed", words_of(error) or type(error).__name__, tuple(user_lines(deepest(error))))
+        self.note("failed", words_of(error) or class_name(error), tuple(user_lines(deepest(error))))
 
     def close(self) -> None:
         """Let others write; nothing is noted any more."""

@@ -34,10 +34,25 @@ class Odd(Exception):
 class Text(str):
     __slots__ = ()
 
+    def encode(self, *_args):
+        raise RuntimeError("encoded by itself")
+
+    __format__ = encode
+
 
 class Subclassed(Exception):
     def __str__(self):
         return Text("\ud800")
+
+
+class Nameless(type):
+    @property
+    def __name__(cls):
+        raise RuntimeError("no name")
+
+
+class OfNameless(Exception, metaclass=Nameless):
+    pass
 
 
 def circular():
@@ -63,6 +78,7 @@ ERRORS = {
     "odd": Odd,
     "subclass of str": Subclassed,
     "file name": lambda: FileNotFoundError(2, "No such file", os.fsdecode(b"caf\xe9.txt")),
+    "class without a name": lambda: OfNameless("told"),
     "surrogate": lambda: ValueError("\ud800 lone"),
     "nul": lambda: ValueError("a\x00b"),
     "long": lambda: ValueError("x" * 3_000_000),

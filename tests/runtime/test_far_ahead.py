@@ -347,6 +347,39 @@ def test_seconds_that_are_taken_as_ms_are_refused(how, tmp_path):
         testing.run(app, {"r": found}, start_ms=BASE)
 
 
+@pytest.mark.parametrize("unit_s", [1, 10**3])
+@pytest.mark.parametrize("missing", [[0], [-1], [0, 0, -1, 0]])
+@pytest.mark.parametrize("together", [True, False])
+def test_times_that_stand_for_none_hide_no_seconds(unit_s, missing, together):
+    seconds = [Reading("m", BASE // 1_000 + one) for one in range(5)]
+    none = [Reading("m", at) for at in missing]
+    app = windowed(**({} if unit_s == 1 else {"unit": "us", "timestamp": lambda r: r.at * unit_s}))
+    with testing.running(app, start_ms=BASE) as run:
+        if not together:
+            run.send("r", *none)
+        with pytest.raises(PlanError, match=r"750_000_000.*unit='(s|ms)'"):
+            run.send("r", *(none * together), *seconds)
+
+
+@pytest.mark.parametrize("late", [0, 1, 3])
+@pytest.mark.parametrize(("called", "clock"), [("set_timer", BASE), ("set_alarm", BASE), ("set_timer", 0)])
+def test_timers_and_alarms_in_seconds_meet_the_policy(called, clock, late):
+    def ask(reading, context):
+        seconds = reading.at // 1_000 + 60
+        getattr(context, called)(seconds if reading.at % 2 else seconds * 1_000)
+        return [reading.at]
+
+    at = {"on_timer": lambda at, context: [], "on_alarm": lambda at, context: []}
+    app = App("asking")
+    stream = app.input("r", value=Reading, key=lambda r: r.meter, timestamp=lambda r: r.at)
+    stream.process(ask, on_error=dead_letter("bad"), **at).send_to(app.output("out"))
+    odd = [Reading("m", BASE + 2 * one + (one == late)) for one in range(4)]
+    found = testing.run(app, {"r": odd}, start_ms=clock)
+    assert (found["out"], len(found["bad"])) == ([one.at for one in odd if not one.at % 2], 1)
+    small = [Reading("m", at) for at in (1_001, 2_001)]
+    assert testing.run(app, {"r": small})["out"] == [1_001, 2_001]
+
+
 def test_nobody_minds_the_records_own_times_where_nothing_asks_for_event_time():
     app = App("untimed")
     app.input("r", value=int).map(abs).send_to(app.output("out", value=int))
