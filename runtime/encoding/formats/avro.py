@@ -598,16 +598,16 @@ def _texts_as(written: Schema, derived: Schema) -> Schema:
         if isinstance(part, list):
             found = [made(one, own) for one in part]
             return part if "string" in part and "bytes" in part else found
-        kind = part["type"] if isinstance(part, dict) else part
-        if kind in _SWAPPED and (isinstance(part, str) or "logicalType" not in part):
-            return _SWAPPED[kind] if _SWAPPED[kind] in own and kind not in own else part
-        alike = [one for one in own if isinstance(one, dict) and one["type"] == kind]
-        if kind == "record" and len(alike) > 1:
+        base = part["type"] if isinstance(part, dict) else part
+        if base in _SWAPPED and (isinstance(part, str) or "logicalType" not in part):
+            return _SWAPPED[base] if _SWAPPED[base] in own and base not in own else part
+        alike = [one for one in own if isinstance(one, dict) and one["type"] == base]
+        if base == "record" and len(alike) > 1:
             alike = [one for one in alike if one["name"].rpartition(".")[2] == part["name"].rpartition(".")[2]]
         if len(alike) != 1:
             return part
         inner = {name: made(part[name], alike[0][name]) for name in ("items", "values") if name in part}
-        if kind == "record":
+        if base == "record":
             types = {one["name"]: one["type"] for one in alike[0]["fields"]}
             inner["fields"] = [
                 {**one, "type": made(one["type"], types[one["name"]])} if one["name"] in types else one
