@@ -247,6 +247,8 @@ class Hook(BaseHTTPRequestHandler):
     """The status that a row is answered with, by its id."""
     words: ClassVar[str] = ""
     """What stands in an answer that refuses."""
+    before: ClassVar[list[tuple[int, dict[str, str]]]] = []
+    """Interim answers, with their headers, that come before each final one."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -259,6 +261,11 @@ class Hook(BaseHTTPRequestHandler):
         if status == 599:
             self.close_connection = True
             return
+        for interim, headers in self.before:
+            self.send_response_only(interim, "interim")
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
         self.send_response(status)
         if self.retry_after:
             self.send_header("Retry-After", self.retry_after.encode().decode("latin-1"))
@@ -328,6 +335,38 @@ def test_a_webhook_that_fails_often_is_tried_for_as_long_as_it_takes_some_rows()
         tried(partial(sink.write, rows), Words("hook", "", ""), lambda pause_s: False)
         sink.close()
     assert [id for id, _ in kind.rows] == [row.id for row in rows]
+
+
+INTERIM = st.tuples(
+    st.sampled_from([100, 102, 103, 104, 199]),
+    st.dictionaries(
+        st.sampled_from(["Link", "Retry-After", "Content-Length", "Transfer-Encoding", "Connection"]),
+        st.sampled_from(["</style.css>; rel=preload", "7", "chunked", "close"]),
+        max_size=2,
+    ),
+)
+
+
+@given(before=st.lists(INTERIM, max_size=3), statuses=st.lists(st.sampled_from([204, 503, 429, 400]), max_size=6))
+@example(before=[(103, {"Link": "</style.css>; rel=preload"})], statuses=[])
+@settings(deadline=None, max_examples=examples(25, 500))
+def test_answers_in_between_change_nothing(before: list[tuple[int, dict[str, str]]], statuses: list[int]) -> None:
+    rows = [SinkRow({"id": n}, key=n % 2, id=f"{n}") for n in range(4)]
+
+    def told(interim: list[tuple[int, dict[str, str]]]) -> tuple[list[str], list[tuple[str, Any]]]:
+        words = []
+        with hooked(*statuses) as (url, kind):
+            kind.before = interim
+            sink = connectors.webhook(url, at_once=1)
+            for _ in range(len(statuses) + 1):
+                try:
+                    sink.write(rows)
+                except (Unavailable, RowRefused) as error:
+                    words.append(str(error).replace(url.partition("?")[0], ""))
+            sink.close()
+        return words, kind.rows
+
+    assert told(before) == told([])
 
 
 def test_a_webhook_ends_the_run_where_it_is_refused_and_shows_no_secret(

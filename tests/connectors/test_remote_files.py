@@ -11,7 +11,10 @@ from typing import Any
 
 import fsspec
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv, feather
 
 from samza_dsl import App, SamzaError, connectors
 
@@ -91,3 +94,36 @@ def test_a_url_that_is_signed_is_read_and_not_told(root: str, tmp_path: Path, ca
     with pytest.raises(SamzaError, match=r"there is no file .*absent\.csv,") as caught:
         read(f"{root}/absent.csv?key=geheim", tmp_path / "absent")
     assert "geheim" not in f"{source.name} {caught.value} {caplog.text}"
+
+
+def written(file: Path, rows: list[dict[str, Any]]) -> None:
+    table = pa.Table.from_pylist(rows)
+    if file.suffix == ".jsonl":
+        file.write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
+    elif file.suffix == ".csv":
+        csv.write_csv(table, file)
+    elif file.suffix == ".parquet":
+        pq.write_table(table, file)
+    else:
+        feather.write_feather(table, file)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet", "arrow"])
+@pytest.mark.parametrize("form", ["", "growing:"])
+@pytest.mark.parametrize("own", [{"day": "2025-12-31"}, {"more": '"day"'}, {"Day": "x", "more": "day"}, {}])
+def test_a_column_that_a_folder_gives_as_well_is_told(
+    own: dict[str, str], form: str, suffix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for day in ("2026-01-01", "2026-01-02"):
+        (tmp_path / "in" / f"day={day}").mkdir(parents=True)
+        written(tmp_path / "in" / f"day={day}" / f"a.{suffix}", [{"n": int(day[-1]), **own}] * 2)
+    app = App("copying")
+    legs = app.input("legs", value=Leg).filter(lambda leg: leg.n > 0)
+    legs.send_to(app.output("copies", value=Leg))
+    run = app.run(tmp_path / "data", bind={"legs": f"{form}{tmp_path}/in/**/*.{suffix}"}, until_now=True)
+    wanted = [Leg(n, f"2026-01-0{n}") for n in (1, 1, 2, 2)]
+    assert sorted(run.received("copies"), key=lambda leg: leg.n) == wanted
+    told = [one.getMessage() for one in caplog.records if "which its folder gives as well" in one.getMessage()]
+    assert bool(told) == ("day" in own)
+    assert all(f"a.{suffix} has the column 'day'" in words for words in told)
+    assert form or len(told) <= 1, "it is told once of an input"

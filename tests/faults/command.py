@@ -43,8 +43,8 @@ FAULTS = (
         "kills runs that write to databases, or stops them",
         "postgresql, redis-server",
         "trials",
-        12,
-        500,
+        60,  # on each of four databases 15, of one or two kills: more than 20
+        1_400,
     ),
     Fault("kill-table", "kills runs that read a table which is written to", "postgresql", "trials", 4, 200),
     Fault("power-cut", "cuts the power under a FUSE disk", "root, fuse3", "power cuts", 25, 1_000),

@@ -7,10 +7,9 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -210,10 +209,10 @@ def wait_for_work(process: Child, data: Path) -> None:
 
 
 def trial(
-    places: Iterator[MakePlace], typical_s: dict[str, float], without: str | None, seed: int, work: Path
+    make_place: MakePlace, typical_s: dict[str, float], without: str | None, seed: int, work: Path
 ) -> dict[str, int]:
     """Kill a run twice, or stop it and have a copy of its data directory taken over; then run to the end."""
-    chance, place, data = random.Random(seed), next(places)(seed, work), work / "data"
+    chance, place, data = random.Random(seed), make_place(seed, work), work / "data"
     fill(data)
     if place.kind not in typical_s:
         typical_s[place.kind] = undisturbed_s(data, place._replace(suffix=f"{place.suffix}_undisturbed"))
@@ -239,7 +238,7 @@ def trial(
     ends = [(one.name, ended(one, place, without)) for one in dict.fromkeys([data, *former])]
     assert "ended" in {end for _, end in ends}, f"no copy of the data directory goes on: {ends}"
     if not counts:
-        raise Missed("a run was over before it was killed")
+        raise Missed(f"a run on {place.kind} was over before it was killed")
     # Of heirs that were killed as well: what they have written to the place, with its letters, nobody writes again.
     wrong = wrong_in(place, [letters(one) for one in (work / "data", *work.glob("copy-*"))])
     assert not wrong, f"{place.kind}, {dict(counts)}: {'; '.join(wrong)}"
@@ -278,18 +277,20 @@ def taken_over(
 
 
 @contextmanager
-def databases(kinds: Sequence[str]) -> Iterator[Iterator[MakePlace]]:
-    """Yield what makes places of these kinds, of one after the other; servers are started where they are needed."""
-    with ExitStack() as servers:
-        urls = {kind: servers.enter_context(SERVERS[kind].running()) for kind in kinds if kind in SERVERS}
-
-        def make(kind: str, seed: int, work: Path) -> Place:
-            return Place(kind, urls[kind], str(seed)) if kind in urls else Place(kind, str(work / f"rows.{kind}"), "1")
-
-        yield cycle([partial(make, kind) for kind in kinds])
+def database(kind: str) -> Iterator[MakePlace]:
+    """Yield what makes places of a kind; a server is started where it needs one."""
+    if kind in SERVERS:
+        with SERVERS[kind].running() as url:
+            yield lambda seed, work: Place(kind, url, str(seed))
+    else:
+        yield lambda seed, work: Place(kind, str(work / f"rows.{kind}"), "1")
 
 
 def campaign(order: Order) -> Verdict:
-    """Make trials on all kinds of databases in turn, or on the one that is ordered."""
-    with databases([order.kind] if order.kind else KINDS) as places:
-        return one_by_one(order, partial(trial, places, {}, SAFEGUARD if order.broken else None))
+    """Make as many trials on each kind of database, or all on the one that is ordered."""
+    kinds = [order.kind] if order.kind else KINDS
+    each, found = replace(order, times=-(-order.times // len(kinds))), Verdict()
+    for kind in kinds:
+        with database(kind) as make_place:
+            found.add(one_by_one(each, partial(trial, make_place, {}, SAFEGUARD if order.broken else None)))
+    return found

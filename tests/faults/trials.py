@@ -43,6 +43,12 @@ class Verdict:
         if self.failed <= MOST_TOLD:
             print(f"seed {seed}: " + "\n".join(lines if self.failed == 1 else lines[-1:]), flush=True)
 
+    def add(self, other: "Verdict") -> None:
+        """Count what has come of other trials as well."""
+        self.done += other.done
+        self.failed += other.failed
+        self.counts.update(other.counts)
+
 
 class Missed(Exception):
     """The fault has not come about in a trial, though all was as it should be; it says why not."""

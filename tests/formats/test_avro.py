@@ -80,6 +80,46 @@ def test_hostile_bytes_make_a_value_or_an_error_of_ours(noise, data):
             avro.decode(hostile)
 
 
+WITHIN = {
+    "alone": (lambda kind: kind, lambda kind: kind, lambda value: value),
+    "optional": (lambda kind: ["null", kind], lambda kind: kind | None, lambda value: value),
+    "list": (lambda kind: {"type": "array", "items": kind}, lambda kind: list[kind], lambda value: [value, value]),
+    "dict": (
+        lambda kind: {"type": "map", "values": ["null", kind]},
+        lambda kind: dict[str, kind | None],
+        lambda v: {"a": v},
+    ),
+    "record": (
+        lambda kind: {"type": "record", "name": "In", "fields": [{"name": "it", "type": ["null", kind]}]},
+        lambda kind: msgspec.defstruct("In", [("it", kind)]),
+        lambda value: {"it": value},
+    ),
+}
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])), st.sampled_from([*WITHIN]), st.booleans(), st.booleans())
+@settings(max_examples=examples(100, 5_000))
+def test_text_and_bytes_are_read_as_each_other(text, within, was_text, is_java):
+    in_avro, in_python, held = WITHIN[within]
+    kind = "string" if was_text else "bytes"
+    kind = {"type": kind, "avro.java.string": "String"} if is_java else kind
+    written = {"type": "record", "name": "Row", "fields": [{"name": "it", "type": in_avro(kind)}]}
+    file = io.BytesIO()
+    put, back = (text, text.encode()) if was_text else (text.encode(), text)
+    fastavro.schemaless_writer(file, fastavro.parse_schema(written), {"it": held(put)})
+    row = msgspec.defstruct("Row", [("it", in_python(type(back)))])
+    assert msgspec.to_builtins(Avro(row, written_with=written).decode(file.getvalue()), builtin_types=[bytes]) == {
+        "it": held(back)
+    }
+
+
+def test_bytes_that_are_no_text_are_no_text():
+    row = msgspec.defstruct("Row", [("it", str)])
+    written = {"type": "record", "name": "Row", "fields": [{"name": "it", "type": "bytes"}]}
+    with pytest.raises(SerdeError, match="utf-8"):
+        Avro(row, written_with=written).decode(b"\x02\xff")
+
+
 class Narrow(msgspec.Struct, frozen=True):
     id: int
     gone: str

@@ -4,9 +4,10 @@ import dataclasses
 import datetime as dt
 import io
 import json
+import math
 from base64 import b64encode
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Any
 
 import fastavro
 import msgspec
@@ -470,3 +471,41 @@ def test_text_without_a_zone_and_decimals_of_any_scale_are_told_by_their_names(n
     data = msgspec.json.encode({"schema": {"type": "struct", "fields": [row]}, "payload": payload})
     held = msgspec.defstruct("Held", [("it", kind)])
     assert Debezium(held).decode(data).new == held(value)
+
+
+BYTES = {"type": "bytes", "optional": True}
+
+
+def told_beside(schema, value, kind):
+    """Return what a column of a row is read as, whose schema lies beside it."""
+    row = {"field": "after", "type": "struct", "fields": [{"field": "it", **schema}]}
+    payload = {"before": None, "after": {"it": value}, "op": "c"}
+    data = json.dumps({"schema": {"type": "struct", "fields": [row]}, "payload": payload}).encode()
+    return Debezium(msgspec.defstruct("Held", [("it", kind)])).decode(data).new.it
+
+
+@given(st.binary())
+@settings(max_examples=examples(60, 2_000))
+def test_a_column_of_bytes_is_no_text_whatever_asks_for_it(held):
+    text = b64encode(held).decode()
+    for schema in (BYTES, {**BYTES, "name": "io.debezium.data.Bits", "parameters": {"length": "16"}}):
+        for kind in (bytes, bytes | None, Any):
+            assert told_beside(schema, text, kind) == held
+        assert told_beside(schema, None, bytes | None) is None
+        for kind in (str, str | None, list[str]):
+            with pytest.raises(SerdeError, match="Expected"):
+                told_beside(schema, text, kind)
+    assert told_beside({"type": "array", "items": BYTES}, [text, None], list[bytes | None]) == [held, None]
+    with pytest.raises(SerdeError, match="no envelope"):
+        told_beside(BYTES, "=" + text, bytes)
+
+
+@given(st.floats(), st.sampled_from(["float", "double"]))
+@settings(max_examples=examples(60, 2_000))
+def test_numbers_that_json_has_not_are_told_as_text(number, kind):
+    told = number if math.isfinite(number) else json.dumps(number)
+    schema = {"type": kind, "optional": True}
+    assert is_same(number, told_beside(schema, told, float))
+    assert is_same([number], told_beside({"type": "array", "items": schema}, [told], list[float]))
+    with pytest.raises(SerdeError, match="no envelope"):
+        told_beside(schema, "many", float)

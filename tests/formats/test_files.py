@@ -1,14 +1,17 @@
 """Files of Avro and Arrow, and compressed ones: read and written, also by independent libraries, and cut back."""
 
 import bz2
+import datetime as dt
 import gzip
 import io
 import tempfile
 import zlib
+from decimal import Decimal
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from unittest import mock
+from uuid import UUID
 
 import fastavro
 import msgspec
@@ -27,7 +30,7 @@ from runtime.model.errors import Damaged, SamzaError, SerdeError
 from runtime.systems.files import avro_files, parquet
 from runtime.systems.files.files import open_sink, open_source
 from samza_dsl import App
-from samza_dsl.formats import Avro
+from samza_dsl.formats import Avro, digits
 from tests.formats.typed_values import INT64, TEXT, is_same, records
 from tests.scale import examples
 
@@ -132,6 +135,72 @@ def test_files_of_several_schemas_are_read_each_by_its_own(tmp_path):
     app.input("in", value=Order).sink(found.append)
     app.run(tmp_path / "data", bind={"in": tmp_path / "*.avro"})
     assert sorted(found, key=lambda order: order.id) == [Order(1, "x"), Order(2)]
+
+
+def digits_of(precision, scale):
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
+MEANINGS = [
+    *("int", {"type": "int", "logicalType": "date"}, {"type": "int", "logicalType": "time-millis"}),
+    *(
+        "long",
+        *({"type": "long", "logicalType": f"{name}-micros"} for name in ("time", "timestamp", "local-timestamp")),
+    ),
+    *({"type": "long", "logicalType": f"{name}-millis"} for name in ("timestamp", "local-timestamp")),
+    *("bytes", digits_of(9, 0), digits_of(9, 2), digits_of(9, 4)),
+    *("string", {"type": "string", "logicalType": "uuid"}),
+]
+ENCODED = {"int": b"\x08", "long": b"\x08", "bytes": b"\x02\x04", "string": b"\x48" + str(UUID(int=1)).encode()}
+WITHIN = {
+    "alone": lambda kind: kind,
+    "optional": lambda kind: ["null", kind],
+    "array": lambda kind: {"type": "array", "items": kind},
+    "record": lambda kind: {"type": "record", "name": "Inner", "fields": [{"name": "inner", "type": kind}]},
+}
+BEFORE = {"optional": (b"\x02", b""), "array": (b"\x02", b"\x00")}
+
+
+@given(st.lists(st.sampled_from(MEANINGS), min_size=2, max_size=4), st.sampled_from([*WITHIN]))
+@settings(max_examples=examples(60, 2_000))
+def test_each_file_is_read_by_its_own_schema_whatever_tells_that_of_another(kinds, within):
+    before, behind = BEFORE.get(within, (b"", b""))
+    with tempfile.TemporaryDirectory() as directory:
+        wanted = []
+        for number, kind in enumerate(kinds):
+            fields = [{"name": "at", "type": WITHIN[within](kind)}]
+            schema = msgspec.json.encode({"type": "record", "name": "R", "fields": fields}).decode()
+            record = before + ENCODED[kind if isinstance(kind, str) else kind["type"]] + behind
+            head, sync = head_of_file(schema, bytes(16), "null"), bytes(16)
+            file = Path(directory, f"{number}.avro")
+            file.write_bytes(head + long_of(1) + long_of(len(record)) + record + sync)
+            wanted += fastavro.reader(io.BytesIO(file.read_bytes()))
+        source = open_source(Path(directory, "*.avro"))
+        decode = source.serde(Json(dict[str, Any])).decode
+        found = [decode(source.read(place, 0, 1).batch.values[0]) for place in range(len(kinds))]
+        source.close()
+    assert found == wanted
+
+
+@pytest.mark.parametrize(
+    ("kinds", "values"),
+    [
+        ([Annotated[Decimal, digits(9, 2)], Annotated[Decimal, digits(9, 4)]], [Decimal("1.25")] * 2),
+        ([int, dt.datetime], [5, dt.datetime(2026, 1, 1, tzinfo=dt.UTC)]),
+        ([str, UUID], ["x", UUID(int=1)]),
+    ],
+)
+def test_a_file_that_was_begun_with_another_meaning_is_not_gone_on_with(kinds, values, tmp_path):
+    (earlier, later), (first, second) = kinds, values
+    file = tmp_path / "out.avro"
+    write_all(file, earlier, [[first], [first]], [(1, [first])])
+    sink = open_sink(file)
+    serde = sink.serde(Json(later))
+    sink.recover(file.stat().st_size)
+    sink.write(Batch([serde.encode(second)]))
+    with pytest.raises(SamzaError, match="begun with another schema"):
+        sink.flush()
+    assert read_all(file, earlier) == [first, first]
 
 
 def test_a_run_writes_avro_and_goes_on_with_it(tmp_path):

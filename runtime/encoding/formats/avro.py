@@ -232,6 +232,7 @@ class AvroCodec:
         self.name = _name_in(self.schema)
         self._given = schema is not None and resolves
         self._plain = PlainValues(kind)
+        self._derived: Schema = None if shape is None else shape.schema
         self._change: Change | None = None if shape is None else shape.write
         self._back: Change | None = None if shape is None else shape.read
         self._write = fastavro.schemaless_writer
@@ -314,6 +315,8 @@ class AvroCodec:
         # A schema of one's own may have other names for what was written.
         if wanted is None and written != self.schema and (wrong := wrong_names(self._plain.type, columns_in(written))):
             raise SerdeError(f"{self._what}: the schema of what was written {wrong}")
+        if wanted is None and self._derived is not None and written != self._derived:
+            written = _texts_as(written, self._derived)
         # Of a union of records the name tells which one it is; of others the types do.
         named = self._back is not None
         read = self._read
@@ -579,6 +582,43 @@ def _of_default(schema: Schema, said: Datum, named: Mapping[str, Schema], tells_
     )
     read = LOGICAL_READERS.get(f"{base}-{schema.get('logicalType')}")
     return found if read is None else read(found, schema, None)
+
+
+def _texts_as(written: Schema, derived: Schema) -> Schema:
+    """Return a schema that has written, with text where a type says text, and bytes where it says bytes.
+
+    Both lie alike, and Avro reads each as the other; a field of bytes would take text for base64.
+    """
+    named = {name: part for _, name, part in _types_in(derived)}
+
+    def made(part: Schema, ours: Schema) -> Schema:
+        own = [
+            named.get(one, one) if isinstance(one, str) else one for one in (ours if isinstance(ours, list) else [ours])
+        ]
+        if isinstance(part, list):
+            found = [made(one, own) for one in part]
+            return part if "string" in part and "bytes" in part else found
+        base = part["type"] if isinstance(part, dict) else part
+        if base in _SWAPPED and (isinstance(part, str) or "logicalType" not in part):
+            return _SWAPPED[base] if _SWAPPED[base] in own and base not in own else part
+        alike = [one for one in own if isinstance(one, dict) and one["type"] == base]
+        if base == "record" and len(alike) > 1:
+            alike = [one for one in alike if one["name"].rpartition(".")[2] == part["name"].rpartition(".")[2]]
+        if len(alike) != 1:
+            return part
+        inner = {name: made(part[name], alike[0][name]) for name in ("items", "values") if name in part}
+        if base == "record":
+            types = {one["name"]: one["type"] for one in alike[0]["fields"]}
+            inner["fields"] = [
+                {**one, "type": made(one["type"], types[one["name"]])} if one["name"] in types else one
+                for one in part["fields"]
+            ]
+        return {name: one for name, one in {**part, **inner}.items() if not name.startswith("__")}
+
+    return parsed(made(written, derived))
+
+
+_SWAPPED = {"string": "bytes", "bytes": "string"}
 
 
 def _of_text(schema: Schema) -> Schema:

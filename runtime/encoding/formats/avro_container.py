@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from runtime.encoding.formats.avro import AvroCodec, DatumReader, parsed
+from runtime.encoding.formats.avro import PARTS, AvroCodec, DatumReader, parsed
 from runtime.encoding.formats.avro_nesting import depth_check, long_in, nests
 from runtime.encoding.formats.avro_shapes import Datum, Schema
 from runtime.encoding.formats.extras import needs_extra
@@ -24,6 +24,9 @@ FINGERPRINT_BYTES = 8
 SINGLE = b"\xc3\x01"
 """What Avro's encoding of a single object begins with; behind it is which schema has written it."""
 STARTS = len(SINGLE) + FINGERPRINT_BYTES
+
+_OF_NO_DATA = ("doc", "aliases", "default", "order")
+"""What a schema says besides how data lie and what they mean."""
 
 
 class ContainerHead(NamedTuple):
@@ -112,10 +115,24 @@ def records_in(head: ContainerHead, count: int, data: bytes, where: object) -> l
 
 
 def fingerprint_of(schema: Schema) -> bytes:
-    """Return what stands for a schema in front of a single object."""
-    from fastavro.schema import fingerprint, to_parsing_canonical_form
+    """Return what stands for a schema in front of a single object, among those of a few files.
 
-    return bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
+    That of Avro leaves out what data mean, as the scale of a decimal and the unit of a time: of two schemas that differ
+    by that alone one would read what the other has written.
+    """
+    from fastavro.schema import fingerprint
+
+    return bytes.fromhex(fingerprint(text_of(_with_meaning(schema)), "CRC-64-AVRO"))
+
+
+def _with_meaning(schema: Schema) -> Schema:
+    """Return a schema without what says nothing of data that it has written, in one order."""
+    if isinstance(schema, list):
+        return list(map(_with_meaning, schema))
+    if not isinstance(schema, dict):
+        return schema
+    said = sorted(name for name in schema if name not in _OF_NO_DATA and not name.startswith("__"))
+    return {name: _with_meaning(schema[name]) if name in PARTS else schema[name] for name in said}
 
 
 @dataclass(frozen=True)

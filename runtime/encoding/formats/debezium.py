@@ -286,6 +286,12 @@ _NAMED: dict[str, Callable[[Any], object]] = {
     "org.apache.kafka.connect.data.Timestamp": _instant,
 }
 """What numbers and texts of Kafka Connect stand for, by the name of their type."""
+_OF_TEXT: dict[str, Callable[[Any], object]] = {
+    "bytes": partial(b64decode, validate=True),
+    # NaN and infinities, which JSON has not, are text.
+    **dict.fromkeys(("float", "double"), lambda told: float(told) if isinstance(told, str) else told),
+}
+"""What text stands for where a type of Kafka Connect has no name, or one of which nothing is known."""
 
 
 def _of_document(value: Told) -> Told:
@@ -333,7 +339,7 @@ _EXTENDED: dict[str, Callable[[Any], object]] = {
 
 
 def _by_schema(schema: Told) -> Callable[[Told], Told]:
-    """Return what makes times and decimals of the numbers and texts that a schema of Kafka Connect tells so."""
+    """Return what makes of numbers and texts the times, decimals, bytes and NaN that a schema of Connect tells."""
     if not isinstance(schema, dict):
         return _same
     name = schema.get("name")
@@ -347,6 +353,8 @@ def _by_schema(schema: Told) -> Callable[[Told], Told]:
     elif change is None and schema.get("type") == "array":
         item = _by_schema(schema.get("items"))
         change = None if item is _same else partial(_items, item)
+    elif change is None:
+        change = _OF_TEXT.get(str(schema.get("type")))
     return _same if change is None else partial(_unless_null, change)
 
 

@@ -127,6 +127,7 @@ class CsvSource(RecordSource):
         self._kind: object = Any
         self.skipped = 0 if dialect.header is not None else 1
         if dialect.header is not None:
+            self.folders.told_of(0, dialect.header)
             self.header = (*dialect.header, *self.folders.names)
             return
         headers = {header: file.path for file in files if (header := _header_of(file.path, dialect)) is not None}
@@ -134,6 +135,7 @@ class CsvSource(RecordSource):
             (first, one), (second, other) = list(headers.items())[:2]
             raise SamzaError(f"{one} has the columns {first} and {other} has {second}; bind files with one header")
         # Where a file has a column of that name itself, what its folder says comes behind, and holds.
+        self.folders.told_of(0, next(iter(headers), ()))
         self.header = (*next(iter(headers), ()), *self.folders.names)
 
     def serde(self, declared: Serde) -> Serde:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -17,16 +19,24 @@ from runtime.encoding.serdes import to_json
 from runtime.model.errors import SamzaError
 from runtime.systems.files.places.locations import DataFile
 
+_log = logging.getLogger("samza_dsl")
 _ZEROS = re.compile(r"\A(-?)0+(?=[0-9])")
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _TYPES: dict[type[inspect.Type], type] = {inspect.IntType: int, inspect.FloatType: float, inspect.BoolType: bool}
 
 
 class Folders:
-    """By file, the fields that the names of its folders give; raises SamzaError where files have different ones."""
+    """By file, the fields that the names of its folders give; raises SamzaError where files have different ones.
+
+    A field that a row has itself as well is what the folder says, as for Spark and Hive: the first one is told.
+    """
 
     def __init__(self, files: Sequence[DataFile]) -> None:
         self._fields = [dict(file.fields) for file in files]
         self.names = tuple(self._fields[0]) if files else ()
+        self._files = files
+        self._spelled = [to_json(name) for name in self.names]
+        self._is_told = not self.names
         for file, fields in zip(files, self._fields, strict=True):
             if fields.keys() != set(self.names):
                 raise SamzaError(
@@ -39,8 +49,24 @@ class Folders:
         fields = self._fields[partition]
         return {name: typed(fields[name], info) for name, info in column_types(kind, self.names).items()}
 
+    def told_of(self, partition: int, columns: Collection[str]) -> None:
+        """Tell in the log of a file whose rows have columns that its folder gives, if none was told yet."""
+        if not self._is_told and (both := [name for name in self.names if name in columns]):
+            self._is_told = True
+            _log.warning(
+                "%s has the column %r, which its folder gives as well: what the folder says counts, in all files of "
+                "this input. Where rows say something else, leave the column out, or rename it",
+                self._files[partition].path,
+                both[0],
+            )
+
     def with_json(self, partition: int, kind: object, lines: Sequence[bytes]) -> list[bytes]:
         """Return JSON objects with the fields of their file behind their own; other JSON stays as it is."""
+        for line in () if self._is_told else lines:
+            # Few lines have such a name in them, and only these are looked at twice.
+            if any(name in line for name in self._spelled):
+                with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                    self.told_of(partition, _OBJECT(line))
         added = to_json(self.values(partition, kind))[1:-1]
         return [_with_fields(line, added) for line in lines]
 

@@ -152,11 +152,13 @@ class ParquetSource(ReplaceableSource):
             file.close()
 
     def _json_rows(self, partition: int, batch: pa.RecordBatch) -> Rows:
+        self.folders.told_of(partition, batch.schema.names)
         return json_rows(self.folders.values(partition, self._kind), batch)
 
     def _table(self, partition: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with what the folders of their file say of all of them."""
         said = self.folders.values(partition, self._kind)
+        self.folders.told_of(partition, batch.schema.names)
         if not said:
             return batch
         given = [pa.repeat(pa.scalar(value), len(batch)) for value in said.values()]

@@ -68,6 +68,9 @@ class ColumnsOfParquet(ParquetSource):
         columns = [name for name in needed if name not in given] or [str(field.parts[0]) for field in own[:1]]
         if not columns or not holds(file.path, own):
             return None
+        if said and not partition:
+            with open_parquet(file.path) as first:
+                self.folders.told_of(partition, first.schema_arrow.names)
         return RowFile(file.path, ROWS_AT_ONCE, columns, partial(_with, given, list(needed)))
 
 

@@ -71,6 +71,17 @@ def webhook(
     return AtLeastOnceSink(hook.name, hook.write, hook.close, batch_rows=BATCH_ROWS)
 
 
+class _FinalResponse(http.client.HTTPResponse):
+    """The final answer to a request: those of 1xx before it, as 103, are read over, as Python does with 100 alone."""
+
+    def begin(self) -> None:
+        """Read the status and headers of the final answer; 101 is one, as what comes behind it is no HTTP."""
+        super().begin()
+        while 100 < self.status < 200 and self.status != http.client.SWITCHING_PROTOCOLS:
+            vars(self)["headers"] = None  # else nothing more is read
+            super().begin()
+
+
 class _Webhook:
     """Posts rows by several connections that stay open. One thread at a time calls it; lanes have threads of their own.
 
@@ -194,7 +205,9 @@ class _Webhook:
     def _connected(self) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
         assert self._parts.hostname is not None, "looked at when the sink was made"
-        return kind(self._parts.hostname, self._parts.port, timeout=self._timeout_s)
+        connection = kind(self._parts.hostname, self._parts.port, timeout=self._timeout_s)
+        connection.response_class = _FinalResponse
+        return connection
 
     def _drop(self, lane: int) -> None:
         connection, self._lanes[lane] = self._lanes[lane], None
