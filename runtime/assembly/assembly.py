@@ -31,6 +31,7 @@ from runtime.job.key_kinds import EqualKeys
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import Clock
 from runtime.model.history import AtRest
+from runtime.ports.environment import LiveEnvironment
 from runtime.ports.sink import Limit
 from runtime.ports.store import TaskStore
 from runtime.reading.event_times import EventTimes, Pacing
@@ -43,6 +44,7 @@ from runtime.stage.chain import Chain, FusedSegment, StageCode
 from runtime.stage.error_policy import Guard
 from runtime.stage.outputs import Destination, Outputs
 from runtime.stores.memory import MemoryStore
+from runtime.stores.registry import store_kind
 from runtime.systems.connectors.outbox import is_outbox_of
 
 _log = logging.getLogger("samza_dsl")
@@ -106,8 +108,15 @@ class Assembly:
         return found
 
     def look(self, numbers: Collection[int]) -> None:
-        """Refresh the known end offsets of the partitions that tasks of these numbers read."""
+        """Refresh the known end offsets of the partitions that tasks of these numbers read, and bring their state."""
         look(self.bindings, self.graph, self.stages, self.joined_tables(), numbers)
+        environment = self.bindings.environment
+        if isinstance(environment, LiveEnvironment):
+            durable = {store.operator for store in self.plan.stores if store_kind(store.kind).durable}
+            tasks = {task for stage in self.stages if durable.intersection(stage.operators) for task in stage.tasks}
+            if stateful := tasks.intersection(numbers):
+                # All at once: each by itself would look through what lies here of all others, at its first entry.
+                environment.bring(self.plan.app, stateful)
 
     @property
     def limits(self) -> Mapping[str, Limit]:

@@ -121,8 +121,12 @@ class OwnershipPort(Protocol):
     def is_caught_up(self) -> bool:
         """Whether this process has read all that lay between stages when it was asked; asking may take a while."""
 
-    def brought(self, app: str) -> Brought:
-        """Return how much was read and moved so far to bring state here; it waits for nobody."""
+    def bring(self, app: str, tasks: Collection[int] = ()) -> Brought:
+        """Bring the state of tasks here, if this process has them alone; return what was read and moved for it so far.
+
+        A task that is not named here is brought where its first entry is read. Without tasks it waits for nobody.
+        Raises `EnvironmentFault` where the process may not have as many open.
+        """
 
     def reclaim(self, app: str) -> bool:
         """Remove what a reset has left of an application that was deleted; return whether there was anything."""

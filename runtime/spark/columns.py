@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -13,6 +14,7 @@ from msgspec import inspect
 from operators.core.base import Serde
 from operators.io import Input
 from runtime.encoding.formats.rows import (
+    alternatives,
     check_names,
     column_types,
     columns_of,
@@ -39,7 +41,7 @@ from runtime.systems.files.table_files import KEY, OF_ARCHIVE, TIMES, VALUE, WAT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType
 
 PLAIN: Mapping[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -85,27 +87,13 @@ class FrameColumns:
         return cls(stream, {one.name: read_type(one.dataType) for one in frame.schema.fields}, reads, given)
 
     @staticmethod
-    def declared(reads: Sequence[Input]) -> StructType | None:
-        """Return the columns that are declared, as Spark has them; None where the types don't say all of it."""
-        from pyspark.sql.pandas.types import from_arrow_schema
-
+    def declared(reads: Sequence[Input]) -> dict[str, pa.DataType | None] | None:
+        """Return the columns that are declared; None for one whose type the values must say, and where none is."""
         kind = kind_of(reads[0].value)
         names = None if kind is None else columns_of(kind)
         if names is None:
             return None
-        found = {name: arrow_type(info) for name, info in column_types(row_type(kind), names).items()}
-        return None if None in found.values() else from_arrow_schema(pa.schema([*found.items()]), True)
-
-    @staticmethod
-    def defaults(reads: Sequence[Input]) -> dict[str, object]:
-        """Return the fields that a record has where nothing is said of them."""
-        info = inspect.type_info(kind_of(reads[0].value))
-        fields: Iterable[inspect.Field] = (one for one in getattr(info, "fields", ()) if not one.required)
-        said = {
-            one.encode_name: one.default if one.default_factory is msgspec.NODEFAULT else one.default_factory()
-            for one in fields
-        }
-        return cast("dict[str, object]", msgspec.to_builtins(said, builtin_types=OF_ARROW, enc_hook=as_plain))
+        return {name: arrow_type(info) for name, info in column_types(row_type(kind), names).items()}
 
     @property
     def of_stream(self) -> dict[str, str]:
@@ -235,25 +223,85 @@ class FrameColumns:
         return [name for name in self.types if name not in {*OF_ARCHIVE - {VALUE}, *self.given}]
 
 
-def of_rdd(rows: Iterable[object], defaults: Mapping[str, object], is_plain: bool) -> Iterator[object]:
+class Shape(NamedTuple):
+    """The shape of a declared type's values: the fields of a record with their defaults, or what all items are."""
+
+    fields: Mapping[str, Shape] = MappingProxyType({})
+    defaults: Mapping[str, object] = MappingProxyType({})
+    items: Shape | None = None
+    is_float: bool = False
+
+    @classmethod
+    def of(cls, info: inspect.Type, within: tuple[type, ...] = ()) -> Shape:
+        """Return that of a type; what holds itself has none below."""
+        kinds = [one for one in alternatives(info) if not isinstance(one, inspect.NoneType)]
+        if kinds and all(isinstance(one, inspect.IntType | inspect.FloatType) for one in kinds):
+            return cls(is_float=any(isinstance(one, inspect.FloatType) for one in kinds))
+        (kind,) = kinds if len(kinds) == 1 else (None,)
+        if isinstance(kind, inspect.CollectionType):
+            return cls(items=cls.of(kind.item_type, within))
+        if isinstance(kind, inspect.DictType):
+            return cls(items=cls.of(kind.value_type, within))
+        found: Sequence[inspect.Field] = getattr(kind, "fields", ())
+        own: type | None = getattr(kind, "cls", None)
+        if own is None or own in within:
+            return cls()
+        said = {
+            one.encode_name: one.default if one.default_factory is msgspec.NODEFAULT else one.default_factory()
+            for one in found
+            if not one.required
+        }
+        defaults = msgspec.to_builtins(said, builtin_types=OF_ARROW, enc_hook=as_plain)
+        return cls({one.encode_name: cls.of(one.type, (*within, own)) for one in found}, defaults)
+
+    def fitted(self, value: object) -> object:
+        """Return a plain value as Spark takes it for such a column: fields by name, and whole numbers as floats.
+
+        Spark itself goes by the places of the fields of a row within a row, whatever they are called.
+        """
+        if self.is_float:
+            return float(value) if type(value) is int else value
+        if self.fields:
+            value = _by_name(value, self.fields)
+            if isinstance(value, dict):
+                told = {name: self.fields[name].fitted(one) for name, one in value.items() if name in self.fields}
+                return {**self.defaults, **told}
+        elif self.items is not None and isinstance(value, dict):
+            return {name: self.items.fitted(one) for name, one in value.items()}
+        elif self.items is not None and isinstance(value, list | tuple):
+            return [*map(self.items.fitted, value)]
+        return value
+
+
+def _by_name(row: object, places: Iterable[str]) -> object:
+    """Return a row that is a tuple as its fields by name, its own names or else those of its places."""
+    if not isinstance(row, tuple):
+        return row
+    names = getattr(row, "__fields__", None) or getattr(row, "_fields", None)  # of a Row of Spark's; of a NamedTuple
+    if names is None and not (names := [*places][: len(row)]):
+        return row
+    if len(names) != len(row):
+        raise SamzaError(f"a row of an RDD has {len(row)} values, and there are fields {', '.join(names)}: name them")
+    return dict(zip(names, row, strict=True))
+
+
+def of_rdd(rows: Iterable[object], shape: Shape, is_plain: bool) -> Iterator[object]:
     """Yield rows of an RDD as their fields by name; a tuple without names is what its places say.
 
-    A dict that lacks a field has its default; values that are records themselves lie in a row each, where `is_plain`.
+    What lacks a field has its default; values that are records themselves lie in a row each, where `is_plain`.
 
-    >>> [*of_rdd([{"carrier": "AA"}, ("AA", 12)], {"delay": 0}, False)], [*of_rdd([5], {}, True)]
-    ([{'delay': 0, 'carrier': 'AA'}, ('AA', 12)], [(5,)])
+    >>> shape = Shape({"carrier": Shape(), "delay": Shape(is_float=True)}, {"delay": 0.0})
+    >>> [*of_rdd([{"carrier": "AA"}, ("AA", 12)], shape, False)], [*of_rdd([5], Shape(), True)]
+    ([{'delay': 0.0, 'carrier': 'AA'}, {'delay': 12.0, 'carrier': 'AA'}], [(5,)])
     """
     keep_daemon_quiet()
     for row in rows:
         if is_plain:
-            yield (row,)
+            yield (shape.fitted(row),)
             continue
-        fields = getattr(row, "__fields__", None)  # a Row of Spark's own, which is a tuple
-        if fields is not None and isinstance(row, tuple):
-            row = dict(zip(fields, row, strict=True))
-        elif not isinstance(row, tuple | list | dict):
+        if not isinstance(row, tuple | list | dict):
             row = msgspec.to_builtins(row_of(row), builtin_types=OF_ARROW)
-        yield {**defaults, **row} if isinstance(row, dict) else row
+        yield shape.fitted(_by_name(row, shape.fields))
 
 
 def quoted(name: str) -> str:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 import pyarrow as pa
+from msgspec import inspect
 
 from operators.io import Input
 from planner.columnar.lowering import event_time_column
 from runtime.encoding.formats.rows import has_columns
 from runtime.model.errors import SamzaError
 from runtime.ports.source import Source
-from runtime.spark.columns import FrameColumns, kept_type, kind_of, named, of_rdd
+from runtime.spark.columns import FrameColumns, Shape, kept_type, kind_of, named, of_rdd
 from runtime.spark.connection import connected
 from runtime.spark.session import clone_of, has_arrow_tables
 from runtime.spark.spark_errors import as_said
@@ -137,11 +138,24 @@ def opened(session: SparkSession, stream: str, what: object, reads: Sequence[Inp
 
 def _of_rdd(session: SparkSession, rows: Any, reads: Sequence[Input]) -> DataFrame:
     """Return the rows of an RDD with the columns of the declared type; without one with all that they have."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StructType
+
     kind, made = kind_of(reads[0].value), _maker(session)
     is_plain = kind is not None and not has_columns(kind)
-    rows = rows.mapPartitions(partial(of_rdd, defaults=FrameColumns.defaults(reads), is_plain=is_plain))
+    shape = Shape() if kind is None else Shape.of(inspect.type_info(kind))
+    rows = rows.mapPartitions(partial(of_rdd, shape=shape, is_plain=is_plain))
     declared = FrameColumns.declared(reads)
-    return made(rows, declared) if declared is not None else made(rows, samplingRatio=1.0)
+    if declared is None or is_plain:
+        known = None if declared is None or None in declared.values() else pa.schema([*declared.items()])
+        return made(rows, samplingRatio=1.0) if known is None else made(rows, from_arrow_schema(known, True))
+    known = pa.schema([(name, of) for name, of in declared.items() if of is not None])
+    columns = [*from_arrow_schema(known, True).fields]
+    if unknown := [name for name, of in declared.items() if of is None]:
+        # Of these alone Spark is asked what all values are of: of an empty list it could not tell.
+        others = made(rows.map(lambda row: {name: row.get(name) for name in unknown}), samplingRatio=1.0)
+        columns += others.schema.fields
+    return made(rows, StructType(columns))
 
 
 def _maker(session: SparkSession) -> Callable[..., DataFrame]:

@@ -65,6 +65,8 @@ class MicroBatch:
     growing: Mapping[str, GrowingLines] = field(default_factory=dict)
     quiet: Mapping[Place, IdleTime] = field(default_factory=dict)
     is_last: bool = False
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """The kinds of keys under which state lay as the run began, as a checkpoint notes them."""
 
     def begin(self, stage: int, task: int) -> Snapshot:
         """Return what a task begins with."""

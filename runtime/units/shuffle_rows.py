@@ -80,7 +80,8 @@ class OutputRows(msgspec.Struct, frozen=True, tag=True):
 class AttemptReport(msgspec.Struct, frozen=True, tag=True):
     """The report of an attempt to run a unit, once it is through: the files that it wrote, by output.
 
-    Where history is handed over it has positions, and the files of state, too.
+    Where history is handed over it has positions, and the files of state, too; `keys` are the kinds of keys under which
+    that lies, as a task's checkpoint notes them.
     """
 
     unit: int
@@ -88,6 +89,7 @@ class AttemptReport(msgspec.Struct, frozen=True, tag=True):
     metrics: RunMetrics
     positions: tuple[Position, ...] = ()
     state: tuple[StoreFile, ...] = ()
+    keys: dict[str, str] = {}
     snapshot: Snapshot | None = None
     """The snapshot that the next micro-batch goes on from."""
     rows: str | None = None

@@ -5,6 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import msgspec
+import pytest
 from aiokafka import AIOKafkaProducer
 
 from operators.core.base import Batch
@@ -15,6 +16,7 @@ from runtime.ports.streams import StreamConfig
 from runtime.systems.kafka.client.clients import SHARED, SharedClients, begun, ended
 from runtime.systems.kafka.client.thread import KafkaThread
 from runtime.systems.kafka.environment import KafkaEnvironment
+from runtime.systems.kafka.state import shared_state
 from runtime.systems.kafka.state import task_state as kafka_state
 from runtime.systems.kafka.streams.sink import send_all
 from samza_dsl import App, Json, KafkaCluster, Options, String
@@ -56,6 +58,27 @@ def test_the_producers_of_many_tasks_have_few_connections_and_write_exactly_once
     told = sorted(msgspec.json.decode(record.value) for record in records)
     assert told == sorted([f"{task}", number] for task in range(TASKS) for number in (1, 2, 3))
     assert 0 < most <= 2 * SHARED + CONNECTIONS_BESIDE
+
+
+@pytest.mark.parametrize("commit_by", ["container", "task"])
+def test_the_state_of_all_tasks_is_looked_for_at_once(commit_by, broker, topics, tmp_path, monkeypatch):
+    """What lies here of others is walked through once a run, however many tasks there are, and whether any is new."""
+    walked = []
+    looked = shared_state.tasks_in
+    for module in (shared_state, kafka_state):
+        monkeypatch.setattr(module, "tasks_in", lambda directory: (walked.append(directory), looked(directory))[1])
+    monkeypatch.setattr(kafka_state, "MOST_APART", 3)
+    create(broker, f"{topics}-words")
+    app = App(topics, Options(commit_by=commit_by))
+    words = app.input(f"{topics}-words", value=String()).partition_by(lambda word: word, partitions=TASKS, op_id="by")
+    counts = words.scan(lambda total, word: (total or 0) + 1, emit=lambda word, total: [word, total], op_id="count")
+    counts.send_to(app.output(f"{topics}-counts", value=Json(list), partitions=1))
+    for run in range(1, 3):
+        produce(broker, f"{topics}-words", *((0, None, b"%d" % word) for word in range(2 * TASKS)))
+        app.run(tmp_path, environment=f"kafka://{broker.bootstrap}", until_now=True)
+        assert len(walked) <= 2 * run
+    told = [record.value for record in consume(broker, f"{topics}-counts")[0]]
+    assert sorted(map(msgspec.json.decode, told)) == sorted([f"{word}", n] for word in range(2 * TASKS) for n in (1, 2))
 
 
 def test_who_shares_a_client_ends_for_itself(broker, topics):

@@ -4,6 +4,7 @@ import datetime as dt
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Literal, NamedTuple
 from unittest.mock import patch
 
 import msgspec
@@ -88,6 +89,98 @@ def warehouse(session, tmp_path_factory, request):
     """Keep tables where tests keep what they write, for as long as they run."""
     yield
     session.sql("DROP TABLE IF EXISTS kept_flights")
+
+
+class OldLeg(NamedTuple):
+    code: str
+    city: str
+
+
+class OldTrip(NamedTuple):
+    """A trip as a version before had it: fields of one type lie in another order, and a whole number is one."""
+
+    start: str
+    end: str
+    km: int
+    legs: list[OldLeg]
+    first: OldLeg
+    gone: str = "gone"
+
+
+class NewLeg(msgspec.Struct):
+    city: str
+    code: str
+    paid: bool = False
+
+
+class Trip(msgspec.Struct):
+    end: str
+    start: str
+    km: float
+    first: NewLeg
+    legs: list[NewLeg]
+    notes: list[str] = []
+    how: Literal["air", "rail"] = "air"
+
+
+class TripOfAny(Trip):
+    more: dict | None = None
+
+
+class SameLeg(msgspec.Struct):
+    city: str
+    code: str
+
+
+class Reordered(msgspec.Struct):
+    """As many fields as before within, of the same types: by their places these are others, and nothing fails."""
+
+    end: str
+    start: str
+    first: SameLeg
+    legs: list[SameLeg]
+
+
+OLD = OldTrip("OSL", "LHR", 3, [OldLeg("LHR", "London")], OldLeg("OSL", "Oslo"))
+
+
+def as_dicts(value):
+    if isinstance(value, tuple):
+        return {name: as_dicts(one) for name, one in value._asdict().items()}
+    return [*map(as_dicts, value)] if isinstance(value, list) else value
+
+
+def as_rows(value):
+    if isinstance(value, tuple):
+        return Row(**{name: as_rows(one) for name, one in value._asdict().items()})
+    return [*map(as_rows, value)] if isinstance(value, list) else value
+
+
+FORMS_OF_ROWS = {"dicts": as_dicts, "rows": as_rows, "named tuples": lambda value: value}
+
+
+@pytest.mark.parametrize("kind", [Trip, TripOfAny, Reordered])
+@pytest.mark.parametrize("form", FORMS_OF_ROWS)
+def test_rows_of_an_rdd_that_an_older_class_has_made_are_read_by_name(session, tmp_path, kind, form):
+    """Spark goes by the places of the fields of a row within a row, and takes no whole number for a float."""
+    app = App("trips")
+    app.input("trips", value=kind).send_to(app.output("read", value=kind))
+    rdd = session.sparkContext.parallelize([FORMS_OF_ROWS[form](OLD)], 1)
+    (read,) = app.run(on=Spark(session), bind={"trips": rdd}, data=tmp_path).received("read")
+    assert repr(read) == repr(msgspec.convert(as_dicts(OLD), kind))
+    assert (read.end, read.legs[0].city) == ("LHR", "London")
+
+
+def test_a_tuple_may_lack_the_last_fields_and_has_none_beside(session, tmp_path):
+    """A field that was added with a default is behind those that tuples of before have."""
+    app = App("flights")
+    app.input("flights", value=Flight).send_to(app.output("read", value=Flight))
+    rdd = session.sparkContext.parallelize([("AA", 7)], 1)
+    run = app.run(on=Spark(session), bind={"flights": rdd}, data=tmp_path / "few")
+    assert run.received("read") == [Flight("AA", 7)]
+    rdd = session.sparkContext.parallelize([("AA", 7, 1.0, "more")], 1)
+    with pytest.raises(SamzaError, match="has 4 values, and there are fields carrier, at, delay"):
+        app.run(on=Spark(session), bind={"flights": rdd}, data=tmp_path / "many")
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -413,6 +413,32 @@ def test_state_is_kept_in_few_files_and_comes_back_without_the_copy(tmp_path):
     assert lines(tmp_path / "sums.jsonl") == Counter(expected)
 
 
+def test_a_run_tells_that_keys_are_made_otherwise_than_in_the_runs_before(tmp_path, caplog):
+    """State under keys of another kind is not found again, in micro-batches as in a live run."""
+    (tmp_path / "numbers.jsonl").write_text("")
+    bind = {"numbers": tmp_path / "numbers.jsonl", "sums": tmp_path / "sums.jsonl"}
+
+    def run(key, times):
+        app = App("adding")
+        numbers = app.input("numbers", value=int).partition_by(key, partitions=2, op_id="by")
+        numbers.scan(lambda held, n: held + n, init=int, op_id="sum").send_to(app.output("sums", value=int))
+        running, caplog_before = opened(app, memory(), tmp_path / "checkpoint", bind), len(caplog.records)
+        for number in range(times):
+            with (tmp_path / "numbers.jsonl").open("a") as file:
+                file.write("1\n2\n")
+            assert ran(running, number) == 1
+        running.close()
+        return [one.getMessage() for one in caplog.records[caplog_before:]]
+
+    assert run(lambda n: n, 2) == run(lambda n: n, 1) == []
+    told = run(str, 3)
+    assert told
+    assert all("'sum'" in one and "keys were int in the runs before, and one is str now" in one for one in told)
+    assert run(str, 1) == []
+    (back,) = {one.partition(" at ")[2].partition(": ")[2] for one in run(lambda n: float(n), 1)}
+    assert back.startswith("its keys were int and str in the runs before, and one is float now")
+
+
 def test_what_was_changed_from_outside_is_told(tmp_path):
     file = FrameFile(tmp_path / "frames")
     file.write(b"one")

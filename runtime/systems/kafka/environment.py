@@ -313,8 +313,6 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
 
     def announce(self, app: str, generation: int) -> None:
         assert self._thread is not None
-        if self._state.split_of(app).factor > 1:
-            self._here(app)  # at once, and not where the first entry is read, which would be in the loop
         self._announced.append(Announced(self._streams, self._thread, app, generation, self._place))
 
     def commit_by_task(self, app: str, tasks: Collection[int]) -> dict[int, int]:
@@ -457,9 +455,11 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
     def restored(self, app: str) -> int:
         """Return how many changelog records were replayed since the application was last owned here."""
         self._here(app)
-        return self.brought(app).replayed
+        return self.bring(app).replayed
 
-    def brought(self, app: str) -> Brought:
+    def bring(self, app: str, tasks: Collection[int] = ()) -> Brought:
+        if tasks:
+            self._here(app, tasks=[*map(self._state.split_of(app).task, tasks)])
         return self._state.brought.get(app, NOTHING_BROUGHT)
 
     def state_get(self, app: str, store: str, task: int, key: bytes) -> bytes | None:

@@ -21,6 +21,7 @@ from planner.passes import plan as make_plan
 from runtime.assembly.bindings import Bindings, config_of
 from runtime.commit.commit import STATE
 from runtime.functions.user_functions import Around
+from runtime.job.key_kinds import kinds_of_all
 from runtime.job.pipeline import Pipeline
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import Clock
@@ -270,7 +271,9 @@ class Streamed:
         held = [StateWrites(store, 0, [(b"", b"")]) for store in meanings]
         kept.commit(Commit(self.plan.app, 0, [], held, {STATE: Checkpoint(0, meanings=meanings)}))
         check_state(kept, self.plan, self._graph, anew="begin anew from another checkpoint")
-        self._change(stages=stages, meanings=meanings_of(self.plan, self._graph), pieces=self._inputs.pieces)
+        noted = Checkpoint(0, meanings=self.manifest.keys), *(one.checkpoint for one in self.manifest.units.values())
+        means = {"meanings": meanings_of(self.plan, self._graph), "keys": kinds_of_all(noted)}
+        self._change(stages=stages, **means, pieces=self._inputs.pieces)
 
     def _made(self, output: str) -> StreamConfig:
         """Return what the topic of an output is made with, which is there by now."""
@@ -357,6 +360,7 @@ class Streamed:
             growing=self._inputs.growing,
             quiet=self._inputs.quiet(ends),
             is_last=is_last,
+            keys=self.manifest.keys,
         )
 
     def _streams(self) -> dict[str, StreamConfig]:

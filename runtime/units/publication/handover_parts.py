@@ -11,6 +11,7 @@ import msgspec
 
 from planner.model.graph import Graph
 from planner.model.plan import Plan
+from runtime.job.key_kinds import kinds_of_all
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.errors import system_errors_told
 from runtime.reprocessing.handover import StoreFile, write_manifest
@@ -33,7 +34,9 @@ class StagedHandover:
         """Put what units have reported together; a table has the same state in each stage that joins it."""
         positions: dict[tuple[str, int], Position] = {}
         state: dict[tuple[str, int], StoreFile] = {}
+        kinds: list[Checkpoint] = []
         for report in reports:
+            kinds.append(Checkpoint(0, meanings=report.keys))
             for position in report.positions:
                 positions.setdefault((position.stream, position.partition), position)
             for one in report.state:
@@ -41,7 +44,9 @@ class StagedHandover:
         by_task: dict[str, list[Position]] = {}
         for (_, partition), position in positions.items():
             by_task.setdefault(str(partition), []).append(position)
-        checkpoints = {task: Checkpoint(0, tuple(found)) for task, found in by_task.items()}
+        # A live run unites what all tasks have noted as it begins.
+        keys = kinds_of_all(kinds)
+        checkpoints = {task: Checkpoint(0, tuple(found), meanings=keys) for task, found in by_task.items()}
         with system_errors_told(self.path, "written"):
             moved = [self._moved(one) for one in state.values()]
             write_manifest(self._whole, graph, plan, self._app, checkpoints, moved, {})

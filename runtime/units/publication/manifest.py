@@ -22,7 +22,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     `id` tells one checkpoint from all others. `ends` has by stream the offset up to which each partition was read, and
     whether it had ended there; `units` what each task of a stage left, by their numbers ("0-3"). `rows` is the file of
     what goes to streams and sinks, `files` has those of outputs that are bound to a path, `positions` says where in
-    sinks this micro-batch begins. `stages` and `meanings` say what the state is of, `pieces` which files inputs are.
+    sinks this micro-batch begins. `stages` and `meanings` say what the state is of, `keys` under which kinds
+    of keys it lay as the run began, and `pieces` which files inputs are.
     """
 
     id: str
@@ -35,6 +36,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     positions: dict[str, int] = {}
     stages: dict[str, int] = {}
     meanings: dict[str, str] = {}
+    keys: dict[str, str] = {}
     pieces: dict[str, list[list[Piece]]] = {}
     ended: bool = False
     version: int = VERSION

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import msgspec
 
+from runtime.job.job_model import JOB
 from runtime.model.checkpoint import Checkpoint
 from runtime.ports.commits import Commit
 from runtime.units.micro_batch import MicroBatch, Snapshot, Told
@@ -50,8 +51,9 @@ class KeptEnvironment(TaskEnvironment):
         super().commit(commit)
 
     def checkpoints(self, app: str) -> dict[str, Checkpoint]:
-        """Return the checkpoint that the unit begins with."""
-        return {str(self._unit.task): self._begun_with.checkpoint}
+        """Return the checkpoint that the unit begins with, and what is noted of runs before."""
+        before = Checkpoint(0, meanings={**self._batch.keys})
+        return {JOB: before, str(self._unit.task): self._begun_with.checkpoint}
 
     def left(self) -> Snapshot:
         """Return what the unit leaves behind, once all is committed; its state is durable then."""

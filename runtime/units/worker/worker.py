@@ -30,6 +30,7 @@ from runtime.encoding.formats.rows import type_of_rows
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Tagged
 from runtime.functions.user_functions import close_all
+from runtime.job.key_kinds import to_note
 from runtime.loop.loop import LoopMode
 from runtime.model.checkpoint import Position
 from runtime.model.clock import Clock, SystemClock
@@ -312,7 +313,8 @@ class UnitRun:
             msgspec.structs.replace(one, file=str(directory / one.file))
             for one in self._environment.put_away(directory)
         )
-        return msgspec.structs.replace(report, positions=tuple(self._positions()), state=tuple(state))
+        keys = {name: said for task in self._tasks for name, said in to_note(task.kinds).items()}
+        return msgspec.structs.replace(report, positions=tuple(self._positions()), state=tuple(state), keys=keys)
 
     def said(self, done: bool = False) -> Said:
         """Return how far it is."""
