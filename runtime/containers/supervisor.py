@@ -65,7 +65,7 @@ from runtime.opening.opening import (
     recover,
     with_changes,
 )
-from runtime.opening.rescaling import note_size
+from runtime.opening.rescaling import note_size, prepare_split
 from runtime.opening.rewind import check_rewind
 from runtime.opening.shared_run import SharedRun, called, check_same, shared_from_here
 from runtime.queries.state_query import QueriedState
@@ -399,12 +399,18 @@ class Containers:
                 refusal = Scale(self.plan.options.factor, self._number, REFUSED, asked.number)
                 await asyncio.to_thread(self._environment.refuse_scale, app, refusal)
                 continue
+            await self._prepare(wanted.factor)
             self._wanted_at_ms = self._clock.elapsed_ms()
             if self._begun and wanted.factor in (None, self.plan.options.factor):
                 await self._resize(wanted, keeping)
             else:
                 self._wanted = wanted
                 self._end_all()
+
+    async def _prepare(self, factor: int | None) -> None:
+        """Have state lie where it is to be, while containers go on, where tasks are to be split otherwise."""
+        if factor not in (None, self.plan.options.factor):
+            await prepare_split(self._environment, self.plan, self._graph, factor, lambda: not self._ending)
 
     async def _resize(self, asked: Scale, keeping: list[asyncio.Task[None]]) -> None:
         """Let some containers come, or the last ones go: tasks that neither get nor leave go on meanwhile."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from threading import Event
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -125,15 +128,40 @@ def rescale(
 
 def tell_split(environment: Environment, plan: Plan, graph: Graph) -> None:
     """Tell an environment that keeps the state of each task by itself how tasks are split, and whose an entry is."""
+    if isinstance(environment, LiveEnvironment):
+        environment.split(plan.app, split_by(plan, graph, plan.options.factor))
+
+
+def split_by(plan: Plan, graph: Graph, factor: int) -> Split:
+    """Return how the tasks of an application are split by a factor, that of its plan or another one."""
 
     def hash_of(store: str, place: bytes) -> int:
         spec = graph.specs.get(store)
         # What an operator has left that is there no more goes with the first of the tasks.
         return max(entry_bucket(spec, place, MOST_BUCKETS), 0) if spec is not None else 0
 
-    if isinstance(environment, LiveEnvironment):
-        factor = plan.options.factor
-        environment.split(plan.app, Split(plan.tasks // factor, factor, hash_of))
+    return Split(plan.tasks // plan.options.factor, factor, hash_of)
+
+
+async def prepare_split(
+    environment: Environment, plan: Plan, graph: Graph, factor: int, goes_on: Callable[[], bool] = lambda: True
+) -> None:
+    """Have state lie where it is to be once tasks are split by a factor, beside what goes on; it may be cancelled.
+
+    It takes as long as there is state, in a thread of its own: so the cut need not wait for that.
+    """
+    if not isinstance(environment, LiveEnvironment):
+        return
+    cancelled = Event()
+    split = split_by(plan, graph, factor)
+    work = partial(environment.prepare_split, plan.app, split, lambda: not cancelled.is_set() and goes_on())
+    preparing = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        await asyncio.shield(preparing)
+    finally:
+        # Nobody may close the environment under it.
+        cancelled.set()
+        await asyncio.wait([preparing])
 
 
 def factor_of(checkpoints: Mapping[str, Checkpoint]) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -110,6 +110,12 @@ class OwnershipPort(Protocol):
         """Take the tasks of an application for split so from now on, as what is committed of it is.
 
         Until then each is whole. What comes of state is then shared out among the tasks that have its keys.
+        """
+
+    def prepare_split(self, app: str, split: Split, goes_on: Callable[[], bool]) -> None:
+        """Copy state to where it will lie once tasks are split so, while those of before go on; from any thread.
+
+        So the cut need not wait for it. It stops where nothing `goes_on` any more; the log tells what can't be copied.
         """
 
     def is_caught_up(self) -> bool:

@@ -30,7 +30,7 @@ from runtime.model.clock import monotonic_ms, sleep_ms, wall_clock_ms
 from runtime.model.errors import EnvironmentFault
 from runtime.model.metrics import JobMetrics, OperatorMetrics
 from runtime.opening.opening import Opened
-from runtime.opening.rescaling import Scaled, note_size, rescale, tell_split
+from runtime.opening.rescaling import Scaled, note_size, prepare_split, rescale, tell_split
 from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.ports.streams import grown_error
 from runtime.run.measurement import passed
@@ -125,6 +125,7 @@ class Scaler:
             await self._apart(partial(environment.refuse_scale, assembly.plan.app, refusal))
             return False
         job = JobMetrics(tasks=plan.tasks, model_ms=monotonic_ms() - began_ms)
+        await prepare_split(assembly.bindings.environment, assembly.plan, assembly.graph, factor)
         await self.loop.exchange(self._exchange(plan, job, why))
         return True
 

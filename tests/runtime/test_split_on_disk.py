@@ -13,11 +13,11 @@ from operators.partition_by import bucket_of
 from planner.model.virtual_tasks import Split, VirtualTask, is_task
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.errors import SamzaError
-from runtime.opening.rescaling import rescale, tell_split
+from runtime.opening.rescaling import rescale, split_by, tell_split
 from runtime.ports.commits import Commit
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import StreamConfig
-from runtime.systems.kafka.state import task_state
+from runtime.systems.kafka.state import shared_state, task_state
 from runtime.systems.kafka.state.changelog import POSITIONS, TaskState
 from runtime.systems.kafka.state.shared_state import move_in
 from runtime.systems.log.environment import LogEnvironment
@@ -175,3 +175,68 @@ def test_a_parent_commits_nothing_once_its_children_are_claimed():
         parent.dies()
         heir.close()
         owner.close()
+
+
+WRITES = st.lists(st.tuples(st.integers(0, 30), st.none() | st.sampled_from((b"1", b"2"))), min_size=1, max_size=4)
+
+
+@given(
+    st.lists(WRITES, min_size=1, max_size=8),
+    st.sampled_from(((1, 4), (4, 1), (2, 4), (4, 2), (1, 2))),
+    st.integers(1, 3),
+    st.integers(1, 40),
+    st.booleans(),
+)
+@settings(max_examples=examples(30, 1_000), deadline=None)
+def test_state_is_copied_ahead_of_a_split_while_tasks_change_it(writes, factors, at_once, stops_at, is_alone):
+    """Between any two entries that are copied tasks may commit; and the copying may stop halfway."""
+    before, now = factors
+    plans = {factor: app_of(factor).plan({"words": 1}) for factor in factors}
+    held: dict[bytes, bytes] = {}
+    left, asked = [*writes[1:]], 0
+
+    def write(changes: list[tuple[int, bytes | None]]) -> None:
+        newest = {b"s%d" % key: value for key, value in changes}
+        run = here.generation(APP)
+        state = [StateWrites("st", 0, sorted(newest.items()))]
+        here.commit(Commit(APP, run, [], state, {name: Checkpoint(run, said.positions) for name in names}))
+        held.update({key: value for key, value in newest.items() if value is not None})
+        for key in [key for key, value in newest.items() if value is None]:
+            held.pop(key, None)
+
+    def goes_on() -> bool:
+        nonlocal asked
+        asked += 1
+        if left:
+            write(left.pop())
+        return asked < stops_at
+
+    with tempfile.TemporaryDirectory() as name, simulated(Cluster(0)), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared_state, "_ENTRIES_AT_ONCE", at_once)
+        here, said = opened(Path(name)), Checkpoint(1, (Position("log", "words", 0, 1),))
+        here.create_stream("words", StreamConfig())
+        here.own(APP)
+        names = ["0"]
+        write([(key, b"0") for key in range(20)])
+        rescale(here, plans[before], app_of(before).graph(), here.generation(APP))
+        tell_split(here, plans[before], app_of(before).graph())
+        names = [task.name for task in split_into(before).parts(0)]
+        write(writes[0])
+        here.prepare_split(APP, split_by(plans[before], app_of(before).graph(), now), goes_on)
+        is_whole = asked < stops_at
+        for changes in left:
+            write(changes)
+        if not is_alone:
+            here.own(APP)  # as containers end, and who has started them opens the application anew
+        copied = []
+        patch.setattr(task_state, "move_in", lambda _, fresh: copied.extend(shared_state.absent(fresh)))
+        if not is_whole:
+            patch.undo()
+        moved = here.bring(APP).moved
+        rescale(here, plans[now], app_of(now).graph(), here.generation(APP))
+        tell_split(here, plans[now], app_of(now).graph())
+        assert dict(here.state_range(APP, "st", 0)) == held
+        assert not copied, "nothing is left to copy at the cut"
+        if is_alone:
+            assert here.bring(APP).moved - moved == len(held)
+        here.close()

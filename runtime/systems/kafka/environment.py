@@ -410,6 +410,9 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             if self._state.split(app, split):
                 self._here(app)
 
+    def prepare_split(self, app: str, split: Split, goes_on: Callable[[], bool]) -> None:
+        self._state.prepare(app, split, lambda: self._ledger(app).committed, goes_on)
+
     def ask_scale(self, app: str, scale: Scale) -> Scale:
         noted = scale.behind(self.asked_scale(app))
         self._streams.write(ledger_of(app), said_of_scale(noted))

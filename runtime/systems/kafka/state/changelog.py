@@ -195,6 +195,15 @@ def restore(
         return sum(_replay(streams, store, committed, begun, tasks, came) for store, begun in held.items())
 
 
+def catch_up(streams: KafkaStreams, committed: Committed, one: TaskState) -> None:
+    """Bring a copy of state that others have, and go on with, as far as its changelogs are now.
+
+    Raises `Damaged` where a changelog is less than was committed.
+    """
+    for store, held in begin_at(streams, committed, [one]).items():
+        _replay(streams, store, committed, held, [one], lambda *_: None)
+
+
 def begin_at(
     streams: KafkaStreams, committed: Committed, tasks: Sequence[TaskState], copies: Copies = _no_copies
 ) -> dict[str, Begun]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from itertools import islice
 from operator import itemgetter
@@ -14,7 +14,7 @@ import msgspec
 
 from planner.model.virtual_tasks import VirtualTask, is_task, kin
 from runtime.model.checkpoint import Checkpoint
-from runtime.model.errors import Damaged, EnvironmentFault, Owned
+from runtime.model.errors import EnvironmentFault, Owned
 from runtime.ports.commits import Commit
 from runtime.ports.state import StateReader, StateWrites
 from runtime.systems.host.locks import owner_lock
@@ -26,6 +26,10 @@ SHARED = "shared"
 """The name of directories that have many tasks: the first one that nobody has is a process's own."""
 _ENTRIES_AT_ONCE = 10_000
 """The entries that are copied in one transaction."""
+
+
+def _for_ever() -> bool:
+    return True
 
 
 class SharedTask(LogEnvironment):
@@ -126,40 +130,48 @@ def move_in(directory: Path, fresh: Collection[TaskState]) -> None:
     waiting = absent(waiting)
     factors = {task.factor for task in tasks_in(directory)} if waiting else set()
     for one in waiting:
-        _gather(directory, one, factors - {one.task.factor})
+        for parts in gathered(directory, one.app, one.task, factors):
+            if copy_parts(parts, one):
+                break
 
 
-def _gather(directory: Path, one: TaskState, factors: Collection[int]) -> None:
-    """Copy what lies in `directory` of a task under tasks of another split: of one that had all of its keys, or of all.
+Part = tuple[Path, VirtualTask]
+"""A task whose state lies in a directory."""
 
-    Changelogs have what comes behind each, so that of several such splits the furthest is taken.
+
+def gathered(directory: Path, app: str, task: VirtualTask, factors: Collection[int]) -> list[list[Part]]:
+    """Return where all keys of a task lie in `directory`, under one task of another split or several, furthest first.
+
+    Changelogs have what comes behind each.
     """
     found = []
-    for factor in sorted(factors):
-        parts = [[*_noted(directory, one, task)] for task in kin(one.task, [factor])]
+    for factor in sorted({*factors} - {task.factor}):
+        parts = [[*_noted(directory, app, other)] for other in kin(task, [factor])]
         if all(parts):
             furthest = [max(some, key=lambda noted: noted[0]) for some in parts]
-            found.append((min(how_far for how_far, _, _ in furthest), furthest))
-    for _, parts_found in sorted(found, key=itemgetter(0), reverse=True):
-        if _copy_parts([(path, task) for _, path, task in parts_found], one):
-            return
+            found.append((min(how_far for how_far, _ in furthest), [part for _, part in furthest]))
+    return [parts for _, parts in sorted(found, key=itemgetter(0), reverse=True)]
 
 
-def _noted(directory: Path, one: TaskState, task: VirtualTask) -> Iterator[tuple[int, Path, VirtualTask]]:
+def _noted(directory: Path, app: str, task: VirtualTask) -> Iterator[tuple[int, Part]]:
     """Yield where there is state of a task, and how far changelogs are in it."""
     for path in (*apart_in(directory, task), *shared_in(directory)):
-        with suppress(EnvironmentFault), _opened(path, one.app, task) as source:
-            noted = source.checkpoints(one.app).get(POSITIONS)
+        with suppress(EnvironmentFault), _opened(path, app, task) as source:
+            noted = source.checkpoints(app).get(POSITIONS)
             if noted is not None:
-                yield sum(noted.outputs.values()), path, task
+                yield sum(noted.outputs.values()), (path, task)
 
 
-def _copy_parts(parts: Sequence[tuple[Path, VirtualTask]], one: TaskState) -> bool:
-    """Copy the state of tasks that have all of a task's keys; return whether it is there, all of it sound."""
+def copy_parts(parts: Sequence[Part], one: TaskState, goes_on: Callable[[], bool] = _for_ever) -> bool:
+    """Copy the state of tasks that have all of a task's keys, as long as it `goes_on`; return whether it is there.
+
+    Their owners may go on meanwhile: what they write is in the changelogs behind the place from which the copy is then
+    brought up to date.
+    """
     said: Checkpoint | None = None
     for path, task in parts:
         with _opened(path, one.app, task) as source:
-            found = _copy_entries(source, one)
+            found = _copy_entries(source, one, goes_on)
         if found is None:
             one.reset()
             return False
@@ -229,12 +241,21 @@ def _copy(source: LogEnvironment, one: TaskState) -> bool:
     found = _copy_entries(source, one)
     if found is None:
         return False
-    _note_copied(found, one)
-    return True
+    # Read without a lock, in many transactions: where its owner has written meanwhile the copy is a mixture, and worth
+    # nothing where no changelog brings it up to date.
+    try:
+        is_sound = source.checkpoints(one.app).get(POSITIONS) == found
+    except EnvironmentFault:
+        is_sound = False
+    if is_sound:
+        _note_copied(found, one)
+    else:
+        one.reset()
+    return is_sound
 
 
-def _copy_entries(source: LogEnvironment, one: TaskState) -> Checkpoint | None:
-    """Copy the entries of a task; return how far changelogs are in them, None where they are not there and sound."""
+def _copy_entries(source: LogEnvironment, one: TaskState, goes_on: Callable[[], bool] = _for_ever) -> Checkpoint | None:
+    """Copy the entries of a task; return how far changelogs were in them before, None where they are not all there."""
     found = source.checkpoints(one.app).get(POSITIONS)
     if found is None:
         return None
@@ -244,11 +265,10 @@ def _copy_entries(source: LogEnvironment, one: TaskState) -> Checkpoint | None:
             entries = source.state_range(one.app, store, base)
             own = (item for item in entries if one.has(store, item[0])) if one.task.factor > 1 else entries
             while some := list[tuple[bytes, bytes | None]](islice(own, _ENTRIES_AT_ONCE)):
+                if not goes_on():
+                    one.reset()
+                    return None
                 one.local.commit(Commit(one.app, one.generation, [], [StateWrites(store, base, some)], {}))
-        # Read without a lock, in many transactions: where its owner has written meanwhile the copy is a mixture, and
-        # worth nothing.
-        if source.checkpoints(one.app).get(POSITIONS) != found:
-            raise Damaged("somebody writes to it")
     except EnvironmentFault:
         one.reset()
         return None

@@ -14,19 +14,34 @@ from pathlib import Path
 from shutil import rmtree
 
 from planner.model.virtual_tasks import UNSPLIT, Split, VirtualTask, kin
+from runtime.model.checkpoint import Checkpoint
 from runtime.model.errors import Damaged, EnvironmentFault, Owned
-from runtime.ports.commits import NOTHING_BROUGHT, Brought
+from runtime.ports.commits import NOTHING_BROUGHT, Brought, Commit
 from runtime.ports.state import StateReader, StateSnapshot, StateWrites
 from runtime.systems.host.locks import owner_lock
-from runtime.systems.kafka.state.changelog import ChangelogEnd, TaskState, restore
+from runtime.systems.kafka.state.changelog import ChangelogEnd, Committed, TaskState, catch_up, restore
 from runtime.systems.kafka.state.ledger import Ledger
 from runtime.systems.kafka.state.process_limits import Room
-from runtime.systems.kafka.state.shared_state import SHARED, SharedTask, absent, apart_in, copies_in, move_in, tasks_in
+from runtime.systems.kafka.state.shared_state import (
+    SHARED,
+    Part,
+    SharedTask,
+    absent,
+    apart_in,
+    copies_in,
+    copy_parts,
+    gathered,
+    move_in,
+    tasks_in,
+)
 from runtime.systems.kafka.streams.streams import KafkaStreams
 from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.log.recovery import AnotherFormat
 from runtime.systems.log.state_reader import LogSnapshot
 
+_log = logging.getLogger("samza_dsl")
+AHEAD = "ahead"
+"""The note of state that was copied ahead of a split, and that no task has gone on with yet."""
 MOST_APART = 32
 """The most tasks that a process has in directories of their own, with each of which others can go on alone."""
 
@@ -126,7 +141,7 @@ class KafkaState:
             del self._copies[app, task]
         committed = ledger.committed
         try:
-            new = absent(fresh)
+            new = [*absent(fresh), *(one for one in fresh if AHEAD in one.local.checkpoints(app))]
             # What another directory of this machine has is copied first, so that less has to come from the brokers.
             move_in(directory, fresh)
             replayed = restore(self._streams, committed, opened, partial(copies_in, directory))
@@ -136,6 +151,8 @@ class KafkaState:
             raise
         before, moved = self.brought.get(app, NOTHING_BROUGHT), sum(map(_entries, new))
         self.brought[app] = Brought(before.replayed + replayed, before.moved + moved)
+        for one in new:
+            one.local.commit(Commit(app, one.generation, [], [], {}, gone=(AHEAD,)))
         for one in fresh:
             if not isinstance(one.local, SharedTask):
                 # Only when all is here and up to date: until then another directory may be the better one.
@@ -150,6 +167,46 @@ class KafkaState:
         ledger.reached |= {
             one.task: {place: ChangelogEnd(end) for place, end in one.positions.items()} for one in opened
         }
+
+    def prepare(self, app: str, split: Split, committed: Callable[[], Committed], goes_on: Callable[[], bool]) -> None:
+        """Copy state to where tasks will have it that are split otherwise, while those of before go on with theirs.
+
+        So only what is committed from then on is left to replay when tasks are split, as long as `goes_on` says so.
+        What others of this machine have is copied as well. Any thread may do it: nothing is changed that is used here.
+        Where it can't be, as there is no room, the log says so, and it is copied as tasks are split.
+        """
+        tasks = [split.task(number) for number in range(split.width * split.factor)]
+        directory = self._directory / "state" / app
+        # Those of many will lie together, in a directory that this process has open and writes to.
+        if len(tasks) > MOST_APART or not directory.is_dir():
+            return
+        try:
+            factors = {task.factor for task in tasks_in(directory)}
+            found = {task: parts for task in tasks if (parts := gathered(directory, app, task, factors))}
+            # Once more for all: the first ones are behind by the time that the others took.
+            for task, parts in [*found.items(), *found.items()]:
+                if goes_on():
+                    self._prepare_task(app, task, split, parts, committed, goes_on)
+        except (EnvironmentFault, OSError) as error:
+            _log.warning("application %r: its state is copied only as its tasks are split: %s", app, error)
+
+    def _prepare_task(
+        self,
+        app: str,
+        task: VirtualTask,
+        split: Split,
+        parts: Iterable[list[Part]],
+        committed: Callable[[], Committed],
+        goes_on: Callable[[], bool],
+    ) -> None:
+        local = self._open_free(self._directory / "state" / app / task.name, app)
+        if local is None:  # somebody has it
+            return
+        with closing(local):
+            one = TaskState(local, app, task, split)
+            if not absent([one]) or any(copy_parts(some, one, goes_on) for some in parts):
+                catch_up(self._streams, committed(), one)
+                local.commit(Commit(app, one.generation, [], [], {AHEAD: Checkpoint(one.generation)}))
 
     def want(self, app: str, more: int) -> bool:
         """Ensure room for the state of so many more tasks, and return whether that is together with others'.
@@ -322,9 +379,7 @@ class KafkaState:
         try:
             local = LogEnvironment(path, sync=False, map_bytes=self._room.map_bytes())
         except (Damaged, AnotherFormat) as error:
-            logging.getLogger("samza_dsl").warning(
-                "makes state of application %r anew of its changelogs: %s", app, error
-            )
+            _log.warning("makes state of application %r anew of its changelogs: %s", app, error)
             rmtree(path)
             local = LogEnvironment(path, sync=False, map_bytes=self._room.map_bytes())
         try:
