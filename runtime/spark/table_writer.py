@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 from msgspec import inspect
 
 from operators.core.base import Output
@@ -30,18 +33,24 @@ from runtime.spark.session import copied
 from runtime.spark.spark_errors import as_said
 from runtime.systems.files.parquet import arrow_type
 from runtime.systems.files.places.tables import IntoTable, TableName
-from runtime.systems.files.schemas import ColumnType, FieldDifference, differences, differences_of_value
+from runtime.systems.files.schemas import ColumnType, FieldDifference, check_fields, differences, differences_of_value
 from runtime.systems.host.durable import make_durable, replace_durably
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import DataType, StructType
 
 MERGING = ("delta", "iceberg")
 """The formats of tables that rows can be merged into."""
 LAST = "samza_dsl_newer"
+_PLACES = {"samza_dsl_file": "_metadata.file_path", "samza_dsl_row": "_metadata.row_index"}
+"""The columns that say where a row lies, in the order of rows."""
 RUN = "samza-dsl-run"
 """The property of a snapshot of Iceberg that says which run has made it."""
+SESSION_CATALOG = "spark_catalog"
+VIEWS = ("VIEW", "TEMPORARY")
+"""The words of a catalogue for what is no table."""
+_PART_OF_NAME = re.compile(r"`(?:[^`]|``)*`|[^.`]+")
 STATIC = ("partitionOverwriteMode", "static")
 """The option by which all of a table goes that is overwritten, whatever parts of it the session spares."""
 
@@ -75,7 +84,9 @@ class KeptOutput:
 
     def check(self) -> None:
         """Raise SamzaError where nothing says which columns its values are."""
-        if self.kind is None:
+        if self.kind is not None:
+            check_fields(self.rows, self.where)
+        else:
             raise SamzaError(
                 f"{self.where}: its serde does not say which columns its values are: declare a msgspec Struct, a "
                 "dataclass, a dict or a plain type"
@@ -91,13 +102,32 @@ class KeptOutput:
             return [FieldDifference(VALUE, getattr(self.kind, "__name__", str(self.kind)), "no such column")]
         return differences_of_value(self.kind, VALUE, columns[VALUE])
 
-    def frame(self, session: SparkSession) -> DataFrame:
-        """Return its rows, which nobody has read yet; raises SamzaError where nothing says what columns there are."""
-        declared = self._declared()
+    def frame(self, session: SparkSession, there: StructType | None = None, placed: bool = False) -> DataFrame:
+        """Return its rows, which nobody has read yet, with columns as a table that is `there` has them.
+
+        With `placed` there are columns that say in which file a row lies, and where. Raises SamzaError where nothing
+        says what columns there are. A value that would change is an error once rows are read.
+        """
         with self.told("Spark can't have such columns"):
-            if None not in declared.values() and columns_of(self.kind) is not None:
-                return session.read.schema(_struct(declared)).parquet(*self._places)
-            return session.read.schema(self._found(session, declared)).parquet(*self._places)
+            parts = [_fitted(part, there, _PLACES if placed else {}) for part in self._read(session)]
+            return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+
+    def columns(self) -> StructType | None:
+        """Return the columns that its type says, and those that its values would have if there were none."""
+        if columns_of(self.kind) is None:
+            return None
+        of_none = {name: arrow_type_of_none(info) for name, info in column_types(self.rows, self._declared()).items()}
+        return _struct({name: kind or of_none[name] for name, kind in self._declared().items()})
+
+    def _read(self, session: SparkSession) -> list[DataFrame]:
+        """Return the rows of files that have the same columns."""
+        declared, own = self._declared(), columns_of(self.kind)
+        if own is not None and None not in declared.values():
+            return [session.read.schema(_struct(declared)).parquet(*self._places)]
+        return [
+            session.read.schema(self._found(session, places)).parquet(*places)
+            for places in _alike(self._places) or [self._places]
+        ]
 
     @property
     def _places(self) -> list[str]:
@@ -107,14 +137,14 @@ class KeptOutput:
         """Return the columns that its type says, in their order, each with its type if that says it, too."""
         return {name: arrow_type(info) for name, info in column_types(self.rows, columns_of(self.kind) or ()).items()}
 
-    def _found(self, session: SparkSession, declared: Mapping[str, pa.DataType | None]) -> StructType:
-        """Return its columns where the values say of some what they are: where there are none it is what Spark says."""
+    def _found(self, session: SparkSession, places: Sequence[str]) -> StructType:
+        """Return the columns where values say of some what they are: where there are none it is what Spark says."""
         from pyspark.errors import AnalysisException
         from pyspark.sql.types import StructType
 
-        found = StructType()
+        found, declared = StructType(), self._declared()
         try:
-            found = session.read.option("mergeSchema", "true").parquet(*self._places).schema
+            found = session.read.option("mergeSchema", "true").parquet(*places).schema
         except AnalysisException as error:
             if "UNABLE_TO_INFER_SCHEMA" not in str(error):  # no file has rows
                 raise
@@ -124,8 +154,7 @@ class KeptOutput:
                 "a msgspec Struct or a dataclass"
             )
         said = {field.name: field for field in found.fields}
-        of_none = {name: arrow_type_of_none(info) for name, info in column_types(self.rows, declared).items()}
-        own = _struct({name: kind or of_none[name] for name, kind in declared.items()})
+        own = self.columns() or StructType()
         kept = [said.pop(one.name, one) if declared[one.name] is None else one for one in own.fields]
         return StructType([*kept, *(one for one in said.values() if one.name not in declared)])
 
@@ -207,7 +236,10 @@ class TableWriter:
             known = "is not there yet" if there is None else f"is of {self._format(table) or 'a format'} without MERGE"
             raise self._wrong(f'{table} {known}: merge into a table of Delta or Iceberg, or say mode="append"')
         if there is None:
+            self._check_database(table)
             return
+        if table.format != "delta" and self._session.catalog.getTable(table.name).tableType in VIEWS:
+            raise self._wrong(f"{table} is a view, to which nothing is written: name the table that it shows")
         if into.mode is None and begins and not there.isEmpty():
             raise self._wrong(f'{table} has rows already: say what becomes of them, mode="append" or mode="overwrite"')
         columns = {field.name: type_of(field.dataType) for field in there.schema.fields}
@@ -215,9 +247,22 @@ class TableWriter:
         found += [
             FieldDifference(name, "no such field", str(columns[name])) for name in into.key if name not in columns
         ]
+        own = self._one.columns()
+        found += [] if own is None else [*_unlike(own, there.schema)]
         if found:
             listed = "; ".join(map(str, found))
             raise self._wrong(f"{table} has other columns than its type has fields: {listed}")
+
+    def _check_database(self, table: TableName) -> None:
+        """Raise SamzaError where the database is absent in which a table is to be made."""
+        *within, _ = _PART_OF_NAME.findall(table.name)
+        catalog = self._session.catalog
+        # Catalogues of others may make a database with its first table.
+        own = within[-1:] if within[:-1] in ([], [SESSION_CATALOG]) else []
+        if table.format == "delta" or not own or (len(within) == 1 and catalog.currentCatalog() != SESSION_CATALOG):
+            return
+        if not catalog.databaseExists(own[0]):
+            raise self._wrong(f"{table} is to be made in {own[0]}, which is no database: make it, or name another one")
 
     def write(self, files: Path, replaces: bool = True) -> None:
         """Write all rows; nothing is written twice, where the table's format can tell, or `files` do.
@@ -229,16 +274,16 @@ class TableWriter:
             self._write(files, "append" if mode == "overwrite" and not replaces else mode)
 
     def _write(self, files: Path, mode: str) -> None:
-        table, rows = self._into.name, self._one.frame(self._session)
+        table = self._into.name
         if table is None:
             self._write_folder()
             return
         there = self._there(table)
         if there is None and table.format != "delta":
             # Empty at first: a table that is made with its rows may leave files without a table when somebody dies.
-            self._create(rows, table)
+            self._create(self._one.frame(self._session), table)
             there = self._there(table)
-        form, rows = self._format(table), _fitting(rows, there)
+        form, rows = self._format(table), self._one.frame(self._session, None if there is None else there.schema)
         if mode == "merge":
             self._merge(table, form, there)
         elif form == "delta":
@@ -257,7 +302,7 @@ class TableWriter:
         if replaces:
             name, value = STATIC
             with copied(self._session, {f"spark.sql.sources.{name}": value}) as session:
-                own = self._one.frame(session)
+                own = self._one.frame(session, there.schema)
                 own.select(*_in_order(own, there)).write.insertInto(table.name, overwrite=True)
             self._session.catalog.refreshTable(table.name)
             return
@@ -325,10 +370,12 @@ class TableWriter:
         from pyspark.sql.window import Window
 
         # Of rows with one key that run last in order: a key's are all of one task, whose files are numbered.
-        newest = (functions.col("_metadata.file_path").desc(), functions.col("_metadata.row_index").desc())
+        newest = [named(place).desc() for place in _PLACES]
         place = functions.row_number().over(Window.partitionBy(*map(named, self._into.key)).orderBy(*newest))
-        view, rows = f"samza_dsl_{uuid4().hex}", self._one.frame(session)
-        _fitting(rows.withColumn(LAST, place).where(f"{LAST} = 1"), there).createOrReplaceTempView(view)
+        view, schema = f"samza_dsl_{uuid4().hex}", None if there is None else there.schema
+        rows = self._one.frame(session, schema, placed=True).withColumn(LAST, place).where(f"{LAST} = 1")
+        rows = rows.drop(LAST, *_PLACES)
+        rows.createOrReplaceTempView(view)
         same = " AND ".join(f"t.{name} <=> s.{name}" for name in map(quoted, self._into.key))
         target = f"delta.{quoted(table.name)}" if table.format == "delta" else table.name
         try:
@@ -415,40 +462,155 @@ def _ddl(kind: Any) -> str:
             return str(kind.simpleString())
 
 
-def _in_order(rows: DataFrame, there: DataFrame) -> list[Any]:
+def _in_order(rows: DataFrame, there: DataFrame) -> list[Column]:
     """Return the columns of rows as a table has them; None for one that the rows have not."""
     from pyspark.sql import functions
 
+    own = {*rows.columns}
     return [
-        _fitted(rows, field)
-        if field.name in rows.columns
-        else functions.lit(None).cast(field.dataType).alias(field.name)
-        for field in there.schema.fields
+        named(one.name) if one.name in own else functions.lit(None).cast(one.dataType).alias(one.name)
+        for one in there.schema.fields
     ]
 
 
-def _fitting(rows: DataFrame, there: DataFrame | None) -> DataFrame:
-    """Return rows whose columns have the types of a table that is there."""
-    if there is None:
-        return rows
-    own = {*rows.columns}
-    return rows.select(*[_fitted(rows, field) for field in there.schema.fields if field.name in own])
+def _alike(places: Sequence[str]) -> list[list[str]]:
+    """Return the files of some places by the decimals that they hold.
 
-
-def _fitted(rows: DataFrame, field: StructField) -> Column:
-    """Return a column as a table has it; a number that would become another one there is an error of the job.
-
-    Spark itself rounds decimals, and cuts whole numbers where it is not to follow ANSI.
+    Each file has those of its own values, and Spark puts none together that differ.
     """
-    from pyspark.sql import functions
-    from pyspark.sql.types import DecimalType, IntegralType
+    found: dict[str, list[str]] = {}
+    for place in map(Path, places):
+        for file in [place] if place.is_file() else sorted(place.rglob("[!.]*.parquet")):
+            decimals = [(name, str(kind)) for name, kind in _decimals(pq.read_schema(file))]
+            found.setdefault(repr(decimals), []).append(str(file))
+    return [*found.values()] if len(found) > 1 else []
 
-    column, given = named(field.name), rows.schema[field.name].dataType
-    exact = IntegralType, DecimalType
-    if given == field.dataType or not isinstance(given, exact) or not isinstance(field.dataType, exact):
-        return column.cast(field.dataType)
-    kind = field.dataType.simpleString()
-    kept = functions.expr(f"try_cast({quoted(field.name)} AS {kind})")
-    wrong = functions.concat(functions.lit(f"{field.name} is {kind} there, which can't be "), column.cast("string"))
-    fits = column.isNull() | (kept == column)
-    return functions.when(fits, kept).otherwise(functions.raise_error(wrong)).alias(field.name)
+
+def _decimals(fields: Iterable[pa.Field], within: str = "") -> Iterator[tuple[str, pa.DataType]]:
+    for one in fields:
+        name = f"{within}.{one.name}"
+        if pa.types.is_decimal(one.type):
+            yield name, one.type
+        elif pa.types.is_nested(one.type):
+            yield from _decimals([one.type.field(place) for place in range(one.type.num_fields)], name)
+
+
+def _wide(kind: Any) -> Any:
+    """Return a type whose decimals are as wide as Spark's own are where nothing is said of them."""
+    from pyspark.sql.types import ArrayType, DecimalType, MapType, StructField, StructType
+
+    match kind:
+        case DecimalType():
+            return DecimalType(38, 18)
+        case ArrayType():
+            return ArrayType(_wide(kind.elementType))
+        case MapType():
+            return MapType(_wide(kind.keyType), _wide(kind.valueType))
+        case StructType():
+            return StructType([StructField(one.name, _wide(one.dataType)) for one in kind.fields])
+    return kind
+
+
+def _fitted(rows: DataFrame, there: StructType | None, said: Mapping[str, str]) -> DataFrame:
+    """Return rows with columns of the types that a table has, in its order, and what is `said` of each row."""
+    from pyspark.sql import functions
+
+    given = {one.name: one.dataType for one in rows.schema.fields}
+    wanted = there or _wide(rows.schema)
+    columns = [
+        functions.expr(_Exact(name, there is not None).sql(quoted(name), given[name], kind)).alias(name)
+        for name, kind in ((one.name, one.dataType) for one in wanted.fields)
+        if name in given
+    ]
+    return rows.select(*columns, *(functions.col(of).alias(name) for name, of in said.items()))
+
+
+@dataclass(frozen=True)
+class _Exact:
+    """The SQL that makes values of one type those of another, within them by name; one that would change is an error.
+
+    Spark itself goes by places within structs, rounds decimals, cuts what is behind a point, and whole numbers where
+    it is not to follow ANSI. The `column` is that of a table that is there, or of none.
+    """
+
+    column: str
+    is_there: bool
+    depth: int = 0
+
+    def sql(self, value: str, given: Any, to: Any) -> str:
+        """Return what `value` is there."""
+        if given == to:
+            return value
+        item, within = f"samza_dsl_{self.depth}", replace(self, depth=self.depth + 1)
+        match given.typeName(), to.typeName():
+            case "struct", "struct":
+                own = {one.name: one.dataType for one in given.fields}
+                fields = ", ".join(
+                    f"{_text(one.name)}, "
+                    + (
+                        within.sql(f"{value}.{quoted(one.name)}", own[one.name], one.dataType)
+                        if one.name in own
+                        else f"CAST(NULL AS {_ddl(one.dataType)})"
+                    )
+                    for one in to.fields
+                )
+                return f"IF({value} IS NULL, NULL, NAMED_STRUCT({fields}))"
+            case "array", "array":
+                return f"TRANSFORM({value}, {item} -> {within.sql(item, given.elementType, to.elementType)})"
+            case "map", "map":
+                key = within.sql(f"{item}.key", given.keyType, to.keyType)
+                one = within.sql(f"{item}.value", given.valueType, to.valueType)
+                return f"MAP_FROM_ENTRIES(TRANSFORM(MAP_ENTRIES({value}), {item} -> STRUCT({key}, {one})))"
+        if _is_unlike(given, to):
+            return self._checked(value, "FALSE", f"CAST(NULL AS {_ddl(to)})", to)
+        if not _is_number(given) or not _is_number(to):
+            return f"CAST({value} AS {_ddl(to)})"
+        kept = f"TRY_CAST({value} AS {_ddl(to)})"
+        if given.typeName() in _FLOATS and to.typeName() in _FLOATS:
+            beyond = "DOUBLE('infinity')"
+            return self._checked(
+                value, f"ISNAN({value}) OR ABS({value}) = {beyond} OR ABS({kept}) < {beyond}", kept, to
+            )
+        return self._checked(value, f"TRY_CAST({kept} AS {_ddl(given)}) = {value}", kept, to)
+
+    def _checked(self, value: str, fits: str, kept: str, to: Any) -> str:
+        where = "there" if self.is_there else "where no table says otherwise"
+        wrong = _text(f"{self.column} is {to.simpleString()} {where}, which can't be ")
+        told = f"RAISE_ERROR(CONCAT({wrong}, CAST({value} AS STRING)))"
+        return f"CASE WHEN {value} IS NULL OR COALESCE({fits}, FALSE) THEN {kept} ELSE {told} END"
+
+
+_FLOATS = ("float", "double")
+
+
+def _is_number(kind: DataType) -> bool:
+    from pyspark.sql.types import NumericType
+
+    return isinstance(kind, NumericType)
+
+
+def _is_unlike(given: DataType, to: DataType) -> bool:
+    """Whether values are another text in Spark than in JSON, so that nobody could read them as what they were."""
+    return to.typeName() == "string" and given.typeName() in ("binary", "timestamp", "timestamp_ntz", "daytimeinterval")
+
+
+def _unlike(given: Any, to: Any, where: str = "") -> Iterator[FieldDifference]:
+    """Yield what of a type is another text in the columns of a table."""
+    match given.typeName(), to.typeName():
+        case "struct", "struct":
+            found = {one.name: one.dataType for one in to.fields}
+            for one in given.fields:
+                if one.name in found:
+                    yield from _unlike(one.dataType, found[one.name], f"{where}.{one.name}".lstrip("."))
+        case "array", "array":
+            yield from _unlike(given.elementType, to.elementType, f"{where}[]")
+        case "map", "map":
+            yield from _unlike(given.keyType, to.keyType, f"{where}{{}}")
+            yield from _unlike(given.valueType, to.valueType, f"{where}[]")
+        case _ if _is_unlike(given, to):
+            yield FieldDifference(where, str(given.simpleString()), str(to.simpleString()))
+
+
+def _text(value: str) -> str:
+    """Return a text as SQL has it."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -14,8 +14,16 @@ from tests.spark.lake import environment
 CORE = (
     *("tests/spark/test_on_spark.py", "tests/spark/test_inputs_on_spark.py", "tests/spark/test_outputs_on_spark.py"),
     *("tests/spark/test_landing_on_spark.py", "tests/spark/test_streaming_on_spark.py"),
+    *(
+        f"tests/spark/test_input_types_on_spark.py::test_{name}"
+        for name in (
+            "a_single_column_feeds_a_plain_type",
+            "a_frame_in_memory_has_the_records_that_a_local_run_has",
+            "rows_of_an_rdd_are_the_records_that_a_list_of_them_has",
+        )
+    ),
 )
-"""Each operator, each kind of input and output, and runs that go on."""
+"""Each operator, each kind of input and output, frames in memory, and runs that go on."""
 
 QUIET = ("DeprecationWarning", "FutureWarning", "ResourceWarning", "pytest.PytestUnraisableExceptionWarning")
 """It uses what Python and pandas say will go, and leaves sockets to Python's collector."""

@@ -1,10 +1,12 @@
 """Outputs of a run on Spark as DataFrames and tables of its session: all of them once, whoever dies on the way."""
 
-from contextlib import suppress
+import re
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec import Struct
 from pyspark.sql import DataFrameWriter
@@ -177,35 +179,137 @@ def test_rows_of_odd_columns_are_added_to_a_table_that_they_have_made(session, t
     assert sorted(map(tuple, found)) == sorted([(one.name, one.part, one.took, one.cost) for one in ODDS] * 2)
 
 
+class Pair(Struct, frozen=True):
+    x: int
+    y: int = 0
+
+
+NO_ANSI, ANSI = "false", "true"
+FINEST = Decimal("1.0000000000000000001")
+FITTING = [
+    (int, 2**40, "INT", "1099511627776"),
+    (int, -(2**31), "INT", None),
+    (Decimal, Decimal("1.555"), "DECIMAL(10, 2)", "1.555"),
+    (Decimal, Decimal(10**9), "DECIMAL(10, 2)", "1000000000"),
+    (Decimal, Decimal("-12345678.90"), "DECIMAL(10, 2)", None),
+    (Decimal, FINEST, "DECIMAL(38, 18)", str(FINEST)),
+    (Decimal, FINEST, "DECIMAL(38, 30)", None),
+    (Decimal, Decimal("1.5"), "INT", "1.5"),
+    (float, 1.5, "BIGINT", "1.5"),
+    (float, float("nan"), "BIGINT", "NaN"),
+    (float, -3.0, "BIGINT", None),
+    (float, 1e300, "FLOAT", "1.0E300"),
+    (float, -2.5, "FLOAT", None),
+    (Pair, Pair(1, 2**40), "STRUCT<x: BIGINT, y: INT>", "1099511627776"),
+    (Pair, Pair(1, 2), "STRUCT<y: BIGINT, x: BIGINT>", None),
+    (Pair, Pair(1, 2), "STRUCT<y: INT, more: STRING, x: TINYINT>", None),
+]
+"""Types, values, the columns that they come to, and what of them is told where they do not fit."""
+HOLDERS = [
+    (lambda kind: kind, lambda value: value, "{}"),
+    (lambda kind: kind | None, lambda value: value, "{}"),
+    (lambda kind: list[kind], lambda value: [value], "ARRAY<{}>"),
+    (lambda kind: dict[str, kind], lambda value: {"it's": value}, "MAP<STRING, {}>"),
+    (lambda kind: dict[str, list[kind]], lambda value: {"k": [value]}, "MAP<STRING, ARRAY<{}>>"),
+]
+"""What values may lie in: types, values, and columns."""
+
+
+@contextmanager
+def ansi(session, said):
+    session.conf.set("spark.sql.ansi.enabled", said)
+    try:
+        yield
+    finally:
+        session.conf.unset("spark.sql.ansi.enabled")
+
+
+@pytest.mark.parametrize("is_ansi", [ANSI, NO_ANSI])
+def test_values_that_fit_are_in_a_table_as_they_are(session, tmp_path, table, is_ansi):
+    """Spark itself goes by places within structs."""
+    fitting = [(kind, value, column) for kind, value, column, wrong in FITTING if wrong is None]
+    cells = [
+        (kinds(kind), values(value), columns.format(column))
+        for kinds, values, columns in HOLDERS
+        for kind, value, column in fitting
+    ]
+    row = msgspec.defstruct("Held", [(f"c{place}", kind) for place, (kind, _, _) in enumerate(cells)], frozen=True)
+    declared = ", ".join(f"c{place} {column}" for place, (*_, column) in reversed([*enumerate(cells)]))
+    session.sql(f"CREATE TABLE {table} ({declared}) USING parquet")
+    rows = [row(*(value for _, value, _ in cells))]
+    with ansi(session, is_ansi):
+        odd_app(row).run(tmp_path, on=Spark(session), bind={"odds": rows, "copies": f"table:{table}?mode=append"})
+        found = odd_app(row).run(tmp_path / "read", on=Spark(session), bind={"odds": f"table:{table}"})
+        assert found.received("copies") == rows
+
+
+@pytest.mark.parametrize("is_ansi", [ANSI, NO_ANSI])
+@pytest.mark.parametrize("number", range(sum(wrong is not None for *_, wrong in FITTING)))
+def test_a_value_that_a_table_would_change_is_an_error_wherever_it_lies(session, tmp_path, table, number, is_ansi):
+    """Spark itself rounds, cuts what is behind a point, and whole numbers without ANSI."""
+    kind, value, column, wrong = [one for one in FITTING if one[-1] is not None][number]
+    kinds, values, columns = HOLDERS[(number + (is_ansi == ANSI)) % len(HOLDERS)]
+    row = msgspec.defstruct("Held", [("n", int), ("cell", kinds(kind))], frozen=True)
+    session.sql(f"CREATE TABLE {table} (cell {columns.format(column)}, n INT) USING parquet")
+    bind = {"odds": [row(7, values(value))], "copies": f"table:{table}?mode=append"}
+    with (
+        ansi(session, is_ansi),
+        pytest.raises(SamzaError, match=rf"cell is .* there, which can't be {re.escape(wrong)}"),
+    ):
+        odd_app(row).run(tmp_path, on=Spark(session), bind=bind)
+    assert session.table(table).isEmpty()
+
+
 class Amount(Struct, frozen=True):
     n: int
     cost: Decimal
 
 
-@pytest.mark.parametrize("is_ansi", ["true", "false"])
-@pytest.mark.parametrize(
-    ("amount", "wrong"),
-    [
-        (Amount(2**40, Decimal(1)), "n is int there, which can't be 1099511627776"),
-        (Amount(1, Decimal("1.555")), r"cost is decimal\(10,2\) there, which can't be 1.555"),
-        (Amount(1, Decimal(10**9)), r"cost is decimal\(10,2\) there, which can't be 1000000000"),
-        (Amount(-(2**31), Decimal("-12345678.90")), None),
-    ],
-)
-def test_a_number_that_a_table_would_change_is_an_error(session, tmp_path, table, amount, wrong, is_ansi):
-    session.sql(f"CREATE TABLE {table} (n INT, cost DECIMAL(10, 2)) USING parquet")
-    session.conf.set("spark.sql.ansi.enabled", is_ansi)
-    try:
-        bind = {"odds": [amount], "copies": f"table:{table}?mode=append"}
-        if wrong is None:
-            odd_app(Amount).run(tmp_path, on=Spark(session), bind=bind)
-            assert tuple(session.table(table).first()) == (amount.n, amount.cost)
-            return
-        with pytest.raises(SamzaError, match=wrong):
-            odd_app(Amount).run(tmp_path, on=Spark(session), bind=bind)
-        assert session.table(table).isEmpty()
-    finally:
-        session.conf.unset("spark.sql.ansi.enabled")
+AMOUNTS = [Amount(1, Decimal("1.5")), Amount(2, Decimal("1.25")), Amount(3, Decimal("123456.5")), Amount(4, Decimal(7))]
+
+
+def amounts_in_files(place):
+    """Write each amount to a file, and so to a task, of its own."""
+    place.mkdir()
+    for one in AMOUNTS:
+        (place / f"{one.n}.jsonl").write_bytes(msgspec.json.encode(one))
+    return place
+
+
+@pytest.mark.parametrize("into", ["a frame", "table:{}", "table:{}?partition_by=n", "a folder"])
+def test_the_columns_of_decimals_are_as_wide_whatever_their_first_values_are(session, tmp_path, table, into):
+    bind = {"odds": amounts_in_files(tmp_path / "in")}
+    folder = tmp_path / "parted"
+    to = {"a frame": {}, "a folder": {"copies": IntoTable(folder, partition_by="n")}}
+    run = odd_app(Amount).run(
+        tmp_path,
+        on=Spark(session),
+        bind={**bind, **to.get(into, {"copies": into.format(table)})},
+        collect=not to.get(into, 1),
+    )
+    read = {"a frame": lambda: run.output("copies"), "a folder": lambda: session.read.parquet(str(folder))}
+    found = read.get(into, lambda: session.table(table))()
+    assert found.schema["cost"].dataType.simpleString() == "decimal(38,18)"
+    assert sorted((row.n, row.cost) for row in found.collect()) == [(one.n, one.cost) for one in AMOUNTS]
+    if into.startswith("table"):
+        again = {"odds": [Amount(5, Decimal("-98765.4321"))], "copies": f"table:{table}?mode=append"}
+        odd_app(Amount).run(tmp_path, on=Spark(session), bind=again)
+        assert session.table(table).where("n = 5").first().cost == Decimal("-98765.4321")
+
+
+def test_a_decimal_beyond_what_a_new_table_has_is_told(session, tmp_path, table):
+    bind = {"odds": [Amount(1, Decimal("1e30"))], "copies": f"table:{table}"}
+    with pytest.raises(SamzaError, match=r"cost is decimal\(38,18\) there, which can't be 1000"):
+        odd_app(Amount).run(tmp_path, on=Spark(session), bind=bind)
+
+
+class Nothing(Struct, frozen=True):
+    pass
+
+
+class Worded(Struct, frozen=True):
+    words: list[bytes]
+    at: datetime | None = None
 
 
 @pytest.mark.parametrize(
@@ -214,14 +318,40 @@ def test_a_number_that_a_table_would_change_is_an_error(session, tmp_path, table
         (IntoTable("table:never_there", partition_by=["cost", "day"]), "its values have no day, as table:never_there"),
         (IntoTable("table:never_there", partition_by=["n", "cost"]), "is parted by all columns: leave one"),
         (IntoTable("delta:/tmp/never-there"), "Spark can't look at delta:.*Its session lacks the jars"),
+        (IntoTable("table:not_there.rows"), "is to be made in not_there, which is no database"),
+        (IntoTable("table:spark_catalog.`not there`.rows"), "is to be made in `not there`, which is no database"),
+        (IntoTable("table:shown", "append"), "table:shown is a view, to which nothing is written"),
     ],
 )
 def test_what_can_not_come_to_a_table_is_told_before_anything_is_computed(session, tmp_path, into, wrong):
+    session.sql("CREATE OR REPLACE TEMP VIEW shown AS SELECT 1L n, CAST(1 AS DECIMAL(38, 18)) cost")
     app = App("failing")
     failing = app.input("odds", value=Amount).map(lambda amount: 1 // 0)
     failing.send_to(app.output("copies", value=Amount))
     with pytest.raises(SamzaError, match=wrong):
         app.run(tmp_path, on=Spark(session), bind={"odds": [Amount(1, Decimal(1))], "copies": into})
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns", "wrong"),
+    [
+        (Nothing, None, "Nothing has no fields, and so no columns"),
+        (dict[str, list[Nothing]], None, "Nothing has no fields, and so no columns"),
+        (
+            Worded,
+            "words ARRAY<STRING>, at STRING",
+            r"words\[\]: wanted binary, found string; at: wanted timestamp, found",
+        ),
+    ],
+)
+def test_what_no_column_could_hold_is_told_before_anything_is_computed(session, tmp_path, table, kind, columns, wrong):
+    app = App("failing")
+    app.input("odds", value=int).map(lambda number: 1 // 0).send_to(app.output("copies", value=kind))
+    if columns is not None:
+        session.sql(f"CREATE TABLE {table} ({columns}) USING parquet")
+    for copies in [f"table:{table}?mode=append", *([] if columns else [str(tmp_path / "copies.parquet")])]:
+        with pytest.raises(SamzaError, match=wrong):
+            app.run(tmp_path, on=Spark(session), bind={"odds": [1], "copies": copies})
 
 
 @pytest.mark.parametrize(

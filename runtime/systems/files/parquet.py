@@ -61,7 +61,7 @@ from runtime.systems.files.plain_columns import (
     values_in,
 )
 from runtime.systems.files.record_files import check_not_beyond
-from runtime.systems.files.schemas import check_columns, without_names
+from runtime.systems.files.schemas import check_columns, check_fields, without_names
 from runtime.systems.host.durable import make_durable
 
 if TYPE_CHECKING:
@@ -201,6 +201,7 @@ class ParquetSink(Sink):
     def serde(self, declared: Serde) -> Serde:
         """Return the serde of rows with the declared type; raises SamzaError when that can't be rows."""
         self._rows = rows_of(declared, self._path, plain=True)
+        check_fields(self._rows.type, self._path)
         self._columns = None if self._rows.plain else row_columns(self._rows.type)
         return self._rows
 
@@ -725,6 +726,8 @@ def _type_in(values: Sequence[Any], info: inspect.Type) -> pa.DataType | None:
         if len(zones) > 1:
             raise ValueError(_MIXED)
         return pa.timestamp("us", None if True in zones else "UTC") if _are_all(some, datetime) else None
+    if isinstance(kind, inspect.DecimalType) and _are_all(some, Decimal):
+        return pa.infer_type(some) if some else pa.decimal128(38, 18)
     if isinstance(kind, inspect.CollectionType) and _are_all(some, list):
         item = _type_in([*chain.from_iterable(some)], kind.item_type)
         return item and pa.list_(item)

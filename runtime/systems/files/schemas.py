@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 from msgspec import inspect
 
+from operators.core.declared_types import types_in
 from runtime.encoding.formats.rows import Columns, alternatives, check_names, column_types
 from runtime.model.errors import SamzaError
 
@@ -66,6 +68,19 @@ def check_columns(schema: pa.Schema, kind: object, where: object) -> None:
                 "these, or write the column as text"
             )
     check_names(kind, columns_in(columns), where)
+
+
+_RECORDS = (inspect.StructType, inspect.DataclassType, inspect.TypedDictType, inspect.NamedTupleType)
+
+
+def check_fields(kind: object, where: object) -> None:
+    """Raise SamzaError for records without fields, of which there are no columns."""
+    names = ""
+    with suppress(TypeError):  # of one that msgspec does not know nothing is said
+        empty = [one for one in types_in(kind) if isinstance(one, _RECORDS) and not one.fields]
+        names = ", ".join(one.cls.__name__ for one in empty if not getattr(one, "tag", None))
+    if names:
+        raise SamzaError(f"{where}: {names} has no fields, and so no columns: give it one, or leave it out")
 
 
 def without_names(kind: pa.DataType) -> bool:
