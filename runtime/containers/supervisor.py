@@ -385,8 +385,10 @@ class Containers:
                 await asyncio.to_thread(check_grown, self._bindings, self._graph, self._start.share.counts)
             except Grown as grown:
                 _log.warning("containers begin anew: %s", grown)
-                self._wanted = Scale(self.plan.options.factor, self._number)
-                self._wanted_at_ms = self._clock.elapsed_ms()
+                self._wanted, self._wanted_at_ms = (
+                    Scale(self.plan.options.factor, self._number),
+                    self._clock.elapsed_ms(),
+                )
                 self._end_all()
                 return
             if asked is None or asked.number == self._asked.number:
@@ -399,18 +401,13 @@ class Containers:
                 refusal = Scale(self.plan.options.factor, self._number, REFUSED, asked.number)
                 await asyncio.to_thread(self._environment.refuse_scale, app, refusal)
                 continue
-            await self._prepare(wanted.factor)
+            await prepare_split(self._environment, self.plan, self._graph, wanted.factor, lambda: not self._ending)
             self._wanted_at_ms = self._clock.elapsed_ms()
             if self._begun and wanted.factor in (None, self.plan.options.factor):
                 await self._resize(wanted, keeping)
-            else:
+            elif not self._ending:  # which may have begun while state was copied
                 self._wanted = wanted
                 self._end_all()
-
-    async def _prepare(self, factor: int | None) -> None:
-        """Have state lie where it is to be, while containers go on, where tasks are to be split otherwise."""
-        if factor not in (None, self.plan.options.factor):
-            await prepare_split(self._environment, self.plan, self._graph, factor, lambda: not self._ending)
 
     async def _resize(self, asked: Scale, keeping: list[asyncio.Task[None]]) -> None:
         """Let some containers come, or the last ones go: tasks that neither get nor leave go on meanwhile."""

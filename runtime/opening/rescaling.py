@@ -133,7 +133,7 @@ def tell_split(environment: Environment, plan: Plan, graph: Graph) -> None:
 
 
 def split_by(plan: Plan, graph: Graph, factor: int) -> Split:
-    """Return how the tasks of an application are split by a factor, that of its plan or another one."""
+    """Return the split of an application's tasks by a factor, that of its plan or another one."""
 
     def hash_of(store: str, place: bytes) -> int:
         spec = graph.specs.get(store)
@@ -144,13 +144,13 @@ def split_by(plan: Plan, graph: Graph, factor: int) -> Split:
 
 
 async def prepare_split(
-    environment: Environment, plan: Plan, graph: Graph, factor: int, goes_on: Callable[[], bool] = lambda: True
+    environment: Environment, plan: Plan, graph: Graph, factor: int | None, goes_on: Callable[[], bool] = lambda: True
 ) -> None:
-    """Have state lie where it is to be once tasks are split by a factor, beside what goes on; it may be cancelled.
+    """Let state lie where it is to be once tasks are split by another factor, beside what goes on; it may be cancelled.
 
     It takes as long as there is state, in a thread of its own: so the cut need not wait for that.
     """
-    if not isinstance(environment, LiveEnvironment):
+    if not isinstance(environment, LiveEnvironment) or factor in (None, plan.options.factor):
         return
     cancelled = Event()
     split = split_by(plan, graph, factor)

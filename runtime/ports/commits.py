@@ -106,6 +106,16 @@ class OwnershipPort(Protocol):
         Returns the generations of those that are given, which are all this owner's; a container takes its own later.
         """
 
+    def is_caught_up(self) -> bool:
+        """Whether this process has read all that lay between stages when it was asked; asking may take a while."""
+
+    def reclaim(self, app: str) -> bool:
+        """Remove what a reset has left of an application that was deleted; return whether there was anything."""
+
+
+class TaskStatePort(Protocol):
+    """The state of an application whose tasks each have theirs in a place of its own, and the split they lie by."""
+
     def split(self, app: str, split: Split) -> None:
         """Take the tasks of an application for split so from now on, as what is committed of it is.
 
@@ -118,18 +128,12 @@ class OwnershipPort(Protocol):
         So the cut need not wait for it. It stops where nothing `goes_on` any more; the log tells what can't be copied.
         """
 
-    def is_caught_up(self) -> bool:
-        """Whether this process has read all that lay between stages when it was asked; asking may take a while."""
-
     def bring(self, app: str, tasks: Collection[int] = ()) -> Brought:
         """Bring the state of tasks here, if this process has them alone; return what was read and moved for it so far.
 
         A task that is not named here is brought where its first entry is read. Without tasks it waits for nobody.
         Raises `EnvironmentFault` where the process may not have as many open.
         """
-
-    def reclaim(self, app: str) -> bool:
-        """Remove what a reset has left of an application that was deleted; return whether there was anything."""
 
 
 class StagingPort(Protocol):

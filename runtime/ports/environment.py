@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from operators.core.protocols import CheckedProtocol
 from runtime.model.checkpoint import Checkpoint
-from runtime.ports.commits import CommitPort, OwnershipPort, StagingPort
+from runtime.ports.commits import CommitPort, OwnershipPort, StagingPort, TaskStatePort
 from runtime.ports.live_streams import BrokerPort, FetchPort, TransactionPort
 from runtime.ports.membership import MembershipPort
 from runtime.ports.state import SnapshotPort, StatePort, StateSnapshot
@@ -31,7 +31,14 @@ class Environment(StreamPort, RecordPort, StatePort, CommitPort, MembershipPort,
 
 @runtime_checkable
 class LiveEnvironment(
-    Environment, FetchPort, TransactionPort, BrokerPort, OwnershipPort, Protocol, metaclass=CheckedProtocol
+    Environment,
+    FetchPort,
+    TransactionPort,
+    BrokerPort,
+    OwnershipPort,
+    TaskStatePort,
+    Protocol,
+    metaclass=CheckedProtocol,
 ):
     """An environment that others write to at any time, and that hears of it."""
 

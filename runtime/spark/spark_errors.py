@@ -11,6 +11,7 @@ _MOST_RECENT = re.compile(r"most recent failure: (?:Lost task \S+ in stage \S+ \
 _CLASS = re.compile(r"^(?:(?:[a-z]\w*\.)+[A-Z]\w*(?:Exception|Error): )+")
 _LOST = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Connection reset|EOFException")
 _STACK = re.compile(r"\s+at \S|\s*\.\.\. \d+ (?:more|elided)|Driver stacktrace:|Caused by: |\s*$")
+_CAUSE = re.compile(r"^Caused by: (.*)", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"
 _ADVICE = re.compile(r"\s*(?:Consider setting|== DataFrame ==) .*")
 _JARS = re.compile(r"DATA_SOURCE_NOT_FOUND|Class org\.apache\.hadoop\.fs\S+ not found|No FileSystem for scheme")
@@ -57,6 +58,9 @@ def _words(text: str) -> str:
         text = text[found.start(1) :]
     if _TRACEBACK in text:
         return _of_traceback(text)
+    # Earlier versions tell of the task that writes, and only behind its stack of what has failed in it.
+    causes = _CAUSE.findall(text.partition("Driver stacktrace:")[0]) if "[TASK_WRITE_FAILED]" in text else ()
+    text = causes[-1] if causes else text
     lines = [line for line in text.splitlines() if not line.startswith("An error occurred while calling ")]
     kept: list[str] = []
     for line in lines:

@@ -689,10 +689,8 @@ def _whole(value: Any) -> Any:
     kind = type(value)
     if isinstance(value, list | tuple | set | frozenset):
         return [*map(_whole, value)]
-    if isinstance(value, msgspec.Struct):
-        is_by_name = not kind.__struct_config__.array_like
-    else:
-        is_by_name = kind is dict or is_dataclass(value)
+    is_struct = isinstance(value, msgspec.Struct)
+    is_by_name = not kind.__struct_config__.array_like if is_struct else kind is dict or is_dataclass(value)
     return {name: _whole(one) for name, one in row_of(value).items()} if is_by_name else value
 
 

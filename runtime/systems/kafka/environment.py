@@ -510,8 +510,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
                     f"State of application {app!r} lies with the containers that run it, and not here: ask one of "
                     "these, with run.state(...) or at the port of its metrics."
                 )
-            if not owner.has_all:
-                self._here(app)
+            self._here(app)
             return self._state.snapshot(app)
 
     def stores(self, app: str) -> list[str]:
@@ -662,9 +661,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         return self._call(app, table.looked(self._streams.is_there(ledger_of(app))))
 
     def _ledger(self, app: str, settled: bool = False) -> Ledger:
-        if not self._streams.is_there(ledger_of(app)):
-            return Ledger({})
-        return self._call(app, (all_of if settled else seen)(self._streams, app))
+        is_there = self._streams.is_there(ledger_of(app))
+        return self._call(app, (all_of if settled else seen)(self._streams, app)) if is_there else Ledger({})
 
     def _here(
         self, app: str, task: VirtualTask | None = None, tasks: Collection[VirtualTask] = ()
