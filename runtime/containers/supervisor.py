@@ -385,10 +385,8 @@ class Containers:
                 await asyncio.to_thread(check_grown, self._bindings, self._graph, self._start.share.counts)
             except Grown as grown:
                 _log.warning("containers begin anew: %s", grown)
-                self._wanted, self._wanted_at_ms = (
-                    Scale(self.plan.options.factor, self._number),
-                    self._clock.elapsed_ms(),
-                )
+                self._wanted = Scale(self.plan.options.factor, self._number)
+                self._wanted_at_ms = self._clock.elapsed_ms()
                 self._end_all()
                 return
             if asked is None or asked.number == self._asked.number:
@@ -643,8 +641,7 @@ class Containers:
 
     async def _look_alone(self) -> None:
         """Look now and then at the tasks that no container has, here or where others have started some."""
-        held = {task for one in self._containers.values() for task in one.tasks}
-        left = {*range(self.plan.tasks)} - held
+        left = {*range(self.plan.tasks)} - {task for one in self._containers.values() for task in one.tasks}
         if not left:
             self._alone = ()
         elif self._clock.elapsed_ms() >= self._alone_at_ms + ALONE_MS:
