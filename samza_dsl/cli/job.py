@@ -185,8 +185,9 @@ async def _await(
             return
         await sleep_ms(LOOK_MS)
     raise Mistake(
-        f"{app} has not taken it up within {LONGEST_MS / 1_000:.0f} s; it holds from its next start on, unless its "
-        "Options(elasticity=...) say something else"
+        f"{app} has not taken it up within {LONGEST_MS / 1_000:.0f} s: on Kafka it copies its state first, while it "
+        f"goes on, and samza-dsl job history {app} tells when it has; if it ends before, this size holds from its next "
+        "start on, unless its Options(elasticity=...) say something else"
     )
 
 

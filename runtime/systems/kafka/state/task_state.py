@@ -183,6 +183,8 @@ class KafkaState:
         try:
             factors = {task.factor for task in tasks_in(directory)}
             found = {task: parts for task in tasks if (parts := gathered(directory, app, task, factors))}
+            if found:
+                _log.info("application %r: copies state of %d tasks ahead of their split", app, len(found))
             # Once more for all: the first ones are behind by the time that the others took.
             for task, parts in [*found.items(), *found.items()]:
                 if goes_on():
