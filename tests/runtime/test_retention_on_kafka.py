@@ -2,18 +2,19 @@
 
 import asyncio
 import logging
+from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators.core.base import Batch
-from runtime.model.clock import wall_clock_ms
+from runtime.systems.kafka.client import retention as kafka_retention
 from runtime.systems.kafka.client.retention import OLD_MS, Retention
 from tests.scale import examples
 
 HOUR_MS = 3_600_000
-NOW_MS = wall_clock_ms()
-"""The age of a row grows while a test runs, but not by the tens of minutes between those that are drawn."""
+NOW_MS = 500_000 * HOUR_MS
+"""The time of the clock, which stands still."""
 LIMITS_MS = st.sampled_from([None, -1, HOUR_MS // 2, 24 * HOUR_MS + HOUR_MS // 2, 10**9 * HOUR_MS])
 AGES_MS = st.none() | st.integers(-5, 10).map(lambda hours: hours * HOUR_MS) | st.just(400_000 * HOUR_MS + NOW_MS)
 CONFIGS = st.fixed_dictionaries(
@@ -67,7 +68,8 @@ def test_each_topic_that_removes_a_row_that_is_written_is_told_once_and_no_other
     logger = logging.getLogger("samza_dsl")
     logger.addHandler(handler)
     try:
-        asyncio.run(main())
+        with patch.object(kafka_retention, "wall_clock_ms", lambda: NOW_MS):
+            asyncio.run(main())
     finally:
         logger.removeHandler(handler)
     ages = {name: [] for name in known}
