@@ -74,7 +74,7 @@ from runtime.run.driver import Watch, check_no_loop, has_failed, in_thread, keep
 from runtime.run.measurement import left_alone
 from runtime.run.rebalance import tasks_told
 from runtime.run.run import open_environment, opened_where_it_lies
-from runtime.run.scaling import FAR_LOOK_MS, asked_size, check_grown
+from runtime.run.scaling import FAR_LOOK_MS, asked_size, check_grown, follow_ahead
 from runtime.run.settings import UNSAID, CrewSettings, RunSettings
 from runtime.systems.kafka.client.topic import KafkaTopic, cluster_of
 from runtime.systems.log.environment import LogEnvironment
@@ -377,10 +377,11 @@ class Containers:
 
     async def _heed_scale(self, keeping: list[asyncio.Task[None]]) -> None:
         """Let containers come and go as is asked for; where tasks are to be others, all end, and others begin."""
-        app = self._graph.app
+        if not self._may_scale and self._cluster is not None:
+            await follow_ahead(self._environment, self.plan, self._graph, lambda: not self._ending)
         while self._may_scale and not self._ending:
             await sleep_ms(LOOK_MS if self._cluster is None else FAR_LOOK_MS)
-            asked = await asyncio.to_thread(asked_size, self._environment, app)
+            asked = await asyncio.to_thread(asked_size, self._environment, self._graph.app)
             try:
                 await asyncio.to_thread(check_grown, self._bindings, self._graph, self._start.share.counts)
             except Grown as grown:
@@ -395,9 +396,9 @@ class Containers:
             try:
                 check_factor(self.plan, wanted.factor or 1)
             except PlanError as error:
-                _log.warning("%s: its tasks stay as they are: %s", app, error)
+                _log.warning("%s: its tasks stay as they are: %s", self._graph.app, error)
                 refusal = Scale(self.plan.options.factor, self._number, REFUSED, asked.number)
-                await asyncio.to_thread(self._environment.refuse_scale, app, refusal)
+                await asyncio.to_thread(self._environment.refuse_scale, self._graph.app, refusal)
                 continue
             await prepare_split(self._environment, self.plan, self._graph, wanted.factor, lambda: not self._ending)
             self._wanted_at_ms = self._clock.elapsed_ms()
@@ -473,8 +474,7 @@ class Containers:
 
     async def _keep(self, slot: int) -> None:
         """Keep a container running, another one in the place of each that dies, until all are to end."""
-        deaths = 0
-        former = ""
+        deaths, former = 0, ""
         while not self._ending and slot < self._number:
             # A new name each time: the ledger must not take the new container for the one that is gone.
             name = f"{slot}.{self._named[slot]}"

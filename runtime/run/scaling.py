@@ -54,6 +54,24 @@ def asked_size(environment: Environment, app: str) -> Scale | None:
         return None
 
 
+async def follow_ahead(
+    environment: Environment, plan: Plan, graph: Graph, goes_on: Callable[[], bool] = lambda: True
+) -> None:
+    """Make state ready here for the splits that whoever leads a run is asked for, as long as it `goes_on`.
+
+    It is that of the tasks that lie on this host, and of the copies that are kept here of others': one that comes to
+    have a task of them replays next to nothing.
+    """
+    asked: Scale | None = None
+    while goes_on():
+        newest = await asyncio.to_thread(asked_size, environment, plan.app)
+        if newest is not None:
+            wanted = newest.since(newest.number if asked is None else asked.number)
+            asked = newest
+            await prepare_split(environment, plan, graph, wanted.factor, goes_on)
+        await sleep_ms(FAR_LOOK_MS)
+
+
 def check_grown(bindings: Bindings, graph: Graph, counts: Mapping[str, int]) -> None:
     """Raise `Grown` where an input of the embedded log has more partitions than in the counts of a run.
 

@@ -1,8 +1,9 @@
 """State on Kafka of tasks that are split or merged: copied from what a host has, and committed by nobody of before."""
 
+import asyncio
 import tempfile
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,14 @@ from hypothesis import strategies as st
 
 from operators.partition_by import bucket_of
 from planner.model.virtual_tasks import Split, VirtualTask, is_task
+from runtime.model.assignment import Scale
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.errors import SamzaError
 from runtime.opening.rescaling import rescale, split_by, tell_split
 from runtime.ports.commits import Commit
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import StreamConfig
+from runtime.run.scaling import follow_ahead
 from runtime.systems.kafka.state import shared_state, task_state
 from runtime.systems.kafka.state.changelog import POSITIONS, TaskState
 from runtime.systems.kafka.state.shared_state import move_in
@@ -177,6 +180,10 @@ def test_a_parent_commits_nothing_once_its_children_are_claimed():
         owner.close()
 
 
+class Dies(BaseException):
+    """The process is killed here."""
+
+
 WRITES = st.lists(st.tuples(st.integers(0, 30), st.none() | st.sampled_from((b"1", b"2"))), min_size=1, max_size=4)
 
 
@@ -185,11 +192,12 @@ WRITES = st.lists(st.tuples(st.integers(0, 30), st.none() | st.sampled_from((b"1
     st.sampled_from(((1, 4), (4, 1), (2, 4), (4, 2), (1, 2))),
     st.integers(1, 3),
     st.integers(1, 40),
+    st.none() | st.integers(1, 30),
     st.booleans(),
 )
-@settings(max_examples=examples(30, 1_000), deadline=None)
-def test_state_is_copied_ahead_of_a_split_while_tasks_change_it(writes, factors, at_once, stops_at, is_alone):
-    """Between any two entries that are copied tasks may commit; and the copying may stop halfway."""
+@settings(max_examples=examples(100, 2_000), deadline=None)
+def test_state_is_copied_ahead_of_a_split_while_tasks_change_it(writes, factors, at_once, stops_at, dies_at, is_alone):
+    """Between any two entries that are copied tasks may commit; and the copying may stop, or be killed, halfway."""
     before, now = factors
     plans = {factor: app_of(factor).plan({"words": 1}) for factor in factors}
     held: dict[bytes, bytes] = {}
@@ -209,6 +217,8 @@ def test_state_is_copied_ahead_of_a_split_while_tasks_change_it(writes, factors,
         asked += 1
         if left:
             write(left.pop())
+        if asked == dies_at:
+            raise Dies
         return asked < stops_at
 
     with tempfile.TemporaryDirectory() as name, simulated(Cluster(0)), pytest.MonkeyPatch.context() as patch:
@@ -222,7 +232,12 @@ def test_state_is_copied_ahead_of_a_split_while_tasks_change_it(writes, factors,
         tell_split(here, plans[before], app_of(before).graph())
         names = [task.name for task in split_into(before).parts(0)]
         write(writes[0])
-        here.prepare_split(APP, split_by(plans[before], app_of(before).graph(), now), goes_on)
+        with suppress(Dies):
+            here.prepare_split(APP, split_by(plans[before], app_of(before).graph(), now), goes_on)
+        if dies_at == asked:
+            dies_at, asked = None, 0
+            write([(key, None) for key in range(0, 20, 3)])
+            here.prepare_split(APP, split_by(plans[before], app_of(before).graph(), now), goes_on)
         is_whole = asked < stops_at
         for changes in left:
             write(changes)
@@ -239,4 +254,35 @@ def test_state_is_copied_ahead_of_a_split_while_tasks_change_it(writes, factors,
         assert not copied, "nothing is left to copy at the cut"
         if is_alone:
             assert here.bring(APP).moved - moved == len(held)
+        here.close()
+
+
+@pytest.mark.parametrize("asked", [Scale(4), Scale(1), Scale(2), Scale(containers=3)], ids=str)
+def test_who_has_joined_a_run_makes_its_state_ready_for_the_split_that_others_are_asked_for(asked, monkeypatch):
+    """A host where somebody else began the run: its own tasks' state is copied there as well, and once."""
+    monkeypatch.setattr("runtime.run.scaling.FAR_LOOK_MS", 0.0)
+    plan, graph, looks = app_of(2).plan({"words": 1}), app_of(2).graph(), 0
+    with tempfile.TemporaryDirectory() as name, simulated(Cluster(0)):
+        here = opened(Path(name))
+        here.create_stream("words", StreamConfig())
+        run, said = here.own(APP), Checkpoint(1, (Position("log", "words", 0, 1),))
+        items = [(b"s%d" % key, b"1") for key in range(9)]
+        here.commit(Commit(APP, run, [], [StateWrites("st", 0, items)], {"0": said}))
+        rescale(here, plan, graph, run)
+        tell_split(here, plan, graph)
+        here.bring(APP, range(2))
+
+        def goes_on() -> bool:
+            nonlocal looks
+            looks += 1
+            if looks == 2:
+                here.ask_scale(APP, asked)
+            return looks < 100
+
+        asyncio.run(follow_ahead(here, plan, graph, goes_on))
+        there = {path.name: LogEnvironment(path, sync=False) for path in (Path(name) / "state" / APP).iterdir()}
+        ready = {task for task, one in there.items() if "ahead" in one.checkpoints(APP)}
+        assert ready == {task.name for task in split_into(asked.factor or 2).parts(0)} - {"0-0-2", "0-1-2"}
+        for one in there.values():
+            one.close()
         here.close()

@@ -168,6 +168,7 @@ def copy_parts(parts: Sequence[Part], one: TaskState, goes_on: Callable[[], bool
     Their owners may go on meanwhile: what they write is in the changelogs behind the place from which the copy is then
     brought up to date.
     """
+    _empty(one)
     said: Checkpoint | None = None
     for path, task in parts:
         with _opened(path, one.app, task) as source:
@@ -238,6 +239,7 @@ def _move_from(path: Path, tasks: Sequence[TaskState]) -> None:
 
 def _copy(source: LogEnvironment, one: TaskState) -> bool:
     """Copy the state of a task, and how far its changelogs are in it; return whether there is any, all of it sound."""
+    _empty(one)
     found = _copy_entries(source, one)
     if found is None:
         return False
@@ -252,6 +254,12 @@ def _copy(source: LogEnvironment, one: TaskState) -> bool:
     else:
         one.reset()
     return is_sound
+
+
+def _empty(one: TaskState) -> None:
+    """Remove what a copy has left that a kill has cut off: some of it may be deleted by now where it came from."""
+    if one.local.stores(one.app):
+        one.reset()
 
 
 def _copy_entries(source: LogEnvironment, one: TaskState, goes_on: Callable[[], bool] = _for_ever) -> Checkpoint | None:
