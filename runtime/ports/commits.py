@@ -128,12 +128,15 @@ class TaskStatePort(Protocol):
         So the cut need not wait for it. It stops where nothing `goes_on` any more; the log tells what can't be copied.
         """
 
-    def bring(self, app: str, tasks: Collection[int] = ()) -> Brought:
-        """Bring the state of tasks here, if this process has them alone; return what was read and moved for it so far.
+    def bring(self, app: str, tasks: Collection[int]) -> None:
+        """Bring the state of tasks here, all at once, if this process has the application to itself.
 
-        A task that is not named here is brought where its first entry is read. Without tasks it waits for nobody.
-        Raises `EnvironmentFault` where the process may not have as many open.
+        That of a task that is not named is brought where its first entry is read. Raises `EnvironmentFault` where the
+        process may not have as many open.
         """
+
+    def brought(self, app: str) -> Brought:
+        """Return how much was read and moved so far to bring state here; it waits for nobody."""
 
 
 class StagingPort(Protocol):

@@ -216,7 +216,7 @@ class Run:
     def _container(self, name: str, former: Sequence[HistogramMetrics] = ()) -> ContainerMetrics:
         busy_ms = self._sampler.heed() if self._sampler is not None else {}
         found, app = container_of(self._loop, self._clock, name, former), self._graph.app
-        replayed, moved = self._environment.bring(app) if isinstance(self._environment, LiveEnvironment) else (0, 0)
+        replayed, moved = self._environment.brought(app) if isinstance(self._environment, LiveEnvironment) else (0, 0)
         restored = {"restored": replayed, "moved": moved, "restoring": coming_back(app)}
         return msgspec.structs.replace(found, busy_ms=busy_ms, **restored)
 

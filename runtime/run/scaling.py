@@ -150,7 +150,7 @@ class Scaler:
     def _brought(self) -> int:
         """Return how many entries of state have come to where their tasks are."""
         environment = self.assembly.bindings.environment
-        return environment.bring(self.assembly.plan.app).moved if isinstance(environment, LiveEnvironment) else 0
+        return environment.brought(self.assembly.plan.app).moved if isinstance(environment, LiveEnvironment) else 0
 
     async def _exchange(self, plan: Plan, planned: JobMetrics, why: str) -> None:
         clock, began, brought = self.assembly.clock, self.assembly.clock.elapsed_ms(), self._brought()

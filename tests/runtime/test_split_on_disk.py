@@ -81,18 +81,18 @@ def test_whoever_has_the_tasks_copies_their_entries_and_tells_how_many(is_alone)
         run, said = here.own(APP), Checkpoint(1, (Position("log", "words", 0, 1),))
         items = [(b"s%d" % key, b"1") for key in range(9)]
         here.commit(Commit(APP, run, [], [StateWrites("st", 0, items)], {"0": said}))
-        assert here.bring(APP) == (0, 0)
+        assert here.brought(APP) == (0, 0)
         for times, factor in enumerate((2, 1, 4), start=1):
             if not is_alone:
                 run = here.own(APP)  # as containers end, and who has started them opens the application anew
             rescale(here, plans[factor], app_of(factor).graph(), run)
             tell_split(here, plans[factor], app_of(factor).graph())
-            assert here.bring(APP) == (0, 9 * times if is_alone else 0)
+            assert here.brought(APP) == (0, 9 * times if is_alone else 0)
         if not is_alone:
             container = here.join(APP, run, "one", 4)
             container.mine()
             container.take(range(4))
-            assert here.bring(APP) == (0, 9)
+            assert here.brought(APP) == (0, 9)
             assert dict(here.state_range(APP, "st", 0)) == dict(items)
             container.leave()
         here.close()
@@ -247,13 +247,13 @@ def test_state_is_copied_ahead_of_a_split_while_tasks_change_it(writes, factors,
         patch.setattr(task_state, "move_in", lambda _, fresh: copied.extend(shared_state.absent(fresh)))
         if not is_whole:
             patch.undo()
-        moved = here.bring(APP).moved
+        moved = here.brought(APP).moved
         rescale(here, plans[now], app_of(now).graph(), here.generation(APP))
         tell_split(here, plans[now], app_of(now).graph())
         assert dict(here.state_range(APP, "st", 0)) == held
         assert not copied, "nothing is left to copy at the cut"
         if is_alone:
-            assert here.bring(APP).moved - moved == len(held)
+            assert here.brought(APP).moved - moved == len(held)
         here.close()
 
 

@@ -253,9 +253,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             for name in commit.gone:
                 owner.ledger.checkpoints.pop(name, None)
             self._streams.reached(ends, commit.appends)
-            between = {
-                place: at for place, at in commit.consumed.items() if self._streams.config(place[0]).intermediate
-            }
+            between = {one: at for one, at in commit.consumed.items() if self._streams.config(one[0]).intermediate}
             consumed = owner.to_purge(between)
         # Behind the commit: an offset that is not committed must stay readable.
         if consumed is not None:
@@ -455,11 +453,12 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
     def restored(self, app: str) -> int:
         """Return how many changelog records were replayed since the application was last owned here."""
         self._here(app)
-        return self.bring(app).replayed
+        return self.brought(app).replayed
 
-    def bring(self, app: str, tasks: Collection[int] = ()) -> Brought:
-        if tasks:
-            self._here(app, tasks=[*map(self._state.split_of(app).task, tasks)])
+    def bring(self, app: str, tasks: Collection[int]) -> None:
+        self._here(app, tasks=[*map(self._state.split_of(app).task, tasks)])
+
+    def brought(self, app: str) -> Brought:
         return self._state.brought.get(app, NOTHING_BROUGHT)
 
     def state_get(self, app: str, store: str, task: int, key: bytes) -> bytes | None:
@@ -510,7 +509,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
                     f"State of application {app!r} lies with the containers that run it, and not here: ask one of "
                     "these, with run.state(...) or at the port of its metrics."
                 )
-            self._here(app)
+            if not owner.has_all:
+                self._here(app)
             return self._state.snapshot(app)
 
     def stores(self, app: str) -> list[str]:

@@ -258,7 +258,7 @@ async def _transacted(
     left: Collection[tuple[str, int]],
 ) -> dict[tuple[str, int], int]:
     async with asyncio.timeout(TRANSACTION_S):
-        await streams.tell_removed(pending)
+        await streams.retention.look(pending)
         await producer.begin_transaction()
         ends = await send_all(producer, pending)
         if commit is not None:

@@ -122,7 +122,7 @@ class KafkaStreams:
         self._registrar: Producer | None = None
         self._one_begins = asyncio.Lock()
         self._shared = SharedClients()
-        self._retention = Retention(self._configs_of)
+        self.retention = Retention(self._configs_of)
 
     def topic(self, name: str) -> KafkaTopic:
         """Return where a topic is."""
@@ -153,8 +153,7 @@ class KafkaStreams:
 
     def _tell_uncompressed(self, name: str, codec: str) -> None:
         """Tell of a topic of an earlier version, which noted its compression and did not tell the brokers."""
-        found: Mapping[str, Mapping[str, str]] = self.call(name, self._configs([name]))
-        if found.get(name, {}).get(COMPRESSION) == AS_WRITTEN:
+        if self.call(name, self._configs_of(name)).get(COMPRESSION) == AS_WRITTEN:
             topic, wanted = self.topic(name), f"{COMPRESSION}={codec}"
             _log.warning("the topic %r is not compressed; type: %s", name, altering(topic, wanted))
 
@@ -220,8 +219,7 @@ class KafkaStreams:
 
     def is_stamped(self, name: str) -> bool:
         """Whether the time of a topic's records is when brokers took them, as far as they tell."""
-        found: Mapping[str, Mapping[str, str]] = self.call(name, self._configs([name]))
-        return found.get(name, {}).get(STAMPS) == APPENDED
+        return self.call(name, self._configs_of(name)).get(STAMPS) == APPENDED
 
     def config(self, name: str) -> StreamConfig:
         """Return what a stream was made with, and the partitions it had when it was last looked.
@@ -473,10 +471,6 @@ class KafkaStreams:
         return {
             name: config_in(configs[name], config) if name in configs else config for name, config in streams.items()
         }
-
-    async def tell_removed(self, pending: Mapping[tuple[str, int], Batch]) -> None:
-        """Warn of rows that are about to be written, and whose times are older than their topic keeps."""
-        await self._retention.look(pending)
 
     async def _configs_of(self, name: str) -> Mapping[str, str]:
         return (await self._configs([name])).get(name, {})
