@@ -16,7 +16,7 @@ from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.errors import Damaged
 from runtime.systems.kafka.coordination import owner
 from runtime.systems.kafka.coordination.group import Joining, shared_out
-from runtime.systems.kafka.state.changelog import ChangelogEnd
+from runtime.systems.kafka.state.changelog import ChangelogEnd, Committed
 from runtime.systems.kafka.state.ledger import (
     Claim,
     Ledger,
@@ -123,6 +123,39 @@ def test_what_a_task_has_is_what_all_have_written_who_had_keys_of_it(wrote, task
     entries = 7 if counted_by == task else -1
     assert found.ends(task) == ({"place": ChangelogEnd(max(ends), entries)} if ends else {})
     assert found.stores(task) == {f"store {one.factor}" for one in kept if one.meets(task)}
+
+
+EVENTS = ("commits", "ends well", "is taken over")
+RUNS = st.lists(
+    st.tuples(st.sampled_from((1, 2, 4)), st.lists(st.tuples(st.integers(0, 3), st.sampled_from(EVENTS)), max_size=8)),
+    max_size=4,
+)
+
+
+@given(RUNS, TASKS)
+@settings(max_examples=examples(300, 10_000))
+def test_nothing_is_behind_the_end_of_what_is_settled_however_tasks_were_split_and_died(runs, task):
+    """Each run splits anew; a task begins behind all that was written, and ends well, or dies."""
+    end, last, all_well, said = 0, 0, True, {}
+    for factor, events in runs:
+        living: dict[VirtualTask, int] = {}
+        for number, event in events:
+            one = VirtualTask(0, number % factor, factor)
+            reached = end if event == "is taken over" else living.pop(one, end)
+            if event == "is taken over":
+                living[one] = end
+            elif event == "commits":
+                said[one] = {"place": ChangelogEnd(reached)}
+                end += 1
+                living[one] = end
+                last = end if one.meets(task) else last
+            else:
+                said[one] = {"place": ChangelogEnd(reached, 7)}
+        all_well &= not any(one.meets(task) for one in living)
+    found = Committed({}, {one: frozenset({"store"}) for one in said}, said)
+    is_settled = found.is_settled(task, "store", "place")
+    assert not is_settled or last <= found.ends(task)["place"].end
+    assert is_settled or not all_well or not any(one.meets(task) for one in said)
 
 
 READ = st.lists(st.integers(0, 3), min_size=2, max_size=2)

@@ -70,9 +70,9 @@ def test_a_topic_that_is_made_anew_is_read_anew(monkeypatch, rests, is_seen_gone
         if rests:
             table._rest()
         if is_seen_gone:
-            assert await table.looked(False) == {}
+            assert await table.forget() == {}
         topic.rows = [(b"c", b"4")] * (1 + more)
-        found.append(await table.looked(True))
+        found.append(await table.now())
         topic.rows.append((b"c", b"5"))
         found.append(await table.now())
         table._resting.cancel()

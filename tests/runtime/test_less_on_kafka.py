@@ -306,6 +306,17 @@ def test_an_input_that_is_read_no_more_is_no_loss(cluster, ran, tmp_path):
     assert counts(tmp_path / "here") == RIGHT
 
 
+@pytest.mark.parametrize("for_s", [0.01, 0.03, 0.1, 5])
+@pytest.mark.parametrize("name", [CHANGELOG, LEDGER, "words"])
+def test_a_topic_of_which_brokers_tell_for_a_moment_after_it_was_deleted_is_gone(cluster, ran, tmp_path, name, for_s):
+    cluster.gone[name] = cluster.topics[name], cluster.loop.time() + for_s
+    deleted(cluster, name)
+    with pytest.raises(EnvironmentFault) as found:
+        run(tmp_path / "here")
+    assert name in str(found.value) and "TimeoutError" not in str(found.value)
+    assert counts(tmp_path / "here") == ran
+
+
 def test_what_is_whole_is_right_anywhere(cluster, ran, tmp_path):
     run(tmp_path / "there")
     assert counts(tmp_path / "there") == RIGHT

@@ -14,7 +14,7 @@ from operators.partition_by import bucket_of
 from planner.model.virtual_tasks import Split, VirtualTask, is_task
 from runtime.model.assignment import Scale
 from runtime.model.checkpoint import Checkpoint, Position
-from runtime.model.errors import SamzaError
+from runtime.model.errors import Damaged, SamzaError
 from runtime.opening.rescaling import rescale, split_by, tell_split
 from runtime.ports.commits import Commit
 from runtime.ports.state import StateWrites
@@ -27,7 +27,7 @@ from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, Options
 from tests.runtime.test_standby import Container
 from tests.scale import examples
-from tests.simulation.kafka import opened, simulated
+from tests.simulation.kafka import cut_changelogs, opened, simulated
 from tests.simulation.kafka_brokers import MARKERS_S, Cluster
 from tests.strategies import APP
 
@@ -255,6 +255,57 @@ def test_state_is_copied_ahead_of_a_split_while_tasks_change_it(writes, factors,
         if is_alone:
             assert here.brought(APP).moved - moved == len(held)
         here.close()
+
+
+STEPS = st.lists(WRITES | st.sampled_from((1, 2, 4)) | st.just("begun anew"), min_size=1, max_size=8)
+
+
+@given(STEPS)
+@settings(max_examples=examples(150, 1_000), deadline=None)
+def test_state_that_lies_here_is_gone_on_with_where_its_changelogs_are_cut(steps):
+    """Whatever a task has deleted, or never had, and however often it was split before the clean end."""
+    held: dict[bytes, bytes] = {}
+    said = Checkpoint(1, (Position("log", "words", 0, 1),))
+
+    def split(factor: int) -> None:
+        plan, graph = app_of(factor).plan({"words": 1}), app_of(factor).graph()
+        rescale(here, plan, graph, here.generation(APP))
+        tell_split(here, plan, graph)
+        here.bring(APP, range(factor))  # as a run does: what is merged is only then as far as each part was
+
+    with tempfile.TemporaryDirectory() as name, simulated(cluster := Cluster(0)):
+        here, factor = opened(Path(name)), 1
+        here.create_stream("words", StreamConfig())
+        here.own(APP)
+        for step in [[(1, b"0")], *steps]:
+            if step == "begun anew":
+                here.close()
+                here = opened(Path(name))
+                here.own(APP)
+                split(factor)
+            elif isinstance(step, int):
+                factor = step
+                split(factor)
+            else:
+                newest = {b"s%d" % key: value for key, value in step}
+                run, tasks = here.generation(APP), split_into(factor).parts(0)
+                checkpoints = {task.name: Checkpoint(run, said.positions) for task in tasks}
+                here.commit(Commit(APP, run, [], [StateWrites("st", 0, sorted(newest.items()))], checkpoints))
+                held |= newest
+        here.close()
+        held = {key: value for key, value in held.items() if value is not None}
+        cut_changelogs(cluster)
+        for _ in range(2):
+            here = opened(Path(name))
+            here.own(APP)
+            split(factor)
+            assert dict(here.state_range(APP, "st", 0)) == held
+            here.close()
+        if held:
+            with closing(opened(Path(name) / "elsewhere")) as there:
+                there.own(APP)
+                with pytest.raises(Damaged, match="begins at offset"):
+                    there.state_range(APP, "st", 0)
 
 
 @pytest.mark.parametrize("asked", [Scale(4), Scale(1), Scale(2), Scale(containers=3)], ids=str)

@@ -24,7 +24,7 @@ from samza_dsl import App
 from tests.runtime.test_assignment import is_balanced, of_living, placings
 from tests.runtime.test_laws_on_kafka import check_copies
 from tests.scale import examples
-from tests.simulation.kafka import die, opened, simulated
+from tests.simulation.kafka import cut_changelogs, die, opened, simulated
 from tests.simulation.kafka_brokers import MARKERS_S, PROCESS, SESSION_S, Cluster
 from tests.strategies import APP
 
@@ -36,14 +36,16 @@ steps = st.lists(st.one_of(st.lists(writes, min_size=1, max_size=6), st.none()),
 
 
 class Container:
-    """A container without a loop, a process on a host of its own."""
+    """A container without a loop, a process on a host of its own, or on one that others have as well."""
 
-    def __init__(self, cluster: Cluster, folder: Path, name: str, run: int, tasks: int = TASKS) -> None:
+    def __init__(
+        self, cluster: Cluster, folder: Path, name: str, run: int, tasks: int = TASKS, host: str | None = None
+    ) -> None:
         self.cluster, self.run = cluster, run
         self.context: Context = copy_context()
         self.context.run(PROCESS.set, name)
-        self.environment = self.does(opened, folder / name, name)
-        self.members = self.does(self.environment.join, APP, run, name, tasks, sticky, 1)
+        self.environment = self.does(opened, folder / (host or name), host or name)
+        self.members = self.does(self.environment.join, APP, run, name, tasks, sticky, int(host is None))
         self.read: dict[int, int] = {}
 
     def does(self, what: Callable[..., Any], *how: Any) -> Any:
@@ -123,6 +125,63 @@ def test_who_takes_over_with_a_copy_replays_what_was_committed_since_it_followed
         assert copies == theirs or None not in steps
         second.does(second.members.leave)
         second.does(second.environment.close)
+        owner.close()
+
+
+hands = st.lists(st.one_of(st.lists(writes, min_size=1, max_size=6), st.sampled_from(("stopped", "ended", "killed"))))
+
+
+@given(hands, st.integers(0, 1_000), st.booleans())
+@settings(max_examples=examples(60, 600), deadline=None)
+@example([[(0, "st", 0, True)], "stopped", [(0, "st", 0, False)]], 0, True)
+def test_what_containers_of_a_host_leave_is_whole_where_changelogs_are_cut(steps, seed, wakes):
+    """However often a task changed hands: who is stopped holds its directory, and ends only when it is woken."""
+    cluster = Cluster(seed)
+    with tempfile.TemporaryDirectory() as name, simulated(cluster) as thread:
+        folder, number, stopped = Path(name), 0, list[Container]()
+        owner = opened(folder / "owner")
+        owner.create_stream("words", StreamConfig(partitions=TASKS))
+        run = owner.own(APP)
+        committed: dict[tuple[int, str], dict[bytes, bytes]] = {}
+
+        def begun() -> Container:
+            one = Container(cluster, folder, f"container {number}", run, host="host")
+            assert one.settles() == {*range(TASKS)}
+            return one
+
+        def ends(one: Container) -> None:
+            one.does(one.members.leave)
+            one.does(one.environment.close)
+
+        here = begun()
+        for step in [*steps, "ended"]:
+            if isinstance(step, list):
+                here.commits(step)
+                for task, store, key, is_there in step:
+                    entries = committed.setdefault((task, store), {})
+                    _ = entries.update({b"%d" % key: b"1"}) if is_there else entries.pop(b"%d" % key, None)
+                continue
+            if step == "killed":
+                here.dies()
+            elif step == "stopped":
+                cluster.expire(here.context.run(PROCESS.get))
+                stopped.append(here)
+            else:
+                ends(here)
+            thread.catch_up(cluster.loop.time() + SESSION_S)
+            number += 1
+            here = begun()
+        ends(here)
+        for one in stopped:
+            if wakes:
+                ends(one)
+            else:
+                one.dies()
+        cut_changelogs(cluster)
+        number += 1
+        here = begun()
+        assert here.state() == {place: entries for place, entries in committed.items() if entries}
+        ends(here)
         owner.close()
 
 

@@ -82,6 +82,13 @@ def opened(directory: Path, host: str | None = None) -> KafkaEnvironment:
     return KafkaEnvironment(KafkaCluster("kafka://simulated:9092"), directory, host)
 
 
+def cut_changelogs(cluster: Cluster) -> None:
+    """Remove all that changelogs hold."""
+    for topic in (one for name, one in cluster.topics.items() if name.endswith("-changelog")):
+        for partition in topic.partitions:
+            partition.purge(partition.end)
+
+
 def close_or_die(cluster: Cluster, environment: KafkaEnvironment, work: Callable[[], object]) -> None:
     """Have a process do something and end well, or be gone where a trouble of the brokers strikes it."""
     try:

@@ -137,6 +137,8 @@ class Cluster:
         """How topics are configured where nothing else is said."""
         self.fixed: set[str] = set()
         """The topics whose configuration clients may not change."""
+        self.gone: dict[str, tuple[Topic, float]] = {}
+        """Topics that are gone, and of which brokers tell until then."""
         self.groups: defaultdict[str, dict[str, Any]] = defaultdict(dict)
         self.troubles: list[Trouble] = []
         self.changes = 0

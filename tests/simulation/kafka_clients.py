@@ -338,6 +338,9 @@ class Admin:
 
         def describe(name: str) -> dict[str, Any]:
             topic = self._cluster.topics.get(name)
+            if topic is None and name in self._cluster.gone:
+                topic, until_s = self._cluster.gone[name]
+                topic = topic if self._cluster.loop.time() < until_s else None
             if topic is None:
                 return {"topic": name, "error_code": UnknownTopicOrPartitionError.errno, "partitions": []}
             partitions = [{"error_code": 0, "leader": 1, "replicas": [1]} for _ in topic.partitions]
@@ -364,6 +367,8 @@ class Admin:
 
     async def describe_configs(self, resources: Sequence[Any]) -> list[Any]:
         def describe(name: str) -> tuple[Any, ...]:
+            if name not in self._cluster.topics:
+                return UnknownTopicOrPartitionError.errno, None, 2, name, []
             return 0, None, 2, name, [[*one, False] for one in self._cluster.configs(name).items()]
 
         return await self._cluster.heard(lambda: [SimpleNamespace(resources=[describe(one.name) for one in resources])])

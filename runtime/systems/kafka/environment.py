@@ -32,21 +32,24 @@ from runtime.systems.kafka.client.rights import check_rights
 from runtime.systems.kafka.client.thread import KafkaThread, stop
 from runtime.systems.kafka.client.topic import KafkaCluster
 from runtime.systems.kafka.client.topic_configs import TABLE_CONFIGS, had_limits
-from runtime.systems.kafka.coordination.appender import FENCED, KafkaAppender
+from runtime.systems.kafka.coordination.appender import KafkaAppender
 from runtime.systems.kafka.coordination.group import Joining, Standing
 from runtime.systems.kafka.coordination.members import KafkaMembers, Moved
 from runtime.systems.kafka.coordination.owner import (
+    FENCED,
     Owner,
     add_changelog,
     adopted,
     all_of,
-    begin,
     begin_again,
     claim_all,
+    fenced_told,
     left_by,
     let_go,
     lost_checkpoints,
+    owned,
     records_of,
+    say_counted,
     seen,
     stores_of,
     transact,
@@ -61,12 +64,12 @@ from runtime.systems.kafka.state.changelog import (
     ChangelogEnd,
     check_topics,
     lost_of_stores,
+    lost_told,
     sizes_of,
     snapshot_of,
 )
 from runtime.systems.kafka.state.ledger import (
     REACHED,
-    TABLE,
     Ledger,
     forgotten,
     key_of,
@@ -280,9 +283,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         self._disown(app)
         self._state.drop(app)
         self._state.split(app, UNSPLIT)
-        self._streams.create(ledger_of(app), TABLE, own=True)
-        # Fences earlier owners and settles what they left open. Checkpoints and changelogs are read only after that.
-        owner = self._owners[app] = self._as_owner(app, begin(self._streams, app))
+        owner = self._owners[app] = owned(self._streams, app)
         self._streams.know((one.topic(app, store) for store, one in owner.ledger.changelogs.items()), own=True)
         positions = (one for checkpoint in owner.ledger.checkpoints.values() for one in checkpoint.positions)
         self._streams.know({one.stream for one in positions if one.producers}, own=False)
@@ -342,7 +343,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             ledger.without(unused)
         check_topics(self._streams, app, ledger.changelogs, kept)
         topics = {ledger.changelogs[store].topic(app, store): store for store in kept}
-        had = self._streams.amend([self._streams.registry, ledger_of(app), *topics], TABLE_CONFIGS)
+        with lost_told(self._streams, app, ledger.changelogs, kept):
+            had = self._streams.amend([self._streams.registry, ledger_of(app), *topics], TABLE_CONFIGS)
         limited = [store for topic, store in topics.items() if had_limits(had.get(topic, {}))]
         changed: dict[str, Changelog] = self._call(app, adopted(self._streams, app, ledger, limited))
         for store, changelog in changed.items():
@@ -386,11 +388,13 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             owner.ledger.take_over(ledger, taken)
 
         def gave(given: Collection[int]) -> None:
-            if writers is not None:
-                self._call(app, writers.end(given))
+            if owner.failure is not None:  # what is not settled is not given up: who takes it fences this one
+                raise owner.again()
             gone = [*map(split.task, given)]
             if counted := self._counted(app, owner, gone):
-                self._streams.write(ledger_of(app), counted)
+                self._call(app, say_counted(self._streams, app, owner, counted))
+            if writers is not None:
+                self._call(app, writers.end(given))
             self._state.drop(app, gone)
             self._streams.drop(gone)
 
@@ -615,12 +619,13 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
                 os.close(descriptor)
             self._locks.clear()
 
-    def _counted(self, app: str, owner: Owner, tasks: Collection[VirtualTask] | None = None) -> Batch:
-        """Return what says how much state tasks have that were run here, all or some of them."""
-        wrote = owner.wrote | self._state.uncounted(app)
+    def _counted(self, app: str, owner: Owner, tasks: Collection[VirtualTask] | None = None) -> dict[int, Batch]:
+        """Return, by number, what says how much state tasks have that were run here, all or some of them."""
+        wrote, number = owner.wrote | self._state.uncounted(app), self._state.split_of(app).number
         wrote = wrote if tasks is None else wrote & {*tasks}
         owner.wrote -= wrote
-        return said_of_reached({task: ends for task, ends in self._state.reached(app, wrote).items() if ends})
+        reached = self._state.reached(app, wrote)
+        return {number(task): said_of_reached({task: ends}) for task, ends in reached.items() if ends}
 
     def lost_stores(self, app: str) -> dict[str, str]:
         """Return the stores of an application whose changelogs are not what was written, with what is wrong."""
@@ -643,13 +648,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
 
     def _as_owner(self, app: str, work: Coroutine[object, object, R]) -> R:
         """Do what only an application's owner can; raises `Fenced` where another one has come to be that."""
-        try:
+        with fenced_told(app):
             return self._call(app, work)
-        except EnvironmentFault as error:
-            if isinstance(error.__cause__, FENCED):
-                told = f"Another process has begun a run of application {app!r} while this one did: the newest goes on."
-                raise Fenced(told) from error
-            raise
 
     def _known(self, app: str) -> Ledger:
         owner = self._owners.get(app)
@@ -658,11 +658,12 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
     def _entries(self, app: str) -> dict[bytes, bytes]:
         """Return what the ledger says now, nothing where there is none, for who looks at it again and again."""
         table = self._tables.setdefault(app, KafkaTable(self._streams.topic(ledger_of(app)), remade=True))
-        return self._call(app, table.looked(self._streams.is_there(ledger_of(app))))
+        name = ledger_of(app)
+        return self._streams.read(name, lambda: self._call(app, table.now()), lambda: self._call(app, table.forget()))
 
     def _ledger(self, app: str, settled: bool = False) -> Ledger:
-        is_there = self._streams.is_there(ledger_of(app))
-        return self._call(app, (all_of if settled else seen)(self._streams, app)) if is_there else Ledger({})
+        read = all_of if settled else seen
+        return self._streams.read(ledger_of(app), lambda: self._call(app, read(self._streams, app)), lambda: Ledger({}))
 
     def _here(
         self, app: str, task: VirtualTask | None = None, tasks: Collection[VirtualTask] = ()

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
-
 from operators.core.base import Batch
 from runtime.model.errors import EnvironmentFault, Fenced, SamzaError, TooLarge
 from runtime.ports.streams import Append
 from runtime.systems.kafka.client.clients import Producer, ended
 from runtime.systems.kafka.client.kafka_errors import TOO_LARGE
-from runtime.systems.kafka.coordination.owner import transact
+from runtime.systems.kafka.coordination.owner import FENCED, transact
 from runtime.systems.kafka.streams.streams import KafkaStreams
-
-FENCED = ProducerFenced, InvalidProducerEpoch
 
 
 class KafkaAppender:
@@ -31,7 +27,11 @@ class KafkaAppender:
         self._producer: Producer | None = streams.call(streams.registry, streams.producer(name))
 
     def append(self, appends: Sequence[Append]) -> None:
-        """Write rows in one transaction."""
+        """Write rows in one transaction.
+
+        Raises `TooLarge` where brokers do not take a row, and nothing of them is there: it goes on behind that. Else
+        all that is written later fails as well, with `Fenced` where another one has begun under this name.
+        """
         if self._failure is not None:
             raise type(self._failure)(str(self._failure))
         pending = self._streams.records_of(appends)

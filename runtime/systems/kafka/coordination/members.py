@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from planner.model.virtual_tasks import UNSPLIT, Split
 from runtime.model.assignment import JobModel, Placement
 from runtime.model.clock import monotonic_ms
-from runtime.model.errors import EnvironmentFault
+from runtime.model.errors import EnvironmentFault, SamzaError
 from runtime.ports.commits import fenced_error, taken_error
 from runtime.ports.membership import Membership
+from runtime.systems.kafka.client.clients import STOP_S
 from runtime.systems.kafka.coordination.group import Joining, KafkaGroup
 from runtime.systems.kafka.coordination.task_producers import Writers
 from runtime.systems.kafka.state.ledger import (
@@ -169,6 +171,12 @@ class KafkaMembers(Membership):
 
     def leave(self) -> None:
         if self._group is not None:
+            # Who takes them next then need not fence this one, and how much they have is said before others go on. What
+            # can't be given up is fenced.
+            given, self.taken = self.taken, {}
+            with suppress(SamzaError):
+                self._gave(given)
+                self._call(self._say_given(given))
             group, self._group = self._group, None
             if self._standby is not None:
                 self._standby.stop()
@@ -176,6 +184,11 @@ class KafkaMembers(Membership):
             self._call(self._table.stop())
             if self._writers is not None:
                 self._call(self._writers.end())
+
+    async def _say_given(self, given: Mapping[int, int]) -> None:
+        if given:
+            async with asyncio.timeout(STOP_S):  # brokers that are gone hold up no end
+                await self._streams.say(ledger_of(self._app), said_of_given(given))
 
     def _stand_by(self, model: JobModel) -> None:
         """Keep the copies that the model says, and those of tasks that this container is about to take."""

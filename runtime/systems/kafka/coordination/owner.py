@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
-from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
+from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced, TopicAuthorizationFailedError
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from operators.core.base import Batch
 from planner.model.virtual_tasks import VirtualTask
 from runtime.model.checkpoint import Checkpoint
-from runtime.model.errors import Damaged, EnvironmentFault, SamzaError, TooLarge
+from runtime.model.errors import Damaged, EnvironmentFault, Fenced, SamzaError, TooLarge
 from runtime.ports.commits import Commit, fenced_error
 from runtime.ports.state import StateWrites
-from runtime.systems.kafka.client.clients import STOP_S, Producer, ended
+from runtime.systems.kafka.client.clients import STOP_S, Producer, ended, side_by_side
 from runtime.systems.kafka.client.rights import check_rights
 from runtime.systems.kafka.client.topic_configs import TABLE_CONFIGS
 from runtime.systems.kafka.coordination.members import KafkaMembers
 from runtime.systems.kafka.coordination.task_producers import Writers
 from runtime.systems.kafka.state.changelog import PARTITIONS, Changelog, entries_of
 from runtime.systems.kafka.state.ledger import (
+    TABLE,
     Claim,
     Ledger,
     Whole,
@@ -43,6 +44,8 @@ from runtime.systems.kafka.streams.compacted_topic import KafkaTable, range_of
 from runtime.systems.kafka.streams.sink import send_all
 from runtime.systems.kafka.streams.streams import KafkaStreams
 
+FENCED = ProducerFenced, InvalidProducerEpoch
+"""The errors of who writes under a transactional id under which another one has begun since."""
 MOST_TOLD = 8
 """The number of partitions that are named of those whose checkpoints are lost."""
 PURGE_EVERY = 16
@@ -110,6 +113,30 @@ class Owner:
             await self.writers.end()
         if self.producer is not None:
             await ended(self.producer)
+
+
+@contextmanager
+def fenced_told(app: str) -> Iterator[None]:
+    """Raise `Fenced` where another process has come to own an application while a block does what its owner can."""
+    try:
+        yield
+    except EnvironmentFault as error:
+        if isinstance(error.__cause__, FENCED):
+            told = f"Another process has begun a run of application {app!r} while this one did: the newest goes on."
+            raise Fenced(told) from error
+        raise
+
+
+def owned(streams: KafkaStreams, app: str) -> Owner:
+    """Begin to own an application, whose ledger is made where there is none."""
+
+    def begun() -> Owner:
+        streams.create(ledger_of(app), TABLE, own=True)
+        # Fences earlier owners and settles what they left open. Checkpoints and changelogs are read only after that.
+        with fenced_told(app):
+            return streams.call(ledger_of(app), begin(streams, app))
+
+    return streams.read(ledger_of(app), begun, begun)
 
 
 async def begin(streams: KafkaStreams, app: str) -> Owner:
@@ -410,17 +437,34 @@ async def adopted(streams: KafkaStreams, app: str, ledger: Ledger, limited: Coll
     return found
 
 
-async def let_go(streams: KafkaStreams, app: str, owner: Owner, counted: Batch) -> None:
-    """End what an owner writes with; tasks that are its own need not be fenced by the next one.
+async def say_counted(streams: KafkaStreams, app: str, owner: Owner, counted: Mapping[int, Batch]) -> None:
+    """Say how much tasks have committed that end well here, or go to others; `counted` has the words, by their number.
 
-    `counted` says how much they have committed, which holds where nobody has committed anything since.
+    In transactions of their own producers: who was taken for dead meanwhile says nothing of tasks with which others
+    have come further, as nobody would miss what these have committed.
     """
-    await owner.end()
-    said = said_of_given(owner.taken) if owner.failure is None else Batch([], [])
-    said.extend(counted)
-    if len(said):
+    if owner.failure is not None:  # nobody knows what is committed
+        return
+    by_producer: dict[Producer, Batch] = {}
+    for number, said in counted.items():
+        producer = owner.producer or owner.writer(number)
+        assert producer is not None, "who commits has a producer, or each of its tasks"
+        by_producer.setdefault(producer, Batch([], [])).extend(said)
+    with suppress(*FENCED):
         async with asyncio.timeout(STOP_S):
-            await streams.say(ledger_of(app), said)
+            await side_by_side(
+                write_alone(streams, producer, {(ledger_of(app), 0): said}) for producer, said in by_producer.items()
+            )
+
+
+async def let_go(streams: KafkaStreams, app: str, owner: Owner, counted: Mapping[int, Batch]) -> None:
+    """End what an owner writes with; tasks that are its own need not be fenced by the next one."""
+    with suppress(Exception):  # which the next owner does not need
+        await say_counted(streams, app, owner, counted)
+    await owner.end()
+    if owner.failure is None and owner.taken:
+        async with asyncio.timeout(STOP_S):
+            await streams.say(ledger_of(app), said_of_given(owner.taken))
 
 
 async def seen(streams: KafkaStreams, app: str) -> Ledger:

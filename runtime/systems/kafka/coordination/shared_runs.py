@@ -66,9 +66,8 @@ class KafkaRuns:
         return self._ledger().said
 
     def _ledger(self) -> Ledger:
-        if not self._streams.is_there(ledger_of(self._app)):
-            return Ledger({})
-        return self._streams.call(ledger_of(self._app), self._look())
+        name = ledger_of(self._app)
+        return self._streams.read(name, lambda: self._streams.call(name, self._look()), lambda: Ledger({}))
 
     async def _look(self) -> Ledger:
         table = KafkaTable(self._streams.topic(ledger_of(self._app)))

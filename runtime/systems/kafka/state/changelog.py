@@ -6,6 +6,7 @@ import logging
 import struct
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
@@ -17,7 +18,7 @@ from operators.core.base import Batch
 from planner.model.virtual_tasks import UNSPLIT, Split, VirtualTask, kin
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import monotonic_ms, wall_clock_ms
-from runtime.model.errors import Damaged
+from runtime.model.errors import Damaged, Unavailable
 from runtime.model.garbage import collector_resting
 from runtime.model.restores import Came, bringing_back
 from runtime.ports.commits import Commit
@@ -167,6 +168,24 @@ class Committed:
                     found[place] = ChangelogEnd(end.end)
         return found
 
+    def is_settled(self, task: VirtualTask, store: str, place: str) -> bool:
+        """Whether nobody can have committed entries of a task behind its end at a place of a store's changelog.
+
+        Who was not counted may have died behind one more commit. Others who have come further since, with any keys of
+        its own, have begun behind all of that.
+        """
+        said = {
+            one: self.reached.get(one, {}).get(place, ChangelogEnd())
+            for one in {task, *kin(task, self._factors)}
+            if store in self.kept.get(one, ()) or place in self.reached.get(one, {})
+        }
+        furthest = [
+            end
+            for one, end in said.items()
+            if not any(end.end < at.end for other, at in said.items() if other.meets(one))
+        ]
+        return bool(furthest) and all(end.entries >= 0 for end in furthest)
+
     @cached_property
     def _factors(self) -> list[int]:
         """The factors of all tasks of which anything is said, in order."""
@@ -192,7 +211,10 @@ def restore(
         if (place := committed.changelogs[store].place(store, one.partition)) in one.positions
     }
     with bringing_back(tasks[0].app, records) as came:
-        return sum(_replay(streams, store, committed, begun, tasks, came) for store, begun in held.items())
+        found = sum(_replay(streams, store, committed, begun, tasks, came) for store, begun in held.items())
+    for one in tasks:
+        _note(one)
+    return found
 
 
 def catch_up(streams: KafkaStreams, committed: Committed, one: TaskState) -> None:
@@ -202,6 +224,17 @@ def catch_up(streams: KafkaStreams, committed: Committed, one: TaskState) -> Non
     """
     for store, held in begin_at(streams, committed, [one]).items():
         _replay(streams, store, committed, held, [one], lambda *_: None)
+    _note(one)
+
+
+def _note(one: TaskState) -> None:
+    """Note how far changelogs are in state that they have nothing more for: what others have there is not read again.
+
+    It is what is said of it to others, when its task ends well.
+    """
+    noted = one.local.checkpoints(one.app).get(POSITIONS, Checkpoint(0))
+    if noted.outputs != one.positions:
+        one.write([])
 
 
 def begin_at(
@@ -221,12 +254,13 @@ def begin_at(
     app = tasks[0].app
     check_topics(streams, app, committed.changelogs, stores)
     topics = {store: streams.topic(committed.changelogs[store].topic(app, store)) for store in stores}
-    held = {
-        # Up to all that was written: a transaction of another task that is still open may lie before what this one has
-        # committed.
-        store: streams.call(topic.name, range_of(topic, PARTITIONS, "read_uncommitted"))
-        for store, topic in topics.items()
-    }
+    with lost_told(streams, app, committed.changelogs, stores):
+        held = {
+            # Up to all that was written: a transaction of another task that is still open may lie before what this one
+            # has committed.
+            store: streams.call(topic.name, range_of(topic, PARTITIONS, "read_uncommitted"))
+            for store, topic in topics.items()
+        }
     for one in tasks:
         positions = _positions(one, committed, held)
         if positions is None:
@@ -240,6 +274,18 @@ def begin_at(
                     raise
         one.positions = positions
     return held
+
+
+@contextmanager
+def lost_told(
+    streams: KafkaStreams, app: str, changelogs: Mapping[str, Changelog], stores: Collection[str]
+) -> Iterator[None]:
+    """Raise `Damaged` where the changelog of one of these stores goes while it is read in a block."""
+    try:
+        yield
+    except Unavailable:  # brokers are asked for what is not there until time is up
+        check_topics(streams, app, changelogs, stores)
+        raise
 
 
 def check_topics(streams: KafkaStreams, app: str, changelogs: Mapping[str, Changelog], stores: Collection[str]) -> None:
@@ -294,7 +340,7 @@ def _positions(one: TaskState, committed: Committed, held: Mapping[str, Begun]) 
         start, end = held[store].starts[one.partition], held[store].ends[one.partition]
         whole_from = changelog.start(one.partition)
         known = ends.get(place, ChangelogEnd())
-        if place in noted and known.entries >= 0 and noted[place] >= known.end:  # it has committed nothing since
+        if place in noted and noted[place] >= known.end and committed.is_settled(one.task, store, place):
             noted[place] = max(noted[place], min(start, end))
         reached = max(noted.get(place, 0), known.end)
         # The topic ends before what was committed: to go on would silently lose that.
@@ -310,10 +356,11 @@ def _positions(one: TaskState, committed: Committed, held: Mapping[str, Begun]) 
         if too_old and noted.get(place, end) < end:
             return None
         if start > whole_from:
+            # Noted is also that nothing is left of it, as where all windows have closed: that is whole as well.
+            if place not in noted:
+                return None
             cut.append(store)
-        found[place] = noted.get(place, max(start, whole_from))
-    if any(store not in here for store in cut):
-        return None
+        found[place] = noted.get(place, whole_from)
     for store in cut:
         _log.warning(
             "the topic %r was cut, as by a retention: the state of task %s of application %r lies whole in this data "
@@ -358,7 +405,8 @@ def snapshot_of(
         # Brokers are asked for a topic that is not there until time is up.
         check_topics(streams, app, changelogs, [store])
         topic = streams.topic(changelogs[store].topic(app, store))
-        newest = streams.call(topic.name, _newest_in(topic, bytes, isolation))
+        with lost_told(streams, app, changelogs, [store]):
+            newest = streams.call(topic.name, _newest_in(topic, bytes, isolation))
         # What a task has forgotten may lie in its changelog still.
         found: dict[int, dict[bytes, bytes]] = {task.base: {} for task, stores in kept.items() if store in stores}
         for key, value in newest.items():
@@ -413,7 +461,8 @@ def _replay(
     """Write into the state of those tasks that have a store what its changelog has beyond it."""
     changelog = committed.changelogs[store]
     tasks = [one for one in every if store in committed.stores(one.task)]
-    begun = {one.task: one.positions[changelog.place(store, one.partition)] for one in tasks}
+    places = {one.task: changelog.place(store, one.partition) for one in tasks}
+    begun = {one.task: one.positions[places[one.task]] for one in tasks}
     starts: dict[int, int] = {}
     for one in tasks:
         # Several tasks share a partition: it is read once, from where the first of them is.
@@ -448,21 +497,21 @@ def _replay(
                     newest.setdefault(one.task, {}).update(zip(found.keys or (), found.values, strict=True))
                     records += len(found)
                     held_bytes += sum(map(len, filter(None, found.values)))
-                    place = changelog.place(store, one.partition)
+                    came(store, one.task.name, max(scanned.position - begun[one.task], 0))
                     # Behind the records of other tasks as well, so that they are not read again.
-                    one.positions[place] = max(one.positions[place], scanned.position)
-                    came(store, one.task.name, one.positions[place] - begun[one.task])
+                    one.positions[places[one.task]] = max(one.positions[places[one.task]], scanned.position)
             if sum(map(len, newest.values())) >= ROWS or held_bytes >= ROWS_BYTES:
                 write()
 
     if tasks:
         topic = streams.topic(changelog.topic(tasks[0].app, store))
-        streams.call(topic.name, replay())
+        with lost_told(streams, tasks[0].app, committed.changelogs, [store]):
+            streams.call(topic.name, replay())
         write()
         for one in tasks:
-            if one.positions[changelog.place(store, one.partition)] > begun[one.task]:
-                one.write([])  # what others have written there is then not read again
-            place = changelog.place(store, one.partition)
+            place = places[one.task]
+            # Behind what ends transactions as well, which no record tells of: others may have said that it was here.
+            one.positions[place] = max(one.positions[place], held.ends[one.partition])
             known = committed.ends(one.task).get(place, ChangelogEnd())
             made_anew = begun[one.task] == max(held.starts[one.partition], changelog.start(one.partition))
             # All of it was replayed, and its last owner has counted the entries: another number says that records are
@@ -485,7 +534,6 @@ def _check_entries(one: TaskState, topic: str, store: str, entries: int) -> None
         )
 
 
-_log = logging.getLogger("samza_dsl")
 EVERY_MS = 2_000
 """The ms that a replay goes on until it says something, and from then on until it does again."""
 

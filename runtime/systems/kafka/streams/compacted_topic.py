@@ -160,10 +160,8 @@ class KafkaTable:
             self._resting = asyncio.get_running_loop().call_later(REST_S, self._rest)
         return {key: value for key, value in self._newest.items() if value is not None}
 
-    async def looked(self, is_there: bool) -> dict[bytes, bytes]:
-        """Return what `now` does, of a topic that is there; nothing, and forget what is known, of one that is not."""
-        if is_there:
-            return await self.now()
+    async def forget(self) -> dict[bytes, bytes]:
+        """Return nothing, as where the topic is not there any more, and forget what is known."""
         async with self._reading:
             self._newest, self._position = {}, None
             if self._opened is not None:

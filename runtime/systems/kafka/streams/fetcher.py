@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError, OffsetOutOfRangeError, TopicAuthorizationFailedError
+from aiokafka.errors import KafkaError, KafkaTimeoutError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 
 from operators.core.base import Serde
 from runtime.model.clock import monotonic_ms, sleep_ms, wall_clock_ms
@@ -315,8 +315,12 @@ class KafkaFetcher:
         self._opened = await begun(consumer, topic.name)
         by_batches(self._consumer)
         places = [TopicPartition(topic.name, number) for number in range(metadata.partitions)]
-        starts = await begins_at(self._consumer, topic, places)
-        ends = await self._consumer.end_offsets(places)
+        try:
+            starts = await begins_at(self._consumer, topic, places)
+            ends = await self._consumer.end_offsets(places)
+        except KafkaTimeoutError:  # brokers are asked for what has gone meanwhile until time is up
+            await check_unchanged(topic, metadata)
+            raise
         self._pumping = asyncio.create_task(self._pump())
         return metadata, [Offsets(starts[place], ends[place], ended=False) for place in places]
 

@@ -20,7 +20,7 @@ from aiokafka.errors import (
 from operators.core.base import Batch
 from planner.model.virtual_tasks import VirtualTask
 from runtime.model.clock import sleep_ms
-from runtime.model.errors import Damaged
+from runtime.model.errors import Damaged, Unavailable
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.streams import (
     Append,
@@ -132,6 +132,19 @@ class KafkaStreams:
         """Do work on Kafka's thread; errors are told of the topic of that name."""
         with kafka_errors_told(self.topic(name), "used"):
             return self._thread.call(work)
+
+    def read(self, name: str, work: Callable[[], R], absent: Callable[[], R]) -> R:
+        """Return what work reads of a topic, or what `absent` says where there is none.
+
+        It may go while it is read, and brokers may tell of it for a moment yet: they are asked for it until time is up.
+        """
+        if self.is_there(name):
+            try:
+                return work()
+            except Unavailable:
+                if self.is_there(name):
+                    raise
+        return absent()
 
     def create(self, name: str, config: StreamConfig, own: bool = False) -> StreamConfig:
         """Make a stream, or a topic of our `own`; or return the configuration of the one that exists already."""
