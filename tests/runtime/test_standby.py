@@ -1,5 +1,6 @@
 """Copies of state that others have, on a simulated Kafka: they are as of a commit, and who has one replays the rest."""
 
+import asyncio
 import tempfile
 from collections.abc import Callable
 from contextvars import Context, copy_context
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from operators.core.base import Batch
 from planner.model.errors import PlanError
 from planner.model.virtual_tasks import VirtualTask
 from runtime.model.assignment import Placing, standbys, sticky
@@ -18,6 +20,7 @@ from runtime.model.checkpoint import Checkpoint, Position
 from runtime.ports.commits import Commit
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import StreamConfig
+from runtime.systems.kafka.coordination.owner import say_counted
 from runtime.systems.kafka.state.changelog import PARTITIONS
 from runtime.systems.kafka.state.standby import Standby
 from samza_dsl import App
@@ -182,6 +185,33 @@ def test_what_containers_of_a_host_leave_is_whole_where_changelogs_are_cut(steps
         here = begun()
         assert here.state() == {place: entries for place, entries in committed.items() if entries}
         ends(here)
+        owner.close()
+
+
+def test_what_is_said_of_a_task_that_is_given_up_waits_for_a_commit_of_the_others():
+    """One producer writes for all tasks of a container, in one transaction after the other."""
+    cluster = Cluster(0)
+    with tempfile.TemporaryDirectory() as name, simulated(cluster) as thread:
+        folder = Path(name)
+        owner = opened(folder / "owner")
+        owner.create_stream("words", StreamConfig(partitions=TASKS))
+        one = Container(cluster, folder, "one", owner.own(APP))
+        one.settles()
+        one.commits([(0, "st", 1, True), (1, "st", 1, True)])
+        held, streams = one.environment._owners[APP], one.environment._streams
+        records = {("words", 1): Batch([b"1"])}
+        counted = one.environment._counted(APP, held)
+
+        async def both() -> None:
+            committing = held.transact(streams, held.producer, records)
+            await asyncio.gather(committing, say_counted(streams, APP, held, counted))
+
+        one.does(thread.call, both())
+        assert one.environment.offsets("words", 1).end > 0
+        for word in one.environment._ledger(APP).reached.values():
+            assert all(end.entries == 1 for end in word.values())
+        one.does(one.members.leave)
+        one.does(one.environment.close)
         owner.close()
 
 

@@ -124,13 +124,19 @@ class Producer:
         return await self._in_order((topic, partition), send)
 
     async def begin_transaction(self) -> None:
-        """Do nothing: it begins with what is written in it."""
+        """Begin one behind the other, as aiokafka's does; brokers hear of it by what is written in it."""
+        assert not self._is_in_one, "Invalid state transition IN_TRANSACTION -> IN_TRANSACTION"
+        self._is_in_one = True
 
     async def commit_transaction(self) -> None:
         await self._end(committed=True)
+        self._is_in_one = False
 
     async def abort_transaction(self) -> None:
         await self._end(committed=False)
+        self._is_in_one = False
+
+    _is_in_one = False
 
     @asynccontextmanager
     async def transaction(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import secrets
@@ -238,7 +239,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
                 self._bring_for(commit.app, owner, wrote)
         try:
             # Outside of the lock: tasks that commit by themselves do so at the same time.
-            ends = self._call(commit.app, transact(self._streams, writer, pending, commit, left)) if pending else {}
+            committing = partial(owner.transact, self._streams, writer, pending, commit, left)
+            ends = self._call(commit.app, committing()) if pending else {}
         except EnvironmentFault as error:
             failure = self._fenced(commit) if isinstance(error.__cause__, FENCED) else whose(error, commit)
             # The first failure is what was wrong; others fail of it. After it nobody knows what is committed, so there
@@ -387,12 +389,13 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             self._state.bring(app, ledger, taken)
             owner.ledger.take_over(ledger, taken)
 
-        def gave(given: Collection[int]) -> None:
+        def gave(given: Collection[int], within_s: float | None) -> None:
             if owner.failure is not None:  # what is not settled is not given up: who takes it fences this one
                 raise owner.again()
             gone = [*map(split.task, given)]
             if counted := self._counted(app, owner, gone):
-                self._call(app, say_counted(self._streams, app, owner, counted))
+                saying = say_counted(self._streams, app, owner, counted)
+                self._call(app, asyncio.wait_for(saying, within_s))
             if writers is not None:
                 self._call(app, writers.end(given))
             self._state.drop(app, gone)

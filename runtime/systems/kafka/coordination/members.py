@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
@@ -39,8 +39,8 @@ class Moved(NamedTuple):
 
     taken: Callable[[Ledger, Collection[int]], None]
     """Called with the committed ledger and the tasks that are now this container's, before they are run."""
-    given: Callable[[Collection[int]], None]
-    """Called with the tasks that are this container's no more, before others can take them."""
+    given: Callable[[Collection[int], float | None], None]
+    """Called with the tasks that are this container's no more, before others can take them, and the s it may take."""
     split: Split = UNSPLIT
 
 
@@ -165,7 +165,7 @@ class KafkaMembers(Membership):
         if self._group is not None:
             self._group.held = frozenset(self.taken)
         # Producers and state are let go of first: once the task is given up, another container may begin with both.
-        self._gave(given)
+        self._gave(given, None)
         if given:
             self._streams.write(ledger_of(self._app), said_of_given(given))
 
@@ -175,8 +175,9 @@ class KafkaMembers(Membership):
             # can't be given up is fenced.
             given, self.taken = self.taken, {}
             with suppress(SamzaError):
-                self._gave(given)
-                self._call(self._say_given(given))
+                if given:  # brokers that are gone hold up no end
+                    self._gave(given, STOP_S)
+                    self._call(asyncio.wait_for(self._streams.say(ledger_of(self._app), said_of_given(given)), STOP_S))
             group, self._group = self._group, None
             if self._standby is not None:
                 self._standby.stop()
@@ -184,11 +185,6 @@ class KafkaMembers(Membership):
             self._call(self._table.stop())
             if self._writers is not None:
                 self._call(self._writers.end())
-
-    async def _say_given(self, given: Mapping[int, int]) -> None:
-        if given:
-            async with asyncio.timeout(STOP_S):  # brokers that are gone hold up no end
-                await self._streams.say(ledger_of(self._app), said_of_given(given))
 
     def _stand_by(self, model: JobModel) -> None:
         """Keep the copies that the model says, and those of tasks that this container is about to take."""

@@ -77,6 +77,8 @@ class Owner:
         """The tasks that have committed state here."""
         self.moved: set[VirtualTask] = set()
         """Tasks whose state is here now, which is not yet said."""
+        self.one_writes = asyncio.Lock()
+        """Held by a transaction of the one producer: tasks are given up while others commit."""
         self._consumed: dict[tuple[str, int], int] = {}
         self._commits = 0
         self.lost = ""
@@ -106,6 +108,20 @@ class Owner:
         """Return what commits are told of which an earlier one has failed."""
         assert self.failure is not None
         return type(self.failure)(str(self.failure))
+
+    async def transact(
+        self,
+        streams: KafkaStreams,
+        producer: Producer | None,
+        pending: Mapping[tuple[str, int], Batch],
+        commit: Commit | None = None,
+        left: Collection[tuple[str, int]] = (),
+    ) -> dict[tuple[str, int], int]:
+        """Write in a transaction of one of its producers, as `transact` does."""
+        if producer is not self.producer:
+            return await transact(streams, producer, pending, commit, left)
+        async with self.one_writes:
+            return await transact(streams, producer, pending, commit, left)
 
     async def end(self) -> None:
         """Let go of all producers."""
@@ -451,16 +467,16 @@ async def say_counted(streams: KafkaStreams, app: str, owner: Owner, counted: Ma
         assert producer is not None, "who commits has a producer, or each of its tasks"
         by_producer.setdefault(producer, Batch([], [])).extend(said)
     with suppress(*FENCED):
-        async with asyncio.timeout(STOP_S):
-            await side_by_side(
-                write_alone(streams, producer, {(ledger_of(app), 0): said}) for producer, said in by_producer.items()
-            )
+        await side_by_side(
+            owner.transact(streams, producer, {(ledger_of(app), 0): said}) for producer, said in by_producer.items()
+        )
 
 
 async def let_go(streams: KafkaStreams, app: str, owner: Owner, counted: Mapping[int, Batch]) -> None:
     """End what an owner writes with; tasks that are its own need not be fenced by the next one."""
     with suppress(Exception):  # which the next owner does not need
-        await say_counted(streams, app, owner, counted)
+        async with asyncio.timeout(STOP_S):
+            await say_counted(streams, app, owner, counted)
     await owner.end()
     if owner.failure is None and owner.taken:
         async with asyncio.timeout(STOP_S):
