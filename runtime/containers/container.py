@@ -1,10 +1,12 @@
-"""One container as the process that has started it knows it: what it has said, and how it has ended."""
+"""One container as the process that has started it knows it, and its process, which goes from one run to the next."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 
@@ -34,6 +36,8 @@ class Container:
         """Set with each of its numbers; who asks for them clears it."""
         self.failed: Failed | None = None
         self.ended = False
+        self.idle = False
+        """Whether its run is over, and its process waits for another one."""
         self.asked: dict[int, asyncio.Future[StateAnswer]] = {}
         """The requests for state that it has not answered yet, by their numbers."""
 
@@ -66,6 +70,8 @@ class Container:
     async def end(self, *, at_once: bool) -> None:
         """Wait for the end of the process, whose line is cut; kill it where that takes too long, or `at_once`."""
         process = self.process
+        if self.idle:
+            await self.line.close()  # which is what it waits for
         if not at_once:
             with suppress(TimeoutError):
                 async with asyncio.timeout(PATIENCE_S):
@@ -94,3 +100,44 @@ class Container:
             f"container {self.name} {self.how_it_ended()}, as did {deaths - 1} before it, and none of them has "
             f"committed anything: look at what they have printed, and {why}"
         )
+
+
+class Processes:
+    """Starts the processes of containers, and keeps those whose run is over while another one is to come.
+
+    Invariant: a process that is kept belongs to nobody else, until it is taken for its slot or ended.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._idle: dict[int, Container] = {}
+        """By slot, the containers of the run before whose processes wait."""
+
+    async def begin(self, slot: int, held: Sequence[int]) -> tuple[asyncio.subprocess.Process, Connection]:
+        """Return a process for a slot, one that waits or a new one that holds these descriptors, and the line to it."""
+        idle = self._idle.pop(slot, None)
+        if idle is not None and idle.process.returncode is None:
+            return idle.process, idle.line
+        if idle is not None:
+            await idle.end(at_once=True)
+        mine, its = socket.socketpair()
+        with its:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                str(its.fileno()),
+                pass_fds=[its.fileno(), *held],
+                stdin=asyncio.subprocess.DEVNULL,
+                # Ctrl-C is for the process that starts them alone, which then tells the containers.
+                process_group=0,
+            )
+        return process, await Connection.over(mine)
+
+    def keep(self, slot: int, container: Container) -> None:
+        """Let the process of a container, whose run is over, wait for another run."""
+        assert container.idle and slot not in self._idle, "a process that is at work is in no other's hands"
+        self._idle[slot] = container
+
+    async def end(self) -> None:
+        """End those that wait."""
+        idle, self._idle = self._idle, {}
+        await asyncio.gather(*(one.end(at_once=False) for one in idle.values()))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
 
 from runtime.containers.container import Container
-from runtime.containers.protocol import AskNumbers, combined, what_adds_up
+from runtime.containers.protocol import AskNumbers, Report, combined, what_adds_up
 from runtime.model.clock import Clock, wall_clock_ms
 from runtime.model.metrics import ContainerMetrics, InputMetrics, RunMetrics
 from runtime.opening.rescaling import Scaled
@@ -18,6 +19,8 @@ from runtime.run.rebalance import tasks_told
 
 NUMBERS_S = 0.5
 """The time that containers have to tell their numbers."""
+SILENCE_S = 1.0
+"""The time to wait for answers at first, and the one after which those that have answered are asked again."""
 SILENT_MS = 10_000.0
 """The time without a word of a container after which the log tells of it; it answers four times a second, or once."""
 
@@ -172,3 +175,42 @@ class Silences:
                 _log.warning(
                     "%s: container %s (process %s) goes on, after %.0f s", *named, (one.heard_ms - began_ms) / 1_000
                 )
+
+
+class Round:
+    """Waits for the answers of containers to a round of questions; `changed` is set as one of them says anything."""
+
+    def __init__(self, containers: Mapping[int, Container], silences: Silences, clock: Clock) -> None:
+        self._containers, self._silences, self._clock = containers, silences, clock
+        self.changed = asyncio.Event()
+
+    async def answers(self, number: int, silence_s: float) -> dict[str, Report]:
+        """Return the answers to a round by container, once each that is there has answered, or after a while."""
+        answers: dict[str, Report] = {}
+        again_s = asyncio.get_running_loop().time() + SILENCE_S
+        with suppress(TimeoutError):
+            async with asyncio.timeout(silence_s):
+                while len(answers) < len(self._containers):
+                    self.changed.clear()
+                    found = {one.name: one.report for one in self._containers.values()}
+                    answers = {name: report for name, report in found.items() if report and report.round >= number}
+                    if len(answers) < len(self._containers):
+                        again_s = await self._hear_or_ask_again(answers, again_s)
+        return answers
+
+    async def _hear_or_ask_again(self, answered: Collection[str], at_s: float) -> float:
+        """Wait until a container says something, or ask those that have answered again; return when to, next time.
+
+        One that is stopped is waited for, and the others must neither look silent nor have old numbers meanwhile,
+        also where one of them says something all the time.
+        """
+        try:
+            async with asyncio.timeout_at(at_s):
+                await self.changed.wait()
+        except TimeoutError:
+            for one in self._containers.values():
+                if one.name in answered:
+                    one.line.say(AskNumbers())
+            at_s = asyncio.get_running_loop().time() + SILENCE_S
+        self._silences.tell(self._containers.values(), self._clock.elapsed_ms())
+        return at_s

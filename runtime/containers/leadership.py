@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from runtime.assembly.bindings import Bindings
+from runtime.containers.protocol import Report, held_by
 from runtime.model.clock import Clock, sleep_ms
 from runtime.model.errors import EnvironmentFault
+from runtime.opening.agreement import QuietReport
 from runtime.opening.shared_run import Sharing
 from runtime.run.scaling import FAR_LOOK_MS
 
@@ -44,6 +46,23 @@ class Leadership:
             return True
         with suppress(EnvironmentFault):
             return await asyncio.to_thread(sharing.is_over)
+        return False
+
+    async def said_by_others(self) -> dict[str, QuietReport]:
+        """Return what each starter of containers has said last."""
+        if self._sharing is not None:
+            with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
+                return await asyncio.to_thread(self._sharing.quiet)
+        return {}
+
+    async def agree(self, reports: Mapping[str, Report], before: Mapping[str, QuietReport], tasks: int) -> bool:
+        """Say to others who have started containers that ours have nothing to do; return whether nobody has."""
+        held = held_by(reports)
+        if self._sharing is None or len(held) == tasks:
+            return False
+        commits = ", ".join(f"{name} {report.commits}" for name, report in sorted(reports.items()))
+        with suppress(EnvironmentFault):
+            return await asyncio.to_thread(self._sharing.agree, held, commits, before, tasks)
         return False
 
     def tell_end(self) -> None:

@@ -134,13 +134,17 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     code: int = 1
 
 
+class Idle(msgspec.Struct, frozen=True, tag=True):
+    """My run is over, and I can take part in another one; who says nothing more has me end."""
+
+
 class EndedWell(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """I have ended well."""
 
     metrics: RunMetrics
 
 
-Said = Joined | Finished | Holds | Report | ToldNumbers | ToldState | Failed | EndedWell
+Said = Joined | Finished | Holds | Report | ToldNumbers | ToldState | Failed | EndedWell | Idle
 Told = Start | Go | Ask | AskNumbers | AskState | CommitNow | Stop
 
 _encode = msgspec.json.Encoder().encode

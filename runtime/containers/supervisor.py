@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -22,20 +21,19 @@ from planner.model.plan import Options
 from runtime.assembly.history import History, beside, open_history, shared_among
 from runtime.assembly.pattern_spread import check_spread
 from runtime.commit.commit import deliver
-from runtime.containers.container import PATIENCE_S, Container
-from runtime.containers.crew_numbers import CrewNumbers, Resizing, Silences, renewed
+from runtime.containers.container import PATIENCE_S, Container, Processes
+from runtime.containers.crew_numbers import SILENCE_S, CrewNumbers, Resizing, Round, Silences, renewed
 from runtime.containers.crew_state import CrewState
 from runtime.containers.leadership import Leadership
 from runtime.containers.protocol import (
     Ask,
-    AskNumbers,
     CommitNow,
-    Connection,
     EndedWell,
     Failed,
     Finished,
     Go,
     Holds,
+    Idle,
     Joined,
     Report,
     Rounds,
@@ -55,7 +53,6 @@ from runtime.model.clock import Clock, SystemClock, sleep_ms, wall_clock_ms
 from runtime.model.errors import EnvironmentFault, Fenced, Grown, SamzaError, Unavailable
 from runtime.model.history import HistorySpan
 from runtime.model.metrics import InputMetrics, RunMetrics, StoreMetrics
-from runtime.opening.agreement import QuietReport
 from runtime.opening.opening import (
     Opened,
     Recovered,
@@ -85,10 +82,12 @@ MOST_DEATHS = 5
 """The deaths in a row, without a commit between them, that end the run."""
 PAUSE_MS = 500.0
 """The pause before another container takes the place of one that failed; it doubles each time in a row."""
-SILENCE_S, MOST_SILENCE_S = 1.0, 16.0
-"""The time to wait for answers; it doubles up to the latter, as a container that is stopped gives none."""
+MOST_SILENCE_S = 16.0
+"""The longest time to wait for answers: it doubles from `SILENCE_S`, as a container that is stopped gives none."""
 ALONE_MS = 2_000.0
 """The interval between two looks at the tasks that no container has."""
+ANNOUNCED_MS = 5_000.0
+"""The time in which who leads a run that has fenced this one says so; else all of it is opened anew."""
 LOOK_MS = 250.0
 """The interval between two looks at what was asked for, and at what is to be delivered."""
 
@@ -109,6 +108,9 @@ class Containers:
     container, and no two containers of a run ever have one name; the numbers of one that is gone are kept once; no
     process is left when `drive` returns.
     """
+
+    _outrun = False
+    """Whether another run has begun, in which this one's containers are to take part."""
 
     _recovered = Recovered({})
     """The state in which the run began; nothing where others have begun it."""
@@ -133,14 +135,14 @@ class Containers:
         self._clock: Clock = settings.clock or SystemClock()
         self._replica_age_ms = settings.replica_age_ms
         self._numbers, self._alone_at_ms = CrewNumbers(self._clock), -ALONE_MS
-        self._silences = Silences(self._graph.app)
-        self._command, self._number = crew.command, crew.number
+        self._processes, self._number = Processes(crew.command), crew.number
         self._containers: dict[int, Container] = {}
         self._named: Counter[int] = Counter()
         """By slot, the number of containers that it has had."""
         self._alone: tuple[InputMetrics, ...] = ()
         """The inputs of tasks that no container had at the last look."""
-        self._changed, self._one_finished = asyncio.Event(), asyncio.Event()
+        self._round = Round(self._containers, Silences(self._graph.app), self._clock)
+        self._one_finished = asyncio.Event()
         self._final: RunMetrics | None = None
         self.start_up_ms = 0.0
         """The time until all containers had loaded the application and could begin."""
@@ -194,7 +196,7 @@ class Containers:
     def _scales(self, may_scale: bool, pipeline: Pipeline, here: Mapping[str, object], levers: Levers) -> None:
         """Know the size that was asked for until now, of which another one differs, and how it is opened anew."""
         self._may_scale, self._pipeline = may_scale, pipeline
-        self._opens = partial(opened_where_it_lies, self._environment, bound=here, levers=levers)
+        self._here, self._opens = here, partial(opened_where_it_lies, self._environment, bound=here, levers=levers)
         self._wanted, self._wanted_at_ms = Scale(), 0.0
 
     def _open_run(self, pipeline: Pipeline, here: Mapping[str, object], settings: RunSettings) -> Share:
@@ -312,10 +314,7 @@ class Containers:
     async def drive(self) -> None:
         """Run to the end, and leave no process whatever happens; raises what ended a container before its time."""
         try:
-            await self._drive_crew()
-            while (self._wanted != Scale() or self._leadership.is_vacant) and not self.stopping:
-                await asyncio.to_thread(self._take_up)
-                await self._drive_crew()
+            await self._drive_on()
             # At the end alone: other containers would go on with what waits.
             await asyncio.to_thread(self._deliver_now, whole=True)
             if not self.stopping:
@@ -324,9 +323,46 @@ class Containers:
             self.failed, self.begins_anew = True, isinstance(error, Grown)
             raise
         finally:
+            await self._processes.end()
             with suppress(SamzaError):
                 self._final = self.metrics()
             self._release()
+
+    async def _drive_on(self) -> None:
+        """Run the containers to their end, one run after the other where tasks are to be others."""
+        while True:
+            try:
+                await self._drive_crew()
+            except Fenced as fenced:
+                if not self._outrun or self.stopping:
+                    raise
+                await self._take_part(fenced)
+                continue
+            if (self._wanted == Scale() and not self._leadership.is_vacant) or self.stopping:
+                return
+            await asyncio.to_thread(self._take_up)
+
+    async def _take_part(self, fenced: Fenced) -> None:
+        """Take part in the run that has begun elsewhere; raises what it was fenced by where none is announced."""
+        assert not self._containers and self._sharing is not None, "who shares a run has ended its part of the former"
+        began_ms, alive = self._clock.elapsed_ms(), None
+        while alive is None:
+            if self.stopping or self._clock.elapsed_ms() - began_ms >= ANNOUNCED_MS:
+                raise fenced
+            await sleep_ms(SETTLED_MS)
+            alive = await asyncio.to_thread(self._sharing.newer)
+        _log.warning("begins anew: %s", fenced)
+        self._bindings.close()
+        share = await asyncio.to_thread(self._join_run, alive, self._pipeline, self._here, from_start=False)
+        self._takes_in = self._may_scale = self._outrun = False
+        self._begin_anew(share)
+
+    def _begin_anew(self, share: Share) -> None:
+        """Go on with another run, of which the next containers are."""
+        self._start = msgspec.structs.replace(self._start, share=share, plan=digest_of(self.plan))
+        self._begun, self._ending = False, self.stopping
+        # Their tasks are no more, and others say from now on how far the inputs are read.
+        self._numbers.begin_anew(self._number)
 
     async def _drive_crew(self) -> None:
         """Run the containers to their end, or until they are to be others."""
@@ -463,10 +499,7 @@ class Containers:
         self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
         share = self._begin_run(opened, before.levers, until=before.ends)
         self._takes_in, self._may_scale = not self._until_now, True
-        self._start = msgspec.structs.replace(self._start, share=share, plan=digest_of(self.plan))
-        self._begun, self._ending = False, self.stopping
-        # Their tasks are no more, and others say from now on how far the inputs are read.
-        self._numbers.begin_anew(self._number)
+        self._begin_anew(share)
         self._resizing = self._resizing_from(before_number, factor, wanted.why)
         if self._resizing is not None:
             # Also here, as no container may come to have a task: what is known then is noted once they have them.
@@ -479,7 +512,8 @@ class Containers:
             # A new name each time: the ledger must not take the new container for the one that is gone.
             name = f"{slot}.{self._named[slot]}"
             self._named[slot] += 1
-            container = await self._begin(called(self._sharing.name, name) if self._sharing is not None else name)
+            name = called(self._sharing.name, name) if self._sharing is not None else name
+            container = await self._begin(slot, name)
             assert slot not in self._containers, "a slot has one container at a time"
             self._containers[slot] = container
             if slot >= self._number:
@@ -490,13 +524,18 @@ class Containers:
             try:
                 listened = await self._listen(container)
             finally:
-                await container.end(at_once=not listened)
+                if listened and self._stays(slot, container):
+                    self._processes.keep(slot, container)
+                else:
+                    await container.end(at_once=not listened)
                 self._count_out(slot)
             former = container.name
             failed = container.failed
-            if not container.ended:
+            is_last = failed is not None and not self._may_go_on(failed)
+            self._outrun |= is_last and container.idle and self._may_take_part  # idle, as it was fenced
+            if not container.ended and not self._outrun:
                 self._mourn(slot, container)
-            if failed is not None and not self._may_go_on(failed):
+            if failed is not None and is_last:
                 raise error_of(failed)
             if slot >= self._number:
                 return  # asked to leave
@@ -512,6 +551,19 @@ class Containers:
                     # Brokers may be away for a while.
                     await sleep_ms(PAUSE_MS * 2**deaths)
 
+    def _stays(self, slot: int, container: Container) -> bool:
+        """Whether the process of a container, which is over, is to take part in another run."""
+        if not container.idle or slot >= self._number or self.stopping:
+            return False
+        if container.failed is not None:  # as it was fenced
+            return self._may_take_part
+        return self._outrun or self._wanted != Scale() or self._leadership.is_vacant
+
+    @property
+    def _may_take_part(self) -> bool:
+        """Whether the run of others can be shared that has begun since."""
+        return self._sharing is not None and self._start.share.history is None and bool(self._sharing.name)
+
     def _may_go_on(self, failed: Failed) -> bool:
         """Whether another container can do what one could not: others have its tasks, or brokers did not answer it."""
         if failed.kind == Unavailable.__name__:
@@ -526,29 +578,19 @@ class Containers:
             # Brokers do not say: the next container finds out.
             return self._cluster is not None
 
-    async def _begin(self, name: str) -> Container:
-        mine, its = socket.socketpair()
-        with its:
-            environment, held = self._environment, [its.fileno()]
-            if isinstance(environment, LogEnvironment) and (lock := environment.lock_of(self._graph.app)) is not None:
-                # The owner's lock is then held as long as one of us lives: nobody else begins before the last one has
-                # ended.
-                held.append(lock)
-            process = await asyncio.create_subprocess_exec(
-                *self._command,
-                str(its.fileno()),
-                pass_fds=held,
-                stdin=asyncio.subprocess.DEVNULL,
-                # Ctrl-C is for this process alone, which then tells the containers.
-                process_group=0,
-            )
-        container = Container(name, process, await Connection.over(mine), self._clock.elapsed_ms())
+    async def _begin(self, slot: int, name: str) -> Container:
+        environment, held = self._environment, list[int]()
+        if isinstance(environment, LogEnvironment) and (lock := environment.lock_of(self._graph.app)) is not None:
+            # The owner's lock is then held as long as one of us lives: nobody else begins before the last has ended.
+            held.append(lock)
+        process, line = await self._processes.begin(slot, held)
+        container = Container(name, process, line, self._clock.elapsed_ms())
         share = msgspec.structs.replace(self._start.share, container=name)
         container.line.say(msgspec.structs.replace(self._start, share=share))
         return container
 
     async def _listen(self, container: Container) -> bool:
-        """Take in the messages of a container, until it is gone."""
+        """Take in the messages of a container, until its run is over, or it is gone."""
         while (said := await container.line.hear()) is not None:
             container.heard_ms = self._clock.elapsed_ms()
             if isinstance(said, Joined):
@@ -571,7 +613,11 @@ class Containers:
                 container.failed = said
             elif isinstance(said, EndedWell):
                 container.ended, container.metrics = True, said.metrics
-            self._changed.set()
+            elif isinstance(said, Idle):
+                container.idle = True
+            self._round.changed.set()
+            if container.idle:
+                break
         return True
 
     def _let_begin(self, container: Container) -> None:
@@ -590,7 +636,7 @@ class Containers:
         """Keep the numbers of a container that is gone."""
         gone = self._containers.pop(slot)
         self._state.count_out(gone)
-        self._changed.set()
+        self._round.changed.set()
         self._numbers.count_out(slot, gone, leaves=slot >= self._number)
 
     def _mourn(self, slot: int, container: Container) -> None:
@@ -614,20 +660,22 @@ class Containers:
         while not self._ending:
             number += 1
             # Asked for before the containers look again: they have then seen what is said here.
-            before = await self._said_by_others() if was_quiet else {}
+            before = await self._leadership.said_by_others() if was_quiet else {}
             asked = {one.name: one for one in self._containers.values()} if self._begun else {}
             for one in asked.values():
                 one.line.say(Ask(round=number, metrics=self._is_watched))
             # Whoever calls metrics() marks it, so that an idle run is asked four times as seldom: 0.05 s of the
             # processor a minute.
             pause_ms, self._is_watched = ROUND_MS if self._is_watched else CALM_MS, False
-            reports = await self._answers(number, silence_s) if asked else {}
+            reports = await self._round.answers(number, silence_s) if asked else {}
             silence_s = SILENCE_S if reports.keys() == asked.keys() else min(2 * silence_s, MOST_SILENCE_S)
             was_quiet = False
             if reports.keys() == asked.keys() and len(asked) == self._number:
                 was_quiet = all(report.finished for report in reports.values())
                 pause_ms = ROUND_MS if was_quiet else pause_ms
-                is_over = rounds.over(reports) or (was_quiet and await self._agree(reports, before))
+                is_over = rounds.over(reports) or (
+                    was_quiet and await self._leadership.agree(reports, before, self.plan.tasks)
+                )
                 if is_over and await self._leadership.is_delivered():
                     self._end_all()
                 # The second round follows at once: with all tasks here, only that has to be the same.
@@ -657,53 +705,6 @@ class Containers:
                 tasks = {task for task in tasks if task >= len(model.tasks) or model.tasks[task] not in theirs}
             return left_alone(self._bindings, self._graph, self.plan, tasks)
         return self._alone
-
-    async def _said_by_others(self) -> dict[str, QuietReport]:
-        if self._sharing is not None:
-            with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
-                return await asyncio.to_thread(self._sharing.quiet)
-        return {}
-
-    async def _agree(self, reports: dict[str, Report], before: dict[str, QuietReport]) -> bool:
-        """Say to others who have started containers that ours have nothing to do; return whether nobody has."""
-        held = held_by(reports)
-        if self._sharing is None or len(held) == self.plan.tasks:
-            return False
-        commits = ", ".join(f"{name} {report.commits}" for name, report in sorted(reports.items()))
-        with suppress(EnvironmentFault):
-            return await asyncio.to_thread(self._sharing.agree, held, commits, before, self.plan.tasks)
-        return False
-
-    async def _answers(self, number: int, silence_s: float) -> dict[str, Report]:
-        """Return the answers to a round by container, once each that is there has answered, or after a while."""
-        answers: dict[str, Report] = {}
-        again_s = asyncio.get_running_loop().time() + SILENCE_S
-        with suppress(TimeoutError):
-            async with asyncio.timeout(silence_s):
-                while len(answers) < len(self._containers):
-                    self._changed.clear()
-                    found = {one.name: one.report for one in self._containers.values()}
-                    answers = {name: report for name, report in found.items() if report and report.round >= number}
-                    if len(answers) < len(self._containers):
-                        again_s = await self._hear_or_ask_again(answers, again_s)
-        return answers
-
-    async def _hear_or_ask_again(self, answered: Collection[str], at_s: float) -> float:
-        """Wait until a container says something, or ask those that have answered again; return when to, next time.
-
-        One that is stopped is waited for, and the others must neither look silent nor have old numbers meanwhile,
-        also where one of them says something all the time.
-        """
-        try:
-            async with asyncio.timeout_at(at_s):
-                await self._changed.wait()
-        except TimeoutError:
-            for one in self._containers.values():
-                if one.name in answered:
-                    one.line.say(AskNumbers())
-            at_s = asyncio.get_running_loop().time() + SILENCE_S
-        self._silences.tell(self._containers.values(), self._clock.elapsed_ms())
-        return at_s
 
     def _release(self) -> None:
         self._state.end()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import blake2b
 from socket import socket
 
@@ -25,6 +26,7 @@ from runtime.containers.protocol import (
     Finished,
     Go,
     Holds,
+    Idle,
     Joined,
     Report,
     Start,
@@ -36,7 +38,7 @@ from runtime.functions.calls import Tracing
 from runtime.functions.user_functions import Around
 from runtime.job.pipeline import Pipeline
 from runtime.model.assignment import Placement, sticky
-from runtime.model.errors import SamzaError
+from runtime.model.errors import Fenced, SamzaError
 from runtime.model.metrics import RunMetrics
 from runtime.queries.state_requests import NoAnswer
 from runtime.run.run import Run
@@ -46,33 +48,63 @@ Tell = Callable[[BaseException], Failed]
 """Returns the message that tells the other process of an error."""
 
 
+@dataclass(frozen=True)
+class LoadedApplication:
+    """The application as the process of a container has loaded it, with what that process does for its runs."""
+
+    graph: Graph
+    around: tuple[Around, ...]
+    tell: Tell
+    placement: Placement = sticky
+    hearing: Tracing | None = None
+    begins: Callable[[Start], None] = lambda start: None
+    """Called with each run that it takes part in behind the first one."""
+
+
 def digest_of(plan: Plan) -> str:
     """Return the digest of a plan, which only equal plans share; forms name modules, which go by how one is loaded."""
     streams = tuple(replace(one, forms=()) for one in plan.streams)
     return blake2b(replace(plan, streams=streams).to_json().encode(), digest_size=16).hexdigest()
 
 
-async def serve(
-    connection: socket,
-    start: Start,
-    graph: Graph,
-    around: tuple[Around, ...],
-    tell: Tell,
-    placement: Placement = sticky,
-    hearing: Tracing | None = None,
-) -> int:
-    """Run a share of an application until the other process says stop, or is gone; return the exit code."""
-    line, graph = await Connection.over(connection), beside(graph, start.beside)
+async def serve(connection: socket, start: Start, loaded: LoadedApplication) -> int:
+    """Run shares of an application, one run after the other, until the other process is gone; return the exit code.
+
+    So tasks that are to be others need not wait until Python has started, and the application is loaded, once more.
+    """
+    line = await Connection.over(connection)
     try:
-        pipeline = Pipeline(graph, start.options, around)
+        while True:
+            code, may_go_on = await _share(line, start, loaded)
+            if not may_go_on:
+                return code
+            line.say(Idle())
+            # What was meant for the former run may still come.
+            while not isinstance(told := await line.heed(), Start):
+                if told is None:
+                    return code
+            start = told
+            loaded.begins(start)
+    finally:
+        await line.close()
+
+
+async def _share(line: Connection, start: Start, loaded: LoadedApplication) -> tuple[int, bool]:
+    """Run a share of one run until the other process says stop, or is gone.
+
+    Return the exit code that comes of it, and whether this process is fit for another run.
+    """
+    graph = beside(loaded.graph, start.beside)
+    try:
+        pipeline = Pipeline(graph, start.options, loaded.around)
         settings = RunSettings(
             bind=start.bind,
             share=start.share,
             environment=start.environment,
             host_id=start.host_id,
             state_address=start.state_address,
-            placement=placement,
-            hearing=hearing,
+            placement=loaded.placement,
+            hearing=loaded.hearing,
         )
         run = Run(pipeline, start.data, settings)
         try:
@@ -87,18 +119,17 @@ async def serve(
             raise
         has_begun = await _run(run, line)
     except Exception as error:
-        line.say(tell(error))
-        return 1
+        line.say(loaded.tell(error))
+        return 1, isinstance(error, Fenced)
     except asyncio.CancelledError:
         # Nobody else cancels this than Python, as it ends the process.
-        line.say(tell(SamzaError("a function of the application has called sys.exit(), or stopped the event loop")))
-        return 1
-    else:
-        # One that never began has let go of its environment, which has no last numbers of it.
-        line.say(EndedWell(metrics=run.metrics(stores=run.keeps_state) if has_begun else RunMetrics()))
-        return 0
-    finally:
-        await line.close()
+        line.say(
+            loaded.tell(SamzaError("a function of the application has called sys.exit(), or stopped the event loop"))
+        )
+        return 1, False
+    # One that never began has let go of its environment, which has no last numbers of it.
+    line.say(EndedWell(metrics=run.metrics(stores=run.keeps_state) if has_begun else RunMetrics()))
+    return 0, True
 
 
 async def _run(run: Run, line: Connection) -> bool:

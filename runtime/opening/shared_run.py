@@ -100,6 +100,14 @@ class Sharing:
         found = None if said is None else msgspec.msgpack.decode(said, type=SharedRun)
         return found if found is not None and found.share.generation == self._runs.generation() else None
 
+    def newer(self) -> SharedRun | None:
+        """Return the run that has fenced the one that was shared, once it is announced: its containers are to come."""
+        found = self.announced()
+        if found is None or found.share.generation <= self.run:
+            return None
+        self._know(found)
+        return found
+
     def begin(self, run: SharedRun) -> None:
         """Let others share a run that begins, and lead it."""
         led = msgspec.structs.replace(run, leader=self.name)

@@ -14,7 +14,7 @@ from operators.core.wording import class_name, encodable, shown, words_of
 from planner.model.errors import PlanError
 from runtime.containers.protocol import Failed, Start
 from runtime.containers.supervisor import Containers, run_containers
-from runtime.containers.worker import serve
+from runtime.containers.worker import LoadedApplication, serve
 from runtime.functions.calls import Tracing
 from runtime.functions.user_lines import deepest, user_lines
 from runtime.model.errors import ExitAsked, SamzaError
@@ -57,8 +57,12 @@ def main() -> None:
     with socket.socket(fileno=int(sys.argv[3])) as connection:
         start = msgspec.json.decode(_first_line(connection), type=Start)
         log = json.loads(sys.argv[2])
-        if log is not None:
-            logs.configure(log[0], log[1], {**log[2], "container": start.share.container})
+
+        def begins(start: Start) -> None:
+            if log is not None:
+                logs.configure(log[0], log[1], {**log[2], "container": start.share.container})
+
+        begins(start)
         # The application's file may call `app.run` as it is loaded. That is refused: each container would start more.
         run_request.loads_only = True
         try:
@@ -73,7 +77,8 @@ def main() -> None:
         place = start.share.container.rpartition(".")[0].rpartition(".")[2]
         traced = telling(app.name, place) if start.opentelemetry else None
         hearing = Tracing(traced.hear, traced.call) if traced is not None else None
-        sys.exit(asyncio.run(serve(connection, start, graph, app.around, _failed, placement, hearing)))
+        loaded = LoadedApplication(graph, app.around, _failed, placement, hearing, begins)
+        sys.exit(asyncio.run(serve(connection, start, loaded)))
 
 
 def _first_line(connection: socket.socket) -> bytes:

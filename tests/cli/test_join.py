@@ -5,6 +5,7 @@ import os
 import re
 import signal
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +63,10 @@ def check_counts(log, number: int) -> None:
     assert sorted(counts(log)) == expected
 
 
+def children(program) -> list[int]:
+    return [*map(int, Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split())]
+
+
 def is_shared(log, containers: int) -> bool:
     model = log.job_model("counting")
     return len(model.containers) == containers and {one for one in model.tasks if one} == {*model.containers}
@@ -101,11 +106,13 @@ def test_all_end_together_and_a_split_takes_along_who_has_joined(said, program, 
     wait_until(lambda: is_shared(log, 2))
     joined = program("run", "counting.py", "--join")
     wait_until(lambda: is_shared(log, 3))
+    processes = {*children(began), *children(joined)}
     log.ask_scale("counting", Scale(2))
     write_numbers(log, 100, 200)
     wait_until(lambda: len(scalings(log.checkpoints("counting"))) == 1)
     assert scalings(log.checkpoints("counting"))[0].now == 2, "what is asked of a run holds, whatever its program says"
     wait_until(lambda: is_shared(log, 3))
+    assert {*children(began), *children(joined)} == processes, "tasks do not wait until Python has started"
     write_numbers(log, 200, 300)
     log.end_stream("numbers")
     assert (began.wait(), joined.wait()) == (0, 0), began.stderr.read() + joined.stderr.read()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import platform
 import secrets
@@ -393,9 +392,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             if owner.failure is not None:  # what is not settled is not given up: who takes it fences this one
                 raise owner.again()
             gone = [*map(split.task, given)]
-            if counted := self._counted(app, owner, gone):
-                saying = say_counted(self._streams, app, owner, counted)
-                self._call(app, asyncio.wait_for(saying, within_s))
+            self._call(app, say_counted(self._streams, app, owner, self._counted(app, owner, gone), within_s))
             if writers is not None:
                 self._call(app, writers.end(given))
             self._state.drop(app, gone)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runtime.model.assignment import JobModel, Placement, sticky
-from runtime.model.errors import system_errors_told
+from runtime.model.errors import SamzaError, system_errors_told
 from runtime.ports.commits import fenced_error
 from runtime.systems.host.locks import is_locked, lock, owner_of
 from runtime.systems.log.membership import Members, Shared
@@ -43,6 +43,8 @@ class LogMembers(Members):
 
     def leave(self) -> None:
         if self._descriptor is not None:
+            with suppress(SamzaError):  # others take them also from who is gone
+                self.give_up([*self._taken])
             with suppress(FileNotFoundError):
                 self._file(self.name).unlink()
             os.close(self._descriptor)

@@ -453,7 +453,9 @@ async def adopted(streams: KafkaStreams, app: str, ledger: Ledger, limited: Coll
     return found
 
 
-async def say_counted(streams: KafkaStreams, app: str, owner: Owner, counted: Mapping[int, Batch]) -> None:
+async def say_counted(
+    streams: KafkaStreams, app: str, owner: Owner, counted: Mapping[int, Batch], within_s: float | None = None
+) -> None:
     """Say how much tasks have committed that end well here, or go to others; `counted` has the words, by their number.
 
     In transactions of their own producers: who was taken for dead meanwhile says nothing of tasks with which others
@@ -467,16 +469,16 @@ async def say_counted(streams: KafkaStreams, app: str, owner: Owner, counted: Ma
         assert producer is not None, "who commits has a producer, or each of its tasks"
         by_producer.setdefault(producer, Batch([], [])).extend(said)
     with suppress(*FENCED):
-        await side_by_side(
-            owner.transact(streams, producer, {(ledger_of(app), 0): said}) for producer, said in by_producer.items()
-        )
+        async with asyncio.timeout(within_s):
+            await side_by_side(
+                owner.transact(streams, producer, {(ledger_of(app), 0): said}) for producer, said in by_producer.items()
+            )
 
 
 async def let_go(streams: KafkaStreams, app: str, owner: Owner, counted: Mapping[int, Batch]) -> None:
     """End what an owner writes with; tasks that are its own need not be fenced by the next one."""
     with suppress(Exception):  # which the next owner does not need
-        async with asyncio.timeout(STOP_S):
-            await say_counted(streams, app, owner, counted)
+        await say_counted(streams, app, owner, counted, STOP_S)
     await owner.end()
     if owner.failure is None and owner.taken:
         async with asyncio.timeout(STOP_S):
