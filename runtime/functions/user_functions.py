@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -44,8 +43,7 @@ class Functions:
         for thing, spec, context in self._made:
             if hasattr(thing, "open"):
                 try:
-                    with _at(context):
-                        await _done(thing.open(context))
+                    await _done(context, thing.open, context)
                 except Exception as error:
                     raise open_error(spec, inspect.unwrap(thing), error) from error
             self._opened.append((thing, context))
@@ -58,8 +56,7 @@ class Functions:
             thing, context = self._opened.pop()
             try:
                 if hasattr(thing, "close"):
-                    with _at(context):
-                        await _done(thing.close())
+                    await _done(context, thing.close)
             except (Exception, asyncio.CancelledError) as error:
                 failures.append(error)
         if failures:
@@ -115,20 +112,16 @@ class _Opening(NamedTuple):
         return no_owners(file)
 
 
-@contextmanager
-def _at(context: Context) -> Iterator[None]:
-    """Let lines of the log say whose object is opened, or closed."""
+async def _done(context: Context, method: Callable[..., object], *arguments: object) -> None:
+    """Call a method of a user's object, and await it; lines of the log meanwhile say whose it is."""
     task, operator = TASK.set(_Opening(context.task)), OPERATOR.set(context.operator)
     try:
-        yield
+        result = method(*arguments)
+        if inspect.isawaitable(result):
+            await result
     finally:
         OPERATOR.reset(operator)
         TASK.reset(task)
-
-
-async def _done(result: object) -> None:
-    if inspect.isawaitable(result):
-        await result
 
 
 def _copy(thing: T, context: Context) -> T:
