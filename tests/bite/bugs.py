@@ -148,7 +148,7 @@ BUGS = (
         "close users' objects twice",
         "runtime/functions/user_functions.py",
         "                    await _done(context, thing.close)\n",
-        "                    await _done(context, thing.close)\n                    await _done(context, thing.close)\n",
+        "                    await _done(context, thing.close)\n" * 2,
     ),
     Bug(
         "leave checksums unchecked",
