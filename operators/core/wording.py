@@ -15,7 +15,7 @@ LONGEST = 20_000
 
 OWN = {name: vars(BaseException)[name] for name in ("__cause__", "__context__", "__traceback__")}
 """What every exception has, whatever attributes its class says that it has."""
-ASKED = (*OWN, "__suppress_context__", "__notes__", "__class__", "__getattribute__")
+ASKED = (*OWN, "__suppress_context__", "__notes__", "__class__", "__getattribute__", "args")
 """The attributes by which Python and code of ours look at an exception."""
 _WRITTEN_IN_PYTHON = 1 << 9  # the flag of what C calls a heap type
 
@@ -94,7 +94,7 @@ def class_name(thing: object) -> str:
     return encodable(type.__dict__["__name__"].__get__(type(thing)))
 
 
-def plain(error: E) -> E:
+def askable(error: E) -> E:
     """Return an exception whose attributes run no code of the user's: itself, or what stands for it, by name and text.
 
     So it is with all that it came of, too.
@@ -102,10 +102,10 @@ def plain(error: E) -> E:
     >>> class Shy(Exception):
     ...     def __getattribute__(self, name):
     ...         raise RuntimeError(name)
-    >>> named(plain(Shy("told"))), plain(ZeroDivisionError())
+    >>> named(askable(Shy("told"))), askable(ZeroDivisionError())
     ('Shy: told', ZeroDivisionError())
     """
-    found = {id(one): _plain_alone(one) for one in _origins(error)}
+    found = {id(one): _askable_alone(one) for one in _origins(error)}
     for one in [*_origins(error)]:
         for origin in (OWN["__cause__"], OWN["__context__"]):
             before, after = found[id(one)], found.get(id(origin.__get__(one)))
@@ -132,7 +132,7 @@ def _origins(error: BaseException) -> Iterator[BaseException]:
             todo += OWN["__cause__"].__get__(one), OWN["__context__"].__get__(one)
 
 
-def _plain_alone(error: BaseException) -> BaseException:
+def _askable_alone(error: BaseException) -> BaseException:
     """Return an exception, or what stands for it, without what it came of."""
     kind = type(error)
     if not any(name in names for names in _written_names(kind) for name in ASKED):

@@ -13,7 +13,7 @@ from operators.aggregations.aggregation import Aggregation
 from operators.core.base import Context, Spec
 from operators.core.wording import words_of
 from runtime.functions.at_work import no_owners
-from runtime.functions.failures import open_error
+from runtime.functions.failures import life_error
 from runtime.functions.user_lines import OPERATOR, TASK
 from runtime.model.errors import SamzaError
 
@@ -30,7 +30,7 @@ class Functions:
         self.contexts: dict[str, Context] = {}
         self.by_operator: dict[str, dict[str, Any]] = {}
         self._made: list[tuple[Callable[..., object], Spec, Context]] = []
-        self._opened: list[tuple[object, Context]] = []
+        self._opened: list[tuple[Any, Spec, Context]] = []
         for spec in specs:
             assert spec.op_id is not None
             self.contexts[spec.op_id] = Context(app, spec.op_id, task, data=data)
@@ -45,20 +45,22 @@ class Functions:
                 try:
                     await _done(context, thing.open, context)
                 except Exception as error:
-                    raise open_error(spec, inspect.unwrap(thing), error) from error
-            self._opened.append((thing, context))
+                    raise life_error(spec, inspect.unwrap(thing), error, "open(context)") from error
+            self._opened.append((thing, spec, context))
 
     async def close(self) -> None:
         """Close what was opened, the last first, all of it even when some fail; raises the first failure."""
         failures: list[BaseException] = []
         # Taken out before it is closed: a second close, as after a failure, must not close it twice.
         while self._opened:
-            thing, context = self._opened.pop()
+            thing, spec, context = self._opened.pop()
             try:
                 if hasattr(thing, "close"):
                     await _done(context, thing.close)
-            except (Exception, asyncio.CancelledError) as error:
+            except asyncio.CancelledError as error:
                 failures.append(error)
+            except Exception as error:
+                failures.append(life_error(spec, inspect.unwrap(thing), error, "close()"))
         if failures:
             raise failures[0]
 

@@ -13,7 +13,6 @@ from math import inf
 from typing import Any, TypeVar
 
 from operators.core.base import MAX_TIMESTAMP, NEVER
-from operators.core.wording import plain
 from operators.task import Effects
 from planner.model.graph import Graph
 from planner.model.plan import Options
@@ -234,7 +233,6 @@ class Loop:
 
     def exit_of(self, error: BaseException, graph: Graph) -> SamzaError | None:
         """Return the error that ends a run for what is no Exception; None where no function of the user's raised it."""
-        error = plain(error)
         operator = operator_raising(error, self._lines)
         if operator in graph.specs:
             return exit_error(graph.specs[operator], error)

@@ -16,7 +16,7 @@ from runtime.model.errors import Elsewhere, SamzaError
 from runtime.model.metrics import OperatorMetrics, RunMetrics
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.units.carried_error import WorkerFailed, carried, told
-from samza_dsl import App, PlanError, dead_letter, remote_table, retry, skip, testing
+from samza_dsl import App, PlanError, count, dead_letter, fold, remote_table, retry, skip, testing, tumbling
 from samza_dsl.application.container import _failed as failed
 
 
@@ -66,7 +66,7 @@ def refuses(self, *_args):
 
 
 ATTRIBUTES = {
-    name: property(refuses) for name in ("__class__", "__cause__", "__context__", "__traceback__", "__notes__")
+    name: property(refuses) for name in ("__class__", "__cause__", "__context__", "__traceback__", "__notes__", "args")
 }
 ATTRIBUTES |= {"__getattribute__": refuses, "__setattr__": refuses}
 
@@ -168,7 +168,14 @@ def looked_up(stream, work, **how):
     return stream.join(remote_table(fetch, batch_size=1), lambda value, row: row, on=lambda value: value, **how)
 
 
-STEPS = {step.__name__: step for step in (mapped, awaited, processed, keyed, looked_up)}
+def folded(stream, work, **how):
+    window = stream.partition_by(lambda value: 0).window(
+        tumbling(hours=1), fold(list, lambda found, value: [*found, work(value)]), **how
+    )
+    return window.flat_map(lambda pane: pane.value)
+
+
+STEPS = {step.__name__: step for step in (mapped, awaited, processed, keyed, looked_up, folded)}
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -198,6 +205,44 @@ def test_any_error_ends_a_run_with_its_operator_and_line(error, step):
     assert str(ended.value).encode()
     assert any("in work" in line for line in user_lines(ended.value.__cause__))
     assert deepest(ended.value) is not None
+
+
+@pytest.mark.parametrize("method", ["open(context)", "close()"])
+def test_any_error_of_an_object_ends_a_run_with_its_operator(error, method, tmp_path):
+    class Client:
+        def open(self, context):
+            self.meet("open(context)")
+
+        def close(self):
+            self.meet("close()")
+
+        def meet(self, called):
+            if called == method:
+                raise error
+
+        def __call__(self, value):
+            return value
+
+    app = App("failing")
+    app.input("numbers", value=int).map(Client(), op_id="working").send_to(app.output("out"))
+    with pytest.raises(SamzaError) as ended:
+        app.run(tmp_path, bind={"numbers": [1]})
+    assert f"map 'working' at {__file__}:" in str(ended.value)
+    assert f", in {method} of its Client" in str(ended.value)
+
+
+@pytest.mark.parametrize("part", ["timestamp", "key"])
+def test_any_error_of_a_part_of_a_record_ends_a_run_with_its_operator(error, part, tmp_path):
+    def read(value):
+        raise error
+
+    app = App("failing")
+    numbers = app.input("numbers", value=int, **({"key": str, "timestamp": abs} | {part: read}))
+    numbers.window_all(tumbling(seconds=1), count()).send_to(app.output("out"))
+    with pytest.raises(SamzaError) as ended:
+        app.run(tmp_path, bind={"numbers": [1]})
+    assert f"input 'numbers' at {__file__}:" in str(ended.value)
+    assert f", on the {part} of numbers/0 at 0;" in str(ended.value)
 
 
 async def heard(said):
