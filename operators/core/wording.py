@@ -15,9 +15,10 @@ LONGEST = 20_000
 
 OWN = {name: vars(BaseException)[name] for name in ("__cause__", "__context__", "__traceback__")}
 """What every exception has, whatever attributes its class says that it has."""
-ASKED = (*OWN, "__suppress_context__", "__notes__", "__class__", "__getattribute__", "args")
+ASKED = frozenset((*OWN, "__suppress_context__", "__notes__", "__class__", "__getattribute__", "args"))
 """The attributes by which Python and code of ours look at an exception."""
 _WRITTEN_IN_PYTHON = 1 << 9  # the flag of what C calls a heap type
+_CLASSES, _FLAGS, _NAMES = (vars(type)[name].__get__ for name in ("__mro__", "__flags__", "__dict__"))
 
 
 def words_of(error: BaseException) -> str:
@@ -105,6 +106,8 @@ def askable(error: E) -> E:
     >>> named(askable(Shy("told"))), askable(ZeroDivisionError())
     ('Shy: told', ZeroDivisionError())
     """
+    if OWN["__cause__"].__get__(error) is None and OWN["__context__"].__get__(error) is None:
+        return cast(E, _askable_alone(error))  # as most are, of each record that fails
     found = {id(one): _askable_alone(one) for one in _origins(error)}
     for one in [*_origins(error)]:
         for origin in (OWN["__cause__"], OWN["__context__"]):
@@ -135,7 +138,7 @@ def _origins(error: BaseException) -> Iterator[BaseException]:
 def _askable_alone(error: BaseException) -> BaseException:
     """Return an exception, or what stands for it, without what it came of."""
     kind = type(error)
-    if not any(name in names for names in _written_names(kind) for name in ASKED):
+    if all(map(ASKED.isdisjoint, _written_names(kind))):
         return error
     bases = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit, BaseException)
     base = next(one for one in bases if issubclass(kind, one))
@@ -148,9 +151,9 @@ def _askable_alone(error: BaseException) -> BaseException:
 
 def _written_names(kind: type) -> Iterator[Mapping[str, object]]:
     """Yield what the classes that are written in Python define, asking `type` alone, which runs nothing of theirs."""
-    for one in vars(type)["__mro__"].__get__(kind):
-        if vars(type)["__flags__"].__get__(one) & _WRITTEN_IN_PYTHON:
-            yield vars(type)["__dict__"].__get__(one)
+    for one in _CLASSES(kind):
+        if _FLAGS(one) & _WRITTEN_IN_PYTHON:
+            yield _NAMES(one)
 
 
 def raised(error: BaseException) -> str:

@@ -68,7 +68,7 @@ def refuses(self, *_args):
 ATTRIBUTES = {
     name: property(refuses) for name in ("__class__", "__cause__", "__context__", "__traceback__", "__notes__", "args")
 }
-ATTRIBUTES |= {"__getattribute__": refuses, "__setattr__": refuses}
+ATTRIBUTES |= {"__getattribute__": refuses, "__setattr__": refuses, "__bool__": refuses}
 
 
 def untold(name, thing):
@@ -208,7 +208,7 @@ def test_any_error_ends_a_run_with_its_operator_and_line(error, step):
 
 
 @pytest.mark.parametrize("method", ["open(context)", "close()"])
-def test_any_error_of_an_object_ends_a_run_with_its_operator(error, method, tmp_path):
+def test_any_error_of_an_object_ends_a_run_with_its_operator(error, method):
     class Client:
         def open(self, context):
             self.meet("open(context)")
@@ -226,13 +226,13 @@ def test_any_error_of_an_object_ends_a_run_with_its_operator(error, method, tmp_
     app = App("failing")
     app.input("numbers", value=int).map(Client(), op_id="working").send_to(app.output("out"))
     with pytest.raises(SamzaError) as ended:
-        app.run(tmp_path, bind={"numbers": [1]})
+        app.run(MemoryEnvironment(), bind={"numbers": [1]})
     assert f"map 'working' at {__file__}:" in str(ended.value)
     assert f", in {method} of its Client" in str(ended.value)
 
 
 @pytest.mark.parametrize("part", ["timestamp", "key"])
-def test_any_error_of_a_part_of_a_record_ends_a_run_with_its_operator(error, part, tmp_path):
+def test_any_error_of_a_part_of_a_record_ends_a_run_with_its_operator(error, part):
     def read(value):
         raise error
 
@@ -240,7 +240,7 @@ def test_any_error_of_a_part_of_a_record_ends_a_run_with_its_operator(error, par
     numbers = app.input("numbers", value=int, **({"key": str, "timestamp": abs} | {part: read}))
     numbers.window_all(tumbling(seconds=1), count()).send_to(app.output("out"))
     with pytest.raises(SamzaError) as ended:
-        app.run(tmp_path, bind={"numbers": [1]})
+        app.run(MemoryEnvironment(), bind={"numbers": [1]})
     assert f"input 'numbers' at {__file__}:" in str(ended.value)
     assert f", on the {part} of numbers/0 at 0;" in str(ended.value)
 
