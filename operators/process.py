@@ -238,7 +238,7 @@ class ProcessContext(Generic[K, S]):
         Raises ValueError where `process` was given no `on_timer`, for a key whose timers go on and on at the end, and
         for a time that is of our time in seconds where the message's own is in ms.
         """
-        at = at_ms if type(at_ms) is int else _after(self.timestamp, at_ms)
+        at = at_ms if type(at_ms) is int else _after("set_timer", self.timestamp, at_ms)
         if self._timers is None:
             _no_timer(at, self)
         elif type(at) is not int or not EARLIEST_MS <= at <= LATEST_MS:
@@ -252,7 +252,7 @@ class ProcessContext(Generic[K, S]):
 
     def delete_timer(self, at_ms: int | timedelta) -> None:
         """Take back a timer of this key; nothing happens where there is none."""
-        at = at_ms if type(at_ms) is int else _after(self.timestamp, at_ms)
+        at = at_ms if type(at_ms) is int else _after("delete_timer", self.timestamp, at_ms)
         self._operator.delete_timer(self._place, at)
 
     def set_alarm(self, at_ms: int | timedelta) -> None:
@@ -260,12 +260,12 @@ class ProcessContext(Generic[K, S]):
 
         A timedelta is a time so long after `now_ms`.
         """
-        at = at_ms if type(at_ms) is int else _after(self.now_ms, at_ms)
+        at = at_ms if type(at_ms) is int else _after("set_alarm", self.now_ms, at_ms)
         self._operator.set_alarm(self._place, at)
 
     def delete_alarm(self, at_ms: int | timedelta) -> None:
         """Take back an alarm of this key; nothing happens where there is none."""
-        at = at_ms if type(at_ms) is int else _after(self.now_ms, at_ms)
+        at = at_ms if type(at_ms) is int else _after("delete_alarm", self.now_ms, at_ms)
         self._operator.alarms.delete(self._place, at)
 
     def list(self, name: str) -> ListState[Any]:
@@ -605,14 +605,19 @@ def _nothing() -> Batch:
     return Batch([], keys=[], timestamps=[], stamps=[])
 
 
-def _after(since_ms: int, length: object) -> Any:
-    """Return the time so long after another; anything but a length of time as it is, to be refused."""
-    ms = whole_ms(length) if isinstance(length, timedelta) else length
-    return since_ms + ms if type(ms) is int and ms is not length else length
+def _after(called: str, since_ms: int, length: object) -> int:
+    """Return the time so long after another; raises ValueError for what is no timedelta of whole ms."""
+    ms = whole_ms(length)
+    if type(ms) is not int:
+        raise _no_time(called, length)
+    return since_ms + int(ms)
 
 
 def _no_time(called: str, at_ms: object) -> ValueError:
-    return ValueError(f"{called}({at_ms!r}) got no time; it takes whole ms since the epoch, in the years 1 to 9999")
+    return ValueError(
+        f"{called}({at_ms!r}) got no time; it takes whole ms since the epoch, in the years 1 to 9999, or a "
+        "timedelta of whole ms"
+    )
 
 
 def _is_in_seconds(at_ms: int, now_ms: int) -> bool:

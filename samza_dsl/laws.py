@@ -16,7 +16,7 @@ try:
 except ImportError as error:
     raise ImportError("samza_dsl.laws needs Hypothesis: install samza-dsl[laws], or hypothesis itself") from error
 
-from operators.core.durations import Duration, whole_ms
+from operators.core.durations import Duration, checked_ms
 from operators.core.wording import named
 from operators.windows.window import Window
 from planner.model.errors import PlanError
@@ -73,7 +73,8 @@ def events(
     [('a', 0), ('a', 11)]
     """
     of_keys = keys if isinstance(keys, st.SearchStrategy) else st.sampled_from(keys)
-    most_ms, disorder_ms, late = map(whole_ms, (step_ms, max_disorder_ms, late_ms))
+    most_ms, late = checked_ms("step_ms", step_ms), checked_ms("late_ms", late_ms)
+    disorder_ms = checked_ms("max_disorder_ms", max_disorder_ms)
     behind = st.integers(0, disorder_ms + late)
     found, now_ms = [], 0
     for key, step, back in draw(st.lists(st.tuples(of_keys, st.integers(0, most_ms), behind), max_size=max_size)):
@@ -130,9 +131,10 @@ def watermarked(
     """
     found: list[Record | Watermark] = []
     highest = told = 0
+    disorder_ms = checked_ms("max_disorder_ms", max_disorder_ms)
     for record in draw(records):
         found.append(record)
-        highest = max(highest, (record.timestamp or 0) - whole_ms(max_disorder_ms))
+        highest = max(highest, (record.timestamp or 0) - disorder_ms)
         if told < highest and draw(st.booleans()):
             told = draw(st.integers(told + 1, highest))
             found.append(Watermark(told))

@@ -11,20 +11,21 @@ from typing import get_overloads, is_typeddict
 from unittest.mock import patch
 
 import pytest
-from hypothesis import find, settings
+from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
 import samza_dsl
+from operators.windows.window_types import PARTS_MS
 from runtime.queries.state_query import StateQuery
 from runtime.systems.log.environment import LogEnvironment
-from samza_dsl import App, Options, PlanError, Spark, count, dead_letter, laws, testing, tumbling
+from samza_dsl import App, Options, PlanError, SamzaError, Spark, count, dead_letter, laws, testing, tumbling
 from samza_dsl.fluent import arguments
 from samza_dsl.fluent.pace import Pace
 
 LENGTH, MS = timedelta(minutes=5), 300_000
 TIMES = {"now_ms", "start_ms", "watermark_ms"}
 """What is a time, and not a length of it."""
-OTHERS = {"Input", "TableInput", "Trigger", "Watermark", "Window", "whole_ms"}
+OTHERS = {"Input", "TableInput", "Trigger", "Watermark", "Window", "checked_ms", "whole_ms"}
 """What the kit imports and is not for users, what calls a user's trigger, and an event with a time."""
 
 
@@ -78,12 +79,20 @@ def replaced(rows):
 
 
 def options_with(name):
-    return lambda length: App("a", Options(threads=1, **{name: length})).options
+    def build(length):
+        app = App("a", Options(threads=1, **{name: length}))
+        numbers(app).send_to(app.output("out"))
+        return app.options, app.graph() and None
+
+    return build
 
 
 def positional(make, **least):
     """Return what is made of a timedelta as it is, and of ms by their name."""
-    return lambda length: make(length, **least) if length is LENGTH else make(milliseconds=length, **least)
+    return lambda length: make(
+        *[length] * isinstance(length, timedelta),
+        **least | ({} if isinstance(length, timedelta) else {"milliseconds": length}),
+    )
 
 
 def timers(call):
@@ -214,7 +223,9 @@ TAKEN = {
     "events late_ms": drawn("late_ms", is_behind),
     "events max_disorder_ms": drawn("max_disorder_ms", is_behind),
     "events step_ms": drawn("step_ms", lambda found: found == [MS]),
-    "every length": lambda one: samza_dsl.every(print, LENGTH) if one is LENGTH else samza_dsl.every(print, minutes=5),
+    "every length": lambda one: samza_dsl.every(
+        print, one if isinstance(one, timedelta) else timedelta(milliseconds=one)
+    ),
     "hopping every_ms": lambda one: samza_dsl.hopping(hours=1, every_ms=one),
     "hopping length": positional(samza_dsl.hopping, every_ms=1),
     "hopping offset_ms": lambda one: samza_dsl.hopping(hours=1, every_ms=1, offset_ms=one),
@@ -295,6 +306,31 @@ def test_no_length_of_time_is_forgotten_here():
 )
 def test_a_timedelta_is_the_same_as_so_many_ms(where):
     assert TAKEN[where](LENGTH) == TAKEN[where](MS)
+
+
+@pytest.mark.parametrize("length", [timedelta(microseconds=1_500), 1.5, timedelta(minutes=5, microseconds=1)], ids=str)
+@pytest.mark.parametrize("where", [where for where, make in TAKEN.items() if make is not None])
+def test_no_length_of_time_is_rounded(where, length):
+    with pytest.raises((PlanError, SamzaError, ValueError), match=r"whole ms|whole number|Expected `int"):
+        TAKEN[where](length)
+
+
+@given(ms=st.integers(1, 10**13), unit=st.sampled_from(list(PARTS_MS)))
+def test_any_whole_ms_can_be_said_in_any_unit(ms, unit):
+    assert samza_dsl.duration_ms(**{unit: ms / PARTS_MS[unit]}) == ms
+
+
+@given(micros=st.integers(1, 10**13), unit=st.sampled_from([None, *PARTS_MS]))
+def test_microseconds_are_whole_ms_or_no_length(micros, unit):
+    said = [timedelta(microseconds=micros)] if unit is None else []
+    parts = {} if unit is None else {unit: micros / 1_000 / PARTS_MS[unit]}
+    with nullcontext() if micros % 1_000 == 0 else pytest.raises(ValueError, match="none of whole ms"):
+        assert samza_dsl.duration_ms(*said, **parts) * 1_000 == micros
+
+
+def test_a_length_beyond_all_time_is_refused():
+    with pytest.raises(ValueError, match="is more than"):
+        tumbling(days=1e12)
 
 
 def test_a_stream_is_made_with_its_retention(tmp_path):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from operators.core.sites import mistake
+
 Duration = int | timedelta
 """A length of time: whole ms, or a timedelta of whole ms."""
 MS = timedelta(milliseconds=1)
@@ -25,3 +27,17 @@ def whole_ms(length: object) -> Any:
     if not isinstance(length, timedelta) or length % MS:
         return length
     return length // MS
+
+
+def checked_ms(said: str, length: object, least: int | None = 0) -> int:
+    """Return a length of time in ms; raises ValueError for what is none in whole ms, of at least `least` or any.
+
+    >>> checked_ms("timeout_ms", timedelta(seconds=2))
+    2000
+    """
+    ms = whole_ms(length)
+    if type(ms) is not int or (least is not None and ms < least):
+        bound = "" if least is None else f" of at least {least}"
+        wrong = f"{said}={length!r} is not a whole number{bound}, of ms, nor a timedelta of whole ms"
+        raise mistake(wrong, f"{said}={max(least or 0, 1)}")
+    return ms

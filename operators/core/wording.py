@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, get_args
+from typing import Any, TypeVar, cast, get_args
+
+E = TypeVar("E", bound=BaseException)
 
 LONGEST = 20_000
 """The most characters of an exception's or a value's text; a dead letter has to fit into a message."""
+
+OWN = {name: vars(BaseException)[name] for name in ("__cause__", "__context__", "__traceback__")}
+"""What every exception has, whatever attributes its class says that it has."""
+ASKED = frozenset((*OWN, "__suppress_context__", "__notes__", "__class__", "__getattribute__", "args"))
+"""The attributes by which Python and code of ours look at an exception."""
+_WRITTEN_IN_PYTHON = 1 << 9  # the flag of what C calls a heap type
+_CLASSES, _FLAGS, _NAMES = (vars(type)[name].__get__ for name in ("__mro__", "__flags__", "__dict__"))
 
 
 def words_of(error: BaseException) -> str:
@@ -84,6 +93,67 @@ def class_name(thing: object) -> str:
     'ZeroDivisionError'
     """
     return encodable(type.__dict__["__name__"].__get__(type(thing)))
+
+
+def askable(error: E) -> E:
+    """Return an exception whose attributes run no code of the user's: itself, or what stands for it, by name and text.
+
+    So it is with all that it came of, too.
+
+    >>> class Shy(Exception):
+    ...     def __getattribute__(self, name):
+    ...         raise RuntimeError(name)
+    >>> named(askable(Shy("told"))), askable(ZeroDivisionError())
+    ('Shy: told', ZeroDivisionError())
+    """
+    if OWN["__cause__"].__get__(error) is None and OWN["__context__"].__get__(error) is None:
+        return cast(E, _askable_alone(error))  # as most are, of each record that fails
+    found = {id(one): _askable_alone(one) for one in _origins(error)}
+    for one in [*_origins(error)]:
+        for origin in (OWN["__cause__"], OWN["__context__"]):
+            before, after = found[id(one)], found.get(id(origin.__get__(one)))
+            if origin.__get__(before) is not after:
+                origin.__set__(before, after)
+    return cast(E, found[id(error)])
+
+
+def forget_tracebacks(error: BaseException) -> None:
+    """Let an exception and all that it came of forget where they were raised: by frames they would hold batches."""
+    for one in [*_origins(error)]:
+        OWN["__traceback__"].__set__(one, None)  # a frozen dataclass would refuse to be set
+
+
+def _origins(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and all that it came of, each once: one of the user's may be its own cause."""
+    todo: list[BaseException | None] = [error]
+    seen = set[int]()
+    while todo:
+        one = todo.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            todo += OWN["__cause__"].__get__(one), OWN["__context__"].__get__(one)
+
+
+def _askable_alone(error: BaseException) -> BaseException:
+    """Return an exception, or what stands for it, without what it came of."""
+    kind = type(error)
+    if all(map(ASKED.isdisjoint, _written_names(kind))):
+        return error
+    bases = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit, BaseException)
+    base = next(one for one in bases if issubclass(kind, one))
+    found: BaseException = type(class_name(error), (base,), {"__module__": "builtins"})(words_of(error))
+    if isinstance(found, SystemExit):
+        found.code = vars(SystemExit)["code"].__get__(error)
+    OWN["__traceback__"].__set__(found, OWN["__traceback__"].__get__(error))
+    return found
+
+
+def _written_names(kind: type) -> Iterator[Mapping[str, object]]:
+    """Yield what the classes that are written in Python define, asking `type` alone, which runs nothing of theirs."""
+    for one in _CLASSES(kind):
+        if _FLAGS(one) & _WRITTEN_IN_PYTHON:
+            yield _NAMES(one)
 
 
 def raised(error: BaseException) -> str:

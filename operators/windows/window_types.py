@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 from zoneinfo import ZoneInfo
 
-from operators.core.durations import MS, Duration, whole_ms
+from operators.core.durations import MS, Duration, checked_ms
 from operators.core.sites import mistake
 
 K = TypeVar("K", contravariant=True)
@@ -59,6 +61,10 @@ class WindowType(Protocol):
         """Return the windows that a timestamp falls in."""
 
 
+PARTS_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1_000, "milliseconds": 1}
+LONGEST_MS, MICROSECOND = timedelta.max // MS, timedelta(microseconds=1)
+
+
 def duration_ms(
     length: timedelta | None = None,
     /,
@@ -71,6 +77,8 @@ def duration_ms(
 ) -> int:
     """Return a length of time in ms: that of a timedelta, or of its parts.
 
+    Raises ValueError for what is no whole number of ms, as a third of a second is none.
+
     >>> duration_ms(hours=1, seconds=1.5), duration_ms(timedelta(minutes=1))
     (3601500, 60000)
     """
@@ -80,7 +88,17 @@ def duration_ms(
     for name, number in parts.items():
         if not isinstance(number, int | float) or isinstance(number, bool) or not math.isfinite(number):
             raise mistake(f"{name}={number!r} is not a length of time", f"{name}=1")
-    return ((length or timedelta()) + timedelta(**parts)) // MS
+    # Exactly, in fractions of a ms: a timedelta is rounded to microseconds. Only what floats leave is nothing.
+    exact = sum(
+        (Fraction(number) * PARTS_MS[name] for name, number in parts.items()),
+        Fraction((length or timedelta()) // MICROSECOND, 1_000),
+    )
+    found = round(exact)
+    if abs(exact - found) > abs(found) * 16 * sys.float_info.epsilon:
+        raise mistake(f"a length of {float(exact)} ms is none of whole ms", f"milliseconds={max(found, 1)}")
+    if abs(found) > LONGEST_MS:
+        raise mistake(f"a length of {float(exact):.3g} ms is more than 2.7 million years", "days=365")
+    return found
 
 
 @dataclass(frozen=True)
@@ -228,7 +246,7 @@ def tumbling(
     size = duration_ms(length, days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
     if size <= 0:
         raise mistake(f"tumbling windows of {size} ms are no windows", "tumbling(hours=1)")
-    return Tumbling(size, _whole("tumbling", "offset_ms", offset_ms))
+    return Tumbling(size, checked_ms("offset_ms", offset_ms, None))
 
 
 def hopping(
@@ -253,11 +271,11 @@ def hopping(
     size = duration_ms(length, days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
     if size <= 0:
         raise mistake(f"hopping windows of {size} ms are no windows", "hopping(minutes=30, every_ms=300_000)")
-    every = _whole("hopping", "every_ms", every_ms)
+    every = checked_ms("every_ms", every_ms, 1)
     if not 0 < every <= size:
         wrong = f"hopping windows of {size} ms every {every} ms leave values in no window"
         raise mistake(wrong, f"every_ms={size} or less, and at least 1")
-    return Hopping(size, every, _whole("hopping", "offset_ms", offset_ms))
+    return Hopping(size, every, checked_ms("offset_ms", offset_ms, None))
 
 
 def session(
@@ -355,13 +373,6 @@ def whole() -> Counted:
     'all values'
     """
     return Counted(None, None)
-
-
-def _whole(said: str, name: str, length: Duration) -> int:
-    number = whole_ms(length)
-    if type(number) is not int:
-        raise mistake(f"{said}({name}={number!r}) is not a whole number", f"{name}=1_800_000")
-    return int(number)
 
 
 def daily(tz: str = "UTC") -> Daily:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from operators.core.base import NO_HEADERS, Batch, Headers
 from operators.core.policies import Policy, Retry
-from operators.core.wording import shown, words_of
+from operators.core.wording import askable, shown, words_of
 from runtime.functions.answers import Answers, Question
 from runtime.functions.at_work import tells
 from runtime.functions.failures import Failure
@@ -372,6 +372,7 @@ class Calls:
         return not worker.given_up
 
     def _raised(self, worker: Worker, error: BaseException) -> None:
+        error = askable(error)
         # This ends the loop that closes its coroutines: no policy may take it for a failed record.
         if isinstance(error, GeneratorExit):
             raise error

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from operators.core.base import Spec
 from operators.core.sites import FUSED
-from operators.core.wording import raised, shown
+from operators.core.wording import askable, forget_tracebacks, raised, shown
 from operators.process import TimerFailed
 from planner.codegen.fusion import VALUES_ONLY, bound, functions_of, row_in
 from planner.codegen.inlining import called, written_out
@@ -55,10 +55,12 @@ class Failure(Exception):
     """Carries what a user's function raised, with the id of its operator, up to where the policy is applied.
 
     `row` is the place of the record in its batch, where that is known. It is `given_up` when it was tried as often as
-    its policy says. It may be that of a `timer` that was due before the record.
+    its policy says. It may be that of a `timer` that was due before the record. Its error is `askable`, so that whoever
+    looks at it meets no code of the user's.
     """
 
     def __init__(self, operator: str, error: Exception, row: int | None = None, given_up: bool = False) -> None:
+        error = askable(error)
         super().__init__(operator, error)
         self.operator = operator
         self.timer: TimerFailed | None = None
@@ -69,15 +71,10 @@ class Failure(Exception):
         self.given_up = given_up
 
     def let_go(self) -> None:
-        """Forget where it was raised: by their frames it would hold batches, and itself."""
-        todo: list[BaseException | None] = [self, self.error, self.timer]
-        seen = set[int]()  # an error of the user's may be its own cause
-        while todo:
-            error = todo.pop()
-            if error is not None and id(error) not in seen:
-                seen.add(id(error))
-                error.__traceback__ = None
-                todo += error.__cause__, error.__context__
+        """Forget where it was raised."""
+        for error in (self, self.error, self.timer):
+            if error is not None:
+                forget_tracebacks(error)
 
 
 def locate(error: Exception, lines: Mapping[str, tuple[str, ...]], otherwise: str) -> str:
@@ -143,13 +140,11 @@ def _again(
     return function(*(_again(one, known, lines, functions) for one in arguments))
 
 
-def open_error(spec: Spec, thing: object, error: Exception) -> OperatorFailure:
-    """Return the error for a user's object that raised as it was opened."""
+def life_error(spec: Spec, thing: object, error: Exception, called: str) -> OperatorFailure:
+    """Return the error for a user's object that raised as it was opened or closed."""
     name = type(thing).__qualname__.rpartition("<locals>.")[2]
-    failure = OperatorFailure(
-        f"{spec.kind} {spec.op_id!r} at {spec.site}: {raised(error)}, in open(context) of its {name}"
-    )
-    failure.__cause__ = error
+    failure = OperatorFailure(f"{spec.kind} {spec.op_id!r} at {spec.site}: {raised(error)}, in {called} of its {name}")
+    failure.__cause__ = askable(error)
     return failure
 
 
@@ -159,7 +154,7 @@ def record_error(spec: Spec, error: Exception, where: Whence) -> OperatorFailure
         f"{spec.kind} {spec.op_id!r} at {spec.site}: {raised(error)}, on {where}; nothing of that record was "
         "committed. Mend the function, or let such records pass: on_error=skip, dead_letter('name') or retry(3)"
     )
-    failure.__cause__ = error
+    failure.__cause__ = askable(error)
     return failure
 
 
@@ -175,7 +170,7 @@ def exit_error(spec: Spec, error: BaseException) -> SamzaError:
         failure = ExitAsked(f"{place}: it was interrupted, or has raised KeyboardInterrupt: {ends}", INTERRUPTED)
     else:
         failure = OperatorFailure(f"{place}: {raised(error)}, which is no Exception, so no policy heeds it: {ends}")
-    failure.__cause__ = error
+    failure.__cause__ = askable(error)
     return failure
 
 

@@ -9,7 +9,7 @@ from math import inf
 from typing import Any
 
 from operators.core.base import EVENT_COLUMNS, Batch
-from operators.core.wording import shown
+from operators.core.wording import askable, shown
 from operators.joins.match_counts import Meetings, kind_of
 from operators.joins.remote_join import RemoteJoin, RemoteRows
 from runtime.model.clock import clock_of, sleep_ms
@@ -125,7 +125,8 @@ class RowsFetched:
             self._count("fetches")
             rows = await self._fetch(gathering.keys)
         except BaseException as error:
-            told = error if isinstance(error, Exception) else TimeoutError("the call for this key was given up")
+            raised = askable(error)
+            told = raised if isinstance(raised, Exception) else TimeoutError("the call for this key was given up")
             for coming in self._close(gathering):
                 coming.set_exception(told)
                 # Looked at here, since whoever does not wait any more will not, and asyncio would then complain.

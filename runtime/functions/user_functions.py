@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,7 +13,7 @@ from operators.aggregations.aggregation import Aggregation
 from operators.core.base import Context, Spec
 from operators.core.wording import words_of
 from runtime.functions.at_work import no_owners
-from runtime.functions.failures import open_error
+from runtime.functions.failures import life_error
 from runtime.functions.user_lines import OPERATOR, TASK
 from runtime.model.errors import SamzaError
 
@@ -31,7 +30,7 @@ class Functions:
         self.contexts: dict[str, Context] = {}
         self.by_operator: dict[str, dict[str, Any]] = {}
         self._made: list[tuple[Callable[..., object], Spec, Context]] = []
-        self._opened: list[tuple[object, Context]] = []
+        self._opened: list[tuple[Any, Spec, Context]] = []
         for spec in specs:
             assert spec.op_id is not None
             self.contexts[spec.op_id] = Context(app, spec.op_id, task, data=data)
@@ -44,24 +43,24 @@ class Functions:
         for thing, spec, context in self._made:
             if hasattr(thing, "open"):
                 try:
-                    with _at(context):
-                        await _done(thing.open(context))
+                    await _done(context, thing.open, context)
                 except Exception as error:
-                    raise open_error(spec, inspect.unwrap(thing), error) from error
-            self._opened.append((thing, context))
+                    raise life_error(spec, inspect.unwrap(thing), error, "open(context)") from error
+            self._opened.append((thing, spec, context))
 
     async def close(self) -> None:
         """Close what was opened, the last first, all of it even when some fail; raises the first failure."""
         failures: list[BaseException] = []
         # Taken out before it is closed: a second close, as after a failure, must not close it twice.
         while self._opened:
-            thing, context = self._opened.pop()
+            thing, spec, context = self._opened.pop()
             try:
                 if hasattr(thing, "close"):
-                    with _at(context):
-                        await _done(thing.close())
-            except (Exception, asyncio.CancelledError) as error:
+                    await _done(context, thing.close)
+            except asyncio.CancelledError as error:
                 failures.append(error)
+            except Exception as error:
+                failures.append(life_error(spec, inspect.unwrap(thing), error, "close()"))
         if failures:
             raise failures[0]
 
@@ -115,20 +114,16 @@ class _Opening(NamedTuple):
         return no_owners(file)
 
 
-@contextmanager
-def _at(context: Context) -> Iterator[None]:
-    """Let lines of the log say whose object is opened, or closed."""
+async def _done(context: Context, method: Callable[..., object], *arguments: object) -> None:
+    """Call a method of a user's object, and await it; lines of the log meanwhile say whose it is."""
     task, operator = TASK.set(_Opening(context.task)), OPERATOR.set(context.operator)
     try:
-        yield
+        result = method(*arguments)
+        if inspect.isawaitable(result):
+            await result
     finally:
         OPERATOR.reset(operator)
         TASK.reset(task)
-
-
-async def _done(result: object) -> None:
-    if inspect.isawaitable(result):
-        await result
 
 
 def _copy(thing: T, context: Context) -> T:

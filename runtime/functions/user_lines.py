@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import Protocol
 
 from operators.core.sites import OURS
+from operators.core.wording import askable
 from runtime.functions.at_work import no_owners, operator_at
 from runtime.model.errors import Elsewhere
 
@@ -75,6 +76,7 @@ def is_installed(file: str) -> bool:
 
 def deepest(error: BaseException) -> BaseException:
     """Return the exception at the end of the chain of causes."""
+    error = askable(error)
     seen = {id(error)}
     # An exception may have been raised from itself.
     while error.__cause__ is not None and id(error.__cause__) not in seen:

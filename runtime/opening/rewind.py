@@ -24,7 +24,7 @@ from runtime.model.checkpoint import SHARED, Checkpoint, Position
 from runtime.model.errors import SamzaError
 from runtime.model.state_choice import Forget, State
 from runtime.opening.former_layout import ANOTHER, OF_BROKERS, former_sizes, laid_otherwise, why_it_stays
-from runtime.opening.stored_state import Lies, forget, lies, noted_lies, operator_of, streams_between, unread
+from runtime.opening.stored_state import Lies, forget, lies, noted_lies, operator_of, stored, streams_between, unread
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment, typed
 from runtime.stores.registry import store_kind
@@ -326,6 +326,22 @@ def forget_what_does_not_fit(
     if gone:
         forget(environment, plan.app, gone)
         _log.warning("drops the state of %s, which application %r said to forget", ", ".join(gone), plan.app)
+    if left := [operator for operator in operators if operator not in found]:
+        _tell_unforgotten(environment, plan.app, left, graph.specs)
+
+
+def _tell_unforgotten(environment: Environment, app: str, operators: Collection[str], specs: Collection[str]) -> None:
+    """Say of operators that are to be forgotten why nothing of them is dropped."""
+    kept = [one.operator for one in stored(environment, app)]
+    for operator in operators:
+        if operator in kept and operator in specs:
+            drop = typed(environment, f"state forget {app} {operator}")
+            _log.warning(
+                "the state of %s fits the application, so it stays; to drop it all the same: %s", operator, drop
+            )
+        elif operator not in kept and operator not in specs:
+            others = ", ".join(kept) or "none"
+            _log.warning("nothing is kept of %s, so nothing is dropped; %r keeps state of: %s", operator, app, others)
 
 
 def drop_read_streams(environment: Environment, plan: Plan) -> None:

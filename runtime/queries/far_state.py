@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from operators.core.durations import Duration, whole_ms
+from operators.core.durations import Duration, checked_ms
 from operators.core.protocols import CheckedProtocol
 from operators.core.sites import here
 from planner.model.graph import Graph
@@ -123,7 +123,7 @@ class FarStateQuery(StateQuery):
         if of is not None:
             said[of[0]] = of[1]
         self._check(at_least)
-        until_ms = monotonic_ms() + whole_ms(timeout_ms)
+        until_ms = monotonic_ms() + checked_ms("timeout_ms", timeout_ms)
         try:
             return self._of_key(shape, key, data, said, at_least or {}, until_ms)
         except Unheard as unheard:
@@ -136,7 +136,7 @@ class FarStateQuery(StateQuery):
         bounds = ("from", start), ("to", end)
         said.update({name: said_of(shape.placed(key)) for name, key in bounds if key is not None})
         self._check(at_least)
-        until_ms = monotonic_ms() + whole_ms(timeout_ms)
+        until_ms = monotonic_ms() + checked_ms("timeout_ms", timeout_ms)
         moving_until_ms = max(until_ms, monotonic_ms() + MOVING_MS)
         while True:
             begun = False

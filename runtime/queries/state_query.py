@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from operators.core.base import Site
-from operators.core.durations import Duration, whole_ms
+from operators.core.durations import Duration, checked_ms
 from operators.core.sites import here
 from planner.model.errors import refuse
 from runtime.model.clock import SystemClock, monotonic_ms
@@ -288,7 +288,7 @@ class StateQuery:
         self.check_read(at_least, asked)
         between = _between(self._graph)
         with self._opened() as environment:
-            patience_ms = whole_ms(timeout_ms)
+            patience_ms = checked_ms("timeout_ms", timeout_ms)
             until_ms = monotonic_ms() + patience_ms
             yield from self._waits(environment, until_ms, patience_ms, wanted)
             # What these records have sent on lies between stages then, and each stage sends it to the next.

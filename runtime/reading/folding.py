@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from operators.core.base import LATEST_MS, MAX_TIMESTAMP, Batch, Key, has_none
+from operators.core.wording import askable
 from operators.partition_by import PartitionBy
 from operators.windows.partials import Folds
 from operators.windows.window import Window
@@ -135,7 +136,7 @@ class FoldingSegment:
                 _late_rows(found, self._rekeyed.get(id, None if self._carries else keys), batch) for id, found in rows
             ]
         except Exception as error:  # the ordinary way tells what it is, and of which row
-            self._learn(error)
+            self._learn(askable(error))
             return None
         own = map(Grouped, groups) if is_shared else groups.values()
         exits: Any = list(zip(groups, own, late_rows, strict=True))

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from operators.core.base import Batch, Serde
+from operators.core.wording import askable
 from operators.joins.table_join import TableContents
 from operators.partition_by import murmur2
 from planner.model.levers import Levers
@@ -384,7 +385,8 @@ class Run:
                 with heard_by(self._hearing):
                     await self._work()
                 self._final = self.metrics()
-            except BaseException as error:
+            except BaseException as raised:
+                error = askable(raised)  # else the event loop, which looks at it, would never end
                 asked = self._loop.exit_of(error, self._graph) if not isinstance(error, Exception) else None
                 # What others have consumed since they took over is missing here, and is no damage.
                 fenced = self._fenced() if isinstance(error, Damaged) else None
@@ -392,10 +394,8 @@ class Run:
                 with suppress(BaseException):
                     self._final = self.metrics(stores=False)
                 await self._close(quietly=True)
-                if fenced is not None:
-                    raise fenced from error
-                if asked is not None:
-                    raise asked from error
+                if (told := fenced or asked or error) is not raised:
+                    raise told from (error if told is not error else None)
                 raise
             await self._close()
         except BaseException as error:

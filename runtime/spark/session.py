@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from operators.core.durations import Duration, whole_ms
+from operators.core.durations import Duration, checked_ms
 from planner.model.plan import Plan
 from runtime.model.errors import SamzaError
 from runtime.spark.spark_errors import as_said
@@ -64,7 +64,7 @@ class Spark:
     end: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "interval_ms", whole_ms(self.interval_ms))
+        object.__setattr__(self, "interval_ms", checked_ms("interval_ms", self.interval_ms))
 
     def opened(self) -> SparkSession:
         """Return the session; one that is begun here stays for later runs of the process.

@@ -17,6 +17,7 @@ from operators.core.base import (
     Holding,
     Operator,
 )
+from operators.core.wording import askable
 from operators.state.key_cache import KeyStates
 from planner.codegen.counters import teller
 from planner.codegen.folding import windows_at
@@ -336,7 +337,8 @@ class Chain:
         except (Failure, PlanError, *NO_RECORDS_FAULT):
             raise
         except Exception as error:
-            raise Failure(locate(error, self.lines, entry), error, row_of(error)) from error
+            told = askable(error)
+            raise Failure(locate(told, self.lines, entry), told, row_of(told)) from error
         for operator in self.segments[entry].plan.keyed:
             cast(KeyStates, self.operators[operator.id]).relieve()
         return found

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from operators.core.wording import class_name, encodable, raised, words_of
+from operators.core.wording import askable, class_name, encodable, raised, words_of
 from planner.model.errors import PlanError
 from runtime.functions.user_lines import deepest, is_users, user_lines
 from runtime.model import errors
@@ -43,6 +43,7 @@ def carried() -> Iterator[None]:
     except GeneratorExit:  # nobody asks for more
         raise
     except BaseException as error:
+        error = askable(error)
         lines = tuple(map(encodable, user_lines(deepest(error))))
         data = msgspec.msgpack.encode(Carried(class_name(error), _words(error), lines))
         failed = WorkerFailed(f"{words_of(error)} [{_MARK}{b64encode(data).decode()}]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import io
 import pickle
@@ -43,6 +44,8 @@ CODERS = (
     *(msgspec.Meta,),
 )
 """The objects of msgspec that pickle does not take: each is made anew of what it says of itself."""
+MARKS = {type(getattr(dataclasses, name)): name for name in ("MISSING", "KW_ONLY", "_HAS_DEFAULT_FACTORY")}
+"""What stands for nothing in the fields of dataclasses, by its class: `is` looks for it, and pickle makes another."""
 
 
 def dumps(thing: object, imported: Sequence[str] = ()) -> bytes:
@@ -57,6 +60,8 @@ def dumps(thing: object, imported: Sequence[str] = ()) -> bytes:
 
     class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
         def reducer_override(self, obj: object) -> object:
+            if type(obj) in MARKS:
+                return getattr, (dataclasses, MARKS[type(obj)])
             if isinstance(obj, CODERS):
                 return _made, (type(obj), _said(obj))
             if not isinstance(obj, type) or not _goes_along(obj, imported):

@@ -10,7 +10,7 @@ import sys
 
 import msgspec
 
-from operators.core.wording import class_name, encodable, shown, words_of
+from operators.core.wording import askable, class_name, encodable, shown, words_of
 from planner.model.errors import PlanError
 from runtime.containers.protocol import Failed, Start
 from runtime.containers.supervisor import Containers, run_containers
@@ -94,6 +94,7 @@ def _first_line(connection: socket.socket) -> bytes:
 
 
 def _failed(error: BaseException) -> Failed:
+    error = askable(error)
     expected = isinstance(error, SamzaError | PlanError)
     text = words_of(error)
     lines = tuple(map(encodable, user_lines(deepest(error))))

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 
 import typer
 
+from operators.core.wording import askable
 from planner.model.errors import PlanError
 from planner.model.flow import plain
 from runtime.functions.user_lines import deepest, user_lines
@@ -56,7 +57,8 @@ def told(*, whole: bool = False, loading: bool = False) -> Iterator[None]:
         yield
     except (typer.Exit, typer.Abort):
         raise
-    except Exception as error:
+    except Exception as raised:
+        error = askable(raised)
         lines = user_lines(deepest(error))
         expected = isinstance(error, PlanError | CantLoad | Mistake | WrongSetting | SamzaError)
         # What is neither ours to say nor raised by the user's code is a bug of the library: its traceback is wanted

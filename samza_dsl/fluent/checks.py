@@ -18,6 +18,7 @@ from collections.abc import (
     Sequence,
 )
 from collections.abc import Set as AbstractSet
+from datetime import timedelta
 from enum import Enum
 from functools import partial
 from typing import TypedDict, TypeGuard, TypeVar, get_args, get_origin
@@ -124,6 +125,9 @@ def in_whole_ms(options: Options) -> Options:
 def check_options(site: Site, options: Options) -> None:
     """Refuse options of wrong types, and numbers that can't be meant."""
     check_type(site, "App(options=...)", options, Options, "Options(commit_interval_ms=500)")
+    for name, length in msgspec.structs.asdict(options).items():
+        if isinstance(length, timedelta):  # which is none of whole ms
+            ms_said(site, name, length)
     try:
         msgspec.convert(msgspec.to_builtins(options), Options)
     except msgspec.ValidationError as error:

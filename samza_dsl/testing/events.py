@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
-from operators.core.durations import Duration, whole_ms
+from operators.core.durations import Duration, checked_ms, whole_ms
 from operators.core.sites import mistake, takes
 from operators.joins.table_join import TableJoin
 from planner.model.errors import PlanError
@@ -56,9 +56,7 @@ class AdvanceTime:
     ms: Duration
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ms", whole_ms(self.ms))
-        if type(self.ms) is not int or self.ms < 1:
-            raise ValueError(f"{self} is no length of time in whole ms; write instead: AdvanceTime(500)")
+        object.__setattr__(self, "ms", checked_ms("ms", self.ms, least=1))
 
 
 class DriveOptions(TypedDict, total=False):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from operators.core.base import Spec
 from operators.core.sites import takes
+from operators.core.wording import words_of
 from runtime.model.clock import sleep_ms
 from samza_dsl.fluent.checks import is_coroutine_function
 
@@ -109,8 +109,7 @@ class HeldCalls:
             if operator not in self._held:
                 if self._order is not None and self._order.random() < LATER:
                     await sleep_ms(self._order.random() * longest_ms)
-                with loops_told():
-                    return await function(*arguments)
+                return await _made(function, arguments)
             call = Call(operator, arguments[0], self._answer)
             self.all.append(call)
             try:
@@ -120,8 +119,7 @@ class HeldCalls:
             answered = answer()
             if answered is not None:
                 return answered
-            with loops_told():
-                return await function(*arguments)
+            return await _made(function, arguments)
 
         return called
 
@@ -133,15 +131,16 @@ class HeldCalls:
         return operator
 
 
-@contextmanager
-def loops_told() -> Iterator[None]:
-    """Add to the error of an object that belongs to another event loop what the user can do."""
+async def _made(function: Callable[..., Awaitable[object]], arguments: Sequence[object]) -> object:
+    """Make a call; the error of an object that belongs to another event loop says what the user can do."""
+    # No context manager: it would set the traceback of what passes it, and an error may refuse that.
     try:
-        yield
+        return await function(*arguments)
     except RuntimeError as error:
-        if "different event loop" not in str(error) and "different loop" not in str(error):
+        told = words_of(error)
+        if "different event loop" not in told and "different loop" not in told:
             raise
         raise RuntimeError(
-            f"{error}: every test has an event loop of its own, as every process has; make in open(context) what "
+            f"{told}: every test has an event loop of its own, as every process has; make in open(context) what "
             "belongs to one, not when the program is loaded"
         ) from error

@@ -147,8 +147,8 @@ BUGS = (
     Bug(
         "close users' objects twice",
         "runtime/functions/user_functions.py",
-        "                    await _done(thing.close())\n",
-        "                    await _done(thing.close())\n                    await _done(thing.close())\n",
+        "                    await _done(context, thing.close)\n",
+        "                    await _done(context, thing.close)\n" * 2,
     ),
     Bug(
         "leave checksums unchecked",

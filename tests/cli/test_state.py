@@ -130,7 +130,14 @@ def test_a_run_forgets_what_does_not_fit_once(shop, call):
     shop.version(RENAMED)
     shop.sell("a")
     for total in (1, 2):
-        assert shop.run("--forget", "scan-sales", "--forget", "counts", "--forget", "nosuch").exit_code == 0
+        run = shop.run("--forget", "scan-sales", "--forget", "counts", "--forget", "nosuch")
+        assert run.exit_code == 0
+        assert ("the state of counts fits the application, so it stays" in run.output) == (total > 1)
+        assert ("to drop it all the same: samza-dsl state forget shop counts" in run.output) == (total > 1)
+        dropped_before = ["nosuch"] if total == 1 else ["scan-sales", "nosuch"]
+        kept = "none" if total == 1 else "counts"
+        for name in dropped_before:
+            assert f"nothing is kept of {name}, so nothing is dropped; 'shop' keeps state of: {kept}" in run.output
         assert shop.totals()[-1] == f'["a",{total}]'
         shop.sell("a")
 

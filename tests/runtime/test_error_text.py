@@ -4,18 +4,19 @@ import asyncio
 import os
 import socket
 import traceback
+from dataclasses import dataclass
 
 import msgspec
 import pytest
 
 from operators.core.wording import LONGEST, named, raised, shown, words_of
 from runtime.containers.protocol import Connection, EndedWell
-from runtime.functions.user_lines import deepest
+from runtime.functions.user_lines import deepest, user_lines
 from runtime.model.errors import Elsewhere, SamzaError
 from runtime.model.metrics import OperatorMetrics, RunMetrics
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.units.carried_error import WorkerFailed, carried, told
-from samza_dsl import App, dead_letter, retry, skip, testing
+from samza_dsl import App, PlanError, count, dead_letter, fold, remote_table, retry, skip, testing, tumbling
 from samza_dsl.application.container import _failed as failed
 
 
@@ -55,6 +56,33 @@ class OfNameless(Exception, metaclass=Nameless):
     pass
 
 
+@dataclass(frozen=True)
+class Frozen(Exception):
+    code: int = 7
+
+
+def refuses(self, *_args):
+    raise RuntimeError("not to be asked")
+
+
+ATTRIBUTES = {
+    name: property(refuses) for name in ("__class__", "__cause__", "__context__", "__traceback__", "__notes__", "args")
+}
+ATTRIBUTES |= {"__getattribute__": refuses, "__setattr__": refuses, "__bool__": refuses}
+
+
+def untold(name, thing):
+    """Return an error that can't be asked for something, by itself and as what others came of."""
+    kind = type("Untold", (Exception,), {name: thing})
+    caused, met = ValueError("caused"), ValueError("met")
+    caused.__cause__, met.__context__ = kind("told"), kind("told")
+    return {f"no {name}": kind("told"), f"cause with no {name}": caused, f"context with no {name}": met}
+
+
+def posing(kind):
+    return type("Posing", (Exception,), {"__class__": kind})("told")
+
+
 def circular():
     error = ValueError("again")
     error.__cause__ = error
@@ -89,6 +117,14 @@ ERRORS = {
     "syntax": odd_syntax,
     "key": lambda: KeyError("\udce9"),
     "of ours": lambda: SamzaError("\udce9"),
+    "frozen": lambda: Frozen(7),
+    "posing as an exit": lambda: posing(SystemExit),
+    "posing as a mistake": lambda: posing(PlanError),
+    **{
+        name: lambda name=name, said=said: untold(said, ATTRIBUTES[said])[name]
+        for said in ATTRIBUTES
+        for name in untold(said, ATTRIBUTES[said])
+    },
 }
 POLICIES = {"skip": skip, "dead_letter": dead_letter("lost"), "retry": retry(1, then=dead_letter("lost"))}
 
@@ -106,29 +142,107 @@ def test_any_error_has_a_text_that_can_be_encoded(error):
         assert len(text) <= LONGEST + 100
 
 
+def mapped(stream, work, **how):
+    return stream.map(work, **how)
+
+
+def awaited(stream, work, **how):
+    async def one(value):
+        return [work(value)]
+
+    return stream.async_flat_map(one, **how)
+
+
+def processed(stream, work, **how):
+    return stream.partition_by(str).process(lambda value, _context: [work(value)], **how)
+
+
+def keyed(stream, work, **how):
+    return stream.partition_by(work, **how)
+
+
+def looked_up(stream, work, **how):
+    async def fetch(keys):
+        return {key: work(key) for key in keys}
+
+    return stream.join(remote_table(fetch, batch_size=1), lambda value, row: row, on=lambda value: value, **how)
+
+
+def folded(stream, work, **how):
+    window = stream.partition_by(lambda value: 0).window(
+        tumbling(hours=1), fold(list, lambda found, value: [*found, work(value)]), **how
+    )
+    return window.flat_map(lambda pane: pane.value)
+
+
+STEPS = {step.__name__: step for step in (mapped, awaited, processed, keyed, looked_up, folded)}
+
+
+@pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_any_error_meets_its_policy(error, policy):
+def test_any_error_meets_its_policy(error, policy, step):
     def work(value):
         if value == 2:
             raise error
         return value
 
     app = App("failing")
-    app.input("numbers", value=int).map(work, on_error=POLICIES[policy]).send_to(app.output("out"))
+    STEPS[step](app.input("numbers", value=int), work, on_error=POLICIES[policy]).send_to(app.output("out"))
     results = testing.run(app, {"numbers": [1, 2, 3]})
-    assert (results["out"], len(results.get("lost", []))) == ([1, 3], policy != "skip")
+    assert (sorted(results["out"]), len(results.get("lost", []))) == ([1, 3], policy != "skip")
 
 
-def test_any_error_ends_a_run_with_its_operator_and_line(error):
+@pytest.mark.parametrize("step", STEPS)
+def test_any_error_ends_a_run_with_its_operator_and_line(error, step):
     def work(value):
         raise error
 
     app = App("failing")
-    app.input("numbers", value=int).map(work, op_id="working").send_to(app.output("out"))
+    STEPS[step](app.input("numbers", value=int), work, op_id="working").send_to(app.output("out"))
     with pytest.raises(SamzaError) as ended:
         testing.run(app, {"numbers": [1]})
-    assert "map 'working' at " in str(ended.value)
+    assert f" 'working' at {__file__}:" in str(ended.value)
     assert str(ended.value).encode()
+    assert any("in work" in line for line in user_lines(ended.value.__cause__))
+    assert deepest(ended.value) is not None
+
+
+@pytest.mark.parametrize("method", ["open(context)", "close()"])
+def test_any_error_of_an_object_ends_a_run_with_its_operator(error, method):
+    class Client:
+        def open(self, context):
+            self.meet("open(context)")
+
+        def close(self):
+            self.meet("close()")
+
+        def meet(self, called):
+            if called == method:
+                raise error
+
+        def __call__(self, value):
+            return value
+
+    app = App("failing")
+    app.input("numbers", value=int).map(Client(), op_id="working").send_to(app.output("out"))
+    with pytest.raises(SamzaError) as ended:
+        app.run(MemoryEnvironment(), bind={"numbers": [1]})
+    assert f"map 'working' at {__file__}:" in str(ended.value)
+    assert f", in {method} of its Client" in str(ended.value)
+
+
+@pytest.mark.parametrize("part", ["timestamp", "key"])
+def test_any_error_of_a_part_of_a_record_ends_a_run_with_its_operator(error, part):
+    def read(value):
+        raise error
+
+    app = App("failing")
+    numbers = app.input("numbers", value=int, **({"key": str, "timestamp": abs} | {part: read}))
+    numbers.window_all(tumbling(seconds=1), count()).send_to(app.output("out"))
+    with pytest.raises(SamzaError) as ended:
+        app.run(MemoryEnvironment(), bind={"numbers": [1]})
+    assert f"input 'numbers' at {__file__}:" in str(ended.value)
+    assert f", on the {part} of numbers/0 at 0;" in str(ended.value)
 
 
 async def heard(said):
@@ -145,7 +259,7 @@ async def heard(said):
 def raised_by(error):
     try:
         raise error
-    except type(error) as same:
+    except Exception as same:
         return same
 
 

@@ -374,7 +374,7 @@ def test_an_object_is_closed_when_another_task_fails_to_open_its_own(app, diary)
 def test_all_are_closed_when_one_fails_to_close(app, diary):
     numbers = app.input("numbers", value=int).map(Recorder())
     numbers.map(Recorder("bad", fails="close")).send_to(app.output("out"))
-    with pytest.raises(RuntimeError, match="bad fails to close"):
+    with pytest.raises(OperatorFailure, match=r"map .* at .*bad fails to close, in close\(\) of its Recorder"):
         testing.run(app, {"numbers": [1]})
     assert diary[-2:] == ["close bad in 0", "close it in 0"]
 

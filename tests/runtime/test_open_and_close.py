@@ -159,7 +159,9 @@ def test_all_are_closed_when_one_fails_to_close(app, tmp_path, diary):
     bad = AsyncClient()
     bad.fails = "close"
     reading(app, tmp_path, AsyncClient(), bad)
-    with pytest.raises(RuntimeError, match="fails to close"):
+    with pytest.raises(
+        OperatorFailure, match=r"async_flat_map .* at .*RuntimeError: fails to close, in close\(\) of its AsyncC"
+    ):
         app.run(tmp_path)
     assert diary == ["open done", "open done", "close done"]
 

@@ -9,7 +9,7 @@ import pytest
 from operators.partition_by import hash_, ranges
 from runtime.units.shipping import dumps, is_only_here, loads
 from tests.source import ROOT
-from tests.spark.carried_along import told
+from tests.spark import carried_along, changed
 
 READ = """
 import sys
@@ -21,7 +21,8 @@ print(*loads(sys.stdin.buffer.read())(), sep="\\n")
 """
 
 
-def test_classes_and_functions_do_elsewhere_what_they_do_here():
+@pytest.mark.parametrize("told", [carried_along.told, changed.told], ids=["functions", "records"])
+def test_classes_and_functions_do_elsewhere_what_they_do_here(told):
     program, expected = [sys.executable, "-c", READ.format(root=str(ROOT))], told()  # what has run leaves its traces
     done = subprocess.run(program, input=dumps(told), capture_output=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr.decode()
