@@ -32,7 +32,7 @@ class ColumnReader:
     """
 
     def __init__(self, dialect: Dialect, where: str, table: str, by: str, key: Sequence[str]) -> None:
-        self._dialect, self._where = dialect, where
+        self._dialect, self._place, self._where = dialect, where, f"{where}, table {table}"
         self._by, self._key = by, tuple(key)
         self._table, self._column = dialect.quoted(table), dialect.word(by)
         self._name = table
@@ -87,7 +87,7 @@ class ColumnReader:
         if said and not self._is_checked:
             self._is_checked = True
             if dialect.scans is not None and dialect.scans(self._connection, statement, said):
-                dialect.say_index(self._where, self._name, (self._by,), "each look for new rows")
+                dialect.say_index(self._place, self._name, (self._by,), "each look for new rows")
         found = self._connection.execute(dialect.as_read(self._connection, self._table, statement), said)
         return [one[0] for one in found.description][:-1], found.fetchall()
 
@@ -133,7 +133,7 @@ def column_source(dialect: Dialect, where: str, table: str, by: str, key: Sequen
     if not isinstance(by, str) or not by:
         raise SamzaError(f'{where}: by={by!r} names no column: name one that rises with every new row: by="id"')
     names = (key,) if isinstance(key, str) else tuple(key)
-    reader = ColumnReader(dialect, f"{where}, table {table}", table, by, names)
+    reader = ColumnReader(dialect, where, table, by, names)
     return PulledSource(
         f"{where}#{table} by {by}",
         reader.pull,
