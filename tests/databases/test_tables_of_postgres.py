@@ -147,7 +147,7 @@ def test_a_table_that_gets_another_key_is_told(make: Callable[..., Base], change
     assert len(base.seen(Change[Any, dict[str, int]])) == 1
     base.do(*change, "UPDATE t SET other = 8")
     for _ in range(2):
-        with pytest.raises(SamzaError, match="has another primary key than it had.*samza-dsl reset APP"):
+        with pytest.raises(SamzaError, match=r"has another primary key than it had.*samza-dsl reset APP"):
             base.seen(Change[Any, dict[str, int]])
 
 
@@ -173,7 +173,7 @@ def test_a_user_who_sees_some_rows_reads_no_changes(make: Callable[..., Base]) -
     base.do("ALTER TABLE t ENABLE ROW LEVEL SECURITY", "CREATE POLICY own ON t USING (owner = 'ann')")
     base.url = base.url.replace("//postgres@", f"//{clerk}@")
     assert [row["id"] for row in base.seen(dict[str, Any], by="id")] == [1]
-    with pytest.raises(SamzaError, match="policies of rows.*BYPASSRLS"):
+    with pytest.raises(SamzaError, match=r"policies of rows.*BYPASSRLS"):
         base.seen(dict[str, Any])
 
 

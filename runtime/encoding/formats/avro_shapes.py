@@ -20,7 +20,7 @@ from msgspec import inspect
 from runtime.encoding.formats.plain_values import plain_default
 from runtime.encoding.formats.rows import Columns
 from runtime.encoding.record_types import hints_of, is_pydantic
-from runtime.encoding.value_types import SPELLED, as_plain
+from runtime.encoding.value_types import SPELLED
 from runtime.model.errors import SerdeError
 
 Datum: TypeAlias = Any
