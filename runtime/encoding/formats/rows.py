@@ -334,9 +334,15 @@ def nested_in(kind: Any, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(
         name
         for name, kinds in columns.items()
-        if any(isinstance(one, NESTED) for one in kinds)
-        and all(isinstance(one, (inspect.NoneType, *NESTED)) for one in kinds)
+        if any(map(_is_nested, kinds)) and all(isinstance(one, inspect.NoneType) or _is_nested(one) for one in kinds)
     )
+
+
+def _is_nested(kind: inspect.Type) -> bool:
+    """Whether values of a type hold others; a model of pydantic does but for one that stands for a plain value."""
+    if isinstance(kind, inspect.CustomType) and is_pydantic(kind.cls):
+        return not getattr(kind.cls, "__pydantic_root_model__", False)
+    return isinstance(kind, NESTED)
 
 
 def has_columns(kind: object) -> bool:
