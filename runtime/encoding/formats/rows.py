@@ -163,6 +163,16 @@ def column_types(kind: object, names: Iterable[str]) -> Mapping[str, inspect.Typ
     return {name: known.get(name, other) for name in names}
 
 
+def columns_of_model(kind: Any) -> dict[str, inspect.Type]:
+    """Return the columns that a model of pydantic is written as, and what msgspec knows of each; of others none."""
+    fields: Mapping[str, Any] = kind.model_fields if is_pydantic(kind) else {}
+    return {
+        one.serialization_alias or one.alias or name: inspect.type_info(one.annotation)
+        for name, one in fields.items()
+        if not one.exclude
+    }
+
+
 class ReadField(NamedTuple):
     """A field of a record, with the names of which it is read by the first that is there."""
 
