@@ -63,6 +63,7 @@ from runtime.encoding.value_types import (
     as_plain,
     has_attributes,
     json_decoder,
+    json_plain,
     made_of_plain,
     model_reader,
     plain_of_subtype,
@@ -771,13 +772,11 @@ def _all_json(values: list[object]) -> list[bytes | None]:
     return [*found]
 
 
-_json_encoder = msgspec.json.Encoder(enc_hook=as_plain)
-_to_key_json: Encode = msgspec.json.Encoder(enc_hook=lambda one: with_sets_in_order(as_plain(one), _to_key_json)).encode
+_json_encoder = msgspec.json.Encoder(enc_hook=json_plain)
+_to_key_json: Encode = msgspec.json.Encoder(enc_hook=lambda a: with_sets_in_order(json_plain(a), _to_key_json)).encode
 _pack_key: Encode = msgspec.msgpack.Encoder(enc_hook=lambda one: with_sets_in_order(as_plain(one), _pack_key)).encode
 _to_json, _to_json_lines = _json_encoder.encode, _json_encoder.encode_lines
-"""The bytes of a float that is not finite in MessagePack; other values hardly ever have them."""
-_pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder().decode
+_pack, _unpack = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
 _whole_decoder = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
 
 

@@ -275,6 +275,47 @@ def as_plain(value: Any) -> object:
     raise TypeError(f"Encoding objects of type {kind.__qualname__} is unsupported")
 
 
+def json_plain(value: Any) -> object:
+    """Return what msgspec encodes in JSON in the place of a value, as `as_plain` does for whatever holds bytes."""
+    return json_row(value) if is_pydantic(type(value)) else as_plain(value)
+
+
+def json_row(value: Any) -> dict[str, object]:
+    """Return the fields of a model of pydantic by name, with bytes as the text that it reads as these in JSON.
+
+    msgspec would write base64 in their place. Raises SerdeError for bytes that are no such text.
+    """
+    kind: Any = type(value)
+    if not _reads_text_as_bytes(kind):
+        plain: dict[str, object] = value.model_dump(by_alias=True)
+        return plain
+    try:
+        told: dict[str, object] = value.model_dump(by_alias=True, mode="json")
+        return told
+    except ValueError as error:
+        raise SerdeError(
+            f"a {kind.__qualname__} has no JSON: {error}; let bytes be base64 there, by model_config = "
+            "ConfigDict(ser_json_bytes='base64', val_json_bytes='base64')"
+        ) from error
+
+
+def reads_text_as_bytes(kind: Any) -> bool:
+    """Whether a type has models of pydantic with fields of bytes, which take these of text as it is in JSON."""
+    if is_pydantic(kind):
+        return _reads_text_as_bytes(kind)
+    inner: list[type] = []
+    with suppress(TypeError):  # of one that msgspec does not know nothing is said
+        inner = [one.cls for one in types_in(kind) if isinstance(one, msgspec.inspect.CustomType)]
+    return any(is_pydantic(one) and _reads_text_as_bytes(one) for one in inner)
+
+
+@cache
+def _reads_text_as_bytes(kind: Any) -> bool:
+    return kind.model_config.get("val_json_bytes", "utf8") == "utf8" and _models_hold(
+        kind, (msgspec.inspect.BytesType, msgspec.inspect.ByteArrayType), odd=False
+    )
+
+
 def made_of_plain(kind: Any, plain: object) -> object:
     """Return a value of a type that msgspec does not know; raises what pydantic does for what is no such model."""
     if is_pydantic(kind):
@@ -332,20 +373,27 @@ def model_reader(kind: Any) -> Callable[[bytes], object]:
     return made
 
 
-def _holds_exact(kind: Any, within: tuple[object, ...] = ()) -> bool:
+def _holds_exact(kind: Any) -> bool:
     """Whether a type has models of pydantic that have Decimals, or what msgspec does not know."""
+    return _models_hold(kind, (msgspec.inspect.DecimalType,), odd=True)
+
+
+def _models_hold(
+    kind: Any, of: tuple[type[msgspec.inspect.Type], ...], odd: bool, within: tuple[object, ...] = ()
+) -> bool:
+    """Whether a type has models of pydantic that have values of some types; `odd` is said of what nobody knows."""
     is_model, parts = is_pydantic(kind), list[msgspec.inspect.Type]()
     for hint in [one.annotation for one in kind.model_fields.values()] if is_model else [kind]:
         try:
             parts += types_in(hint)
         except Exception:  # whatever a class makes of being asked
-            if is_model:
+            if is_model and odd:
                 return True
-    if is_model and any(isinstance(one, msgspec.inspect.DecimalType) for one in parts):
+    if is_model and any(isinstance(one, of) for one in parts):
         return True
     met = (*within, kind)  # looked for one by one: what is declared may be no type, and have no hash
     inner = {one.cls for one in parts if isinstance(one, msgspec.inspect.CustomType) and one.cls not in met}
-    return any(_holds_exact(one, met) for one in inner if is_pydantic(one))
+    return any(_models_hold(one, of, odd, met) for one in inner if is_pydantic(one))
 
 
 BASES = (str, int, float, bytes, list, dict, set, frozenset)

@@ -5,6 +5,7 @@ import gzip
 import itertools
 import json
 import os
+import random
 import re
 import sys
 from collections import Counter
@@ -161,6 +162,62 @@ def test_a_file_that_was_changed_is_noticed(tmp_path: Path) -> None:
             copying().run(tmp_path / "data", bind={"legs": source}, until_now=True)
     with pytest.raises(Damaged, match=r"a\.jsonl was changed since it was taken in"):
         copying().run(tmp_path / "data", bind={"legs": source}, until_now=True)
+
+
+@pytest.mark.parametrize("at_once", [2, 100_000])
+def test_the_way_out_of_a_file_that_was_cut_off_is_one(
+    at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole one in its place is read where none of its rows were taken in; else its other rows under another name."""
+    monkeypatch.setattr(growing, "AT_ONCE", at_once)
+    rows = [msgspec.json.encode(Leg(n, random.Random(n).randbytes(600).hex())) + b"\n" for n in range(3_000)]
+    whole = gzip.compress(b"".join(rows))
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    source = connectors.growing_folder(folder, settled_ms=0)
+
+    def seen() -> list[int]:
+        run = copying().run(tmp_path / "data", bind={"legs": source}, until_now=True)
+        return [leg.n for leg in run.received("copies")]
+
+    with pytest.raises(Damaged, match="cut off") as failed:
+        seen()
+    taken = re.search(r"(\S+) of its rows were taken in: put those behind them", str(failed.value))
+    assert (taken is None) == ("put a whole one in its place" in str(failed.value)) == (at_once == 100_000)
+    (folder / "a.jsonl.gz").write_bytes(whole)
+    if taken is not None:
+        with pytest.raises(Damaged, match=f"was changed .* {taken[1]} of its rows were taken in"):
+            seen()
+        os.remove(folder / "a.jsonl.gz")
+        (folder / "b.jsonl").write_bytes(b"".join(rows[int(taken[1].replace(",", "")) :]))
+    assert seen() == [*range(3_000)]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "avro", "arrow"])
+def test_a_file_that_can_not_be_read_is_told_with_the_way_out(kind: str, tmp_path: Path) -> None:
+    write(f"{tmp_path}/in", f"a.{kind}", [])
+    (tmp_path / "in" / f"a.{kind}").write_bytes(b"")
+    source = connectors.growing_folder(tmp_path / "in", settled_ms=0)
+    with pytest.raises(SamzaError, match=rf"a\.{kind}.*put a whole one in its place, or remove it"):
+        copying().run(tmp_path / "data", bind={"legs": source}, until_now=True)
+    os.remove(tmp_path / "in" / f"a.{kind}")
+    write(f"{tmp_path}/in", "b.jsonl", [Leg(1, "AA")])
+    run = copying().run(tmp_path / "data", bind={"legs": source}, until_now=True)
+    assert [leg.n for leg in run.received("copies")] == [1]
+
+
+def test_links_to_folders_above_and_pipes_hold_nothing_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(f"{tmp_path}/in/sub", "a.jsonl", [Leg(1, "AA")])
+    (tmp_path / "in" / "sub" / "again").symlink_to(tmp_path / "in", target_is_directory=True)
+    (tmp_path / "in" / "itself").symlink_to(tmp_path / "in", target_is_directory=True)
+    write(f"{tmp_path}/other", "b.jsonl", [Leg(2, "AA")])
+    (tmp_path / "in" / "linked").symlink_to(tmp_path / "other", target_is_directory=True)
+    os.mkfifo(tmp_path / "in" / "pipe.jsonl")
+    source = connectors.growing_folder(tmp_path / "in", settled_ms=0)
+    run = copying().run(tmp_path / "data", bind={"legs": source}, until_now=True)
+    assert sorted(leg.n for leg in run.received("copies")) == [1, 2]
+    assert re.search(r"pipe\.jsonl is a pipe or a device", caplog.text)
 
 
 def test_a_file_that_is_renamed_behind_that_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,9 +4,10 @@ import asyncio
 import gzip
 import itertools
 import json
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import date
 from functools import partialmethod
 from pathlib import Path
@@ -16,6 +17,7 @@ import fsspec
 import msgspec
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -243,6 +245,41 @@ def test_malformed_arguments_are_told(said: dict[str, Any], error: str) -> None:
 def test_malformed_urls_are_told(url: str, tmp_path: Path) -> None:
     with pytest.raises(SamzaError, match="write rolling:FOLDER"):
         copying().run(tmp_path, bind={"copies": url})
+
+
+class ModelLeg(pydantic.BaseModel):
+    n: int
+    carrier: str = pydantic.Field("AA", serialization_alias="carried_by", validation_alias="carried_by")
+    day: date = date(2026, 1, 2)
+    note: str = pydantic.Field("none", exclude=True)
+
+
+@pytest.mark.parametrize("by", ["n", "carried_by", "day"])
+def test_fields_of_a_model_name_folders(by: str, tmp_path: Path) -> None:
+    app = App("models")
+    app.input("legs", value=ModelLeg).send_to(app.output("copies", value=ModelLeg))
+    sink = connectors.rolling_files(tmp_path / "out", partition_by=by)
+    app.run(tmp_path / "data", bind={"legs": [ModelLeg(n=1)], "copies": sink})
+    (file,) = connectors.committed_files(tmp_path / "out")
+    said = {"n": 1, "carried_by": "AA", "day": date(2026, 1, 2)}
+    assert f"{by}={said.pop(by)}" in file.split("/")
+    assert pq.read_table(file, partitioning=None).to_pylist() == [said]
+    again = App("again")
+    again.input("legs", value=ModelLeg).send_to(again.output("copies", value=ModelLeg))
+    run = again.run(tmp_path / "data", bind={"legs": str(tmp_path / "out")})
+    assert run.received("copies") == [ModelLeg(n=1)]
+
+
+def test_a_field_that_a_model_leaves_out_is_no_column_and_no_folder(tmp_path: Path) -> None:
+    app = App("models")
+    app.input("legs", value=ModelLeg).send_to(app.output("copies", value=ModelLeg))
+    sink = connectors.rolling_files(tmp_path / "out", partition_by="note")
+    with pytest.raises(SamzaError, match="note is no declared text"):
+        app.run(tmp_path / "data", bind={"legs": [ModelLeg(n=1)], "copies": sink})
+    table = connectors.sqlite(tmp_path / "legs.db", "legs", key="n")
+    app.run(tmp_path / "data", bind={"legs": [ModelLeg(n=1)], "copies": table})
+    with closing(sqlite3.connect(tmp_path / "legs.db")) as legs:
+        assert legs.execute("SELECT * FROM legs").fetchall() == [(1, "AA", "2026-01-02")]
 
 
 def test_fields_that_are_no_folders_are_told(tmp_path: Path) -> None:

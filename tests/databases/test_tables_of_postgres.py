@@ -132,6 +132,51 @@ def test_rows_that_come_and_go_with_a_partition_are_told(
     assert "partitions" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("ALTER TABLE t DROP CONSTRAINT t_pkey", "ALTER TABLE t ADD PRIMARY KEY (other)"),
+        ("ALTER TABLE t DROP CONSTRAINT t_pkey", "ALTER TABLE t ADD PRIMARY KEY (id, other)"),
+        ("ALTER TABLE t DROP COLUMN id", "ALTER TABLE t ADD COLUMN id serial PRIMARY KEY"),
+    ],
+)
+def test_a_table_that_gets_another_key_is_told(make: Callable[..., Base], change: tuple[str, ...]) -> None:
+    """Rows that were read have the former one: they would lie beside themselves."""
+    base = make()
+    base.do("CREATE TABLE t (id int PRIMARY KEY, other int NOT NULL)", FULL.format("t"), "INSERT INTO t VALUES (1, 7)")
+    assert len(base.seen(Change[Any, dict[str, int]])) == 1
+    base.do(*change, "UPDATE t SET other = 8")
+    for _ in range(2):
+        with pytest.raises(SamzaError, match=r"has another primary key than it had.*samza-dsl reset APP"):
+            base.seen(Change[Any, dict[str, int]])
+
+
+def test_a_key_that_is_made_anew_or_gets_another_name_is_the_same(make: Callable[..., Base]) -> None:
+    base = make()
+    base.do("CREATE TABLE t (id int PRIMARY KEY, note text)", FULL.format("t"), "INSERT INTO t VALUES (1, 'a')")
+    base.seen(Change[int, dict[str, Any]])
+    base.do("UPDATE t SET note = 'b'")
+    base.seen(Change[int, dict[str, Any]])
+    base.do("ALTER TABLE t DROP CONSTRAINT t_pkey", "ALTER TABLE t ADD PRIMARY KEY (id)")
+    base.do("ALTER TABLE t RENAME COLUMN id TO number", "UPDATE t SET note = 'c'")
+    last = Change(1, {"number": 1, "note": "b"}, {"number": 1, "note": "c"})
+    assert base.seen(Change[int, dict[str, Any]]) == [last]
+
+
+def test_a_user_who_sees_some_rows_reads_no_changes(make: Callable[..., Base]) -> None:
+    """The log has all of them: rows would come that the snapshot had not."""
+    base = make()
+    clerk = f"clerk_of_{base.name}"
+    base.do("CREATE TABLE t (id int PRIMARY KEY, owner text)", FULL.format("t"))
+    base.do("INSERT INTO t VALUES (1, 'ann'), (2, 'bob')", f"CREATE ROLE {clerk} LOGIN REPLICATION")
+    base.do(f"GRANT ALL ON t TO {clerk}", f"GRANT CREATE ON DATABASE {base.name} TO {clerk}")
+    base.do("ALTER TABLE t ENABLE ROW LEVEL SECURITY", "CREATE POLICY own ON t USING (owner = 'ann')")
+    base.url = base.url.replace("//postgres@", f"//{clerk}@")
+    assert [row["id"] for row in base.seen(dict[str, Any], by="id")] == [1]
+    with pytest.raises(SamzaError, match=r"policies of rows.*BYPASSRLS"):
+        base.seen(dict[str, Any])
+
+
 def test_a_table_with_heirs_is_refused(make: Callable[..., Base]) -> None:
     """Its rows would be theirs as well, and its changes not."""
     base = make()

@@ -2,6 +2,7 @@
 
 import json
 import math
+from decimal import Decimal
 
 import jsonschema
 import msgspec
@@ -188,3 +189,25 @@ def test_a_schema_of_draft_4_refers_to_names_of_its_own():
     assert serde.decode(serde.encode([1])) == [1]
     with pytest.raises(SerdeError, match="is not of type 'integer'"):
         serde.encode(["1"])
+
+
+@given(st.integers(-(10**9), 10**9), st.integers(0, 4), st.integers(0, 4))
+def test_multiples_are_those_of_the_numbers_as_they_are_written(number, places, digits):
+    """A price of 0.07 is a multiple of 0.01, which a division of floats denies."""
+    of = JsonSchema(schema={"type": "number", "multipleOf": float(f"1e-{places}")})
+    data = f"{Decimal(number).scaleb(-digits):f}".encode()
+    if number % 10 ** max(0, digits - places) == 0:
+        assert of.decode(data) == float(data)
+    else:
+        with pytest.raises(SerdeError, match="is not a multiple of"):
+            of.decode(data)
+
+
+@pytest.mark.parametrize("data", [b"true", b'"x"'])
+def test_what_is_no_number_is_no_matter_of_multiples(data):
+    assert JsonSchema(schema={"multipleOf": 0.01}).decode(data) == msgspec.json.decode(data)
+
+
+def test_a_text_that_is_no_json_is_no_schema():
+    with pytest.raises(PlanError, match="the schema is no JSON"):
+        JsonSchema(schema="{type: integer}")

@@ -4,7 +4,7 @@ import datetime as dt
 import enum
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
 import msgspec
 import pytest
@@ -109,6 +109,55 @@ def test_values_come_back_and_confluents_clients_agree(served, order):
     assert theirs[:7] == stored[:7]
 
 
+class Sparse(msgspec.Struct, omit_defaults=True, frozen=True):
+    flag: bool = True
+    small: int = 7
+    real: float = 0.5
+    text: str = "none"
+    raw: bytes = b"raw"
+    numbers: tuple[int, ...] = ()
+    lines: list[Line] = msgspec.field(default_factory=list)
+    at: dt.datetime | None = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    rating: int | None = 5
+    colour: Colour = Colour.BLUE
+    by_post: str | None = "post"
+    by_hand: int | None = None
+    note: str | None = None
+    parent: "Sparse | None" = None
+
+
+SPARSE = st.builds(
+    Sparse,
+    flag=st.booleans(),
+    small=st.sampled_from([0, 7]),
+    real=st.sampled_from([0.0, 0.5]),
+    text=st.sampled_from(["", "none"]),
+    raw=st.sampled_from([b"", b"raw"]),
+    numbers=st.sampled_from([(), (0,)]),
+    lines=st.sampled_from([[], [Line("")]]),
+    at=st.sampled_from([None, Sparse().at]),
+    rating=st.sampled_from([None, 0, 5]),
+    colour=st.sampled_from(Colour),
+    by_post=st.sampled_from([None, "", "post"]),
+    note=st.sampled_from([None, ""]),
+)
+
+
+@given(SPARSE, SPARSE)
+@settings(max_examples=examples(90, 2_000), suppress_health_check=SLOW)
+def test_a_field_that_is_left_out_for_its_default_is_in_the_message(order, parent):
+    order = msgspec.structs.replace(order, parent=parent)
+    kind = Protobuf(OrderMessage, Sparse)
+    message = OrderMessage.FromString(kind.encode(order))
+    assert (message.small, message.text, message.parent.text) == (order.small, order.text, parent.text)
+    assert is_same(order, kind.decode(kind.encode(order)))
+
+
+def test_of_a_oneof_a_default_that_is_left_out_is_set_as_well():
+    with pytest.raises(SerdeError, match="by_post and by_hand are set, of which way can have one"):
+        Protobuf(OrderMessage, Sparse).encode(Sparse(by_hand=1))
+
+
 @given(st.binary(max_size=60), st.integers(0, 80))
 @settings(max_examples=examples(150, 20_000))
 def test_hostile_bytes_make_a_value_or_an_error_of_ours(noise, at):
@@ -166,6 +215,14 @@ class Loose(msgspec.Struct):
     lines: list[Any]
 
 
+class Lacking(TypedDict):
+    text: NotRequired[str]
+
+
+class Unset(msgspec.Struct):
+    text: str | msgspec.UnsetType = msgspec.UNSET
+
+
 class Naive(msgspec.Struct):
     at: dt.datetime
 
@@ -175,6 +232,8 @@ class Naive(msgspec.Struct):
     [
         (Extra, "Extra.more is no field of tests.Order"),
         (Null, "Null.text may be None, and the field has a value always"),
+        (Lacking, "Lacking.text may be absent, and the field has a value always"),
+        (Unset, "Unset.text may be absent, and the field has a value always"),
         (Wrong, "Wrong.text is a Int, and the field is text"),
         (Green, "Green.colour may be 'GREEN', which is none of Colour"),
         (Loose, r"Loose.lines\[\] is a Any"),

@@ -210,7 +210,13 @@ def test_a_library_that_is_absent_is_named_with_its_extra(library, extra, make, 
     [
         (404, b"<html>default backend</html>"),
         (404, b'{"error_code":404,"message":"HTTP 404 Not Found"}'),
+        (404, b'{"error_code":null,"message":null}'),
+        (400, b"[1]"),
+        (301, b""),
         (200, b"[]"),
+        (200, b'{"schema":5}'),
+        (200, b'{"schema":null}'),
+        (200, b'{"schema":"\\"long\\"","references":5}'),
         (200, b'{"id":"x"}'),
         (200, b"<html>"),
     ],
@@ -221,6 +227,7 @@ def test_no_record_is_skipped_where_something_else_than_a_registry_answers(statu
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(status)
+            self.send_header("Location", "https://me:secret@elsewhere" + self.path)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -234,7 +241,8 @@ def test_no_record_is_skipped_where_something_else_than_a_registry_answers(statu
         registry = SchemaRegistry(f"http://127.0.0.1:{server.server_port}")
         app, found = App("reading"), []
         app.input("orders", value=Avro(Order, registry=registry), on_error=skip).sink(found.append)
-        with pytest.raises(SamzaError, match="registry"):
+        with pytest.raises(SamzaError, match="registry") as failed:
             app.run(tmp_path)
         server.shutdown()
+    assert ("write where it is, 'https://elsewhere'" in str(failed.value)) == (status == 301)
     assert found == []

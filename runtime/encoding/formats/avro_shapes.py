@@ -17,10 +17,10 @@ from uuid import UUID
 import msgspec
 from msgspec import inspect
 
-from runtime.encoding.formats.plain_values import AS_THEY_ARE
+from runtime.encoding.formats.plain_values import plain_default
 from runtime.encoding.formats.rows import Columns
 from runtime.encoding.record_types import hints_of, is_pydantic
-from runtime.encoding.value_types import SPELLED, as_plain
+from runtime.encoding.value_types import SPELLED
 from runtime.model.errors import SerdeError
 
 Datum: TypeAlias = Any
@@ -370,7 +370,7 @@ class _Deriving:
                 raise NotHeld(at, "may be UNSET, which Avro can't hold", "None for what is not known")
             one = self.of(part.kind, at)
             if part.default is not None:
-                fills[part.name] = partial(_filled, part.default)
+                fills[part.name] = partial(plain_default, part.default)
             fields.append(_schema_of_field(part, one))
             if one.write is not None:
                 writes[part.name] = one.write
@@ -552,7 +552,7 @@ def _schema_of_field(part: _RecordPart, one: AvroShape) -> dict[str, Datum]:
     """Return a field of a schema, with its default where the schema can say it; its member of a union goes first."""
     if part.default is None or not part.in_schema:
         return {"name": part.name, "type": one.schema}
-    plain = _filled(part.default)
+    plain = plain_default(part.default)
     schemas = [one.schema] if not isinstance(one.schema, list) else one.schema
     try:
         datum = plain if one.write is None else one.write(plain)
@@ -591,10 +591,6 @@ def _in_json(schema: Schema, datum: Datum) -> object:
         # The parts of a record or a collection may be unions, of whose members a default can name the first alone.
         raise ValueError("a default with parts is not said")
     return datum
-
-
-def _filled(default: Callable[[], object]) -> Datum:
-    return msgspec.to_builtins(default(), builtin_types=AS_THEY_ARE, enc_hook=as_plain)
 
 
 def _itself(value: object) -> object:

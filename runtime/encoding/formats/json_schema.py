@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any
 from urllib.parse import urljoin
 
@@ -59,7 +60,10 @@ class JsonSchema:
         others = [] if registered is None else referred_by(registered, "JSON", self.registry, named)
         if isinstance(said, RegisteredSchema):
             said = said.schema
-        given = msgspec.json.decode(said) if isinstance(said, str) else said
+        try:
+            given = msgspec.json.decode(said) if isinstance(said, str) else said
+        except msgspec.DecodeError as error:
+            raise refuse(here(), f"{named}: the schema is no JSON: {error}", "a text of JSON, or a dict") from None
         if given is not None and not isinstance(given, Mapping):
             raise refuse(here(), f"JsonSchema(schema={given!r}) says nothing of values", 'schema={"type": "object", …}')
         if given is None and self.type is Any:
@@ -165,6 +169,14 @@ def _lacking(resource: Any, resolver: Any) -> Iterator[str]:
         yield from _lacking(part, resolver.in_subresource(part))
 
 
+def _multiples(validator: Any, of: int | float, value: object, schema: object) -> Iterator[Exception]:
+    """Yield the error of a number that is no multiple: as it is written, where floats would say so of 0.07 and 0.01."""
+    from jsonschema import ValidationError
+
+    if isinstance(value, int | float) and not isinstance(value, bool) and Fraction(repr(value)) % Fraction(repr(of)):
+        yield ValidationError(f"{value!r} is not a multiple of {of}")
+
+
 def _validation(
     what: str, schema: Mapping[str, Any], others: Sequence[tuple[str, RegisteredSchema]]
 ) -> Callable[[bytes], None]:
@@ -196,7 +208,7 @@ def _validation(
     for ref in _lacking(whole, known.resolver(base)):
         told = f"JsonSchema({what}): the schema refers to {ref!r}, which it has not, and nobody fetches"
         raise refuse(here(), told, 'what is referred to in "$defs", or a schema of a registry with its references')
-    validator = kind(schema, registry=known)
+    validator = jsonschema.validators.extend(kind, {"multipleOf": _multiples})(schema, registry=known)
 
     def check(data: bytes) -> None:
         try:

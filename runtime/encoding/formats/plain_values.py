@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, TypeAlias
@@ -81,6 +81,11 @@ class PlainValues:
             return msgspec.convert(plain, self.type, dec_hook=made_of_plain)
         except REFUSALS as error:
             raise SerdeError(f"what was read is no {type_named(self.type)}: {_words_of(error)}") from error
+
+
+def plain_default(default: Callable[[], object]) -> PlainValue:
+    """Return the default of a field, by what makes it, as it lies in a plain value."""
+    return msgspec.to_builtins(default(), builtin_types=AS_THEY_ARE, enc_hook=as_plain)
 
 
 def _words_of(error: Exception) -> str:

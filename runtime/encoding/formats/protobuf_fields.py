@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
-from msgspec import inspect
+from msgspec import NODEFAULT, UNSET, inspect
 
 from operators.core.wording import shown
 from runtime.encoding.formats.avro_shapes import NotHeld, members_of, name_of, told
-from runtime.encoding.formats.plain_values import PlainValues
+from runtime.encoding.formats.plain_values import PlainValues, plain_default
 from runtime.encoding.record_types import hints_of, is_pydantic
 from runtime.model.errors import SerdeError
 
@@ -93,11 +93,14 @@ class MessageFields:
             return self._shapes[key]
         fields = _fields(kind, where)
         shape = self._shapes[key] = _Shape(descriptor)
-        named = descriptor.fields_by_name
+        named, absent = descriptor.fields_by_name, _absent(kind)
+        shape.omitted = {name: make for name, make in _omitted(kind).items() if name not in absent}
         for name, one in fields.items():
             at = f"{where}.{name}"
             if name not in named:
                 raise NotHeld(at, f"is no field of {descriptor.full_name}", f"one of {', '.join(named)}")
+            if name in absent and not named[name].has_presence:
+                raise NotHeld(at, "may be absent, and the field has a value always", "`optional` in the message")
             shape.fields.append(self._field(named[name], one, at))
         return shape
 
@@ -176,6 +179,8 @@ class _Shape:
 
     def __init__(self, descriptor: Descriptor) -> None:
         self.fields: list[_Held] = []
+        self.omitted: dict[str, Callable[[], Message]] = {}
+        """What makes the plain values of fields that a plain value lacks where they have their defaults."""
         self._made = GetMessageClass(descriptor)
         self._choices = [
             (one.name, [each.name for each in one.fields]) for one in descriptor.oneofs if len(one.fields) > 1
@@ -183,6 +188,9 @@ class _Shape:
 
     def written(self, plain: Mapping[str, Message]) -> Message:
         """Return the message of a plain value."""
+        if self.omitted:
+            # The message would have the zeros of its types in place of defaults.
+            plain = {name: make() for name, make in self.omitted.items() if name not in plain} | dict(plain)
         for name, fields in self._choices:
             chosen = [each for each in fields if plain.get(each) is not None]
             if len(chosen) > 1:
@@ -218,6 +226,36 @@ def _fields(kind: inspect.Type, where: str) -> dict[str, inspect.Type]:
     if isinstance(kind, inspect.StructType | inspect.DataclassType | inspect.TypedDictType) and not in_order:
         return {one.encode_name: one.type for one in kind.fields}
     raise NotHeld(where, f"is a {told(kind)}, and the message has named fields", "a Struct or a dataclass")
+
+
+def _absent(kind: inspect.Type) -> set[str]:
+    """Return the fields that a record may lack, for which it has no default."""
+    kind = _bare(kind)
+    if not isinstance(kind, inspect.StructType | inspect.DataclassType | inspect.TypedDictType):
+        return set()
+    return {
+        one.encode_name
+        for one in kind.fields
+        if not one.required and one.default in (NODEFAULT, UNSET) and one.default_factory is NODEFAULT
+    }
+
+
+def _omitted(kind: inspect.Type) -> dict[str, Callable[[], Message]]:
+    """Return what makes the plain defaults of fields that a record leaves out where they have these."""
+    kind = _bare(kind)
+    if not isinstance(kind, inspect.StructType) or not kind.cls.__struct_config__.omit_defaults:
+        return {}
+    return {
+        one.encode_name: partial(
+            plain_default, partial(_itself, one.default) if one.default is not NODEFAULT else one.default_factory
+        )
+        for one in kind.fields
+        if not one.required
+    }
+
+
+def _itself(value: Message) -> Message:
+    return value
 
 
 def _has_fields(kind: inspect.Type) -> bool:

@@ -65,6 +65,26 @@ class SchemaVersion(msgspec.Struct, frozen=True):
     version: int
 
 
+class _SchemaAnswer(msgspec.Struct):
+    """The answer that tells a schema."""
+
+    schema: str
+    written_in: str | None = msgspec.field(default=None, name="schemaType")
+    references: list[SchemaReference] | None = None
+
+
+class _NumberAnswer(msgspec.Struct):
+    """The answer to a schema that was registered."""
+
+    id: int
+
+
+class _CompatibilityAnswer(msgspec.Struct):
+    """The answer to whether a schema is compatible."""
+
+    is_compatible: bool
+
+
 class _Answers(Protocol):
     """Sends requests of the registry's protocol; raises `_Absent` where what is asked for is not there."""
 
@@ -246,7 +266,7 @@ class _Http:
 
     def __call__(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:
         failed: Exception | None = None
-        needed = "schema" if body is None else "is_compatible" if path.startswith("/compatibility/") else "id"
+        needed = _answer_to(path, body is None)
         for url, user, password in self._bases:
             data = None if body is None else to_json(body)
             request = urllib.request.Request(url + path, data, {"Accept": TYPE, "Content-Type": TYPE}, method=method)
@@ -255,9 +275,10 @@ class _Http:
             try:
                 with self._open(request, timeout=TIMEOUT_SECONDS) as answer:
                     found = json.loads(answer.read())
-                if isinstance(found, dict) and needed in found:
-                    return found
-                failed = ValueError(f"what answers is no registry, as it says no {needed}")
+                msgspec.convert(found, needed)
+                return found
+            except msgspec.ValidationError as error:
+                failed = ValueError(f"what answers is no registry: {error}")
             except urllib.error.HTTPError as error:
                 with error:
                     failed = self._told(error, path)
@@ -282,7 +303,7 @@ class _Http:
         try:
             said = json.loads(error.read())
             code, words = int(said.get("error_code", error.code)), str(said.get("message", ""))
-        except (ValueError, AttributeError, OSError):
+        except (ValueError, TypeError, AttributeError, OSError):
             code, words = error.code, ""
         if code in ABSENT:
             return _Absent(words or path)
@@ -290,7 +311,18 @@ class _Http:
         what = f"the registry {self._shown} answered {error.code} to {path.partition('?')[0]}: {words or error.reason}"
         if error.code in (401, 403):
             return Refused(f"{what}. Check the username and password, or the token, of SchemaRegistry(...)")
+        if 300 <= error.code < 400:
+            to = shown(str(error.headers.get("Location", "")).partition("/subjects/")[0].partition("/schemas/")[0])
+            return Refused(f"{what}. Nobody else is told a secret: write where it is, {to!r}, if that is yours")
         return Unreachable(what) if error.code >= 500 or error.code in (408, 429) else Refused(what)
+
+
+def _answer_to(path: str, asks: bool) -> type[msgspec.Struct]:
+    if asks:
+        return _SchemaAnswer
+    if path.startswith("/compatibility/"):
+        return _CompatibilityAnswer
+    return _NumberAnswer if path.endswith("/versions") else SchemaVersion
 
 
 class _NoRedirection(urllib.request.HTTPRedirectHandler):

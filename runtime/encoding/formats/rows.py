@@ -163,6 +163,16 @@ def column_types(kind: object, names: Iterable[str]) -> Mapping[str, inspect.Typ
     return {name: known.get(name, other) for name in names}
 
 
+def columns_of_model(kind: Any) -> dict[str, inspect.Type]:
+    """Return the columns that a model of pydantic is written as, and what msgspec knows of each; of others none."""
+    fields: Mapping[str, Any] = kind.model_fields if is_pydantic(kind) else {}
+    return {
+        one.serialization_alias or one.alias or name: inspect.type_info(one.annotation)
+        for name, one in fields.items()
+        if not one.exclude
+    }
+
+
 class ReadField(NamedTuple):
     """A field of a record, with the names of which it is read by the first that is there."""
 
@@ -334,9 +344,15 @@ def nested_in(kind: Any, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(
         name
         for name, kinds in columns.items()
-        if any(isinstance(one, NESTED) for one in kinds)
-        and all(isinstance(one, (inspect.NoneType, *NESTED)) for one in kinds)
+        if any(map(_is_nested, kinds)) and all(isinstance(one, inspect.NoneType) or _is_nested(one) for one in kinds)
     )
+
+
+def _is_nested(kind: inspect.Type) -> bool:
+    """Whether values of a type hold others; a model of pydantic does but for one that stands for a plain value."""
+    if isinstance(kind, inspect.CustomType) and is_pydantic(kind.cls):
+        return not getattr(kind.cls, "__pydantic_root_model__", False)
+    return isinstance(kind, NESTED)
 
 
 def has_columns(kind: object) -> bool:

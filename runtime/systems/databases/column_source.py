@@ -8,7 +8,7 @@ from contextlib import suppress
 from runtime.encoding.serdes import Tagged
 from runtime.model.errors import SamzaError
 from runtime.ports.connectors import Pulled, PulledRecord, PulledSource
-from runtime.systems.databases.dialect import LOOKED_UP, Dialect, SqlConnection
+from runtime.systems.databases.dialect import LOOKED_UP, PARAMETER, Dialect, SqlConnection
 
 MOST_ROWS = 10_000
 """The rows that are read at a time."""
@@ -17,6 +17,9 @@ MOST_ROWS = 10_000
 class UndecodedText(bytes):
     """The bytes of a text that is not in the encoding of its database, where a driver gives these."""
 
+
+PLACE = "samza_dsl_place"
+"""The name that a statement gives to the column by whose values rows are read, as the driver gives them whole."""
 
 PROMISE = "rows in the order of {by}, each once; deletions, and rows whose {by} does not rise, are not seen"
 
@@ -29,7 +32,7 @@ class ColumnReader:
     """
 
     def __init__(self, dialect: Dialect, where: str, table: str, by: str, key: Sequence[str]) -> None:
-        self._dialect, self._where = dialect, where
+        self._dialect, self._place, self._where = dialect, where, f"{where}, table {table}"
         self._by, self._key = by, tuple(key)
         self._table, self._column = dialect.quoted(table), dialect.word(by)
         self._name = table
@@ -51,36 +54,45 @@ class ColumnReader:
 
     def _pulled(self, position: bytes) -> Pulled:
         last = _POSITIONS.decode(position) if position else None
-        mark = self._dialect.mark
-        behind, said = (f"{self._column} > {mark}", (last,)) if position else (f"{self._column} IS NOT NULL", ())
+        behind, said = (f"{self._column} > {PARAMETER}", (last,)) if position else (f"{self._column} IS NOT NULL", ())
         names, rows = self._read(f"{behind} ORDER BY {self._column} LIMIT {MOST_ROWS}", said)
         if not rows:
             return Pulled((), position)
         missing = [name for name in (self._by, *self._key) if name not in names]
         if missing:
             raise SamzaError(f"{self._where} has the columns {', '.join(names)}, and none of {', '.join(missing)}")
-        at = names.index(self._by)
+        last = rows[-1][-1]
+        check_text(self._where, (self._by,), [last])
         more = len(rows) == MOST_ROWS
         if more:
-            # Others may have the value of the last one: they are read with it, by the next look or all at once.
-            whole = [row for row in rows if row[at] != rows[-1][at]]
-            rows = whole or self._read(f"{self._column} = {mark}", (rows[-1][at],))[1]
-        check_text(self._where, (self._by,), [rows[-1][at]])
-        return Pulled([self._record(names, row) for row in rows], _POSITIONS.encode(rows[-1][at]), more)
+            # Others may have the value of the last one: all of these are read at once. The database says which ones
+            # they are: it takes values for one that differ here, as letters of either case, and NaN for NaN.
+            same = self._read(f"{self._column} = {PARAMETER}", (last,))[1]
+            ends = {_POSITIONS.encode(row[-1]) for row in same}
+            rows = [*(row for row in rows if _POSITIONS.encode(row[-1]) not in ends), *same]
+        return Pulled([self._record(names, row) for row in rows], _POSITIONS.encode(last), more)
 
     def _read(self, which: str, said: tuple[object, ...]) -> tuple[list[str], list[tuple[object, ...]]]:
+        """Return the columns, and rows that have the value of their place behind those of the columns."""
         if self._connection is None:
             self._connection = self._dialect.connect()
-        statement = f"SELECT * FROM {self._table} AS {LOOKED_UP} WHERE {which}"
+        dialect, place = self._dialect, self._column
+        if dialect.text_type:
+            place = f"CAST({place} AS {dialect.text_type})"
+            of = dialect.typed(self._connection, self._table).get(self._by, dialect.text_type)
+            which = which.replace(PARAMETER, f"CAST({PARAMETER} AS {of})")
+        statement = dialect.with_parameters(
+            f"SELECT *, {place} AS {PLACE} FROM {self._table} AS {LOOKED_UP} WHERE {which}"
+        )
         if said and not self._is_checked:
             self._is_checked = True
-            if self._dialect.scans is not None and self._dialect.scans(self._connection, statement, said):
-                self._dialect.say_index(self._where, self._name, (self._by,), "each look for new rows")
-        found = self._connection.execute(self._dialect.as_read(self._connection, self._table, statement), said)
-        return [one[0] for one in found.description], found.fetchall()
+            if dialect.scans is not None and dialect.scans(self._connection, statement, said):
+                dialect.say_index(self._place, self._name, (self._by,), "each look for new rows")
+        found = self._connection.execute(dialect.as_read(self._connection, self._table, statement), said)
+        return [one[0] for one in found.description][:-1], found.fetchall()
 
     def _record(self, names: Sequence[str], row: tuple[object, ...]) -> PulledRecord:
-        value = plain_row(names, row)
+        value = plain_row(names, row[:-1])
         if self._key:
             check_text(self._where, self._key, [row[names.index(name)] for name in self._key])
         return PulledRecord(value, key_of(value, self._key) if self._key else None)
@@ -121,7 +133,7 @@ def column_source(dialect: Dialect, where: str, table: str, by: str, key: Sequen
     if not isinstance(by, str) or not by:
         raise SamzaError(f'{where}: by={by!r} names no column: name one that rises with every new row: by="id"')
     names = (key,) if isinstance(key, str) else tuple(key)
-    reader = ColumnReader(dialect, f"{where}, table {table}", table, by, names)
+    reader = ColumnReader(dialect, where, table, by, names)
     return PulledSource(
         f"{where}#{table} by {by}",
         reader.pull,

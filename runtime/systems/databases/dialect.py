@@ -109,7 +109,8 @@ class Dialect:
     columns its rows may refer to rows behind them. `finds` has the same of each index that begins with columns of the
     key, where that holds for all that "=" holds for; `scans`, where the database tells it, whether a statement reads
     the whole of the table that it calls `LOOKED_UP`. Values of the kinds that are `spelled` are given as text, which
-    a column reads whatever its type, where the driver would say one that it may not have.
+    a column reads whatever its type, where the driver would say one that it may not have. As `text_type` a value of any
+    column is whole, and can be cast back, where the driver may give less of it.
     """
 
     name: str
@@ -133,6 +134,7 @@ class Dialect:
     finds: Callable[[SqlConnection, Target], Iterable[Mapping[str, str]]] = _never_found
     scans: Callable[[SqlConnection, str, Sequence[object]], bool] | None = None
     spelled: frozenset[ColumnKind] = frozenset()
+    text_type: str = ""
     begin: str = "BEGIN"
     mark: str = "?"
     lock: str = ""

@@ -84,6 +84,7 @@ def dialect_at(path: str | Path) -> tuple[Dialect, str]:
         most_tried=512,
         as_read=_as_read,
         folds=_folds,
+        text_type="VARCHAR",
     )
     return dialect, f"duckdb:{Path(path).absolute()}"
 

@@ -144,6 +144,7 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
         scans=_scans,
         links=_links,
         spelled=frozenset(("int",)),
+        text_type="text",
     )
     host, port = (str(said.get(name) or default) for name, default in (("host", "localhost"), ("port", "")))
     where = f"postgres://{quote(host, safe=':/.')}{':' + port if port else ''}/{said.get('dbname') or ''}"

@@ -75,6 +75,11 @@ def check_published(connection: Any, where: str, table: PgTable) -> None:
             f"{where}: the server has wal_level={level}, and its log tells of no rows: ALTER SYSTEM SET wal_level = "
             "logical, and restart it; or read the table by= a column"
         )
+    if connection.execute("SELECT row_security_active(%s::oid)", (table.oid,)).fetchone()[0]:
+        raise SamzaError(
+            f"{where} has policies of rows, by which this user sees some of them, and the log has all: ALTER ROLE the "
+            "user BYPASSRLS; or read the table by= a column, which goes by the policies"
+        )
     parts = connection.execute(
         "SELECT relid::regclass::text, relreplident FROM pg_partition_tree(%s) JOIN pg_class ON oid = relid "
         "WHERE isleaf OR level = 0 UNION SELECT oid::regclass::text, relreplident FROM pg_class WHERE oid = %s",

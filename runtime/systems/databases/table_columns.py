@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Literal
@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import inspect
 
-from runtime.encoding.formats.rows import VALUE, alternatives, has_columns, row_of
+from runtime.encoding.formats.rows import VALUE, alternatives, columns_of_model, has_columns, row_of
 from runtime.encoding.record_types import is_pydantic
 from runtime.encoding.serdes import to_json
 from runtime.encoding.value_types import json_told
@@ -56,11 +56,7 @@ def columns_for(kind: Any, where: str) -> tuple[TableColumn, ...]:
     (TableColumn(name='value', kind='int', nullable=False, attribute=''),)
     """
     if kind is not None and isinstance(kind, type) and is_pydantic(kind):
-        fields: Mapping[str, Any] = kind.model_fields
-        return tuple(
-            _column(one.serialization_alias or one.alias or name, inspect.type_info(one.annotation))
-            for name, one in fields.items()
-        )
+        return tuple(_column(name, info) for name, info in columns_of_model(kind).items())
     if kind is not None and not has_columns(kind):
         # Never NULL: a record without a value is a deletion.
         plain = _column(VALUE, inspect.type_info(kind))

@@ -31,7 +31,8 @@ from runtime.encoding.formats.rows import (
     rows_of,
     type_of_rows,
 )
-from runtime.encoding.value_types import as_plain, json_decoder
+from runtime.encoding.record_types import is_pydantic
+from runtime.encoding.value_types import json_decoder, json_plain, json_row
 from runtime.model.errors import SamzaError, SerdeError
 from runtime.ports.sink import Sink
 from runtime.systems.files.places.locations import DataFile, RemoteFile
@@ -196,7 +197,7 @@ class CsvSink(Sink):
                 f"CSV has no way to write a tombstone (a value of None) to {self._file.path}: filter it out, or bind "
                 "the output to JSON lines"
             )
-        rows = [row_of(self._rows.decode(value)) for value in batch.values]
+        rows = [_as_row(self._rows.decode(value)) for value in batch.values]
         if not rows:
             return
         header = self._header
@@ -236,9 +237,9 @@ class CsvRows(RowSerde):
 
     def encode(self, value: object) -> bytes:
         """Return the bytes of `value`; raises SerdeError when it has no named fields, or a nested one no JSON."""
-        data = super().encode(value)
+        data = super().encode(_as_row(value))
         if may_be_infinite(data):
-            plain = msgspec.to_builtins(row_of(value), enc_hook=as_plain)
+            plain = msgspec.to_builtins(_as_row(value), enc_hook=json_plain)
             check_finite([cell for cell in plain.values() if type(cell) is not float])
         return data
 
@@ -275,7 +276,7 @@ class CsvRow:
 
     def encode(self, value: object) -> bytes:
         """Return the record of `value` without its line break."""
-        cells = _cells(self.header, row_of(value), "a CSV record", self.dialect)
+        cells = _cells(self.header, _as_row(value), "a CSV record", self.dialect)
         return _text([cells], self.dialect).removesuffix("\r\n").encode()
 
     def decode(self, data: bytes) -> object:
@@ -394,9 +395,13 @@ def _header_of(path: Path | RemoteFile, dialect: CsvFiles) -> tuple[str, ...] | 
     return header
 
 
+def _as_row(value: object) -> Mapping[str, object]:
+    return json_row(value) if is_pydantic(type(value)) else row_of(value)
+
+
 def _cells(header: tuple[str, ...], row: Mapping[str, object], where: object, dialect: CsvFiles) -> list[object]:
     null = dialect.nulls[0] or None
-    plain = msgspec.to_builtins(row, enc_hook=as_plain)
+    plain = msgspec.to_builtins(row, enc_hook=json_plain)
     if tuple(plain) == header:
         return [null if value is None else _cell(value) for value in plain.values()]
     unknown = [str(name) for name in plain if name not in header]

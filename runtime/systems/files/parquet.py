@@ -32,6 +32,7 @@ from runtime.encoding.formats.rows import (
     alternatives,
     column_types,
     columns_of,
+    columns_of_model,
     fields_wanted,
     has_columns,
     row_of,
@@ -358,9 +359,9 @@ def check_rows(kind: object, by: Sequence[str], where: object) -> None:
 
 def check_parted(kind: object, by: Sequence[str], where: object) -> None:
     """Raise SamzaError for columns of rows that name no folders."""
-    columns = columns_of(kind) or []
-    types = {name: arrow_type(info) for name, info in column_types(kind, by).items()}
-    odd = [name for name in by if name not in columns or types[name] not in NAMING]
+    known = columns_of_model(kind) or column_types(kind, by)
+    columns = columns_of(kind) or [*columns_of_model(kind)]
+    odd = [name for name in by if name not in columns or arrow_type(known[name]) not in NAMING]
     if odd or not {*columns} - {*by}:
         wrong = f"{', '.join(odd)} is no declared text, whole number, bool or date" if odd else "no column is left"
         raise SamzaError(

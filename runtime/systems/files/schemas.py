@@ -10,7 +10,9 @@ import pyarrow as pa
 from msgspec import inspect
 
 from operators.core.declared_types import types_in
-from runtime.encoding.formats.rows import Columns, alternatives, check_names, column_types
+from operators.core.wording import type_named
+from runtime.encoding.formats.rows import Columns, alternatives, check_names, column_types, fields_wanted
+from runtime.encoding.value_types import reads_text_as_bytes
 from runtime.model.errors import SamzaError
 
 ColumnType: TypeAlias = "pa.DataType | str"
@@ -67,7 +69,20 @@ def check_columns(schema: pa.Schema, kind: object, where: object) -> None:
                 f"the column {name!r} holds bytes, and the field of that name is text: declare it as bytes, and decode "
                 "these, or write the column as text"
             )
+    wanted = fields_wanted(kind)
+    read = [one for name, one in columns.items() if wanted is None or name in wanted]
+    if any(map(_holds_bytes, read)) and reads_text_as_bytes(kind):
+        raise SamzaError(
+            f"{where} has a column of bytes, and the model of pydantic in {type_named(kind)} reads bytes of text: say "
+            "model_config = ConfigDict(ser_json_bytes='base64', val_json_bytes='base64')"
+        )
     check_names(kind, columns_in(columns), where)
+
+
+def _holds_bytes(kind: pa.DataType) -> bool:
+    if pa.types.is_nested(kind):
+        return any(_holds_bytes(kind.field(place).type) for place in range(kind.num_fields))
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 _RECORDS = (inspect.StructType, inspect.DataclassType, inspect.TypedDictType, inspect.NamedTupleType)

@@ -100,10 +100,11 @@ class _Folder:
             name = str(found.file.path)
             known = noted.get(name)
             if known is not None and _state_of(found) != known.state:
+                way = "remove this one, and it comes no more" if known.is_done else _cut_file_advice(known.rows)
                 raise Damaged(
                     f"{name} was changed since it was taken in, with {known.state[0]:,} bytes then and {found.size:,} "
                     "now: a file is read once. Write what comes to new files, each under a name that begins with a dot "
-                    "until it is whole; remove this one, and it comes no more"
+                    f"until it is whole; {way}"
                 )
             if known is not None and known.is_done:
                 continue
@@ -142,11 +143,14 @@ class _Folder:
             )
 
     def _is_data(self, found: FoundFile) -> bool:
+        path = found.file.path
         try:
-            kind_read(found.file.path)
+            kind_read(path)
+            if isinstance(path, Path) and not path.is_file():
+                raise SamzaError(f"{path} is a pipe or a device, and no file")
         except SamzaError as error:
-            if str(found.file.path) not in self.warned:
-                self.warned.add(str(found.file.path))
+            if str(path) not in self.warned:
+                self.warned.add(str(path))
                 _log.warning("%s is not taken in: %s", shown_file(self.place), error)
             return False
         return True
@@ -178,6 +182,9 @@ class _Load:
             return
         except OSError as error:
             raise SamzaError(f"{name} can't be read: {error.strerror or error}") from error
+        except SamzaError as error:
+            taken = self._noted[name].rows if name in self._noted else 0
+            raise type(error)(f"{error}; {_cut_file_advice(taken)}") from error
         self._notes[name] = FileProgress(rows, state, True)
 
     def push(self) -> None:
@@ -186,6 +193,13 @@ class _Load:
             self._intake.push(self._records, {name: _pack(note) for name, note in self._notes.items()})
             self._noted |= self._notes
         self._records, self._notes = [], {}
+
+
+def _cut_file_advice(rows: int) -> str:
+    """Return the way out where a file can't be read to its end, of which so many rows were taken in."""
+    if not rows:
+        return "put a whole one in its place, or remove it"
+    return f"{rows:,} of its rows were taken in: put those behind them into a file of another name, and remove this one"
 
 
 def _state_of(found: FoundFile) -> tuple[int, float]:

@@ -246,7 +246,9 @@ def _below(directory: Path) -> Iterator[Path]:
     for path in sorted(directory.iterdir()):
         if is_data(path.name):
             if path.is_dir():
-                yield from _below(path)
+                # A link to a folder above would have each file again at each turn.
+                if not path.is_symlink() or not directory.resolve().is_relative_to(path.resolve()):
+                    yield from _below(path)
             else:
                 yield path
 
