@@ -351,6 +351,7 @@ _NOT_OF_SPARK = (
     (pa.types.is_unsigned_integer, pa.int64()),
     (pa.types.is_float16, pa.float32()),
     (pa.types.is_date64, pa.date32()),
+    (pa.types.is_time, pa.time64("ns")),
     (lambda one: pa.types.is_large_string(one) or pa.types.is_string_view(one), pa.string()),
     (
         lambda one: pa.types.is_large_binary(one) or pa.types.is_binary_view(one) or pa.types.is_fixed_size_binary(one),

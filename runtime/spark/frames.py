@@ -36,7 +36,7 @@ from runtime.systems.files.places.locations import (
     parted,
     url_of,
 )
-from runtime.systems.files.places.tables import SparkTable, table_of
+from runtime.systems.files.places.tables import SparkTable, is_frame, table_of
 from runtime.systems.files.plain_columns import in_microseconds, tell_finer
 from runtime.systems.files.table_files import (
     KEY,
@@ -128,8 +128,8 @@ def opened(session: SparkSession, stream: str, what: object) -> tuple[DataFrame,
     package, kind = type(what).__module__.partition(".")[0], type(what).__name__
     if (package, kind) == ("pyspark", "DataFrame"):  # one of pandas on Spark
         return cast("DataFrame", what.to_spark()), False  # type: ignore[attr-defined]  # which Spark has not typed
-    if (package, kind) in {("pandas", "DataFrame"), ("pyarrow", "Table"), ("pyarrow", "RecordBatch")}:
-        return _of_frame(session, arrow_of(what, stream)), True
+    if is_frame(what):
+        return _of_frame(session, stream, arrow_of(what, stream)), True
     raise SamzaError(
         f"bind={{{stream!r}: ...}}: a {kind} of {package} is no table: make it a DataFrame of Spark or pandas, or an "
         "Arrow table"
@@ -178,17 +178,23 @@ def _maker(session: SparkSession) -> Callable[..., DataFrame]:
     return session.createDataFrame
 
 
-def _of_frame(session: SparkSession, table: pa.Table) -> DataFrame:
-    """Return a table of Arrow as Spark has it, whose times mean there what they mean here."""
+def _of_frame(session: SparkSession, stream: str, table: pa.Table) -> DataFrame:
+    """Return a table of Arrow as Spark has it, whose times mean there what they mean here; raises SamzaError."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    columns = [
-        in_microseconds(column.combine_chunks(), partial(tell_finer, name))
-        for name, column in zip(table.column_names, table.columns, strict=True)
-    ]
-    kept = [kept_type(column.type) for column in columns]
-    cast_to = [column.cast(kind) if column.type != kind else column for column, kind in zip(columns, kept, strict=True)]
-    table = pa.table(cast_to, names=table.column_names)
+    columns = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        found, kind = in_microseconds(column.combine_chunks(), partial(tell_finer, name)), kept_type(column.type)
+        try:
+            from_arrow_schema(pa.schema([(name, kind)]), True)
+            columns[name] = found if found.type == kind else found.cast(kind)
+        except Exception as error:
+            raise as_said(
+                error,
+                f"bind={{{stream!r}: ...}}: the column {name!r} is {column.type}, of which Spark has not these values: "
+                "make it text or a number of another type",
+            ) from None
+    table = pa.table(columns)
     schema, made = from_arrow_schema(table.schema, True), _maker(session)
     if has_arrow_tables():
         return made(table, schema)

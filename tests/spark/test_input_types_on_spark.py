@@ -170,6 +170,8 @@ def test_a_single_column_feeds_a_plain_type(session, drawn):
 
 
 MICROS = st.datetimes(datetime(1900, 1, 2), datetime(2200, 1, 1))
+TIMES = [pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")] if hasattr(types, "TimeType") else []
+"""The times of day, which Spark has from 4.1 on."""
 ARROW = st.sampled_from(
     [
         *((kind, st.integers(0, 200)) for kind in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(), pa.int16())),
@@ -180,6 +182,7 @@ ARROW = st.sampled_from(
         (pa.timestamp("ns", "Europe/Berlin"), MICROS.map(lambda at: at.replace(tzinfo=UTC))),
         (pa.decimal256(40, 2), st.decimals(-(10**9), 10**9, places=2)),
         (pa.date64(), st.dates()),
+        *((kind, st.times().map(lambda at: at.replace(microsecond=0))) for kind in TIMES),
     ]
 )
 ARROW_COLUMNS = st.recursive(
@@ -187,6 +190,7 @@ ARROW_COLUMNS = st.recursive(
     lambda inner: st.one_of(
         inner.map(lambda drawn: (pa.list_(drawn[0]), st.lists(drawn[1], max_size=3))),
         inner.map(lambda drawn: (pa.large_list(drawn[0]), st.lists(drawn[1], max_size=3))),
+        inner.map(lambda drawn: (pa.list_view(drawn[0]), st.lists(drawn[1], max_size=3))),
         inner.map(lambda drawn: (pa.struct([("in it", drawn[0])]), st.fixed_dictionaries({"in it": drawn[1]}))),
     ),
     max_leaves=2,

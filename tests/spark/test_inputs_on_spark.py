@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 from unittest.mock import patch
 
+import duckdb
 import msgspec
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -75,6 +77,10 @@ FORMS = {
     "pandas": lambda frame, session: pd.DataFrame(rows()).astype({"delay": object}),
     "Arrow": lambda frame, session: pa.Table.from_pylist(rows()),
     "a batch of Arrow": lambda frame, session: pa.RecordBatch.from_pylist(rows()),
+    "a reader of Arrow": lambda frame, session: pa.Table.from_pylist(rows()).to_reader(),
+    "polars": lambda frame, session: pl.DataFrame(rows()),
+    "a lazy frame of polars": lambda frame, session: pl.LazyFrame(rows()),
+    "a relation of DuckDB": lambda frame, session: duckdb.from_arrow(pa.Table.from_pylist(rows())),
     "an RDD of rows": lambda frame, session: frame.rdd,
     "an RDD of dicts": lambda frame, session: session.sparkContext.parallelize(rows(), 3),
     "an RDD of records": lambda frame, session: session.sparkContext.parallelize(FLIGHTS, 3),
@@ -397,8 +403,8 @@ def test_without_a_declared_type_records_are_dicts(session, frame, tmp_path):
         (lambda session: session.range(3).selectExpr("id", "id AS id"), "several columns id: rename or drop"),
         (lambda session: session.range(3).selectExpr("id", "id AS ID"), "several columns id, ID: rename or drop"),
         (
-            lambda session: pa.RecordBatchReader.from_batches(pa.schema([]), []),
-            "a RecordBatchReader of pyarrow is no table",
+            lambda session: pa.array([1]),
+            "the Int64Array for 'flights' is no table that Arrow has",
         ),
         (
             lambda session: session.range(3).selectExpr("id", "1.5D AS _partition"),
@@ -422,7 +428,10 @@ def test_without_a_declared_type_records_are_dicts(session, frame, tmp_path):
             lambda session: session.range(3).selectExpr("'A' AS carrier", "id AS at", "current_date() AS _timestamp"),
             "_timestamp says the time of a record, as ms or a timestamp, and is date32",
         ),
-        (lambda session: session.createDataFrame(rows()).withColumn("at", f.expr("1 div (at - at)")), "DIVIDE_BY_ZERO"),
+        (lambda session: session.range(3).selectExpr("raise_error('it is broken') AS id"), "it is broken"),
+        (lambda session: pd.Series([1]), r"a Series of pandas is bound to 'flights': write \.to_frame\(\)"),
+        (lambda session: pa.table({"n": [1], "far": pa.array([2**64 - 1], pa.uint64())}), "the column 'far' is uint64"),
+        (lambda session: pa.table({"months": [pa.MonthDayNano([1, 2, 3])]}), "'months' is month_day_nano_interval"),
     ],
 )
 def test_what_can_not_be_read_is_told_in_one_error(session, tmp_path, what, error):
