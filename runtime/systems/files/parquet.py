@@ -61,7 +61,7 @@ from runtime.systems.files.plain_columns import (
     values_in,
 )
 from runtime.systems.files.record_files import check_not_beyond
-from runtime.systems.files.schemas import check_columns, check_fields, without_names
+from runtime.systems.files.schemas import check_columns, check_fields, columns_needed, without_names
 from runtime.systems.host.durable import make_durable
 
 if TYPE_CHECKING:
@@ -261,8 +261,9 @@ class ParquetSink(Sink):
                 self._write_part()
 
     def save(self, rows: pa.Table, file: BinaryIO) -> None:
-        """Write the rows of a part."""
-        pq.write_table(rows, file)
+        """Write the rows of a part; raises SerdeError for records without fields."""
+        with columns_needed(self._path):
+            pq.write_table(rows, file)
 
     def flush(self) -> int:
         """Make all rows durable and return the number of parts; raises SerdeError for values of mixed types."""

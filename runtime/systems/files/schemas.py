@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ from msgspec import inspect
 
 from operators.core.declared_types import types_in
 from runtime.encoding.formats.rows import Columns, alternatives, check_names, column_types
-from runtime.model.errors import SamzaError
+from runtime.model.errors import SamzaError, SerdeError
 
 ColumnType: TypeAlias = "pa.DataType | str"
 """The type of a column; a text where Arrow has none for it."""
@@ -81,6 +81,18 @@ def check_fields(kind: object, where: object) -> None:
         names = ", ".join(one.cls.__name__ for one in empty if not getattr(one, "tag", None))
     if names:
         raise SamzaError(f"{where}: {names} has no fields, and so no columns: give it one, or leave it out")
+
+
+@contextmanager
+def columns_needed(where: object) -> Iterator[None]:
+    """Raise SerdeError where rows are written that hold records without fields, which Parquet has not."""
+    try:
+        yield
+    except pa.ArrowNotImplementedError as error:
+        raise SerdeError(
+            f"a value of {where} has no columns, as an empty dict: {error}; declare the output's value as a Struct "
+            "whose field says what is in it, as dict[str, int], or leave it out"
+        ) from error
 
 
 def without_names(kind: pa.DataType) -> bool:
