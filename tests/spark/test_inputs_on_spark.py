@@ -630,3 +630,27 @@ def test_a_table_with_times_is_read_in_their_order(session, tmp_path):
     paid.window(tumbling(seconds=10), count()).map(lambda pane: pane.value).send_to(app.output("out", value=int))
     found = app.run(on=Spark(session), bind={"paid": frame}, data=tmp_path / "data").received("out")
     assert found == [10] * 4, "nothing is late"
+
+
+class Departure(msgspec.Struct, frozen=True):
+    at: dt.datetime
+    local: dt.datetime
+    stops: list[dict[str, dt.datetime]]
+
+
+def test_times_in_files_that_spark_has_written_are_those_of_its_frames(session, tmp_path):
+    app = App("departures")
+    app.input("departures", value=Departure).send_to(app.output("read", value=Departure))
+    said = "timestamp'2026-03-29 01:30:00Z' at, timestamp_ntz'1600-01-01 00:00:00' local"
+    frame = session.range(1).selectExpr(*said.split(", "), "array(map('LHR', timestamp'9000-01-01 00:00:00Z')) stops")
+    places = {form: str(tmp_path / form) for form in ("INT96", "TIMESTAMP_MICROS", "TIMESTAMP_MILLIS")}
+    for form, place in places.items():
+        session.conf.set("spark.sql.parquet.outputTimestampType", form)
+        frame.write.parquet(place)
+    session.conf.unset("spark.sql.parquet.outputTimestampType")
+    (expected,) = app.run(on=Spark(session), bind={"departures": frame}, data=tmp_path / "data").received("read")
+    assert (expected.at.tzinfo, expected.local.tzinfo) == (dt.UTC, None)
+    for place in places.values():
+        for on in (None, Spark(session)):
+            done = app.run(on=on, bind={"departures": place}, data=Path(place, f".{on is None}"))
+            assert done.received("read") == [expected]

@@ -61,7 +61,7 @@ from runtime.systems.files.plain_columns import (
     values_in,
 )
 from runtime.systems.files.record_files import check_not_beyond
-from runtime.systems.files.schemas import check_columns, check_fields, columns_needed, without_names
+from runtime.systems.files.schemas import batches_in, check_columns, check_fields, columns_needed, without_names
 from runtime.systems.host.durable import make_durable
 
 if TYPE_CHECKING:
@@ -500,7 +500,7 @@ class RowFile:
         if not self._starts[group] <= self._next <= row:
             self._next = self._starts[group]
             groups = range(group, file.num_row_groups)
-            self._batches = file.iter_batches(self._at_once, row_groups=groups, columns=self._columns)
+            self._batches = batches_in(file, self._at_once, groups, self._columns)
         for batch in self._batches:
             self._first = self._next
             self._next += batch.num_rows
@@ -511,7 +511,8 @@ class RowFile:
 
 def open_parquet(path: Path | RemoteFile) -> pq.ParquetFile:
     """Return a file of Parquet, open; raises OSError and Arrow's own errors."""
-    return pq.ParquetFile(path.opened() if isinstance(path, RemoteFile) else path)
+    # In nanoseconds, as which Arrow takes INT96, there are six centuries.
+    return pq.ParquetFile(path.opened() if isinstance(path, RemoteFile) else path, coerce_int96_timestamp_unit="us")
 
 
 def json_rows(fields: Mapping[str, object], batch: pa.RecordBatch) -> list[bytes]:
