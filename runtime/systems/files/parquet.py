@@ -387,8 +387,7 @@ def parted(table: pa.Table, by: Sequence[str]) -> Iterator[tuple[str, pa.Table]]
 
 def bytes_of(table: pa.Table) -> bytes:
     """Return the bytes of a file of some rows."""
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
+    pq.write_table(table, sink := pa.BufferOutputStream())
     return bytes(sink.getvalue())
 
 
