@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from copy import copy
 from dataclasses import replace
 from functools import cache, partial
 from itertools import count
@@ -24,7 +25,7 @@ from runtime.spark.connection import SparkConnection, ThroughJvm, arrow_of, conn
 from runtime.spark.laid_down import laid_down
 from runtime.spark.own_code import own_version, run_level_of, with_own_code
 from runtime.spark.progress import Running, watched
-from runtime.spark.session import Spark, tell_order
+from runtime.spark.session import Spark, is_of_connect, tell_order
 from runtime.spark.spark_errors import as_said
 from runtime.spark.table_outputs import KeptOutputs
 from runtime.systems.kafka.client.topic import cluster_of
@@ -157,13 +158,20 @@ class SparkRun(BatchRun):
     def output(self, stream: str) -> DataFrame:
         """Return the rows of an output that was collected, of which nothing is read before Spark is asked for it.
 
-        Raises SamzaError for an output that was not collected, and once the run is closed.
+        They stay for as long as anybody has the run, or a frame that was made of this one. Raises SamzaError for an
+        output that was not collected, and once the run is closed.
         """
         one = self._collected.get(stream)
         if one is None or not one.path.exists():
             names = ", ".join(self._collected) or "none"
             raise SamzaError(f"output({stream!r}): it was not collected, or the run is closed; collected are: {names}")
-        return one.frame(self._on.opened())
+        frame = one.frame(self._on.opened())
+        holder: object = frame
+        if not is_of_connect(frame.sparkSession):
+            # Each frame that is made of this one has its session, and so the run, with which the rows would go.
+            holder = frame._session = copy(frame.sparkSession)
+        holder._samza_dsl_run = self  # type: ignore[attr-defined]
+        return frame
 
     def received(self, stream: str) -> list[object]:
         """Return the values of an output; raises SamzaError for one that is a table, or bound to a file."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 import pyarrow as pa
 from msgspec import inspect
 
@@ -24,11 +23,10 @@ from runtime.encoding.formats.rows import (
     row_type,
 )
 from runtime.encoding.serdes import Bytes
-from runtime.encoding.value_types import as_plain
 from runtime.model.errors import SamzaError
 from runtime.spark.own_code import keep_daemon_quiet
 from runtime.systems.files.jsonl import json_of
-from runtime.systems.files.parquet import OF_ARROW, arrow_type
+from runtime.systems.files.parquet import arrow_type
 from runtime.systems.files.schemas import (
     ColumnType,
     FieldDifference,
@@ -37,7 +35,7 @@ from runtime.systems.files.schemas import (
     differences_of_value,
     without_names,
 )
-from runtime.systems.files.table_files import KEY, OF_ARCHIVE, TIMES, VALUE, WATERMARK
+from runtime.systems.files.table_files import KEY, OF_ARCHIVE, TIMES, VALUE, WATERMARK, PackedJson
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -224,59 +222,46 @@ class FrameColumns:
 
 
 class Shape(NamedTuple):
-    """The shape of a declared type's values: the fields of a record with their defaults, or what all items are."""
+    """The shape of a declared type's values: the fields of a record, or what all items of a list or dict are."""
 
     fields: Mapping[str, Shape] = MappingProxyType({})
-    defaults: Mapping[str, object] = MappingProxyType({})
     items: Shape | None = None
-    is_float: bool = False
+    by_place: bool = False
+    """Whether records are lists of what their fields hold."""
 
     @classmethod
     def of(cls, info: inspect.Type, within: tuple[type, ...] = ()) -> Shape:
         """Return that of a type; what holds itself has none below."""
         kinds = [one for one in alternatives(info) if not isinstance(one, inspect.NoneType)]
-        if kinds and all(isinstance(one, inspect.IntType | inspect.FloatType) for one in kinds):
-            return cls(is_float=any(isinstance(one, inspect.FloatType) for one in kinds))
         (kind,) = kinds if len(kinds) == 1 else (None,)
         if isinstance(kind, inspect.CollectionType):
             return cls(items=cls.of(kind.item_type, within))
         if isinstance(kind, inspect.DictType):
             return cls(items=cls.of(kind.value_type, within))
+        if isinstance(kind, inspect.NamedTupleType) or getattr(kind, "array_like", False):
+            return cls(by_place=True)
         found: Sequence[inspect.Field] = getattr(kind, "fields", ())
         own: type | None = getattr(kind, "cls", None)
         if own is None or own in within:
             return cls()
-        said = {
-            one.encode_name: one.default if one.default_factory is msgspec.NODEFAULT else one.default_factory()
-            for one in found
-            if not one.required
-        }
-        defaults = msgspec.to_builtins(said, builtin_types=OF_ARROW, enc_hook=as_plain)
-        return cls({one.encode_name: cls.of(one.type, (*within, own)) for one in found}, defaults)
+        return cls({one.encode_name: cls.of(one.type, (*within, own)) for one in found})
 
     def fitted(self, value: object) -> object:
-        """Return a plain value as Spark takes it for such a column: fields by name, and whole numbers as floats.
-
-        Spark itself goes by the places of the fields of a row within a row, whatever they are called.
-        """
-        if self.is_float:
-            return float(value) if type(value) is int else value
-        if self.fields:
+        """Return a value whose rows, which are tuples, are their fields by name at any depth."""
+        if isinstance(value, tuple) and not self.by_place:
             value = _by_name(value, self.fields)
-            if isinstance(value, dict):
-                told = {name: self.fields[name].fitted(one) for name, one in value.items() if name in self.fields}
-                return {**self.defaults, **told}
-        elif self.items is not None and isinstance(value, dict):
-            return {name: self.items.fitted(one) for name, one in value.items()}
-        elif self.items is not None and isinstance(value, list | tuple):
-            return [*map(self.items.fitted, value)]
+        if isinstance(value, dict):
+            return {name: self.fields.get(name, self.items or _OTHER).fitted(one) for name, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [*map((self.items or _OTHER).fitted, value)]
         return value
 
 
-def _by_name(row: object, places: Iterable[str]) -> object:
-    """Return a row that is a tuple as its fields by name, its own names or else those of its places."""
-    if not isinstance(row, tuple):
-        return row
+_OTHER = Shape()
+
+
+def _by_name(row: tuple[object, ...], places: Iterable[str]) -> object:
+    """Return a tuple as its fields by name, its own names or else those of its places; itself where there are none."""
     names = getattr(row, "__fields__", None) or getattr(row, "_fields", None)  # of a Row of Spark's; of a NamedTuple
     if names is None and not (names := [*places][: len(row)]):
         return row
@@ -285,23 +270,43 @@ def _by_name(row: object, places: Iterable[str]) -> object:
     return dict(zip(names, row, strict=True))
 
 
-def of_rdd(rows: Iterable[object], shape: Shape, is_plain: bool) -> Iterator[object]:
-    """Yield rows of an RDD as their fields by name; a tuple without names is what its places say.
+@dataclass(frozen=True)
+class PackedRows:
+    r"""The rows of an RDD as the bytes that an input's serde reads them of, each beside the values of some columns.
 
-    What lacks a field has its default; values that are records themselves lie in a row each, where `is_plain`.
+    Spark's own columns would change values without a word: a whole number among texts becomes one, a number beyond 64
+    bits null, and a time without a zone that of the machine.
 
-    >>> shape = Shape({"carrier": Shape(), "delay": Shape(is_float=True)}, {"delay": 0.0})
-    >>> [*of_rdd([{"carrier": "AA"}, ("AA", 12)], shape, False)], [*of_rdd([5], Shape(), True)]
-    ([{'delay': 0.0, 'carrier': 'AA'}, {'delay': 12.0, 'carrier': 'AA'}], [(5,)])
+    >>> [*PackedRows(Json(int), Shape()).of([5])]
+    [(bytearray(b'\x05'),)]
     """
-    keep_daemon_quiet()
-    for row in rows:
-        if is_plain:
-            yield (shape.fitted(row),)
-            continue
-        if not isinstance(row, tuple | list | dict):
-            row = msgspec.to_builtins(row_of(row), builtin_types=OF_ARROW)
-        yield shape.fitted(_by_name(row, shape.fields))
+
+    serde: Serde
+    shape: Shape
+    has_places: bool = False
+    """Whether rows that are tuples have names of their places, as those of Spark have."""
+    columns: tuple[str, ...] = ()
+
+    @classmethod
+    def declared(cls, serde: Serde, columns: Iterable[str]) -> PackedRows:
+        """Return those of an input."""
+        found = json_of(serde)
+        if found is None:
+            return cls(serde, Shape(), columns=tuple(columns))
+        has_places = has_columns(found.type) and fields_wanted(found.type) is None
+        return cls(serde, Shape.of(inspect.type_info(found.type)), has_places, tuple(columns))
+
+    def of(self, rows: Iterable[object]) -> Iterator[tuple[object, ...]]:
+        """Yield rows as they are packed."""
+        keep_daemon_quiet()
+        packed = json_of(self.serde) is not None
+        encode = PackedJson().encode if packed else self.serde.encode
+        for row in rows:
+            value = self.shape.fitted(row) if packed else row
+            if self.has_places and isinstance(row, list | tuple) and isinstance(value, list):
+                value = {f"_{place}": one for place, one in enumerate(value, 1)}
+            asked = row_of(value) if self.columns else {}
+            yield (bytearray(encode(value)), *map(asked.get, self.columns))
 
 
 def quoted(name: str) -> str:
@@ -346,6 +351,7 @@ _NOT_OF_SPARK = (
     (pa.types.is_unsigned_integer, pa.int64()),
     (pa.types.is_float16, pa.float32()),
     (pa.types.is_date64, pa.date32()),
+    (pa.types.is_time, pa.time64("ns")),
     (lambda one: pa.types.is_large_string(one) or pa.types.is_string_view(one), pa.string()),
     (
         lambda one: pa.types.is_large_binary(one) or pa.types.is_binary_view(one) or pa.types.is_fixed_size_binary(one),

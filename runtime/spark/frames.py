@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 import pyarrow as pa
-from msgspec import inspect
 
 from operators.io import Input
 from planner.columnar.lowering import event_time_column
-from runtime.encoding.formats.rows import has_columns
 from runtime.model.errors import SamzaError
 from runtime.ports.source import Source
-from runtime.spark.columns import FrameColumns, Shape, kept_type, kind_of, named, of_rdd
+from runtime.spark.columns import FrameColumns, PackedRows, kept_type, named
 from runtime.spark.connection import connected
 from runtime.spark.session import clone_of, has_arrow_tables
 from runtime.spark.spark_errors import as_said
@@ -38,7 +36,7 @@ from runtime.systems.files.places.locations import (
     parted,
     url_of,
 )
-from runtime.systems.files.places.tables import SparkTable, table_of
+from runtime.systems.files.places.tables import SparkTable, is_frame, table_of
 from runtime.systems.files.plain_columns import in_microseconds, tell_finer
 from runtime.systems.files.table_files import (
     KEY,
@@ -48,6 +46,7 @@ from runtime.systems.files.table_files import (
     PARTITION,
     TIMES,
     VALUE,
+    PackedValues,
     PlainRows,
     StoredRows,
 )
@@ -86,12 +85,16 @@ class Frame:
 
 def frame_of(session: SparkSession, stream: str, what: object, reads: Sequence[Input]) -> Frame:
     """Return the rows that an input is bound to; raises SamzaError where Spark can't open them, or types differ."""
+    from pyspark import RDD
+
     asked = what if isinstance(what, SparkTable) else SparkTable(what)
     if isinstance(asked.frame, str | Path) and table_of(asked.frame) is None:
         with opening(stream, asked.frame):
             return _of_files(session, stream, asked, reads)
     with opening(stream, asked.frame):
-        frame, has_order = opened(session, stream, asked.frame, reads)
+        if isinstance(asked.frame, RDD):
+            return _of_rdd(session, stream, asked, reads)
+        frame, has_order = opened(session, stream, asked.frame)
         return _of_table(stream, asked, frame, has_order, reads)
 
 
@@ -107,9 +110,8 @@ def opening(stream: str, what: object) -> Iterator[None]:
         raise as_said(error, f"bind={{{stream!r}: ...}}: Spark can't open {said}") from None
 
 
-def opened(session: SparkSession, stream: str, what: object, reads: Sequence[Input]) -> tuple[DataFrame, bool]:
+def opened(session: SparkSession, stream: str, what: object) -> tuple[DataFrame, bool]:
     """Return a table as a DataFrame, and whether its rows have an order of their own."""
-    from pyspark import RDD
     from pyspark.sql import DataFrame
 
     table = table_of(what)
@@ -123,56 +125,76 @@ def opened(session: SparkSession, stream: str, what: object, reads: Sequence[Inp
                 "Spark(session, checkpoint=...), or bind what it reads as a DataFrame that has one (session.read)"
             )
         return what, False
-    if isinstance(what, RDD):
-        return _of_rdd(session, what, reads), True
     package, kind = type(what).__module__.partition(".")[0], type(what).__name__
     if (package, kind) == ("pyspark", "DataFrame"):  # one of pandas on Spark
         return cast("DataFrame", what.to_spark()), False  # type: ignore[attr-defined]  # which Spark has not typed
-    if (package, kind) in {("pandas", "DataFrame"), ("pyarrow", "Table"), ("pyarrow", "RecordBatch")}:
-        return _of_frame(session, arrow_of(what, stream)), True
+    if is_frame(what):
+        return _of_frame(session, stream, arrow_of(what, stream)), True
     raise SamzaError(
         f"bind={{{stream!r}: ...}}: a {kind} of {package} is no table: make it a DataFrame of Spark or pandas, or an "
         "Arrow table"
     )
 
 
-def _of_rdd(session: SparkSession, rows: Any, reads: Sequence[Input]) -> DataFrame:
-    """Return the rows of an RDD with the columns of the declared type; without one with all that they have."""
+def _of_rdd(session: SparkSession, stream: str, asked: SparkTable, reads: Sequence[Input]) -> Frame:
+    """Return the rows of an RDD, each packed by Python, with the columns by which they are arranged beside."""
     from pyspark.sql.pandas.types import from_arrow_schema
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-    kind, made = kind_of(reads[0].value), _maker(session)
-    is_plain = kind is not None and not has_columns(kind)
-    shape = Shape() if kind is None else Shape.of(inspect.type_info(kind))
-    rows = rows.mapPartitions(partial(of_rdd, shape=shape, is_plain=is_plain))
-    declared = FrameColumns.declared(reads)
-    if declared is None or is_plain:
-        known = None if declared is None or None in declared.values() else pa.schema([*declared.items()])
-        return made(rows, samplingRatio=1.0) if known is None else made(rows, from_arrow_schema(known, True))
-    known = pa.schema([(name, of) for name, of in declared.items() if of is not None])
-    columns = [*from_arrow_schema(known, True).fields]
-    if unknown := [name for name, of in declared.items() if of is None]:
-        # Of these alone Spark is asked what all values are of: of an empty list it could not tell.
-        others = made(rows.map(lambda row: {name: row.get(name) for name in unknown}), samplingRatio=1.0)
-        columns += others.schema.fields
-    return made(rows, StructType(columns))
+    rows: Any = asked.frame
+    named_columns = tuple(dict.fromkeys([*asked.order_by, *asked.partition_by]))
+    packed, made = PackedRows.declared(reads[0].value, named_columns), _maker(session)
+    rows, said = rows.mapPartitions(packed.of), FrameColumns.declared(reads)
+    columns = [StructField(OWN[VALUE], BinaryType())]
+    for place, name in enumerate(named_columns, 1):
+        if said is not None and name not in said:
+            raise SamzaError(
+                f"bind={{{stream!r}: SparkTable(...)}}: there is no column {name}; there are {', '.join(said)}"
+            )
+        known = said and said.get(name)
+        if known is not None:
+            columns.append(from_arrow_schema(pa.schema([(name, known)]), True).fields[0])
+        elif rows.isEmpty():
+            columns.append(StructField(name, StringType()))
+        else:  # of these alone Spark is asked what all values are of
+            found = made(rows.map(lambda row, place=place: (row[place],)), [name], samplingRatio=1.0)
+            columns.append(found.schema.fields[0])
+    frame = made(rows, StructType(columns))
+    group = _group_of(frame, asked.partition_by, reads) if asked.partition_by else None
+    arranged_rows = arranged(frame, [OWN[VALUE]], asked.order_by, group)
+    return Frame(stream, arranged_rows, pa.schema([(OWN[VALUE], OWN_TYPES[VALUE])]), opened=PackedValues)
+
+
+def _group_of(frame: DataFrame, partition_by: Sequence[str], reads: Sequence[Input]) -> Column:
+    """Return the number of the partition of rows that have the same in some columns."""
+    from pyspark.sql import functions
+
+    said = next((spec.partitions for spec in reads if spec.partitions is not None), None)
+    number = said or connected(frame.sparkSession).at_once
+    return functions.pmod(functions.hash(*map(named, partition_by)), functions.lit(number)).cast("string")
 
 
 def _maker(session: SparkSession) -> Callable[..., DataFrame]:
     return session.createDataFrame
 
 
-def _of_frame(session: SparkSession, table: pa.Table) -> DataFrame:
-    """Return a table of Arrow as Spark has it, whose times mean there what they mean here."""
+def _of_frame(session: SparkSession, stream: str, table: pa.Table) -> DataFrame:
+    """Return a table of Arrow as Spark has it, whose times mean there what they mean here; raises SamzaError."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    columns = [
-        in_microseconds(column.combine_chunks(), partial(tell_finer, name))
-        for name, column in zip(table.column_names, table.columns, strict=True)
-    ]
-    kept = [kept_type(column.type) for column in columns]
-    cast_to = [column.cast(kind) if column.type != kind else column for column, kind in zip(columns, kept, strict=True)]
-    table = pa.table(cast_to, names=table.column_names)
+    columns = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        found, kind = in_microseconds(column.combine_chunks(), partial(tell_finer, name)), kept_type(column.type)
+        try:
+            from_arrow_schema(pa.schema([(name, kind)]), True)
+            columns[name] = found if found.type == kind else found.cast(kind)
+        except Exception as error:
+            raise as_said(
+                error,
+                f"bind={{{stream!r}: ...}}: the column {name!r} is {column.type}, of which Spark has not these values: "
+                "make it text or a number of another type",
+            ) from None
+    table = pa.table(columns)
     schema, made = from_arrow_schema(table.schema, True), _maker(session)
     if has_arrow_tables():
         return made(table, schema)
@@ -180,8 +202,6 @@ def _of_frame(session: SparkSession, table: pa.Table) -> DataFrame:
 
 
 def _of_table(stream: str, asked: SparkTable, frame: DataFrame, has_order: bool, reads: Sequence[Input]) -> Frame:
-    from pyspark.sql import functions
-
     columns = FrameColumns.of(stream, frame, reads)
     columns.check()
     numbered = PARTITION in columns.types and not asked.partition_by
@@ -204,9 +224,7 @@ def _of_table(stream: str, asked: SparkTable, frame: DataFrame, has_order: bool,
     if numbered:
         group = named(PARTITION).cast("long").cast("string")
     elif asked.partition_by:
-        said = next((spec.partitions for spec in reads if spec.partitions is not None), None)
-        number = said or connected(frame.sparkSession).at_once
-        group = functions.pmod(functions.hash(*map(named, asked.partition_by)), functions.lit(number)).cast("string")
+        group = _group_of(frame, asked.partition_by, reads)
     rows = arranged(frame, columns.kept, order, group, said=own_columns(columns, own))
     schema = columns.schema(columns.kept)
     for name in own:

@@ -123,7 +123,7 @@ class KeptOutputs:
         if not self.kept:
             return
         for one in self.kept.values():
-            one.check()
+            one.check(self._on.opened())
         for one in self.kept.values():
             if one.into is not None:
                 TableWriter(self._on.opened(), one, one.into, self._run).check()

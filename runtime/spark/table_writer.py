@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -82,10 +82,16 @@ class KeptOutput:
         """The output, as an error names it."""
         return f"output {self.output.stream!r} at {self.output.site}"
 
-    def check(self) -> None:
-        """Raise SamzaError where nothing says which columns its values are."""
+    def check(self, session: SparkSession) -> None:
+        """Raise SamzaError where nothing says which columns its values are, or Spark has no such ones."""
         if self.kind is not None:
             check_fields(self.rows, self.where)
+            columns = pa.struct([(name, kind) for name, kind in self._declared().items() if kind is not None])
+            if _has_times(columns) and session.conf.get("spark.sql.timeType.enabled", None) != "true":
+                raise SamzaError(
+                    f"{self.where}: a time of day is no column of Spark's: make it text, as at.isoformat(); or set "
+                    "spark.sql.timeType.enabled in the session, from PySpark 4.1 on"
+                )
         else:
             raise SamzaError(
                 f"{self.where}: its serde does not say which columns its values are: declare a msgspec Struct, a "
@@ -109,8 +115,10 @@ class KeptOutput:
         says what columns there are. A value that would change is an error once rows are read.
         """
         with self.told("Spark can't have such columns"):
-            parts = [_fitted(part, there, _PLACES if placed else {}) for part in self._read(session)]
-            return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+            parts, said = self._read(session), _PLACES if placed else {}
+            wanted = there or _wide(reduce(self._merged, (kind for _, kind in parts)))
+            fitted = [_fitted(rows, kind, wanted, there is not None, said) for rows, kind in parts]
+            return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), fitted)
 
     def columns(self) -> StructType | None:
         """Return the columns that its type says, and those that its values would have if there were none."""
@@ -119,15 +127,49 @@ class KeptOutput:
         of_none = {name: arrow_type_of_none(info) for name, info in column_types(self.rows, self._declared()).items()}
         return _struct({name: kind or of_none[name] for name, kind in self._declared().items()})
 
-    def _read(self, session: SparkSession) -> list[DataFrame]:
-        """Return the rows of files that have the same columns."""
+    def _read(self, session: SparkSession) -> list[tuple[DataFrame, StructType]]:
+        """Return the rows of files that have the same columns, and of which types these are."""
         declared, own = self._declared(), columns_of(self.kind)
         if own is not None and None not in declared.values():
-            return [session.read.schema(_struct(declared)).parquet(*self._places)]
-        return [
-            session.read.schema(self._found(session, places)).parquet(*places)
-            for places in _alike(self._places) or [self._places]
-        ]
+            schema = _struct(declared)
+            return [(session.read.schema(schema).parquet(*self._places), schema)]
+        found: dict[str, list[tuple[str, StructType]]] = {}
+        for file in (str(file) for place in self._places for file in _files(place)):
+            kind = _of_arrow(pq.read_schema(file))
+            found.setdefault(repr([*_apart(kind)]), []).append((file, kind))
+        parts = []
+        for files in found.values():
+            kind = self._completed(reduce(self._merged, (kind for _, kind in files)))
+            parts.append((session.read.schema(_readable(kind)).parquet(*(file for file, _ in files)), kind))
+        if not parts:
+            kind = self._completed(_struct({}))
+            parts.append((session.read.schema(kind).parquet(*self._places), kind))
+        return parts
+
+    def _merged(self, one: Any, other: Any, where: str = "") -> Any:
+        """Return the type of values of two types, of which one may lack fields or say nothing; raises SamzaError."""
+        from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+        match one.typeName(), other.typeName():
+            case (name, "void") | ("void", name) if name != "void":
+                return other if one.typeName() == "void" else one
+            case "struct", "struct":
+                known = {field.name: field.dataType for field in one.fields}
+                for field in other.fields:
+                    within = f"{where}.{field.name}".lstrip(".")
+                    known[field.name] = self._merged(known.get(field.name, field.dataType), field.dataType, within)
+                return StructType([StructField(name, kind) for name, kind in known.items()])
+            case "array", "array":
+                return ArrayType(self._merged(one.elementType, other.elementType, f"{where}[]"))
+            case "map", "map":
+                key = self._merged(one.keyType, other.keyType, f"{where}{{}}")
+                return MapType(key, self._merged(one.valueType, other.valueType, f"{where}[]"))
+            case name, same if name != same:
+                raise SamzaError(
+                    f"{self.where}: the values of {where!r} don't fit one column, which is {one.simpleString()} and "
+                    f"{other.simpleString()}; declare the output's value as a Struct whose field has one type"
+                )
+        return one
 
     @property
     def _places(self) -> list[str]:
@@ -137,17 +179,11 @@ class KeptOutput:
         """Return the columns that its type says, in their order, each with its type if that says it, too."""
         return {name: arrow_type(info) for name, info in column_types(self.rows, columns_of(self.kind) or ()).items()}
 
-    def _found(self, session: SparkSession, places: Sequence[str]) -> StructType:
-        """Return the columns where values say of some what they are: where there are none it is what Spark says."""
-        from pyspark.errors import AnalysisException
+    def _completed(self, found: StructType) -> StructType:
+        """Return the columns of files with those that its type says: what values say of them if there are any."""
         from pyspark.sql.types import StructType
 
-        found, declared = StructType(), self._declared()
-        try:
-            found = session.read.option("mergeSchema", "true").parquet(*places).schema
-        except AnalysisException as error:
-            if "UNABLE_TO_INFER_SCHEMA" not in str(error):  # no file has rows
-                raise
+        declared = self._declared()
         if not found.fields and not declared:
             raise SamzaError(
                 f"{self.where} has no rows, and its declared type does not say which columns they would have: declare "
@@ -169,10 +205,20 @@ class KeptOutput:
             raise as_said(error, f"{self.where}: {doing}") from None
 
 
+def _has_times(kind: pa.DataType) -> bool:
+    """Whether values of a type hold times of day."""
+    parts = range(kind.num_fields) if pa.types.is_nested(kind) else ()
+    return pa.types.is_time(kind) or any(_has_times(kind.field(place).type) for place in parts)
+
+
 def _struct(columns: Mapping[str, pa.DataType | None]) -> StructType:
+    return _of_arrow(pa.schema([*columns.items()]))
+
+
+def _of_arrow(schema: pa.Schema) -> StructType:
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return from_arrow_schema(pa.schema([*columns.items()]), True)
+    return from_arrow_schema(schema, True)
 
 
 def arrow_type_of_none(info: inspect.Type) -> pa.DataType:
@@ -213,7 +259,7 @@ class TableWriter:
 
         Where the run `begins`, the table has no rows of it yet.
         """
-        self._one.check()
+        self._one.check(self._session)
         names, said = columns_of(self._one.kind), [*self._into.partition_by, *self._into.key]
         if names is not None and (odd := [name for name in said if name not in names]):
             raise self._wrong(
@@ -463,62 +509,81 @@ def _ddl(kind: Any) -> str:
 
 
 def _in_order(rows: DataFrame, there: DataFrame) -> list[Column]:
-    """Return the columns of rows as a table has them; None for one that the rows have not."""
+    """Return the columns of rows as a table has them; for one that the rows have not what the table says."""
     from pyspark.sql import functions
 
     own = {*rows.columns}
     return [
-        named(one.name) if one.name in own else functions.lit(None).cast(one.dataType).alias(one.name)
+        named(one.name) if one.name in own else functions.expr(_unsaid(one)).alias(one.name)
         for one in there.schema.fields
     ]
 
 
-def _alike(places: Sequence[str]) -> list[list[str]]:
-    """Return the files of some places by the decimals that they hold.
+def _unsaid(column: Any) -> str:
+    """Return what a column of a table has where nothing is said: its default, or None."""
+    return f"CAST({column.metadata.get('CURRENT_DEFAULT', 'NULL')} AS {_ddl(column.dataType)})"
 
-    Each file has those of its own values, and Spark puts none together that differ.
+
+def _files(place: str) -> list[Path]:
+    """Return the files of Parquet at a place."""
+    return [path] if (path := Path(place)).is_file() else sorted(path.rglob("[!.]*.parquet"))
+
+
+def _apart(kind: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield what of a type makes Spark read files apart: decimals, and what has no values.
+
+    Each file has the decimals of its own values, and Spark puts none together that differ.
     """
-    found: dict[str, list[str]] = {}
-    for place in map(Path, places):
-        for file in [place] if place.is_file() else sorted(place.rglob("[!.]*.parquet")):
-            decimals = [(name, str(kind)) for name, kind in _decimals(pq.read_schema(file))]
-            found.setdefault(repr(decimals), []).append(str(file))
-    return [*found.values()] if len(found) > 1 else []
+    match kind.typeName():
+        case "decimal" | "void":
+            yield name, kind.simpleString()
+        case "struct":
+            for one in kind.fields:
+                yield from _apart(one.dataType, f"{name}.{one.name}")
+        case "array":
+            yield from _apart(kind.elementType, f"{name}[]")
+        case "map":
+            yield from _apart(kind.valueType, f"{name}{{}}")
 
 
-def _decimals(fields: Iterable[pa.Field], within: str = "") -> Iterator[tuple[str, pa.DataType]]:
-    for one in fields:
-        name = f"{within}.{one.name}"
-        if pa.types.is_decimal(one.type):
-            yield name, one.type
-        elif pa.types.is_nested(one.type):
-            yield from _decimals([one.type.field(place) for place in range(one.type.num_fields)], name)
+def _readable(kind: Any) -> Any:
+    """Return a type as which Spark reads values: what has none lies as whole numbers."""
+    from pyspark.sql.types import IntegerType
+
+    return _changed(kind, lambda one: IntegerType() if one.typeName() == "void" else one)
 
 
 def _wide(kind: Any) -> Any:
-    """Return a type whose decimals are as wide as Spark's own are where nothing is said of them."""
-    from pyspark.sql.types import ArrayType, DecimalType, MapType, StructField, StructType
+    """Return a type as where nothing is said: decimals as wide as Spark's own, and text without values."""
+    from pyspark.sql.types import DecimalType, StringType
 
-    match kind:
-        case DecimalType():
-            return DecimalType(38, 18)
-        case ArrayType():
-            return ArrayType(_wide(kind.elementType))
-        case MapType():
-            return MapType(_wide(kind.keyType), _wide(kind.valueType))
-        case StructType():
-            return StructType([StructField(one.name, _wide(one.dataType)) for one in kind.fields])
-    return kind
+    to = {"decimal": DecimalType(38, 18), "void": StringType()}
+    return _changed(kind, lambda one: to.get(one.typeName(), one))
 
 
-def _fitted(rows: DataFrame, there: StructType | None, said: Mapping[str, str]) -> DataFrame:
+def _changed(kind: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a type whose parts that have no parts themselves are changed."""
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+    match kind.typeName():
+        case "array":
+            return ArrayType(_changed(kind.elementType, change))
+        case "map":
+            return MapType(_changed(kind.keyType, change), _changed(kind.valueType, change))
+        case "struct":
+            return StructType([StructField(one.name, _changed(one.dataType, change)) for one in kind.fields])
+    return change(kind)
+
+
+def _fitted(
+    rows: DataFrame, kind: StructType, wanted: StructType, is_there: bool, said: Mapping[str, str]
+) -> DataFrame:
     """Return rows with columns of the types that a table has, in its order, and what is `said` of each row."""
     from pyspark.sql import functions
 
-    given = {one.name: one.dataType for one in rows.schema.fields}
-    wanted = there or _wide(rows.schema)
+    given = {one.name: one.dataType for one in kind.fields}
     columns = [
-        functions.expr(_Exact(name, there is not None).sql(quoted(name), given[name], kind)).alias(name)
+        functions.expr(_Exact(name, is_there).sql(quoted(name), given[name], kind)).alias(name)
         for name, kind in ((one.name, one.dataType) for one in wanted.fields)
         if name in given
     ]
@@ -541,8 +606,14 @@ class _Exact:
         """Return what `value` is there."""
         if given == to:
             return value
+        if given.typeName() == "void":
+            return f"CAST(NULL AS {_ddl(to)})"
         item, within = f"samza_dsl_{self.depth}", replace(self, depth=self.depth + 1)
         match given.typeName(), to.typeName():
+            case "array", "array" if given.elementType.typeName() == "void":
+                # Spark fails where it looks at one of them.
+                nulls = f"ARRAY_REPEAT(CAST(NULL AS {_ddl(to.elementType)}), SIZE({value}))"
+                return f"IF({value} IS NULL, NULL, {nulls})"
             case "struct", "struct":
                 own = {one.name: one.dataType for one in given.fields}
                 fields = ", ".join(
@@ -595,13 +666,15 @@ def _is_unlike(given: DataType, to: DataType) -> bool:
 
 
 def _unlike(given: Any, to: Any, where: str = "") -> Iterator[FieldDifference]:
-    """Yield what of a type is another text in the columns of a table."""
+    """Yield what of a type is another text in the columns of a table, or no value there."""
     match given.typeName(), to.typeName():
         case "struct", "struct":
             found = {one.name: one.dataType for one in to.fields}
             for one in given.fields:
                 if one.name in found:
                     yield from _unlike(one.dataType, found[one.name], f"{where}.{one.name}".lstrip("."))
+        case "map", "struct":
+            yield FieldDifference(where, str(given.simpleString()), str(to.simpleString()))
         case "array", "array":
             yield from _unlike(given.elementType, to.elementType, f"{where}[]")
         case "map", "map":

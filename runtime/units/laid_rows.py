@@ -158,19 +158,22 @@ def _runs(batch: pa.RecordBatch, task: str) -> Iterator[tuple[str | None, pa.Rec
 
 
 def in_utc(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows whose points in time are told in UTC, whatever the time zone of the session."""
-    kinds = [_utc(kind) for kind in rows.schema.types]
-    return rows.cast(pa.schema([*zip(rows.schema.names, kinds, strict=True)])) if kinds != rows.schema.types else rows
+    """Return rows whose points in time are told in UTC, whatever the time zone of the session.
+
+    No column says that it has no nulls: Arrow refuses to write one that lies in a list, map or struct that has.
+    """
+    schema = pa.schema([(one.name, _utc(one.type)) for one in rows.schema])
+    return rows if rows.schema == schema else rows.cast(schema)
 
 
 def _utc(kind: pa.DataType) -> pa.DataType:
-    """Return the type of a column whose points in time are told in UTC."""
+    """Return the type of a column whose points in time are told in UTC, and which may have nulls at any depth."""
     if pa.types.is_timestamp(kind):
         return pa.timestamp(kind.unit, kind.tz and "UTC")
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_utc(kind.value_type)))
+        return pa.list_(_utc(kind.value_type))
     if pa.types.is_map(kind):
-        return pa.map_(_utc(kind.key_type), kind.item_field.with_type(_utc(kind.item_type)))
+        return pa.map_(_utc(kind.key_type), _utc(kind.item_type))
     if pa.types.is_struct(kind):
-        return pa.struct([one.with_type(_utc(one.type)) for one in kind])
+        return pa.struct([(one.name, _utc(one.type)) for one in kind])
     return kind

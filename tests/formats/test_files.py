@@ -16,6 +16,7 @@ from uuid import UUID
 import fastavro
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
@@ -332,3 +333,35 @@ def test_a_value_of_another_type_is_told_with_the_line_and_the_next_run_goes_on(
     found = App("reading")
     found.input("rows", value=Order).send_to(found.output("read", value=Order))
     assert found.run(bind={"rows": bind["rows"]}, data=tmp_path / "other").received("read") == [Order(1), Order(2)]
+
+
+MICROS = pa.timestamp("us")
+
+
+class Moments(msgspec.Struct, frozen=True):
+    at: dt.datetime | None
+    stops: list[dict[str, dt.datetime | None]] = []
+
+
+MOMENTS = st.builds(
+    Moments,
+    at=st.none() | st.datetimes(),
+    stops=st.lists(st.fixed_dictionaries({"at": st.datetimes()}), max_size=2),
+)
+
+
+@given(rows=st.lists(MOMENTS, min_size=1, max_size=5), is_legacy=st.booleans())
+@settings(deadline=None, max_examples=examples(40, 1_000))
+def test_times_in_parquet_that_spark_has_written_are_points_in_time(rows, is_legacy):
+    """Spark writes INT96 where nothing else is set, which Arrow reads as times without a zone, from 1677 to 2262."""
+    columns = pa.table(
+        [[row.at for row in rows], [row.stops for row in rows]],
+        schema=pa.schema([("at", MICROS), ("stops", pa.list_(pa.struct([("at", MICROS)])))]),
+    )
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place, "moments.parquet")
+        pq.write_table(columns, path, use_deprecated_int96_timestamps=is_legacy, store_schema=False)
+        found = read_all(path, Moments)
+    zone = dt.UTC if is_legacy else None
+    told = [[at and at.replace(tzinfo=zone) for at in (row.at, *(stop["at"] for stop in row.stops))] for row in rows]
+    assert [[row.at, *(stop["at"] for stop in row.stops)] for row in found] == told

@@ -9,12 +9,14 @@ import msgspec
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.encoding.columns import Columns
+from runtime.encoding.serdes import Json
 from runtime.model.errors import Damaged
 from runtime.systems.files.parquet import ROWS_AT_ONCE
 from runtime.systems.frames.frame_source import FrameSource
@@ -272,3 +274,28 @@ def test_a_column_of_bytes_is_no_text(declared: Any, tmp_path: Path) -> None:
             app.run(MemoryEnvironment(), bind={"rows": bound})
     raw = copying(dict[str, bytes]).run(MemoryEnvironment(), bind={"trips": pa.table({"note": [b"ab"]})})
     assert [row["note"] for row in raw.output("copies").to_arrow().to_pylist()] == [b"ab"]
+
+
+VIEWS = st.recursive(
+    st.just((pa.int64(), st.integers(0, 9))),
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from([pa.list_view, pa.large_list_view, pa.list_])).map(
+            lambda drawn: (drawn[1](drawn[0][0]), st.lists(drawn[0][1] | st.none(), max_size=3))
+        ),
+        inner.map(lambda drawn: (pa.struct([("in it", drawn[0])]), st.fixed_dictionaries({"in it": drawn[1]}))),
+    ),
+    max_leaves=3,
+)
+
+
+@given(drawn=VIEWS.flatmap(lambda one: st.tuples(st.just(one[0]), st.lists(one[1], min_size=1, max_size=4))))
+@settings(deadline=None, max_examples=examples(50, 1_000))
+def test_columns_of_views_and_of_runs_are_the_values_that_they_stand_for(drawn: tuple[pa.DataType, list[Any]]) -> None:
+    """Arrow's own cast of a view of one list loses what is in it."""
+    kind, values = drawn
+    numbers = pc.run_end_encode(pa.array([len(str(value)) for value in values]))
+    source = FrameSource(pa.table({"v": pa.array(values, kind), "runs": numbers}), "rows")
+    found = source.read(0, 0)
+    assert found is not None
+    read = [*map(source.serde(Json(dict)).decode, found.batch.values)]
+    assert read == [{"v": value, "runs": len(str(value))} for value in values]

@@ -20,6 +20,7 @@ NEED_SPARK = [
         "jobs_by_hand",
         "input_types_on_spark",
         "outputs_on_spark",
+        "output_types_on_spark",
         "landing_on_spark",
         "ways_on_spark",
     )
@@ -41,3 +42,12 @@ def session():
     found = Spark(master="local[2]", options=quiet).opened()
     yield found
     found.stop()
+
+
+@pytest.fixture
+def table(session, request):
+    """Return the name of a table that is not there."""
+    name = f"outputs_{abs(hash(request.node.name)):x}"
+    session.sql(f"DROP TABLE IF EXISTS {name}")
+    yield name
+    session.sql(f"DROP TABLE IF EXISTS {name}")

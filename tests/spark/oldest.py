@@ -14,6 +14,7 @@ from tests.spark.lake import environment
 CORE = (
     *("tests/spark/test_on_spark.py", "tests/spark/test_inputs_on_spark.py", "tests/spark/test_outputs_on_spark.py"),
     *("tests/spark/test_landing_on_spark.py", "tests/spark/test_streaming_on_spark.py"),
+    "tests/spark/test_output_types_on_spark.py",
     *(
         f"tests/spark/test_input_types_on_spark.py::test_{name}"
         for name in (

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 from unittest.mock import patch
 
+import duckdb
 import msgspec
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -75,6 +77,10 @@ FORMS = {
     "pandas": lambda frame, session: pd.DataFrame(rows()).astype({"delay": object}),
     "Arrow": lambda frame, session: pa.Table.from_pylist(rows()),
     "a batch of Arrow": lambda frame, session: pa.RecordBatch.from_pylist(rows()),
+    "a reader of Arrow": lambda frame, session: pa.Table.from_pylist(rows()).to_reader(),
+    "polars": lambda frame, session: pl.DataFrame(rows()),
+    "a lazy frame of polars": lambda frame, session: pl.LazyFrame(rows()),
+    "a relation of DuckDB": lambda frame, session: duckdb.from_arrow(pa.Table.from_pylist(rows())),
     "an RDD of rows": lambda frame, session: frame.rdd,
     "an RDD of dicts": lambda frame, session: session.sparkContext.parallelize(rows(), 3),
     "an RDD of records": lambda frame, session: session.sparkContext.parallelize(FLIGHTS, 3),
@@ -397,8 +403,8 @@ def test_without_a_declared_type_records_are_dicts(session, frame, tmp_path):
         (lambda session: session.range(3).selectExpr("id", "id AS id"), "several columns id: rename or drop"),
         (lambda session: session.range(3).selectExpr("id", "id AS ID"), "several columns id, ID: rename or drop"),
         (
-            lambda session: pa.RecordBatchReader.from_batches(pa.schema([]), []),
-            "a RecordBatchReader of pyarrow is no table",
+            lambda session: pa.array([1]),
+            "the Int64Array for 'flights' is no table that Arrow has",
         ),
         (
             lambda session: session.range(3).selectExpr("id", "1.5D AS _partition"),
@@ -422,7 +428,10 @@ def test_without_a_declared_type_records_are_dicts(session, frame, tmp_path):
             lambda session: session.range(3).selectExpr("'A' AS carrier", "id AS at", "current_date() AS _timestamp"),
             "_timestamp says the time of a record, as ms or a timestamp, and is date32",
         ),
-        (lambda session: session.createDataFrame(rows()).withColumn("at", f.expr("1 div (at - at)")), "DIVIDE_BY_ZERO"),
+        (lambda session: session.range(3).selectExpr("raise_error('it is broken') AS id"), "it is broken"),
+        (lambda session: pd.Series([1]), r"a Series of pandas is bound to 'flights': write \.to_frame\(\)"),
+        (lambda session: pa.table({"n": [1], "far": pa.array([2**64 - 1], pa.uint64())}), "the column 'far' is uint64"),
+        (lambda session: pa.table({"months": [pa.MonthDayNano([1, 2, 3])]}), "'months' is month_day_nano_interval"),
     ],
 )
 def test_what_can_not_be_read_is_told_in_one_error(session, tmp_path, what, error):
@@ -621,3 +630,27 @@ def test_a_table_with_times_is_read_in_their_order(session, tmp_path):
     paid.window(tumbling(seconds=10), count()).map(lambda pane: pane.value).send_to(app.output("out", value=int))
     found = app.run(on=Spark(session), bind={"paid": frame}, data=tmp_path / "data").received("out")
     assert found == [10] * 4, "nothing is late"
+
+
+class Departure(msgspec.Struct, frozen=True):
+    at: dt.datetime
+    local: dt.datetime
+    stops: list[dict[str, dt.datetime]]
+
+
+def test_times_in_files_that_spark_has_written_are_those_of_its_frames(session, tmp_path):
+    app = App("departures")
+    app.input("departures", value=Departure).send_to(app.output("read", value=Departure))
+    said = "timestamp'2026-03-29 01:30:00Z' at, timestamp_ntz'1600-01-01 00:00:00' local"
+    frame = session.range(1).selectExpr(*said.split(", "), "array(map('LHR', timestamp'9000-01-01 00:00:00Z')) stops")
+    places = {form: str(tmp_path / form) for form in ("INT96", "TIMESTAMP_MICROS", "TIMESTAMP_MILLIS")}
+    for form, place in places.items():
+        session.conf.set("spark.sql.parquet.outputTimestampType", form)
+        frame.write.parquet(place)
+    session.conf.unset("spark.sql.parquet.outputTimestampType")
+    (expected,) = app.run(on=Spark(session), bind={"departures": frame}, data=tmp_path / "data").received("read")
+    assert (expected.at.tzinfo, expected.local.tzinfo) == (dt.UTC, None)
+    for place in places.values():
+        for on in (None, Spark(session)):
+            done = app.run(on=on, bind={"departures": place}, data=Path(place, f".{on is None}"))
+            assert done.received("read") == [expected]

@@ -65,6 +65,25 @@ def test_what_another_attempt_has_written_is_not_in_the_way(tmp_path):
     assert len({one.file for one in first + second}) == 2
 
 
+def absent_at_times(always):
+    """Return records of one field that is there always, each other one of which is absent, as Spark makes them."""
+    mask = pa.array([place % 2 == 1 for place in range(len(always))])
+    return pa.StructArray.from_arrays([always], fields=[pa.field("of", always.type, False)], mask=mask)
+
+
+def test_what_is_there_always_may_lie_in_what_is_absent(tmp_path):
+    records = absent_at_times(absent_at_times(pa.array([1, None, None, None])))
+    lists = pa.ListArray.from_arrays([0, 2, 4], records)
+    maps = pa.MapArray.from_arrays([0, 1, 2], ["k", "k"], records.slice(0, 2))
+    rows = pa.record_batch({"lists": lists, "maps": maps, "records": records.slice(1, 2)})
+    (found,) = laid(Laying(tmp_path, "t"), 0, iter([rows]))
+    read = pq.read_table(found.file).to_pylist(maps_as_pydicts="strict")
+    record = {"of": {"of": 1}}
+    assert read[0] == {"lists": [record, None], "maps": {"k": record}, "records": None}
+    empty = {"of": {"of": None}}
+    assert read[1] == {"lists": [empty, None], "maps": {"k": None}, "records": empty}
+
+
 LINES = st.lists(st.binary(max_size=5).filter(lambda line: b"\n" not in line), max_size=20)
 
 

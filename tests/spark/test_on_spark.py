@@ -339,10 +339,10 @@ def test_a_session_stays_as_it_is_and_what_is_set_there_holds(session, tmp_path)
     path.write_text('"ahoy"\n"aye"\n"land"\n')
     session.range(3).createOrReplaceTempView("three")
     session.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
-    before = (RDD.toDF, SparkSession.getActiveSession(), dict(session.conf.getAll))
+    before = (RDD.toDF, SparkSession.getActiveSession(), session.sql("SET").collect())
     by_first_letter().run(tmp_path / "data", on=Spark(session), bind={"words": path, "seen": out})
     assert lines(out) == Counter(['["a",1]', '["a",2]', '["l",1]'])
-    assert (RDD.toDF, SparkSession.getActiveSession(), dict(session.conf.getAll)) == before
+    assert (RDD.toDF, SparkSession.getActiveSession(), session.sql("SET").collect()) == before
     assert session.table("three").count() == 3
     copy = ThroughJvm(session).numbers(1, 1)
     assert copy._jdf.sparkSession().conf().get("spark.sql.session.timeZone") == "Asia/Tokyo"

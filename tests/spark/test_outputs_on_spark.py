@@ -1,5 +1,6 @@
 """Outputs of a run on Spark as DataFrames and tables of its session: all of them once, whoever dies on the way."""
 
+import gc
 import re
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
@@ -65,15 +66,6 @@ def run(session, data, collect=False, app=None, **outputs):
     return (app or pipeline()).run(data, on=Spark(session), bind={"legs": LEGS, **outputs}, collect=collect)
 
 
-@pytest.fixture
-def table(session, request):
-    """Return the name of a table that is not there."""
-    name = f"outputs_{abs(hash(request.node.name)):x}"
-    session.sql(f"DROP TABLE IF EXISTS {name}")
-    yield name
-    session.sql(f"DROP TABLE IF EXISTS {name}")
-
-
 def totals_in(frame):
     return sorted(map(tuple, frame.collect()))
 
@@ -112,6 +104,18 @@ def test_what_was_collected_goes_with_the_run(session, tmp_path):
         done.output("copies")
     del done
     assert not [*(tmp_path / "spark").glob("legs/*")]
+
+
+def test_what_was_collected_stays_for_as_long_as_a_frame_is_made_of_it(session, tmp_path):
+    left = tmp_path / "spark" / "legs"
+    frame = run(session, tmp_path, collect=True).output("totals")
+    made = frame.where("legs > 0").select("carrier", "legs")
+    del frame
+    gc.collect()
+    assert totals_in(made) == TOTALS
+    del made
+    gc.collect()
+    assert not [*left.glob("*")]
 
 
 def test_what_was_collected_by_one_that_died_goes_with_the_next(session, tmp_path):
@@ -310,6 +314,15 @@ class Nothing(Struct, frozen=True):
 class Worded(Struct, frozen=True):
     words: list[bytes]
     at: datetime | None = None
+
+
+def test_columns_that_an_output_has_not_have_the_defaults_of_their_table(session, tmp_path, table):
+    session.sql(f"CREATE TABLE {table} (legs INT, note STRING DEFAULT 'of us', at INT, carrier STRING) USING parquet")
+    for mode in ("append", "overwrite"):
+        run(session, tmp_path, totals=IntoTable(f"table:{table}", mode), app=pipeline(legs=False))
+        rows = session.table(table).collect()
+        assert {(row.note, row.at) for row in rows} == {("of us", None)}
+        assert len(rows) == len(TOTALS)
 
 
 @pytest.mark.parametrize(

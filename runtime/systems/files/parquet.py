@@ -62,7 +62,7 @@ from runtime.systems.files.plain_columns import (
     values_in,
 )
 from runtime.systems.files.record_files import check_not_beyond
-from runtime.systems.files.schemas import check_columns, check_fields, without_names
+from runtime.systems.files.schemas import batches_in, check_columns, check_fields, columns_needed, without_names
 from runtime.systems.host.durable import make_durable
 
 if TYPE_CHECKING:
@@ -262,8 +262,9 @@ class ParquetSink(Sink):
                 self._write_part()
 
     def save(self, rows: pa.Table, file: BinaryIO) -> None:
-        """Write the rows of a part."""
-        pq.write_table(rows, file)
+        """Write the rows of a part; raises SerdeError for records without fields."""
+        with columns_needed(self._path):
+            pq.write_table(rows, file)
 
     def flush(self) -> int:
         """Make all rows durable and return the number of parts; raises SerdeError for values of mixed types."""
@@ -387,8 +388,7 @@ def parted(table: pa.Table, by: Sequence[str]) -> Iterator[tuple[str, pa.Table]]
 
 def bytes_of(table: pa.Table) -> bytes:
     """Return the bytes of a file of some rows."""
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
+    pq.write_table(table, sink := pa.BufferOutputStream())
     return bytes(sink.getvalue())
 
 
@@ -500,7 +500,7 @@ class RowFile:
         if not self._starts[group] <= self._next <= row:
             self._next = self._starts[group]
             groups = range(group, file.num_row_groups)
-            self._batches = file.iter_batches(self._at_once, row_groups=groups, columns=self._columns)
+            self._batches = batches_in(file, self._at_once, groups, self._columns)
         for batch in self._batches:
             self._first = self._next
             self._next += batch.num_rows
@@ -511,7 +511,8 @@ class RowFile:
 
 def open_parquet(path: Path | RemoteFile) -> pq.ParquetFile:
     """Return a file of Parquet, open; raises OSError and Arrow's own errors."""
-    return pq.ParquetFile(path.opened() if isinstance(path, RemoteFile) else path)
+    # In nanoseconds, as which Arrow takes INT96, there are six centuries.
+    return pq.ParquetFile(path.opened() if isinstance(path, RemoteFile) else path, coerce_int96_timestamp_unit="us")
 
 
 def json_rows(fields: Mapping[str, object], batch: pa.RecordBatch) -> list[bytes]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from msgspec import inspect
 
 from operators.core.declared_types import types_in
 from operators.core.wording import type_named
 from runtime.encoding.formats.rows import Columns, alternatives, check_names, column_types, fields_wanted
 from runtime.encoding.value_types import reads_text_as_bytes
-from runtime.model.errors import SamzaError
+from runtime.model.errors import SamzaError, SerdeError
 
 ColumnType: TypeAlias = "pa.DataType | str"
 """The type of a column; a text where Arrow has none for it."""
@@ -96,6 +97,47 @@ def check_fields(kind: object, where: object) -> None:
         names = ", ".join(one.cls.__name__ for one in empty if not getattr(one, "tag", None))
     if names:
         raise SamzaError(f"{where}: {names} has no fields, and so no columns: give it one, or leave it out")
+
+
+def batches_in(
+    file: pq.ParquetFile, at_once: int, groups: Iterable[int], columns: list[str] | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of row groups of a file of Parquet, some of its columns or all.
+
+    Points in time that Spark writes as INT96 are in UTC, as Spark reads them: Arrow takes them for local ones.
+    """
+    kinds: dict[str, pa.DataType] = {}
+    if b"ARROW:schema" not in (file.metadata.metadata or {}):  # which says itself what Arrow has written
+        leaves = (file.schema.column(place).physical_type for place in range(len(file.schema)))
+        kinds = {one.name: _with_instants(one.type, leaves) for one in file.schema_arrow}
+    for batch in file.iter_batches(at_once, row_groups=groups, columns=columns):
+        wanted = pa.schema([one.with_type(kinds.get(one.name, one.type)) for one in batch.schema])
+        yield batch if batch.schema == wanted else batch.cast(wanted)
+
+
+def _with_instants(kind: pa.DataType, leaves: Iterator[str]) -> pa.DataType:
+    """Return a type with points in time where its parts that have none themselves lie as INT96."""
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([one.with_type(_with_instants(one.type, leaves)) for one in kind])
+    if types.is_map(kind):
+        key = _with_instants(kind.key_type, leaves)
+        return pa.map_(key, kind.item_field.with_type(_with_instants(kind.item_type, leaves)))
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_with_instants(kind.value_type, leaves)))
+    return pa.timestamp("us", "UTC") if next(leaves) == "INT96" else kind
+
+
+@contextmanager
+def columns_needed(where: object) -> Iterator[None]:
+    """Raise SerdeError where rows are written that hold records without fields, which Parquet has not."""
+    try:
+        yield
+    except pa.ArrowNotImplementedError as error:
+        raise SerdeError(
+            f"a value of {where} has no columns, as an empty dict: {error}; declare the output's value as a Struct "
+            "whose field says what is in it, as dict[str, int], or leave it out"
+        ) from error
 
 
 def without_names(kind: pa.DataType) -> bool:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, cast
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from operators.core.base import Batch, Serde
 from runtime.encoding.columns import Columns
 from runtime.encoding.serdes import Bytes
+from runtime.encoding.value_types import as_plain, made_of_plain
 from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.archive import ArchiveRows, read_of
 from runtime.systems.files.jsonl import json_of
@@ -147,6 +150,36 @@ class PlainRows(StoredRows):
 
     def _values(self, columns: Columns) -> list[object]:
         return [*columns.rows()]
+
+
+@dataclass(frozen=True)
+class PackedJson:
+    """MessagePack of what JSON has of values of `type`, in which NaN and the infinities are numbers.
+
+    >>> PackedJson(float).decode(PackedJson().encode(float("inf")))
+    inf
+    """
+
+    type: object = Any
+
+    def encode(self, value: object) -> bytes:
+        """Return MessagePack; raises TypeError or OverflowError for what JSON has not."""
+        return msgspec.msgpack.encode(msgspec.to_builtins(value, str_keys=True, enc_hook=as_plain))
+
+    def decode(self, data: bytes) -> object:
+        """Return the value; raises ValidationError for one of another type."""
+        return msgspec.convert(msgspec.msgpack.decode(data), self.type, str_keys=True, dec_hook=made_of_plain)
+
+
+class PackedValues(StoredRows):
+    """The same of records that are bytes alone."""
+
+    name = "rows"
+
+    def serde(self, declared: Serde) -> Serde:
+        """Return packed JSON of the declared type; a serde of the user's own has written the bytes itself."""
+        found = json_of(declared)
+        return declared if found is None else PackedJson(found.type)
 
 
 class RowGroup(NamedTuple):

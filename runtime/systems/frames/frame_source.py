@@ -72,7 +72,7 @@ def arrow_of(frame: Any, stream: str) -> pa.Table:
     """Return the columns of a frame; raises SamzaError for what it has and they would lose."""
     try:
         table = _columns_of(frame, stream)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, TypeError) as error:
         raise SamzaError(
             f"the {type(frame).__name__} for {stream!r} is no table that Arrow has: {error}; make its columns of types "
             "that it has, or bind a list of values"
@@ -87,7 +87,33 @@ def arrow_of(frame: Any, stream: str) -> pa.Table:
                 f"{field.type.storage_type} that it lies as: make it text or a number yourself, as "
                 f"frame.astype({{{field.name!r}: str}})"
             )
+    for place, field in enumerate(table.schema):
+        if (kind := _in_lists(field.type)) != field.type:
+            # By values: Arrow's own cast of views loses some, and it has none of runs.
+            table = table.set_column(place, field.name, pa.chunked_array([table[place].to_pylist()], kind))
     return table
+
+
+def _in_lists(kind: pa.DataType) -> pa.DataType:
+    """Return a type with lists in the place of views of them, and values in that of runs, at any depth.
+
+    >>> _in_lists(pa.list_(pa.list_view(pa.run_end_encoded(pa.int32(), pa.string()))))
+    ListType(list<item: list<item: string>>)
+    """
+    types = pa.types
+    if types.is_run_end_encoded(kind):
+        return _in_lists(kind.value_type)
+    if types.is_map(kind):
+        return pa.map_(_in_lists(kind.key_type), kind.item_field.with_type(_in_lists(kind.item_type)))
+    if types.is_struct(kind):
+        return pa.struct([one.with_type(_in_lists(one.type)) for one in kind])
+    if not types.is_nested(kind) or not hasattr(kind, "value_field"):
+        return kind
+    within = kind.value_field.with_type(_in_lists(kind.value_type))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(within, kind.list_size)
+    is_large = types.is_large_list(kind) or types.is_large_list_view(kind)
+    return pa.large_list(within) if is_large else pa.list_(within)
 
 
 def _columns_of(frame: Any, stream: str) -> pa.Table:

@@ -155,7 +155,7 @@ def _column_names(where: str, name: str, said: object) -> tuple[str, ...]:
 
 
 def only_on_spark(what: object) -> str | None:
-    """Return what to call something that only a run on Spark reads; None where any run can.
+    """Return what to call something that only a session of Spark reads for its workers; None where any run can.
 
     >>> only_on_spark("table:lake.flights"), only_on_spark("flights.jsonl")
     ('a table', None)
@@ -163,7 +163,7 @@ def only_on_spark(what: object) -> str | None:
     if isinstance(what, SparkTable | IntoTable) or table_of(what) is not None:
         return "a table"
     package = type(what).__module__.partition(".")[0]
-    return f"a {type(what).__name__} of {package}" if package in {"pyspark", "pandas", "pyarrow"} else None
+    return f"a {type(what).__name__} of {package}" if package == "pyspark" or is_frame(what) else None
 
 
 def check_read_anywhere(what: object) -> None:

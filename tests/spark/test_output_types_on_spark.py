@@ -1,0 +1,91 @@
+"""The types of the columns that outputs on Spark have: of what tasks say together, and what fits none is told."""
+
+from datetime import time
+from unittest.mock import patch
+
+import msgspec
+import pytest
+from msgspec import Struct
+
+from samza_dsl import SamzaError, Spark
+from tests.spark.test_outputs_on_spark import odd_app
+
+pytestmark = [pytest.mark.ci, pytest.mark.timeout(900)]
+
+
+SPARSE = {
+    "none": ([{"k": 1, "v": None}, {"k": 2, "v": 5}, {"k": 3}], "bigint"),
+    "none of text": ([{"k": 1, "v": None}, {"k": 2, "v": "x"}], "string"),
+    "always none": ([{"k": 1, "v": None}, {"k": 2, "v": None}], "string"),
+    "a list of maps": ([{"k": 1, "v": [[], None]}, {"k": 2, "v": [[1.5]]}], "array<array<double>>"),
+    "an empty list": ([{"k": 1, "v": []}, {"k": 2, "v": ["x"]}, {"k": 3, "v": [None]}], "array<string>"),
+    "a list of records": ([{"k": 1, "v": []}, {"k": 2, "v": [{"a": 1}]}], "array<struct<a:bigint>>"),
+    "within a record": (
+        [{"k": 1, "v": {"a": None, "b": 1}}, {"k": 2, "v": {"a": "x", "b": None}}, {"k": 3, "v": {"a": "y"}}],
+        "struct<a:string,b:bigint>",
+    ),
+    "of a field that holds anything": ([{"k": 1, "v": None}, {"k": 2, "v": 2**40}], "bigint"),
+}
+
+
+class Holding(Struct, frozen=True):
+    k: int
+    v: object = None
+
+
+@pytest.mark.parametrize("is_table", [True, False])
+@pytest.mark.parametrize("case", SPARSE)
+def test_what_one_task_has_no_values_of_is_of_the_type_that_others_say(session, tmp_path, table, case, is_table):
+    (tmp_path / "in").mkdir()
+    given, kind = SPARSE[case]
+    for one in given:  # a task for each
+        (tmp_path / "in" / f"{one['k']}.jsonl").write_bytes(msgspec.json.encode(one))
+    declared = Holding if case == "of a field that holds anything" else dict
+    bind = {"odds": tmp_path / "in", **({"copies": f"table:{table}"} if is_table else {})}
+    run = odd_app(declared).run(tmp_path, on=Spark(session), bind=bind, collect=not is_table)
+    found = session.table(table) if is_table else run.output("copies")
+    assert found.schema["v"].dataType.simpleString() == kind
+    rows = {row.k: row.asDict(recursive=True)["v"] for row in found.collect()}
+    within = {"a": None, "b": None}
+    assert rows == {one["k"]: within | one["v"] if kind.startswith("struct") else one.get("v") for one in given}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(1, "x"), (2**53 + 1, 5.5), (True, 1), ([1], 1), ([1], ["x"]), ({"a": 1}, 5)]
+)
+def test_values_that_fit_no_one_column_are_told_by_its_name(session, tmp_path, table, one, other):
+    (tmp_path / "in").mkdir()
+    for number, value in enumerate((one, other)):
+        (tmp_path / "in" / f"{number}.jsonl").write_bytes(msgspec.json.encode({"v": value}))
+    bind = {"odds": tmp_path / "in", "copies": f"table:{table}"}
+    with pytest.raises(SamzaError, match=r"the values of 'v.*' don't fit one column.* declare the output's value"):
+        odd_app(dict).run(tmp_path, on=Spark(session), bind=bind)
+
+
+class Timed(Struct, frozen=True):
+    n: int
+    opens: dict[str, list[time]]
+
+
+@pytest.mark.parametrize("into", ["table:never_there", "folder/?partition_by=n", None])
+def test_times_of_day_are_told_before_anything_is_computed(session, tmp_path, into):
+    bind = {"odds": [Timed(1, {"mo": [time(1, 2)]})], **({"copies": into} if into else {})}
+    with (
+        patch("runtime.spark.batch._run_bound", side_effect=AssertionError),
+        pytest.raises(SamzaError, match="isoformat"),
+    ):
+        odd_app(Timed).run(tmp_path, on=Spark(session), bind=bind, collect=not into)
+
+
+def test_a_value_without_columns_is_told(session, tmp_path, table):
+    bind = {"odds": [{"n": 1, "more": {}}], "copies": f"table:{table}"}
+    with pytest.raises(SamzaError, match=r"output 'copies'.* has no columns, as an empty dict.* as dict\[str, int\]"):
+        odd_app(dict).run(tmp_path, on=Spark(session), bind=bind)
+
+
+def test_a_map_is_no_struct_of_a_table(session, tmp_path, table):
+    session.sql(f"CREATE TABLE {table} (counts STRUCT<a: BIGINT>) USING parquet")
+    kind = msgspec.defstruct("Counted", [("counts", dict[str, int])])
+    bind = {"odds": [kind({"a": 1})], "copies": f"table:{table}?mode=append"}
+    with pytest.raises(SamzaError, match=r"counts: wanted map<string,bigint>, found struct<a:bigint>"):
+        odd_app(kind).run(tmp_path, on=Spark(session), bind=bind)
