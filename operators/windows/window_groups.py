@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from operators.core.base import EARLIEST_MS, Batch, Key
@@ -185,6 +185,20 @@ class Grouped:
                 rows.timestamps += [timestamp] * len(values)
                 rows.stamps += [stamp] * len(values)
         return rows
+
+
+def by_slot(groups: Groups) -> Iterator[tuple[Slot, Grouping]]:
+    """Yield the values of each slot, which were gathered in turn.
+
+    A window gets them in the order in which they came, from whichever stretch of time they are.
+    """
+    parts: dict[Slot, list[Grouping]] = {}
+    for slots, gathered in groups.by_slots.items():
+        group = {key: (mine[1::2], mine[::2]) for key, mine in gathered.items()}
+        for slot in slots:
+            parts.setdefault(slot, []).append(group)
+    for slot, found in parts.items():
+        yield slot, found[0] if len(found) == 1 else in_turn(found)
 
 
 def in_turn(parts: list[Grouping]) -> Grouping:
