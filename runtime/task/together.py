@@ -99,7 +99,7 @@ def feed_together(places: Sequence[Place], each: int, clock: Clock) -> int:
     The tasks have nothing else in common here: each accepts its own records, and what fails goes alone.
     """
     offers: list[Offer] = []
-    shared = SharedGroups()
+    shared, since = SharedGroups(), list[Offer]()
     began = clock.elapsed_ms()
     with resting_for(each * len(places)):
         for task, lane, reader in places:
@@ -110,8 +110,10 @@ def feed_together(places: Sequence[Place], each: int, clock: Clock) -> int:
             assert not task.busy, "one thread at a time is in a task"
             task.is_quiet = False
             task.do(partial(_offer, offers, task, lane, reader, min(each, task.room(lane)), shared))
+            _keep(offers[-1], shared, since)
             offers[-1].took_ms = clock.elapsed_ms() - started
-        if not (_is_whole(offers, shared) and _hand_on(offers, shared)):
+        _save(shared, since)
+        if not _hand_on(offers, shared):
             for offer in offers:
                 offer.task.do(partial(_leave_alone, offer))
         found: list[int] = []
@@ -135,6 +137,41 @@ def _offer(offers: list[Offer], task: Task, lane: Lane, reader: Reader, limit: i
     offers.append(offer)
 
 
+def _keep(offer: Offer, shared: SharedGroups, since: list[Offer]) -> None:
+    """Let groups go on with what a reader has folded, or without it; `since` are those since their savepoint."""
+    if offer.is_grouped:
+        since.append(offer)
+        if shared.went_well(len(offer.taken.batch)):
+            _save(shared, since)
+    elif shared.is_halfway:
+        shared.rollback()
+        again = since[:]
+        since.clear()
+        for one in again:
+            one.task.do(partial(_fold, one, shared))
+            # One that fails now, as its functions have changed their mind, is out as well: there are ever fewer.
+            _keep(one, shared, since)
+
+
+def _save(shared: SharedGroups, since: list[Offer]) -> None:
+    """Make a savepoint; where keys are not held as themselves, those since the one before go on each by itself."""
+    if not since:
+        return
+    folding = since[0].reader.folding
+    assert folding is not None, "a loop has grouped them"
+    if folding.are_held(shared):
+        shared.savepoint()
+    else:
+        shared.rollback()
+        for one in since:
+            one.task.do(partial(_fold, one, None))
+    since.clear()
+
+
+def _fold(offer: Offer, shared: SharedGroups | None) -> None:
+    offer.taken = offer.reader.fold(offer.taken, shared)
+
+
 def _take_in(found: list[int], offer: Offer, clock: Clock) -> None:
     started = clock.elapsed_ms() - offer.took_ms
     found.append(offer.task.take_in(offer.lane, offer.reader, offer.taken, started, is_done=offer.is_joint))
@@ -145,17 +182,8 @@ def _leave_alone(offer: Offer) -> None:
     if offer.is_joint:
         offer.lane.chain.counts = offer.counts
     if offer.is_grouped:
-        offer.taken = offer.reader.fold(offer.taken)
+        _fold(offer, None)
     offer.found = None
-
-
-def _is_whole(offers: Sequence[Offer], shared: SharedGroups) -> bool:
-    """Whether groups have the values of those that are to go on with them, and of no others."""
-    grouped = [offer for offer in offers if offer.is_grouped]
-    if shared.runs != len(grouped):
-        return False
-    folding = grouped[0].reader.handing_on if grouped else None
-    return folding is None or folding.are_held(shared)
 
 
 def _hand_on(offers: Sequence[Offer], shared: SharedGroups) -> bool:
