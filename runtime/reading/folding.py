@@ -65,7 +65,7 @@ class SharedGroups:
         """
         self.is_halfway = False
         self._number += number
-        return 2 * self._number >= sum(len(found) for one in self.groups.values() for found in one.by_slots.values())
+        return self._number >= 2 * sum(len(found) for one in self.groups.values() for found in one.by_slots.values())
 
     def savepoint(self) -> None:
         """Keep what is here for good."""

@@ -46,12 +46,14 @@ class Companions(Generic[P]):
 
     def of(self, place: P, may_join: Callable[[P], bool]) -> list[P]:
         """Return one that is to be read, and those of its input and priority that may join it."""
-        _, _, reader = place
+        task, lane, reader = place
         places = self._by_entry.get(reader.entry, ())
-        if len(places) < 2 or not joins(place):
+        # What is asked of each partition behind is asked once, and not by each of the readers, as many as there are.
+        if len(places) < 2 or not joins(place) or not _stay_in_memory(lane, reader):
             return [place]
+        relays = task.outputs.relays
         alike = (one for one in places if one is not place and one[2].priority == reader.priority and joins(one))
-        return [place, *filter(may_join, alike)]
+        return [place, *(one for one in alike if one[0].outputs.relays is relays and may_join(one))]
 
 
 @dataclass
@@ -82,12 +84,17 @@ class Offer:
 
 
 def joins(place: Place) -> bool:
-    """Whether a reader may be read together with others of its input: all that it reads is handed on in memory."""
+    """Whether a reader may be read together with others of its input, where what it hands on stays in memory."""
     _, lane, reader = place
     plan = lane.chain.segments[reader.entry].plan
     if plan.keyed or lane.units is not None or not lane.guard.takes_many:
         return False
-    exits = (lane.chain.exits[exit.id] for exit in plan.exits)
+    return all(isinstance(lane.chain.exits[exit.id], PartitionByExit) for exit in plan.exits)
+
+
+def _stay_in_memory(lane: Lane, reader: Reader) -> bool:
+    """Whether all that is made of what a reader reads is handed on in memory."""
+    exits = (lane.chain.exits[exit.id] for exit in lane.chain.segments[reader.entry].plan.exits)
     return all(isinstance(exit, PartitionByExit) and exit.stays_in_memory for exit in exits)
 
 
@@ -151,6 +158,8 @@ def _keep(offer: Offer, shared: SharedGroups, since: list[Offer]) -> None:
             one.task.do(partial(_fold, one, shared))
             # One that fails now, as its functions have changed their mind, is out as well: there are ever fewer.
             _keep(one, shared, since)
+        # However many are odd, none folds a third time.
+        _save(shared, since)
 
 
 def _save(shared: SharedGroups, since: list[Offer]) -> None:
