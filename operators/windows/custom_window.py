@@ -87,7 +87,7 @@ class AssignedOperator(Assigning, WindowOperator):
         if batch.keys is None or has_none(batch.keys):
             raise ValueError(NO_KEY)
         assert batch.timestamps is not None and batch.stamps is not None
-        groups, late = Groups(self.windows, self._lateness_ms, waits_ms=self._waits_ms), []
+        groups, late = Groups(self.windows, self._lateness_ms, False, self._waits_ms, self._in_turn), list[int]()
         columns = zip(batch.values, batch.keys, batch.timestamps, batch.stamps, strict=True)
         for row, (value, key, timestamp, stamp) in enumerate(columns):
             plain, windows = self.windows_of(key, timestamp, value)
@@ -95,6 +95,8 @@ class AssignedOperator(Assigning, WindowOperator):
                 group = groups.of(windows, stamp)
                 if group is None:
                     late.append(row)
+                elif groups.in_turn:
+                    group[key] += (plain, row)
                 else:
                     group[key].append(plain)
         self.late = self.take_late(batch, late)

@@ -16,7 +16,7 @@ from operators.windows.custom_window import Assigning
 from operators.windows.spans import Due, Early, Firing, Shown, Span, Spans, WindowFrame, dropped, put, restored, untell
 from operators.windows.triggers import Trigger
 from operators.windows.window import NO_KEY, TIMINGS, Pane, Timing, Window, keeps_numbers, plainness
-from operators.windows.window_groups import Grouping, Groups, Mine, Slot, in_turn
+from operators.windows.window_groups import Grouping, Groups, Mine, Slot, by_slot
 from operators.windows.window_types import ByRow, Sessions
 
 Bounds = tuple[int, ...]
@@ -118,15 +118,8 @@ class TriggeredWindowOperator(Assigning):
         """Group the rows by window and key; return the early panes, and the rows that are too late."""
         groups = Groups(self.windows, self._lateness_ms + self._waits_ms, waits_ms=self._waits_ms, in_turn=True)
         late = groups.gather(batch)
-        by_slot: dict[Slot, list[Grouping]] = {}
-        for slots, gathered in groups.by_slots.items():
-            group = {key: (mine[1::2], mine[::2]) for key, mine in gathered.items()}
-            for slot in slots:
-                by_slot.setdefault(slot, []).append(group)
         found: list[Early] = []
-        for slot, parts in by_slot.items():
-            # A window gets its values in the order in which they came, from whichever stretch of time they are.
-            of_slot = parts[0] if len(parts) == 1 else in_turn(parts)
+        for slot, of_slot in by_slot(groups):
             if slot.due == slot.end + self._waits_ms:
                 self._fold(slot, of_slot, batch, found)
             else:

@@ -38,8 +38,20 @@ from operators.core.wording import stable
 from operators.state.keyed_state import UNCHANGEABLE, is_plain
 from operators.windows.partials import Partials
 from operators.windows.triggers import Trigger
-from operators.windows.window_groups import Grouped, Groups, Slot
-from operators.windows.window_types import Assigner, ByClock, ByRow, Counted, Sessions, Sliding, Windows, WindowType
+from operators.windows.window_groups import Grouped, Groups, Slot, by_slot
+from operators.windows.window_types import (
+    Assigner,
+    ByClock,
+    ByRow,
+    Counted,
+    Daily,
+    Hopping,
+    Sessions,
+    Sliding,
+    Tumbling,
+    Windows,
+    WindowType,
+)
 
 K = TypeVar("K")
 R = TypeVar("R")
@@ -187,9 +199,16 @@ class Window(Spec):
         return self.aggregation.counts and not told and not hasattr(self.windows, "assign")
 
     @property
+    def mixes_stretches(self) -> bool:
+        """Whether a window has values of several stretches of time, and their order counts."""
+        if isinstance(self.windows, Hopping) and self.windows.size_ms <= self.windows.every_ms:
+            return False
+        return self.aggregation.order_sensitive and not isinstance(self.windows, Tumbling | Daily)
+
+    @property
     def fold(self) -> str | None:  # type: ignore[override]
         """Count, where the aggregation only asks for the number of values; else keep them."""
-        if not hasattr(self.windows, "cell") or self.is_triggered:
+        if not hasattr(self.windows, "cell") or self.is_triggered or self.mixes_stretches:
             return None
         return "{group}.append({key})" if self.aggregation.counts else BY_KEY
 
@@ -304,6 +323,7 @@ class WindowOperator:
         self._fires_again = spec.allowed_lateness_ms > spec.waits_ms
         self._in_time = (repeat(0), repeat("final")) if spec.emit == "final" else ()
         """The numbers and timings of panes in time, where they are not a pane's defaults."""
+        self._in_turn = spec.mixes_stretches
         self._accumulates = spec.panes == "accumulating"
         self._keeps_numbers = keeps_numbers(spec.aggregation)
         self._copies = copies
@@ -329,7 +349,7 @@ class WindowOperator:
         """Fold the values in; those that are too late for all of their windows are left in `late`."""
         if batch.keys is None or has_none(batch.keys):
             raise ValueError(NO_KEY)
-        groups = Groups(self.windows, self._lateness_ms, self.aggregation.counts, self._waits_ms)
+        groups = Groups(self.windows, self._lateness_ms, self.aggregation.counts, self._waits_ms, self._in_turn)
         late = groups.gather(batch)
         self.late = batch.take(late) if late else None
         self.add(groups)
@@ -337,6 +357,12 @@ class WindowOperator:
 
     def add(self, groups: Groups | Grouped) -> None:
         """Fold in values that were grouped by key."""
+        if isinstance(groups, Groups) and groups.in_turn:
+            for slot, mine in by_slot(groups):
+                put = self._set_aside if self._is_late(slot) else self._fold
+                put(slot, {key: values for key, (_, values) in mine.items()}, False)
+            self._relieve()
+            return
         for slots, group in groups.by_slots.items():
             if groups.counted and (len(slots) > 1 or self._is_late(slots[0])):
                 # Counted once for all slots, and not once for each.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 from operators.core.base import EARLIEST_MS, Batch, Key
@@ -21,6 +22,9 @@ class Slot(NamedTuple):
 Mine = tuple[list[int], list[Any]]
 """The values of one key in one window, with their rows in a batch before them."""
 Grouping = dict[Key, Mine]
+
+Held = dict[tuple[Slot, ...], list[int]]
+"""By slots, the number of values of each key."""
 
 RECENT = 4
 """The stretches of time that are remembered, since values out of order go to and fro between some."""
@@ -129,6 +133,26 @@ class Groups:
                 into[key].append(value)
         return late
 
+    def savepoint(self) -> Held:
+        """Return how many values each key has; keys stay in the order in which they came."""
+        assert not self.counted, "keys that are counted have no values"
+        return {slots: [*map(len, group.values())] for slots, group in self.by_slots.items()}
+
+    def rollback(self, held: Held) -> None:
+        """Drop the values that came since a savepoint, with their keys and slots."""
+        for slots in [*self.by_slots]:
+            if slots not in held:
+                del self.by_slots[slots], self.places[slots]
+                continue
+            group, numbers = self.by_slots[slots], held[slots]
+            for key in [*islice(group, len(numbers), None)]:
+                del group[key]
+            for values, number in zip(group.values(), numbers, strict=True):
+                del values[number:]
+        # They may name groups that are gone.
+        self._met.clear()
+        self._in_time.clear()
+
     def __len__(self) -> int:
         """Return the number of values."""
         groups = self.by_slots.values()
@@ -185,6 +209,20 @@ class Grouped:
                 rows.timestamps += [timestamp] * len(values)
                 rows.stamps += [stamp] * len(values)
         return rows
+
+
+def by_slot(groups: Groups) -> Iterator[tuple[Slot, Grouping]]:
+    """Yield the values of each slot, which were gathered in turn.
+
+    A window gets them in the order in which they came, from whichever stretch of time they are.
+    """
+    parts: dict[Slot, list[Grouping]] = {}
+    for slots, gathered in groups.by_slots.items():
+        group = {key: (mine[1::2], mine[::2]) for key, mine in gathered.items()}
+        for slot in slots:
+            parts.setdefault(slot, []).append(group)
+    for slot, found in parts.items():
+        yield slot, found[0] if len(found) == 1 else in_turn(found)
 
 
 def in_turn(parts: list[Grouping]) -> Grouping:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, cast
 
 from operators.core.base import LATEST_MS, MAX_TIMESTAMP, Batch, Key, has_none
@@ -10,7 +11,7 @@ from operators.core.wording import askable
 from operators.partition_by import PartitionBy
 from operators.windows.partials import Folds
 from operators.windows.window import Window
-from operators.windows.window_groups import Grouped, Groups
+from operators.windows.window_groups import Grouped, Groups, Held
 from operators.windows.window_types import WindowType
 from planner.codegen.folding import carried_key, windows_at
 from planner.codegen.fusion import compile_source
@@ -35,23 +36,56 @@ class Folded(NamedTuple):
 
 
 class SharedGroups:
-    """The groups, by exit, that readers of one input fold into together; `runs` counts those that have tried to.
+    """The groups, by exit, that readers of one input fold into together.
 
-    None of them has had another effect: where one fails halfway, what is here is dropped.
+    Nobody knows whose a value here is. So where a reader is only halfway through, as it failed, all of it goes back to
+    the savepoint, and those that have folded since then fold once more.
     """
 
     def __init__(self) -> None:
         self.groups: dict[str, Groups] = {}
-        self.kinds: tuple[type | None, ...] = ()
-        self.runs = 0
+        self.is_halfway = False
+        """Whether a reader has begun, of which nobody has said that it went well."""
+        self._kinds: tuple[type | None, ...] = ()
+        self._held: dict[str, Held] = {}
+        self._number = 0
+        """The number of values that were folded since the savepoint."""
 
     def begin(self, kinds: tuple[type | None, ...], groups: Callable[[], dict[str, Groups]]) -> bool:
         """Let one more reader fold into these, unless its keys are of other kinds."""
-        if not self.runs:
-            self.kinds, self.groups = kinds, groups()
-        joins = kinds == self.kinds
-        self.runs += joins
-        return joins
+        assert not self.is_halfway, "who failed is taken back before the next one folds"
+        if not self.groups:
+            self._kinds, self.groups = kinds, groups()
+        self.is_halfway = kinds == self._kinds
+        return self.is_halfway
+
+    def went_well(self, number: int) -> bool:
+        """Take note that the reader is through, of so many values; return whether a savepoint costs little beside that.
+
+        It costs a look at each key, of which many readers have more than one of them has values.
+        """
+        self.is_halfway = False
+        self._number += number
+        return self._number >= 2 * sum(len(found) for one in self.groups.values() for found in one.by_slots.values())
+
+    def savepoint(self) -> None:
+        """Keep what is here for good."""
+        assert not self.is_halfway, "a savepoint has whole readers"
+        self._held, self._number = {id: one.savepoint() for id, one in self.groups.items()}, 0
+
+    def rollback(self) -> None:
+        """Drop what came since the savepoint."""
+        self.is_halfway, self._number = False, 0
+        if not self._held:
+            self.groups = {}  # of the kinds that the next one has
+        for id, held in self._held.items():
+            self.groups[id].rollback(held)
+
+    def newest(self, exit: str) -> Iterator[list[Key]]:
+        """Yield the keys that have come to the groups of an exit since the savepoint."""
+        held = self._held.get(exit, {})
+        for slots, group in self.groups[exit].by_slots.items():
+            yield [*islice(group, len(held.get(slots, ())), None)]
 
 
 class PreparedRows(NamedTuple):
@@ -103,7 +137,7 @@ class FoldingSegment:
                 if graph.of(PartitionBy)[exit.id].combines is None:
                     self.grouped.add(exit.id)
         self._needs_key = len(self._rekeyed) < len(self._windows)
-        self.hands_on = self.grouped.issuperset(self._windows)
+        self._hands_on = self.grouped.issuperset(self._windows)
         """Whether all that it groups goes on to stages behind, and nothing to state of this task."""
 
     def run(
@@ -111,7 +145,8 @@ class FoldingSegment:
     ) -> Folded | None:
         """Read keys and times off the values and group them; None where anything is not as in most batches.
 
-        They go into `shared` groups, if there are any; their keys are checked when all readers are through.
+        They go into `shared` groups, if there are any and nothing goes to state of this task; the keys of these are
+        checked with those of other readers.
         """
         kind = None if keys is None or self._carries else keys.kind
         # The loop compares a key's type once and holds keys as themselves; without a known type it can't, and
@@ -120,7 +155,7 @@ class FoldingSegment:
             return None
         disorder_ms = self._disorder_ms
         kinds = kind, *self._kinds.values()
-        is_shared = shared is not None and shared.begin(kinds, self._groups)
+        is_shared = shared is not None and self._hands_on and shared.begin(kinds, self._groups)
         groups = shared.groups if shared is not None and is_shared else self._groups()
         places = [one.place for one in groups.values()]
         try:
@@ -130,7 +165,8 @@ class FoldingSegment:
             if highest > LATEST_MS:
                 return None
             if not is_shared:
-                self._check_held(groups, keys, kind)
+                for id, each in groups.items():
+                    self._check_held(id, each.by_slots.values(), keys, kind)
             rows = zip(groups, lates, strict=True)
             late_rows = [
                 _late_rows(found, self._rekeyed.get(id, None if self._carries else keys), batch) for id, found in rows
@@ -146,10 +182,10 @@ class FoldingSegment:
         return Folded(len(batch), exits, highest - disorder_ms, counted, is_shared, min(lowest, default=MAX_TIMESTAMP))
 
     def are_held(self, shared: SharedGroups) -> bool:
-        """Whether all keys of shared groups are held as themselves."""
-        assert self.hands_on, "the keys of all exits are new ones"
+        """Whether the newest keys of shared groups are held as themselves."""
         try:
-            self._check_held(shared.groups, None, None)
+            for id in shared.groups:
+                self._check_held(id, shared.newest(id), None, None)
         except Exception:
             return False
         return True
@@ -165,16 +201,14 @@ class FoldingSegment:
             for id, spec in self._windows.items()
         }
 
-    def _check_held(self, groups: Mapping[str, Groups], keys: KeySerde | None, kind: type | None) -> None:
-        """Raise where keys, whose type the loop has looked at, are not held as themselves."""
-        for id, each in groups.items():
-            if self._carries and id not in self._rekeyed:
-                continue
-            serde, kind_here = self._rekeyed.get(id, keys), self._kinds.get(id, kind)
-            assert serde is not None and kind_here is not None
-            for group in each.by_slots.values():
-                if not serde.are_held(kind_here, group):
-                    raise ValueError("not as keys are held")
+    def _check_held(self, id: str, groups: Iterable[Collection[Any]], keys: KeySerde | None, kind: type | None) -> None:
+        """Raise where keys of an exit, whose type the loop has looked at, are not held as themselves."""
+        if self._carries and id not in self._rekeyed:
+            return
+        serde, kind_here = self._rekeyed.get(id, keys), self._kinds.get(id, kind)
+        assert serde is not None and kind_here is not None
+        if not all(serde.are_held(kind_here, group) for group in groups):
+            raise ValueError("not as keys are held")
 
     def _learn(self, error: Exception) -> None:
         """Expect keys of the other kind, where that is why a batch could not be read."""

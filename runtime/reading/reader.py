@@ -149,7 +149,7 @@ class Reader:
         self.priority, self.later = turn.priority, turn.later
         self.relay = shortcuts.relay
         self._decoding = decoding
-        self._folding, self._columnar = shortcuts.folding, shortcuts.columnar
+        self.folding, self._columnar = shortcuts.folding, shortcuts.columnar
         self.shared: SharedGroups | None = None
         """The groups that it folds into with other readers, while these are read together."""
         self._look_at = shortcuts.look_at
@@ -274,12 +274,6 @@ class Reader:
     def idle_after_ms(self) -> int | None:
         """The ms for which nothing has to come until it is idle; None where it never is."""
         return self._pacing.idle_after_ms if self._producers is None else None
-
-    @property
-    def handing_on(self) -> FoldingSegment | None:
-        """The loop that groups what it reads for stages behind and does nothing else, if there is one."""
-        folding = self._folding
-        return folding if folding is not None and folding.hands_on and self.sieve is None else None
 
     @property
     def max_drift_ms(self) -> int | None:
@@ -579,8 +573,8 @@ class Reader:
     @tells(lambda known: known["self"].entry)
     def fold(self, taken: Taken, shared: SharedGroups | None = None) -> Taken:
         """Group values by a generated loop, into groups that are `shared` or its own; else read them into columns."""
-        if self._folding is not None:
-            folded = self._folding.run(taken.batch, self._keys, self._source.value, shared)
+        if self.folding is not None:
+            folded = self.folding.run(taken.batch, self._keys, self._source.value, shared)
             if folded is not None and self._is_usual(folded, taken.batch.values):
                 return replace(taken, folded=folded, watermark=self._at_least(folded.watermark, taken.control))
         return self.unfold(taken)

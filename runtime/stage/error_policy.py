@@ -57,6 +57,10 @@ MOST_ALONE = 1_000
 """So many records of a test are done one by one, whatever is left of one before the next."""
 FEWER = 200
 """Rows that are tried together where more of them failed."""
+NEIGHBOURS = 8
+"""Rows that are done one by one after one that failed right behind another."""
+PARTS = 8
+"""The parts of fewer rows that failed, where nobody knows which of them did."""
 
 
 class Guard:
@@ -174,13 +178,15 @@ class Guard:
 
     def at_once(self, work: Callable[[], None], where: Callable[[int | None], Whence]) -> bool:
         """Do the work of several records; return whether that went well, or they are to be done one by one."""
-        if not self.takes_many:
-            return False
+        return self.takes_many and self._failed(work, where) is None
+
+    def _failed(self, work: Callable[[], None], where: Callable[[int | None], Whence]) -> Failure | None:
+        """Do work; return the failure of what is to be done in smaller parts, with none of its frames."""
         failure = self.attempt(work)
         if failure is not None:
             self.must_be_lenient(failure, where)
             failure.let_go()
-        return failure is None
+        return failure
 
     def must_be_lenient(self, failure: Failure, where: Callable[[int | None], Whence]) -> None:
         """Raise what ends the run, unless some operator may have its records done one by one."""
@@ -190,16 +196,22 @@ class Guard:
     def each(
         self, work: Callable[[Batch], None], batch: Batch, raw: LetterRows, where: Callable[[int | None], Whence]
     ) -> None:
-        """Do work on all rows at once; where that fails, row by row, each under its policy."""
-        if self.at_once(partial(work, batch), where):
+        """Do work on all rows at once; where that fails, on fewer and fewer, and at last on one, under its policy."""
+        whole = range(len(batch))
+        if not self.takes_many:
+            self._alone_left -= len(batch)
+            todo = [range(row, row + 1) for row in reversed(whole)]
+        elif (failure := self._failed(partial(work, batch), where)) is None:
             return
-        is_alone = self._alone_left > 0
-        self._alone_left -= len(batch)
-        for start in range(0, len(batch), FEWER):
-            part = batch.slice(start, start + FEWER)
-            if is_alone or not self.together or len(batch) <= FEWER or self.attempt(partial(work, part)) is not None:
-                for row in range(start, start + len(part)):
-                    self.one(partial(work, batch.row(row)), raw.row(row), where(row))
+        else:
+            todo = _cut(whole, failure.row)
+        while todo:
+            rows = todo.pop()
+            if len(rows) == 1:
+                self.one(partial(work, batch.row(rows.start)), raw.row(rows.start), where(rows.start))
+            # What failed has left nothing, whatever it says of its row: that only tells where to cut.
+            elif (failure := self._failed(partial(work, batch.slice(rows.start, rows.stop)), where)) is not None:
+                todo += _cut(rows, failure.row)
 
     def fire(self, id: str, until: int, most: int, by_clock: bool = False) -> Batch | None:
         """Return what an operator fires: so much at once; where that fails less, and at last one, under its policy."""
@@ -305,6 +317,26 @@ class Guard:
         if spec.source and not where.part:
             where = where._replace(part="key")  # the one part of a record that is read where messages are run
         return record_error(spec, failure.error, where)
+
+
+def _cut(rows: range, failed: int | None) -> list[range]:
+    """Return the parts, the first one last, in which to do rows that failed together; `failed` is the one that did.
+
+    >>> _cut(range(100, 150), 20), _cut(range(3), 0)
+    ([range(121, 150), range(120, 121), range(100, 120)], [range(2, 3), range(1, 2), range(0, 1)])
+    >>> _cut(range(100, 140), None)[-1], len(_cut(range(100, 140), None))
+    (range(100, 105), 8)
+    """
+    if len(rows) > FEWER:
+        stops = [*range(0, len(rows), FEWER), len(rows)]
+    elif failed == 0:
+        # As likely as not the one before has failed, too: where many do, none is done twice.
+        stops = [*range(min(NEIGHBOURS, len(rows))), len(rows)]
+    elif failed is not None and failed < len(rows):
+        stops = [0, failed, failed + 1, len(rows)]
+    else:
+        stops = [*range(0, len(rows), -(-len(rows) // PARTS)), len(rows)]
+    return [part for part in map(rows.__getitem__, map(slice, stops, stops[1:])) if part][::-1]
 
 
 def is_lenient(graph: Graph, stage: StagePlan) -> bool:

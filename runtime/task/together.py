@@ -46,12 +46,14 @@ class Companions(Generic[P]):
 
     def of(self, place: P, may_join: Callable[[P], bool]) -> list[P]:
         """Return one that is to be read, and those of its input and priority that may join it."""
-        _, _, reader = place
+        task, lane, reader = place
         places = self._by_entry.get(reader.entry, ())
-        if len(places) < 2 or not joins(place):
+        # What is asked of each partition behind is asked once, and not by each of the readers, as many as there are.
+        if len(places) < 2 or not joins(place) or not _stay_in_memory(lane, reader):
             return [place]
+        relays = task.outputs.relays
         alike = (one for one in places if one is not place and one[2].priority == reader.priority and joins(one))
-        return [place, *filter(may_join, alike)]
+        return [place, *(one for one in alike if one[0].outputs.relays is relays and may_join(one))]
 
 
 @dataclass
@@ -82,12 +84,17 @@ class Offer:
 
 
 def joins(place: Place) -> bool:
-    """Whether a reader may be read together with others of its input: all that it reads is handed on in memory."""
+    """Whether a reader may be read together with others of its input, where what it hands on stays in memory."""
     _, lane, reader = place
     plan = lane.chain.segments[reader.entry].plan
     if plan.keyed or lane.units is not None or not lane.guard.takes_many:
         return False
-    exits = (lane.chain.exits[exit.id] for exit in plan.exits)
+    return all(isinstance(lane.chain.exits[exit.id], PartitionByExit) for exit in plan.exits)
+
+
+def _stay_in_memory(lane: Lane, reader: Reader) -> bool:
+    """Whether all that is made of what a reader reads is handed on in memory."""
+    exits = (lane.chain.exits[exit.id] for exit in lane.chain.segments[reader.entry].plan.exits)
     return all(isinstance(exit, PartitionByExit) and exit.stays_in_memory for exit in exits)
 
 
@@ -99,7 +106,7 @@ def feed_together(places: Sequence[Place], each: int, clock: Clock) -> int:
     The tasks have nothing else in common here: each accepts its own records, and what fails goes alone.
     """
     offers: list[Offer] = []
-    shared = SharedGroups()
+    shared, since = SharedGroups(), list[Offer]()
     began = clock.elapsed_ms()
     with resting_for(each * len(places)):
         for task, lane, reader in places:
@@ -110,8 +117,10 @@ def feed_together(places: Sequence[Place], each: int, clock: Clock) -> int:
             assert not task.busy, "one thread at a time is in a task"
             task.is_quiet = False
             task.do(partial(_offer, offers, task, lane, reader, min(each, task.room(lane)), shared))
+            _keep(offers[-1], shared, since)
             offers[-1].took_ms = clock.elapsed_ms() - started
-        if not (_is_whole(offers, shared) and _hand_on(offers, shared)):
+        _save(shared, since)
+        if not _hand_on(offers, shared):
             for offer in offers:
                 offer.task.do(partial(_leave_alone, offer))
         found: list[int] = []
@@ -135,6 +144,43 @@ def _offer(offers: list[Offer], task: Task, lane: Lane, reader: Reader, limit: i
     offers.append(offer)
 
 
+def _keep(offer: Offer, shared: SharedGroups, since: list[Offer]) -> None:
+    """Let groups go on with what a reader has folded, or without it; `since` are those since their savepoint."""
+    if offer.is_grouped:
+        since.append(offer)
+        if shared.went_well(len(offer.taken.batch)):
+            _save(shared, since)
+    elif shared.is_halfway:
+        shared.rollback()
+        again = since[:]
+        since.clear()
+        for one in again:
+            one.task.do(partial(_fold, one, shared))
+            # One that fails now, as its functions have changed their mind, is out as well: there are ever fewer.
+            _keep(one, shared, since)
+        # However many are odd, none folds a third time.
+        _save(shared, since)
+
+
+def _save(shared: SharedGroups, since: list[Offer]) -> None:
+    """Make a savepoint; where keys are not held as themselves, those since the one before go on each by itself."""
+    if not since:
+        return
+    folding = since[0].reader.folding
+    assert folding is not None, "a loop has grouped them"
+    if folding.are_held(shared):
+        shared.savepoint()
+    else:
+        shared.rollback()
+        for one in since:
+            one.task.do(partial(_fold, one, None))
+    since.clear()
+
+
+def _fold(offer: Offer, shared: SharedGroups | None) -> None:
+    offer.taken = offer.reader.fold(offer.taken, shared)
+
+
 def _take_in(found: list[int], offer: Offer, clock: Clock) -> None:
     started = clock.elapsed_ms() - offer.took_ms
     found.append(offer.task.take_in(offer.lane, offer.reader, offer.taken, started, is_done=offer.is_joint))
@@ -145,17 +191,8 @@ def _leave_alone(offer: Offer) -> None:
     if offer.is_joint:
         offer.lane.chain.counts = offer.counts
     if offer.is_grouped:
-        offer.taken = offer.reader.fold(offer.taken)
+        _fold(offer, None)
     offer.found = None
-
-
-def _is_whole(offers: Sequence[Offer], shared: SharedGroups) -> bool:
-    """Whether groups have the values of those that are to go on with them, and of no others."""
-    grouped = [offer for offer in offers if offer.is_grouped]
-    if shared.runs != len(grouped):
-        return False
-    folding = grouped[0].reader.handing_on if grouped else None
-    return folding is None or folding.are_held(shared)
 
 
 def _hand_on(offers: Sequence[Offer], shared: SharedGroups) -> bool:

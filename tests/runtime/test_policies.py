@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.model.errors import OperatorFailure
+from runtime.stage.error_policy import Guard
 from samza_dsl import App, Options, dead_letter, retry, skip
 from tests.scale import examples
 from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_once, run_through
@@ -87,6 +88,50 @@ def test_a_record_that_fails_leaves_nothing_and_takes_nothing_with_it(policy, aw
     assert Counter(n for one in lists for n in one) == passed
     letters = numbers_in(environment, "letters")
     assert letters == (Counter() if policy == "skip" else Counter(n for n in values if n in bad))
+
+
+def totals_of(failing, policy):
+    app = App("totals")
+    checked = app.input("in", value=int, key=lambda n: n % 3).map(lambda n: failing.check("first", n), on_error=policy)
+    step = checked.scan(lambda total, n: total + failing.check("state", n), init=int, on_error=policy, op_id="totals")
+    step.send_to(app.output("out", value=int))
+    return app
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(st.sampled_from([1, 2, 199, 200, 201, 450]), st.data())
+@settings(max_examples=examples(60, 5_000), deadline=None)
+def test_what_fails_among_many_changes_neither_order_nor_state_of_the_others(policy, size, data):
+    some, place = st.sets(st.integers(0, size - 1), max_size=5), st.sampled_from(["first", "state"])
+    runs = st.builds(
+        lambda start, length: {*range(start, start + length)}, st.integers(0, size - 1), st.integers(0, 60)
+    )
+    places = st.builds(lambda found, where: dict.fromkeys(found, where), some | runs, place)
+    bad = data.draw(places) | data.draw(places)
+    environment, failing = memory(), Failing(bad, data.draw(places) if policy == "retry" else {})
+    fill(environment, "in", [[(None, b"%d" % n, 0) for n in range(size)]])
+    run_once(totals_of(failing, POLICIES[policy]), environment)
+
+    totals, expected = Counter(), []
+    for n in (n for n in range(size) if n not in bad):
+        totals[n % 3] += n
+        expected.append(totals[n % 3])
+    assert [int(value) for _, value, _ in rows_of(environment, "out")[0]] == expected
+    letters = rows_of(environment, "letters")
+    assert [int(value) for part in letters for _, value, _ in part] == [
+        n for n in range(size) if n in bad and policy != "skip"
+    ]
+
+
+@pytest.mark.parametrize("place", ["first", "state"])
+def test_one_that_fails_among_many_has_few_done_by_themselves(place, monkeypatch):
+    tried, attempt = [], Guard.attempt
+    monkeypatch.setattr(Guard, "attempt", lambda self, work: tried.append(work) or attempt(self, work))
+    environment = memory()
+    fill(environment, "in", [[(None, b"%d" % n, 0) for n in range(1_000)]])
+    run_once(totals_of(Failing({700: place}, {}), skip), environment)
+    assert len(rows_of(environment, "out")[0]) == 999
+    assert len(tried) < 40
 
 
 @given(numbers, st.integers(0, 30), st.sampled_from(PLACES), st.booleans())

@@ -5,7 +5,10 @@ import json
 import re
 from collections import Counter
 from dataclasses import replace
+from random import Random
+from unittest.mock import patch
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +20,7 @@ from runtime.run.run import Run
 from runtime.run.settings import RunSettings
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.systems.memory.lists import ListSink, ListSource
+from runtime.task import together
 from samza_dsl import (
     App,
     Options,
@@ -42,18 +46,42 @@ WINDOWS = {
 AGGREGATIONS = {
     "count": count,
     "several": lambda: aggregate(dict, n=count(), most=maximum(lambda r: r[2]), sum=total(lambda r: r[2])),
-    "sorted": lambda: collect(),
+    "in order": lambda: collect(),
     "raising": lambda: total(lambda r: 10 // (r[2] - 3)),
 }
 POLICIES = {"fail": fail, "skip": skip, "letter": dead_letter("bad")}
-USUAL = st.tuples(st.sampled_from(["a", "b", "c", "d", "é"]), st.integers(-20, 60), st.integers(0, 9))
-UNUSUAL = st.tuples(st.sampled_from([1, 2, -7, (1, "x"), True, None]), st.integers(-20, 60), st.integers(0, 9))
-MALFORMED = st.tuples(st.sampled_from(["a", "b"]), st.sampled_from([None, "soon", 2**70]), st.integers(0, 9))
-PARTS = st.lists(
-    st.lists(USUAL, max_size=25) | st.lists(USUAL | UNUSUAL, max_size=12) | st.lists(USUAL | MALFORMED, max_size=12),
-    min_size=2,
-    max_size=6,
-)
+ANY_POLICY = st.sampled_from(["skip", "letter", "skip", "letter", "fail"])
+ODD = {
+    "keys": [1, -7, (1, "x"), True, None, "\ud800", "d"],
+    "times": [None, "soon", 2**70, -500],
+    "numbers": [3, 5, 7],
+}
+"""Parts of records that are unlike the others, by their place in these."""
+
+
+@st.composite
+def partitioned(draw):
+    """Draw the records of several partitions, (key, time, number, partition, place) each, some of which are odd."""
+    chance, keys, spread_ms = Random(draw(st.integers(0, 2**16))), draw(st.sampled_from([4, 1_000])), draw(TIMES)
+    parts = [
+        [
+            [f"k{chance.randrange(keys)}", place // 3 + chance.randrange(spread_ms), chance.choice("0012468"), part]
+            for place in range(size)
+        ]
+        for part, size in enumerate(draw(st.lists(st.sampled_from([3, 40, 40, 70, 150]), min_size=2, max_size=8)))
+    ]
+    for records in draw(st.lists(st.sampled_from(parts), min_size=1, max_size=3)):
+        if records:
+            column = draw(st.sampled_from([*ODD]))
+            records[chance.randrange(len(records))][[*ODD].index(column)] = chance.choice(ODD[column])
+    return [
+        [(key, at, int(number), part, place) for place, (key, at, number, part) in enumerate(records)]
+        for records in parts
+    ]
+
+
+TIMES = st.sampled_from([1, 10, 15, 30])
+"""The ms within which the times of neighbours lie, some more than the disorder that is allowed."""
 
 
 def chosen(key, partitions):
@@ -63,14 +91,22 @@ def chosen(key, partitions):
     return len(repr(key)) % partitions
 
 
+def by_partition(records):
+    """Return which records of each partition came, in order; what comes of several has no order between them."""
+    found = {}
+    for _, _, _, partition, number, *_ in records:
+        found.setdefault(partition, []).append(number)
+    return sorted(found.items())
+
+
 @st.composite
 def pipelines(draw):
     """Draw what makes an application, given options."""
     windows, aggregation = draw(st.sampled_from([*WINDOWS])), draw(st.sampled_from([*AGGREGATIONS]))
     by = {"by": chosen} if draw(st.integers(0, 4)) == 0 else {}
-    partitions, policy, before = draw(st.integers(1, 5)), draw(st.sampled_from([*POLICIES])), draw(st.booleans())
+    partitions, policy, before = draw(st.integers(1, 5)), draw(ANY_POLICY), draw(st.booleans())
     lateness, branches = draw(st.sampled_from([0, 0, 10])), draw(st.booleans())
-    letters, in_rows, raising = draw(st.sampled_from([*POLICIES])), draw(st.booleans()), draw(st.booleans())
+    letters, in_rows, raising = draw(ANY_POLICY), draw(st.booleans()), draw(st.booleans())
 
     def make(options):
         app = App("together", options)
@@ -93,14 +129,13 @@ def pipelines(draw):
                 on_error=POLICIES[policy],
                 op_id=f"windows-{number}",
             )
-            # What comes of several partitions has no order between them.
             panes.map(
                 lambda p: [
                     repr(p.key),
                     p.start,
                     p.end,
                     p.index,
-                    sorted(map(repr, p.value)) if type(p.value) is list else repr(p.value),
+                    by_partition(p.value) if type(p.value) is list else repr(p.value),
                 ],
                 op_id=f"shown-{number}",
             ).send_to(app.output(f"out-{number}"))
@@ -110,7 +145,7 @@ def pipelines(draw):
 
 
 def outcome(app, branches, parts, levers):
-    """Return what a run in memory leaves: outputs, letters and counts; or the error that ended it."""
+    """Return what a run in memory leaves: outputs, letters, counts and positions; or the error that ended it."""
     environment, sinks = MemoryEnvironment(), {f"out-{number}": ListSink() for number in range(branches)}
     bind = {"in": ListSource(parts, partitions=len(parts)), **sinks}
     run = Run(Pipeline(app.graph(), app.options, app.around), environment, RunSettings(bind=bind, levers=levers))
@@ -129,20 +164,25 @@ def outcome(app, branches, parts, levers):
         counts[one.operator, "emitted"] += one.emitted
         counts[one.operator, "skipped"] += one.skipped
         counts[one.operator, "late"] += one.late
-    return [sorted(map(json.dumps, sink.values)) for sink in sinks.values()], letters, counts
+    read = [one for checkpoint in environment.checkpoints("together").values() for one in checkpoint.positions]
+    positions = {(one.partition, one.offset, one.watermark, one.ended_at) for one in read if one.stream == "in"}
+    return [sorted(map(json.dumps, sink.values)) for sink in sinks.values()], letters, counts, positions
 
 
-@given(pipelines(), PARTS, st.integers(1, 40))
+@given(pipelines(), partitioned(), st.sampled_from([10, 100, 1_000, 1_000]))
 @settings(max_examples=examples(150, 5_000), deadline=None)
 def test_tasks_that_are_fed_together_come_to_what_each_does(pipeline, parts, batch_records):
     make, branches = pipeline
     options = Options(batch_records=batch_records)
-    alone = outcome(make(options), branches, parts, replace(ALL, folding=False))
-    together = outcome(make(options), branches, parts, ALL)
-    if isinstance(alone, str):  # which of several failures comes first is nobody's
-        assert isinstance(together, str)
+    as_rows = outcome(make(options), branches, parts, replace(ALL, folding=False))
+    with patch.object(together, "joins", lambda place: False):
+        alone = outcome(make(options), branches, parts, ALL)
+    joint = outcome(make(options), branches, parts, ALL)
+    if isinstance(as_rows, str):  # which of several failures comes first is nobody's
+        assert isinstance(alone, str) and isinstance(joint, str)
     else:
-        assert together == alone
+        assert joint == alone == as_rows
+        assert len(joint[-1]) == len(parts)
 
 
 def words(partitions, app_options=None, **policies):
@@ -168,7 +208,7 @@ def handed_on(monkeypatch):
 def test_what_many_partitions_hand_on_is_grouped_once(monkeypatch):
     found, partitions = handed_on(monkeypatch), 8
     parts = [[(f"w{number % 50}", 50, 0) for number in range(1_600)] for _ in range(partitions)]
-    (values,), _, counts = outcome(words(partitions), 1, parts, ALL)
+    (values,), _, counts, _ = outcome(words(partitions), 1, parts, ALL)
     assert len(values) == 50 and counts["by", "received"] == counts["by", "emitted"] == 1_600 * partitions
     # Steps begin with 16 records and grow: 16, 256, and the rest; each gives every partition one piece at most.
     assert sum(found) == 1_600 * partitions and 0 not in found
@@ -181,7 +221,7 @@ def test_rows_of_many_partitions_are_split_once(monkeypatch):
     records = app.input("in", timestamp=lambda r: r[1], value=tuple)
     records.partition_by(lambda r: r[0], op_id="by").map(lambda r: [r[0], r[1]]).send_to(app.output("out-0"))
     parts = [[(f"w{number % 50}", 50, 0) for number in range(1_600)] for _ in range(partitions)]
-    (values,), _, counts = outcome(app, 1, parts, ALL)
+    (values,), _, counts, _ = outcome(app, 1, parts, ALL)
     assert len(values) == counts["by", "received"] == 1_600 * partitions
     assert len(found) <= 3 * partitions
 
@@ -190,7 +230,29 @@ def test_one_partition_with_a_malformed_record_goes_alone(monkeypatch):
     found, partitions, number = handed_on(monkeypatch), 4, 12  # of fewer first records the times are looked at
     parts = [[(f"w{one}", 50, 0) for one in range(number)] for _ in range(partitions)]
     parts[2][4] = ("w4", "soon", 0)
-    _, letters, counts = outcome(words(partitions, on_error=dead_letter("bad")), 1, parts, ALL)
+    _, letters, counts, _ = outcome(words(partitions, on_error=dead_letter("bad")), 1, parts, ALL)
     assert len(letters[0]) == 1 and re.search("soon", letters[0][0])
     assert counts["by", "received"] == number * partitions - 1
     assert sum(found) == number * (partitions - 1), "the others are grouped"
+
+
+@pytest.mark.parametrize(("keys", "again"), [(5, []), (1_000_000, [0, 1, 2, 3, 4, 6])])
+def test_only_those_since_a_savepoint_fold_again_with_an_odd_one(keys, again):
+    partitions, number, seen = 8, 1_000, Counter()
+
+    def noted(record):
+        seen[record[2]] += 1
+        return (*record, 1 // record[3])
+
+    app = App("odd", Options())
+    records = app.input("in", timestamp=lambda r: r[1], value=tuple)
+    kept = records.map(noted, on_error=skip, op_id="noted").partition_by(lambda r: r[0], op_id="by")
+    kept.window(tumbling(milliseconds=100), count()).map(lambda p: p.value).send_to(app.output("out-0"))
+    parts = [[(f"w{(number * part + one) % keys}", 50, part, 1) for one in range(number)] for part in range(partitions)]
+    for odd in (5, 7):
+        parts[odd][900] = ("w0", 50, odd, 0)
+    (values,), _, counts, _ = outcome(app, 1, parts, ALL)
+    assert sum(map(int, values)) == partitions * number - 2 and counts["noted", "skipped"] == 2
+    del seen[5], seen[7]
+    assert sorted(part for part in seen if seen[part] > number) == again
+    assert max(seen.values()) <= 2 * number, "none folds a third time"
