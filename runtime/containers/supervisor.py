@@ -350,7 +350,8 @@ class Containers:
             if self.stopping or self._clock.elapsed_ms() - began_ms >= ANNOUNCED_MS:
                 raise fenced
             await sleep_ms(SETTLED_MS)
-            alive = await asyncio.to_thread(self._sharing.newer)
+            with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
+                alive = await asyncio.to_thread(self._sharing.newer)
         _log.warning("begins anew: %s", fenced)
         self._bindings.close()
         share = await asyncio.to_thread(self._join_run, alive, self._pipeline, self._here, from_start=False)

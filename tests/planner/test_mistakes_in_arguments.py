@@ -290,7 +290,7 @@ def test_a_length_of_time_that_is_none(hours):
 
 
 def test_an_offset_that_is_no_whole_number():
-    with refused("tumbling(offset_ms=0.5) is not a whole number", "offset_ms=1_800_000"):
+    with refused("offset_ms=0.5 is not a whole number, of ms, nor a timedelta of whole ms", "offset_ms=1"):
         tumbling(hours=1, offset_ms=0.5)
 
 
@@ -323,7 +323,7 @@ def test_ranges_without_bounds(bounds):
         ranges(bounds)
 
 
-@pytest.mark.parametrize("seconds", [0, -1, 0.0001])
+@pytest.mark.parametrize("seconds", [0, -1])
 def test_an_interval_that_is_none(seconds):
     with refused("ms is too often", "every(fn, seconds=10)"):
         every(print, seconds=seconds)

@@ -354,8 +354,7 @@ def check_rows(kind: object, by: Sequence[str], where: object) -> None:
             f"{where} holds rows of named fields: declare the output's value as a msgspec Struct or a dataclass, or "
             "write JSON lines"
         )
-    if by:
-        check_parted(row_type(kind), by, where)
+    check_parted(row_type(kind), by, where)
 
 
 def check_parted(kind: object, by: Sequence[str], where: object) -> None:
@@ -363,7 +362,7 @@ def check_parted(kind: object, by: Sequence[str], where: object) -> None:
     known = columns_of_model(kind) or column_types(kind, by)
     columns = columns_of(kind) or [*columns_of_model(kind)]
     odd = [name for name in by if name not in columns or arrow_type(known[name]) not in NAMING]
-    if odd or not {*columns} - {*by}:
+    if by and (odd or not {*columns} - {*by}):
         wrong = f"{', '.join(odd)} is no declared text, whole number, bool or date" if odd else "no column is left"
         raise SamzaError(
             f"{where}: partition_by={[*by]}: {wrong}: the values of these columns are the names of "
