@@ -17,7 +17,7 @@ from runtime.ports.commits import Commit
 from runtime.ports.streams import StreamConfig
 from runtime.run.run import Run
 from runtime.run.settings import RunSettings
-from runtime.systems.kafka import environment as kafka
+from runtime.systems.kafka.coordination import owner
 from samza_dsl import App, Options
 from samza_dsl.testing.environment import Crash, CrashPoint
 from tests.runtime.test_laws import crash_points, worlds
@@ -249,7 +249,7 @@ def test_when_a_commit_has_failed_all_others_fail_of_the_same(tmp_path, monkeypa
             raise Unavailable("nobody has answered")
 
         with monkeypatch.context() as patched:
-            patched.setattr(kafka, "transact", unanswered)
+            patched.setattr(owner, "transact", unanswered)
             with pytest.raises(Unavailable, match="nobody has answered"):
                 environment.commit(commits[0])
         for commit in commits:
