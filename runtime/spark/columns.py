@@ -277,6 +277,7 @@ class PackedRows:
     Spark's own columns would change values without a word: a whole number among texts becomes one, a number beyond 64
     bits null, and a time without a zone that of the machine.
 
+    >>> from samza_dsl import Json
     >>> [*PackedRows(Json(int), Shape()).of([5])]
     [(bytearray(b'\x05'),)]
     """

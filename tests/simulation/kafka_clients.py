@@ -20,7 +20,17 @@ from aiokafka.errors import (
 
 from runtime.systems.kafka.client.metadata import DescribeTopics
 from runtime.systems.kafka.client.topic_configs import ChangeConfigs
-from tests.simulation.kafka_brokers import BATCH_BYTES, EARLIEST, PROCESS, Cluster, Partition, Record, Topic, rebalance
+from tests.simulation.kafka_brokers import (
+    BATCH_BYTES,
+    EARLIEST,
+    PROCESS,
+    Cluster,
+    Died,
+    Partition,
+    Record,
+    Topic,
+    rebalance,
+)
 
 HANGS, CANCELS = 0.02, 0.02
 """How often a client does not stop, and how often it fails to."""
@@ -125,6 +135,8 @@ class Producer:
 
     async def begin_transaction(self) -> None:
         """Begin one behind the other, as aiokafka's does; brokers hear of it by what is written in it."""
+        if PROCESS.get() in self._cluster.dead:
+            raise Died
         assert not self._is_in_one, "Invalid state transition IN_TRANSACTION -> IN_TRANSACTION"
         self._is_in_one = True
 
