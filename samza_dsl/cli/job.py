@@ -163,7 +163,9 @@ async def _await(
     until_ms, at_work_ms = monotonic_ms() + LONGEST_MS, 0.0
     while monotonic_ms() < until_ms:
         found, job = scalings(place.checkpoints(app)), job_of(place, app)
-        if (newest := place.asked_scale(app)) != asked:
+        newest = place.asked_scale(app)
+        # Not seen yet where somebody has died in a transaction: what lies behind it can be read once that is over.
+        if newest != asked and newest.number >= asked.number:
             is_refused = newest.why == REFUSED and newest.number == asked.number
             refused = "can't have this size: its log says why"
             raise Mistake(f"{app} {refused if is_refused else 'was asked for another size meanwhile'}")

@@ -1,11 +1,13 @@
 """The job model is shown: what an application is run with, and who runs which task where."""
 
+import asyncio
 import json
 import platform
 import signal
 import subprocess
 import sys
 from contextlib import closing
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -13,10 +15,13 @@ import pytest
 from planner.model.plan import Options
 from runtime.containers.supervisor import Containers
 from runtime.job.job_model import Job
+from runtime.model.assignment import REFUSED, Scale
 from runtime.run.settings import UNSAID, CrewSettings
 from runtime.spark.own_code import own_version
 from runtime.systems.log.environment import LogEnvironment
 from samza_dsl.application.loading import load_app
+from samza_dsl.cli import job
+from samza_dsl.cli.errors import Mistake
 from tests.faults.processes import wait_until
 
 ORDER = json.dumps({"customer": "ann", "amount": 1, "at_ms": 0}) + "\n"
@@ -191,3 +196,22 @@ def test_a_zip_of_samza_dsl_is_imported_where_there_is_no_other(call, folder):
     assert told[1] == own_version() and "ours.zip" in told[0]
     refused = call("job", "pack", "ours.tar")
     assert refused.exit_code != 0 and "write ours.zip" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("newest", "told"),
+    [
+        (Scale(4, None, REFUSED, 2, 2), "can't have this size"),
+        (Scale(2, None, "asked for", 3, 3), "was asked for another size meanwhile"),
+    ],
+)
+def test_a_request_that_can_not_be_read_yet_is_waited_for(monkeypatch, newest, told):
+    """Who dies in a transaction holds back all that is written behind it, until it is rolled back."""
+    asked, before = Scale(4, None, "asked for", 2, 2), Scale(1, None, "asked for", 1, 1)
+    answers = iter([before, before, newest])
+    place = SimpleNamespace(checkpoints=lambda app: {}, asked_scale=lambda app: next(answers))
+    found = SimpleNamespace(containers=[], tasks=[], factor=1)
+    monkeypatch.setattr(job, "job_of", lambda *_: found)
+    monkeypatch.setattr(job, "LOOK_MS", 0.0)
+    with pytest.raises(Mistake, match=told):
+        asyncio.run(job._await(place, "a", asked, Scale(4), (), 1))
