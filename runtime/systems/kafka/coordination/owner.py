@@ -13,7 +13,7 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from operators.core.base import Batch
 from planner.model.virtual_tasks import VirtualTask
 from runtime.model.checkpoint import Checkpoint
-from runtime.model.errors import Damaged, EnvironmentFault, Fenced, SamzaError, TooLarge
+from runtime.model.errors import Damaged, EnvironmentFault, Fenced, SamzaError, TooLarge, Unavailable
 from runtime.ports.commits import Commit, fenced_error
 from runtime.ports.state import StateWrites
 from runtime.systems.kafka.client.clients import STOP_S, Producer, ended, side_by_side
@@ -152,7 +152,12 @@ def owned(streams: KafkaStreams, app: str) -> Owner:
         with fenced_told(app):
             return streams.call(ledger_of(app), begin(streams, app))
 
-    return streams.read(ledger_of(app), begun, begun)
+    try:
+        return begun()
+    except Unavailable:  # brokers may have told of it for a moment after it was deleted
+        if streams.is_there(ledger_of(app)):
+            raise
+        return begun()
 
 
 async def begin(streams: KafkaStreams, app: str) -> Owner:
