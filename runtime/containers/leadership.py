@@ -11,9 +11,12 @@ from runtime.assembly.bindings import Bindings
 from runtime.containers.protocol import Report, held_by
 from runtime.model.clock import Clock, sleep_ms
 from runtime.model.errors import EnvironmentFault
-from runtime.opening.agreement import QuietReport
+from runtime.opening.agreement import StarterReport
 from runtime.opening.shared_run import Sharing
 from runtime.run.scaling import FAR_LOOK_MS
+
+READY_MS, READY_LOOK_MS = 300_000.0, 500.0
+"""The time within which state is to lie ready for a split with all who share the run, and between two looks at it."""
 
 _log = logging.getLogger("samza_dsl")
 
@@ -48,14 +51,14 @@ class Leadership:
             return await asyncio.to_thread(sharing.is_over)
         return False
 
-    async def said_by_others(self) -> dict[str, QuietReport]:
+    async def said_by_others(self) -> dict[str, StarterReport]:
         """Return what each starter of containers has said last."""
         if self._sharing is not None:
             with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
                 return await asyncio.to_thread(self._sharing.quiet)
         return {}
 
-    async def agree(self, reports: Mapping[str, Report], before: Mapping[str, QuietReport], tasks: int) -> bool:
+    async def agree(self, reports: Mapping[str, Report], before: Mapping[str, StarterReport], tasks: int) -> bool:
         """Say to others who have started containers that ours have nothing to do; return whether nobody has."""
         held = held_by(reports)
         if self._sharing is None or len(held) == tasks:
@@ -64,6 +67,26 @@ class Leadership:
         with suppress(EnvironmentFault):
             return await asyncio.to_thread(self._sharing.agree, held, commits, before, tasks)
         return False
+
+    def say_ready(self, number: int) -> None:
+        """Say to who leads the run that state lies ready here for the size that a request has asked for."""
+        assert self._sharing is not None, "who follows the run of another one shares it"
+        self._sharing.say_ready(number)
+
+    async def others_ready(self, number: int, goes_on: Callable[[], bool]) -> None:
+        """Wait until state lies ready with all others, too, for the size that a request has asked for; not for ever."""
+        if (sharing := self._sharing) is None or not sharing.name:
+            return
+        until_ms = self._clock.elapsed_ms() + READY_MS
+        while goes_on():
+            with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
+                if await asyncio.to_thread(sharing.are_others_ready, number):
+                    return
+            if self._clock.elapsed_ms() >= until_ms:
+                words = "%s: others have not copied state within %.0f s: behind the cut they replay what they lack"
+                _log.warning(words, self._app, READY_MS / 1_000)
+                return
+            await sleep_ms(READY_LOOK_MS)
 
     def tell_end(self) -> None:
         """Let others know who wait for what this one has delivered; where they don't hear it, they look themselves."""

@@ -415,7 +415,8 @@ class Containers:
     async def _heed_scale(self, keeping: list[asyncio.Task[None]]) -> None:
         """Let containers come and go as is asked for; where tasks are to be others, all end, and others begin."""
         if not self._may_scale and self._cluster is not None:
-            await follow_ahead(self._environment, self.plan, self._graph, lambda: not self._ending)
+            how = self.since, self._leadership.say_ready, lambda: not self._ending
+            await follow_ahead(self._environment, self.plan, self._graph, *how)
         while self._may_scale and not self._ending:
             await sleep_ms(LOOK_MS if self._cluster is None else FAR_LOOK_MS)
             asked = await asyncio.to_thread(asked_size, self._environment, self._graph.app)
@@ -438,6 +439,8 @@ class Containers:
                 await asyncio.to_thread(self._environment.refuse_scale, self._graph.app, refusal)
                 continue
             await prepare_split(self._environment, self.plan, self._graph, wanted.factor, lambda: not self._ending)
+            if self._cluster is not None and wanted.factor not in (None, self.plan.options.factor):
+                await self._leadership.others_ready(asked.number, lambda: not self._ending)
             self._wanted_at_ms = self._clock.elapsed_ms()
             if self._begun and wanted.factor in (None, self.plan.options.factor):
                 await self._resize(wanted, keeping)

@@ -7,11 +7,12 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 
-class QuietReport(msgspec.Struct, frozen=True, array_like=True):
+class StarterReport(msgspec.Struct, frozen=True, array_like=True):
     """Says that the containers of one starter, which have `tasks`, had nothing to do after these `commits`.
 
     `seen` has the commits of each other starter, as it had said them before these containers looked again. The one that
-    has begun the run says at last that this `is_over`: also what it has to deliver was delivered.
+    has begun the run says at last that this `is_over`: also what it has to deliver was delivered. State lies `ready`
+    with a starter for the requests of another size up to that number, also where its containers were never idle.
     """
 
     run: int
@@ -19,15 +20,16 @@ class QuietReport(msgspec.Struct, frozen=True, array_like=True):
     commits: str
     seen: dict[str, str] = {}
     is_over: bool = False
+    ready: int = 0
 
 
-def all_quiet(said: Mapping[str, QuietReport], alive: Collection[str], tasks: int) -> bool:
+def all_quiet(said: Mapping[str, StarterReport], alive: Collection[str], tasks: int) -> bool:
     """Whether nothing can come any more: all who live have looked again at all that all others have committed.
 
-    >>> first, second = QuietReport(1, (0,), "a3", {"b": "b5"}), QuietReport(1, (1,), "b5", {"a": "a2"})
+    >>> first, second = StarterReport(1, (0,), "a3", {"b": "b5"}), StarterReport(1, (1,), "b5", {"a": "a2"})
     >>> all_quiet({"a": first, "b": second}, ["a", "b"], 2)
     False
-    >>> all_quiet({"a": first, "b": QuietReport(1, (1,), "b5", {"a": "a3"})}, ["a", "b"], 2)
+    >>> all_quiet({"a": first, "b": StarterReport(1, (1,), "b5", {"a": "a3"})}, ["a", "b"], 2)
     True
     """
     found = {name: said[name] for name in alive if name in said}

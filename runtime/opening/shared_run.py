@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import threading
 from collections.abc import Collection, Mapping
 from typing import Protocol, runtime_checkable
 
@@ -13,7 +14,7 @@ from operators.core.protocols import CheckedProtocol
 from runtime.model.assignment import JobModel
 from runtime.model.clock import monotonic_ms, sleep_ms
 from runtime.model.errors import Fenced, SamzaError
-from runtime.opening.agreement import QuietReport, all_quiet
+from runtime.opening.agreement import StarterReport, all_quiet
 from runtime.opening.opening import Share
 
 GONE_MS, NEVER_CAME_MS = 10_000.0, 120_000.0
@@ -82,7 +83,9 @@ class Sharing:
         self._has_come, self._missed_ms = False, 0.0
         """Whether containers of the leader were seen in this run, and since when they are not."""
         self._runs = runs
-        self._said: QuietReport | None = None
+        self._said = StarterReport(0, (), "")
+        self._saying = threading.Lock()
+        """What asks brokers is called in threads, and nobody may say again what another one has said since."""
 
     def found(self) -> SharedRun | None:
         """Return the run that goes on, if there is one to share: its containers may all have ended."""
@@ -136,29 +139,49 @@ class Sharing:
     def end(self) -> None:
         """Say that the run is over, all of it, which this starter has led."""
         assert self.leads, "who leads knows that all is delivered"
-        self._runs.say(self.name, msgspec.msgpack.encode(QuietReport(self.run, (), "", is_over=True)))
+        self._say(is_over=True)
 
     def is_over(self) -> bool:
         """Whether all of the run is over, as its leader has said."""
         said = self.quiet().get(self._leader)
         return said is not None and said.is_over
 
-    def quiet(self) -> dict[str, QuietReport]:
+    def quiet(self) -> dict[str, StarterReport]:
         """Return the last report of each starter in this run."""
-        said = {name: msgspec.msgpack.decode(one, type=QuietReport) for name, one in self._runs.said().items()}
+        said = {name: msgspec.msgpack.decode(one, type=StarterReport) for name, one in self._runs.said().items()}
         return {name: one for name, one in said.items() if one.run == self.run}
 
-    def agree(self, held: Collection[int], commits: str, before: Mapping[str, QuietReport], tasks: int) -> bool:
+    def agree(self, held: Collection[int], commits: str, before: Mapping[str, StarterReport], tasks: int) -> bool:
         """Report that one's containers had nothing to do after the reports of others; return whether all is done."""
         seen = {name: one.commits for name, one in before.items() if name != self.name}
-        mine = QuietReport(self.run, tuple(sorted(held)), commits, seen)
-        # The same report is asked for again and again while others are at work: it is written once.
-        if mine != self._said:
-            self._runs.say(self.name, msgspec.msgpack.encode(mine))
-            self._said = mine
+        self._say(tasks=tuple(sorted(held)), commits=commits, seen=seen)
         # A starter whose containers are all gone is not waited for.
         alive = {starter_of(container) for container in self._runs.model().containers}
         return all_quiet(self.quiet(), alive, tasks)
+
+    def say_ready(self, number: int) -> None:
+        """Say that state lies here as it is to be for the size that the request of a number has asked for."""
+        self._say(ready=number)
+
+    def are_others_ready(self, number: int) -> bool:
+        """Whether state lies ready for such a request with all other starters who live."""
+        model = self._runs.model()
+        alive = {starter_of(container) for container in model.containers}
+        # While tasks are shared out nobody is known to live.
+        if model.run != self.run or self.name not in alive:
+            return False
+        said = self.quiet()
+        return all(name in said and said[name].ready >= number for name in alive - {self.name})
+
+    def _say(self, **changes: object) -> None:
+        """Say what is new of this starter beside what it has said in this run before."""
+        with self._saying:
+            before = self._said if self._said.run == self.run else StarterReport(self.run, (), "")
+            mine = msgspec.structs.replace(before, **changes)
+            # The same is said again and again while others are at work: it is written once.
+            if mine != self._said:
+                self._runs.say(self.name, msgspec.msgpack.encode(mine))
+                self._said = mine
 
     def _know(self, run: SharedRun) -> None:
         self.run, self._leader = run.share.generation, run.leader

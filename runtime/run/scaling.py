@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -55,20 +56,28 @@ def asked_size(environment: Environment, app: str) -> Scale | None:
 
 
 async def follow_ahead(
-    environment: Environment, plan: Plan, graph: Graph, goes_on: Callable[[], bool] = lambda: True
+    environment: Environment,
+    plan: Plan,
+    graph: Graph,
+    since: int,
+    say_ready: Callable[[int], None],
+    goes_on: Callable[[], bool] = lambda: True,
 ) -> None:
     """Make state ready here for the splits that whoever leads a run is asked for, as long as it `goes_on`.
 
     It is that of the tasks that lie on this host, and of the copies that are kept here of others': one that comes to
-    have a task of them replays next to nothing.
+    have a task of them replays next to nothing. Who leads waits until it is said that it is ready for the request of a
+    number, of those that came `since` the run began.
     """
-    asked: Scale | None = None
+    asked = since
     while goes_on():
         newest = await asyncio.to_thread(asked_size, environment, plan.app)
         if newest is not None:
-            wanted = newest.since(newest.number if asked is None else asked.number)
-            asked = newest
+            wanted, asked = newest.since(asked), newest.number
             await prepare_split(environment, plan, graph, wanted.factor, goes_on)
+        if asked > since and goes_on():
+            with suppress(EnvironmentFault):  # at the next look again
+                await asyncio.to_thread(say_ready, asked)
         await sleep_ms(FAR_LOOK_MS)
 
 

@@ -3,10 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.containers.leadership import READY_LOOK_MS, READY_MS, Leadership
 from runtime.model.assignment import JobModel
-from runtime.opening.agreement import QuietReport, all_quiet
+from runtime.model.clock import LoopClock
+from runtime.opening.agreement import StarterReport, all_quiet
 from runtime.opening.opening import Share
 from runtime.opening.shared_run import GONE_MS, NEVER_CAME_MS, SharedRun, Sharing
+from samza_dsl.testing.virtual_loop import VirtualLoop
 
 STARTERS = "abc"
 steps = st.lists(
@@ -39,7 +42,7 @@ class Hosts:
     def say(self, name):
         if not self.unread[name]:
             task = STARTERS.index(name)
-            self.said[name] = QuietReport(1, (task,), f"{name} {self.commits[name]}", self.before[name])
+            self.said[name] = StarterReport(1, (task,), f"{name} {self.commits[name]}", self.before[name])
 
     def are_said_to_be_done(self):
         return all_quiet(self.said, STARTERS, len(STARTERS))
@@ -69,9 +72,9 @@ def test_when_nothing_is_left_to_do_two_looks_find_that_out(steps):
 
 
 def test_who_is_gone_is_not_waited_for_and_whose_tasks_nobody_has_are():
-    quiet = {"a": QuietReport(1, (0,), "a1", {"b": "b1"}), "b": QuietReport(1, (1,), "b1", {})}
+    quiet = {"a": StarterReport(1, (0,), "a1", {"b": "b1"}), "b": StarterReport(1, (1,), "b1", {})}
     assert not all_quiet(quiet, ["a"], 2)
-    assert all_quiet({**quiet, "a": QuietReport(1, (0, 1), "a2")}, ["a"], 2)
+    assert all_quiet({**quiet, "a": StarterReport(1, (0, 1), "a2")}, ["a"], 2)
     assert not all_quiet(quiet, ["a", "c"], 2)
 
 
@@ -146,3 +149,71 @@ def test_a_run_is_over_once_its_leader_has_said_so():
         assert not other.is_over()
         leader.end()
         assert other.is_over()
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("ready"), st.integers(1, 2), st.integers(1, 3)),
+            st.tuples(st.just("agree"), st.integers(1, 2), st.just(0)),
+            st.tuples(st.just("begin"), st.just(0), st.just(0)),
+            st.tuples(st.sampled_from(["die", "live"]), st.integers(0, 2), st.just(0)),
+        ),
+        max_size=25,
+    )
+)
+def test_who_leads_waits_for_state_to_lie_ready_with_all_who_live_in_the_run(steps):
+    notes = NotedRuns()
+    starters = [Sharing(notes) for _ in range(3)]
+    leader = starters[0]
+
+    def begin() -> None:
+        notes.run += 1
+        leader.begin(SharedRun(Share(container="", generation=notes.run), "digest", until_now=False))
+        notes.living |= {leader.name}
+        assert all(one.found() is not None for one in starters[1:])
+
+    begin()
+    ready = dict.fromkeys(starters, 0)
+    for step, number, request in steps:
+        one = starters[number]
+        if step == "ready":
+            one.say_ready(request)
+            ready[one] = request
+        elif step == "agree":  # what else is said does not take it back
+            one.agree([number], f"{number} {len(notes.told)}", {}, 3)
+        elif step == "begin":
+            begin()
+            ready = dict.fromkeys(starters, 0)
+        elif step == "die":
+            notes.living -= {one.name}
+        else:
+            notes.living |= {one.name}
+        for asked in (1, 2, 3):
+            others = [one for one in starters[1:] if one.name in notes.living]
+            # Where nobody is known to live, tasks are just being shared out.
+            expected = leader.name in notes.living and all(ready[one] >= asked for one in others)
+            assert leader.are_others_ready(asked) == expected
+
+
+@given(at_ms=st.none() | st.floats(0, 2 * READY_MS), ends_at_ms=st.none() | st.floats(0, 2 * READY_MS))
+def test_a_cut_waits_for_others_but_not_for_ever(at_ms, ends_at_ms):
+    notes = NotedRuns()
+    leader, other = Sharing(notes), Sharing(notes)
+    notes.run, notes.living = 7, {leader.name, other.name}
+    leader.begin(SharedRun(Share(container="", generation=7), "digest", until_now=False))
+    assert other.found() is not None
+    clock, loop, waited_ms = LoopClock(), VirtualLoop(), []
+
+    async def wait() -> None:
+        leadership = Leadership("app", leader, lambda: None, clock)
+        await leadership.others_ready(3, lambda: ends_at_ms is None or clock.elapsed_ms() < ends_at_ms)
+        waited_ms.append(clock.elapsed_ms())
+
+    if at_ms is not None:
+        loop.call_later(at_ms / 1_000, other.say_ready, 3)
+    loop.create_task(wait())
+    loop.proceed(until_s=3 * READY_MS / 1_000)
+    loop.close()
+    until_ms = min(READY_MS, *(ms for ms in (at_ms, ends_at_ms) if ms is not None), READY_MS)
+    assert len(waited_ms) == 1 and until_ms <= waited_ms[0] + 0.01 and waited_ms[0] <= until_ms + READY_LOOK_MS + 0.01

@@ -14,7 +14,7 @@ from operators.partition_by import bucket_of
 from planner.model.virtual_tasks import Split, VirtualTask, is_task
 from runtime.model.assignment import Scale
 from runtime.model.checkpoint import Checkpoint, Position
-from runtime.model.errors import Damaged, SamzaError
+from runtime.model.errors import Damaged, EnvironmentFault, SamzaError
 from runtime.opening.rescaling import rescale, split_by, tell_split
 from runtime.ports.commits import Commit
 from runtime.ports.state import StateWrites
@@ -330,7 +330,18 @@ def test_who_has_joined_a_run_makes_its_state_ready_for_the_split_that_others_ar
                 here.ask_scale(APP, asked)
             return looks < 100
 
-        asyncio.run(follow_ahead(here, plan, graph, goes_on))
+        def say_ready(number: int) -> None:
+            # Not before what can be is copied; brokers may not answer the first time.
+            assert {path.name for path in (Path(name) / "state" / APP).iterdir()} >= lying
+            if len(refused) < 2:
+                refused.append(number)
+                raise EnvironmentFault("no broker answers")
+            said_ready.add(number)
+
+        said_ready, refused = set(), []
+        lying = {task.name for task in split_into(asked.factor or 2).parts(0)}
+        asyncio.run(follow_ahead(here, plan, graph, 0, say_ready, goes_on))
+        assert said_ready == {here.asked_scale(APP).number}
         there = {path.name: LogEnvironment(path, sync=False) for path in (Path(name) / "state" / APP).iterdir()}
         ready = {task for task, one in there.items() if "ahead" in one.checkpoints(APP)}
         assert ready == {task.name for task in split_into(asked.factor or 2).parts(0)} - {"0-0-2", "0-1-2"}
