@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from operators.core.base import Batch
 from runtime.ports.streams import Read
 
 if TYPE_CHECKING:
@@ -55,14 +56,14 @@ class SharedReads:
             return found
 
     def decoded(
-        self, read: Read, decode: Callable[[Read], Taken], share_out: Callable[[Taken], list[list[int]]]
+        self, read: Read, decode: Callable[[Read], Taken], share_out: Callable[[Batch], list[list[int]]]
     ) -> tuple[Taken, list[list[int]]]:
         """Return all rows of a read with their columns, and which of them has each sibling, by its bucket."""
         with self._lock:
             one = next((one for one in self._kept if one.read is read), None) or Shared(0, read)
             if one.taken is None or one.rows is None:
                 one.taken = decode(read)
-                one.rows = share_out(one.taken)
+                one.rows = share_out(one.taken.batch)
             return one.taken, one.rows
 
 

@@ -62,10 +62,6 @@ class Sieve:
         self._ahead = [(task, one) for task, one in self._ahead if one.offset > offset]
         return [one for _, one in self._ahead]
 
-    def share_out(self, taken: Taken) -> list[list[int]]:
-        """Return which of the rows of a batch each sibling has, by its bucket."""
-        return self._shared(taken.batch)
-
     def fresh(self, batch: Batch, rows: list[int]) -> list[int]:
         """Return those of its own rows that were not processed before a merge of tasks."""
         if not self._ahead:
@@ -92,9 +88,10 @@ class Sieve:
         return raw if len(kept) == len(raw) else raw.take(kept)
 
     def _kept(self, batch: Batch) -> list[int]:
-        return self.fresh(batch, self._shared(batch)[self.bucket])
+        return self.fresh(batch, self.share_out(batch)[self.bucket])
 
-    def _shared(self, batch: Batch) -> list[list[int]]:
+    def share_out(self, batch: Batch) -> list[list[int]]:
+        """Return which of the rows of a batch each sibling has, by its bucket."""
         assert batch.offsets is not None, "what is stored has offsets"
         most, by_key, began_ms = self._share.task.factor - 1, self._share.by_key, monotonic_ms()
         found: list[list[int]] = [[] for _ in range(most + 1)]

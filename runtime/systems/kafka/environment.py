@@ -52,7 +52,6 @@ from runtime.systems.kafka.coordination.owner import (
     say_counted,
     seen,
     stores_of,
-    transact,
     whose,
     write_alone,
 )
@@ -435,8 +434,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         """Return what is said of the application's newest run, for those who start containers."""
 
         def say(said: Batch) -> None:
-            producer, pending = self._owners[app].producer, {(ledger_of(app), 0): said}
-            self._as_owner(app, transact(self._streams, producer, pending))
+            owner, pending = self._owners[app], {(ledger_of(app), 0): said}
+            self._as_owner(app, owner.transact(self._streams, owner.producer, pending))
 
         return KafkaRuns(self._streams, app, say)
 
@@ -573,7 +572,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         said.extend(said_of_stores(kept))
         # Said even where nothing else is: who is fenced must remove no topic that the next owner has made anew.
         said.extend(said_of_generation(owner.generation))
-        self._as_owner(app, transact(self._streams, owner.producer, {(ledger_of(app), 0): said}))
+        self._as_owner(app, owner.transact(self._streams, owner.producer, {(ledger_of(app), 0): said}))
         ledger.without(gone)
         for task in self._state.tasks(app):
             if (local := self._state.of(app, task)) is not None:
