@@ -22,25 +22,20 @@ _log = logging.getLogger("samza_dsl")
 
 
 class Leadership:
-    """The view of one starter on who leads the run; all is called in the thread of its event loop but `tell_end`.
-
-    Invariant: `is_vacant` is set at most once until the run is begun anew, which is what takes it back.
-    """
+    """The view of one starter on who leads the run; all is called in the thread of its event loop but `tell_end`."""
 
     def __init__(self, app: str, sharing: Sharing | None, bindings: Callable[[], Bindings], clock: Clock) -> None:
-        self.is_vacant = False
-        """Whether the one that has led the run is gone, and this one is to begin it anew."""
         self._app, self._sharing, self._bindings, self._clock = app, sharing, bindings, clock
 
-    async def follow(self, is_ending: Callable[[], bool], end: Callable[[], None]) -> None:
-        """Call `end` where the one is gone that takes in and delivers: a new run fences it, if it only hangs."""
+    async def follow(self, is_ending: Callable[[], bool], open_anew: Callable[[], None]) -> None:
+        """Call `open_anew` where the one is gone that takes in and delivers: a new run fences it, if it only hangs."""
         while (sharing := self._followed) is not None and not is_ending():
             await sleep_ms(FAR_LOOK_MS)
             with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
                 if await asyncio.to_thread(sharing.is_deserted, self._clock.elapsed_ms()):
                     _log.warning("%s: who has led the run is gone; this process leads it now", self._app)
-                    self.is_vacant = True
-                    end()
+                    open_anew()
+                    return
 
     async def is_delivered(self) -> bool:
         """Whether nothing is left to be delivered, behind the end of all tasks; who leads it delivers after that."""

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -109,8 +110,8 @@ class Containers:
     process is left when `drive` returns.
     """
 
-    _outrun = False
-    """Whether another run has begun, in which this one's containers are to take part."""
+    _goes_on: Literal["", "here", "elsewhere"] = ""
+    """Where the run is opened that follows this one, in which processes here take part; "" where none does."""
 
     _recovered = Recovered({})
     """The state in which the run began; nothing where others have begun it."""
@@ -197,7 +198,7 @@ class Containers:
         """Know the size that was asked for until now, of which another one differs, and how it is opened anew."""
         self._may_scale, self._pipeline = may_scale, pipeline
         self._here, self._opens = here, partial(opened_where_it_lies, self._environment, bound=here, levers=levers)
-        self._wanted, self._wanted_at_ms = Scale(), 0.0
+        self._why, self._resizing_since_ms = "", 0.0
 
     def _open_run(self, pipeline: Pipeline, here: Mapping[str, object], settings: RunSettings) -> Share:
         """Begin a run, which this process owns."""
@@ -334,11 +335,11 @@ class Containers:
             try:
                 await self._drive_crew()
             except Fenced as fenced:
-                if not self._outrun or self.stopping:
+                if self._goes_on != "elsewhere" or self.stopping:
                     raise
                 await self._take_part(fenced)
                 continue
-            if (self._wanted == Scale() and not self._leadership.is_vacant) or self.stopping:
+            if self._goes_on != "here" or self.stopping:
                 return
             await asyncio.to_thread(self._take_up)
 
@@ -355,13 +356,13 @@ class Containers:
         _log.warning("begins anew: %s", fenced)
         self._bindings.close()
         share = await asyncio.to_thread(self._join_run, alive, self._pipeline, self._here, from_start=False)
-        self._takes_in = self._may_scale = self._outrun = False
+        self._takes_in = self._may_scale = False
         self._begin_anew(share)
 
     def _begin_anew(self, share: Share) -> None:
         """Go on with another run, of which the next containers are."""
         self._start = msgspec.structs.replace(self._start, share=share, plan=digest_of(self.plan))
-        self._begun, self._ending = False, self.stopping
+        self._begun, self._ending, self._goes_on = False, self.stopping, ""
         # Their tasks are no more, and others say from now on how far the inputs are read.
         self._numbers.begin_anew(self._number)
 
@@ -371,7 +372,7 @@ class Containers:
         keeping = [asyncio.create_task(self._keep(slot)) for slot in range(self._number)]
         asking = asyncio.create_task(self._ask())
         heeding = asyncio.create_task(self._heed_scale(keeping))
-        following = asyncio.create_task(self._leadership.follow(lambda: self._ending, self._end_all))
+        following = asyncio.create_task(self._leadership.follow(lambda: self._ending, self._open_anew))
         noting = asyncio.create_task(self._note_resized())
         delivering = asyncio.create_task(self._deliver())
         taking_in = asyncio.create_task(self._take_in())
@@ -424,9 +425,7 @@ class Containers:
                 await asyncio.to_thread(check_grown, self._bindings, self._graph, self._start.share.counts)
             except Grown as grown:
                 _log.warning("containers begin anew: %s", grown)
-                self._wanted = Scale(self.plan.options.factor, self._number)
-                self._wanted_at_ms = self._clock.elapsed_ms()
-                self._end_all()
+                self._open_anew()
                 return
             if asked is None or asked.number == self._asked.number:
                 continue
@@ -441,12 +440,18 @@ class Containers:
             await prepare_split(self._environment, self.plan, self._graph, wanted.factor, lambda: not self._ending)
             if self._cluster is not None and wanted.factor not in (None, self.plan.options.factor):
                 await self._leadership.others_ready(asked.number, lambda: not self._ending)
-            self._wanted_at_ms = self._clock.elapsed_ms()
+            self._resizing_since_ms = self._clock.elapsed_ms()
             if self._begun and wanted.factor in (None, self.plan.options.factor):
                 await self._resize(wanted, keeping)
             elif not self._ending:  # which may have begun while state was copied
-                self._wanted = wanted
-                self._end_all()
+                self._open_anew(wanted.why)
+
+    def _open_anew(self, why: str = "asked for") -> None:
+        """End all containers, and let this process open the application anew, as it is or in another size."""
+        # Where another one has opened it just before, that is the newest run.
+        self._goes_on, self._why = self._goes_on or "here", why
+        self._resizing_since_ms = self._clock.elapsed_ms()
+        self._end_all()
 
     async def _resize(self, asked: Scale, keeping: list[asyncio.Task[None]]) -> None:
         """Let some containers come, or the last ones go: tasks that neither get nor leave go on meanwhile."""
@@ -465,7 +470,7 @@ class Containers:
         """Return what to note of a change that begins, given the size before it; None where it is the same."""
         if (number, factor) == (self._number, self.plan.options.factor):
             return None
-        return Resizing(number, factor, why, self._wanted_at_ms, self._numbers.moved(self._containers))
+        return Resizing(number, factor, why, self._resizing_since_ms, self._numbers.moved(self._containers))
 
     async def _note_resized(self) -> None:
         """Note a change of the size in the application's history, once all containers have their tasks."""
@@ -492,8 +497,7 @@ class Containers:
     def _take_up(self) -> None:
         """Open the application anew, to lead it or in another size; all containers have committed and ended."""
         assert not self._containers, "nobody is at work where checkpoints are rewritten"
-        before, wanted, self._wanted, self._leadership.is_vacant = self._start.share, self._wanted, Scale(), False
-        factor, before_number = self.plan.options.factor, self._number
+        before, factor, before_number = self._start.share, self.plan.options.factor, self._number
         self._bindings.close()
         # So is the factor that it has, where who leads it now has a program that says another one.
         if before.factor is not None:
@@ -504,7 +508,7 @@ class Containers:
         share = self._begin_run(opened, before.levers, until=before.ends)
         self._takes_in, self._may_scale = not self._until_now, True
         self._begin_anew(share)
-        self._resizing = self._resizing_from(before_number, factor, wanted.why)
+        self._resizing = self._resizing_from(before_number, factor, self._why)
         if self._resizing is not None:
             # Also here, as no container may come to have a task: what is known then is noted once they have them.
             self._note(self._resizing, opened.generation, None)
@@ -536,8 +540,9 @@ class Containers:
             former = container.name
             failed = container.failed
             is_last = failed is not None and not self._may_go_on(failed)
-            self._outrun |= is_last and container.idle and self._may_take_part  # idle, as it was fenced
-            if not container.ended and not self._outrun:
+            if is_last and container.idle and self._may_take_part:  # idle, as it was fenced
+                self._goes_on = "elsewhere"
+            if not container.ended and self._goes_on != "elsewhere":
                 self._mourn(slot, container)
             if failed is not None and is_last:
                 raise error_of(failed)
@@ -561,7 +566,7 @@ class Containers:
             return False
         if container.failed is not None:  # as it was fenced
             return self._may_take_part
-        return self._outrun or self._wanted != Scale() or self._leadership.is_vacant
+        return bool(self._goes_on)
 
     @property
     def _may_take_part(self) -> bool:
