@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import json
+from msgspec import json, msgpack
 
 from operators.core.base import Batch
 from planner.model.virtual_tasks import is_task
 from runtime.job.job_model import job_of
 from runtime.model.assignment import Scale
 from runtime.model.clock import sleep_ms
+from runtime.opening.agreement import StarterReport
 from runtime.opening.rescaling import scalings
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.kafka.environment import KafkaEnvironment
@@ -154,6 +155,7 @@ def test_containers_give_way_to_others_where_the_command_or_the_page_says_so(bro
 
     write(environment, topics, WORDS[:1_000])
     run = subprocess.Popen([program, "run", "app.py", *where, "--data", "here", "--containers", "2", *page], **pipes)
+    hosts = [run]
     try:
         # The job model comes by another topic than checkpoints do.
         wait_until(lambda: environment.checkpoints(topics).keys() >= {"0"} and job_of(environment, topics).containers)
@@ -171,9 +173,18 @@ def test_containers_give_way_to_others_where_the_command_or_the_page_says_so(bro
         ):
             assert "is asked to have another size" in asked_of_page(port, f"0/{topics}", "scale", **size)
             wait_until(lambda is_so=is_so: is_so(job_of(environment, topics)))
+        joins = [program, "run", "app.py", *where, "--data", "there", "--host-id", "there", "--join"]
+        hosts.append(subprocess.Popen(joins, **pipes))
+        wait_until(lambda: len({one.container for one in job_of(environment, topics).tasks}) == 2)
+        scaled("--factor", "4")
+        asked = environment.asked_scale(topics).number
+        said = [msgpack.decode(one, type=StarterReport) for one in environment.runs(topics).said().values()]
+        assert [one.ready for one in said if one.ready] == [asked], "the cut waits for who has joined"
         write(environment, topics, WORDS[1_500:])
         wait_until(lambda: environment.stream_stats(f"{topics}-counts")[0] >= len(WORDS))
     finally:
-        run.send_signal(signal.SIGTERM)
-    ended(run)
+        for host in hosts:
+            host.send_signal(signal.SIGTERM)
+    for host in hosts:
+        ended(host)
     check_counts(broker, topics, WORDS)
