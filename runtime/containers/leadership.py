@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 from runtime.assembly.bindings import Bindings
@@ -27,14 +27,14 @@ class Leadership:
     def __init__(self, app: str, sharing: Sharing | None, bindings: Callable[[], Bindings], clock: Clock) -> None:
         self._app, self._sharing, self._bindings, self._clock = app, sharing, bindings, clock
 
-    async def follow(self, is_ending: Callable[[], bool], open_anew: Callable[[], None]) -> None:
+    async def follow(self, is_ending: Callable[[], bool], open_anew: Callable[[], Awaitable[None]]) -> None:
         """Call `open_anew` where the one is gone that takes in and delivers: a new run fences it, if it only hangs."""
         while (sharing := self._followed) is not None and not is_ending():
             await sleep_ms(FAR_LOOK_MS)
             with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
                 if await asyncio.to_thread(sharing.is_deserted, self._clock.elapsed_ms()):
                     _log.warning("%s: who has led the run is gone; this process leads it now", self._app)
-                    open_anew()
+                    await open_anew()
                     return
 
     async def is_delivered(self) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -66,6 +66,7 @@ from runtime.opening.opening import (
 from runtime.opening.rescaling import note_size, prepare_split
 from runtime.opening.rewind import check_rewind
 from runtime.opening.shared_run import SharedRun, called, check_same, shared_from_here
+from runtime.ports.environment import LiveEnvironment
 from runtime.queries.state_query import QueriedState
 from runtime.queries.state_requests import StateAnswer, StateRequest
 from runtime.run.driver import Watch, check_no_loop, has_failed, in_thread, keeping_size, run_whatever_begins
@@ -113,6 +114,8 @@ class Containers:
     _goes_on: Literal["", "here", "elsewhere"] = ""
     """Where the run is opened that follows this one, in which processes here take part; "" where none does."""
 
+    _spanning: Callable[[], None] | None = None
+    """Ends the membership of this process among the containers of two runs, while those of the first are replaced."""
     _recovered = Recovered({})
     """The state in which the run began; nothing where others have begun it."""
     _resizing: Resizing | None = None
@@ -376,6 +379,7 @@ class Containers:
         noting = asyncio.create_task(self._note_resized())
         delivering = asyncio.create_task(self._deliver())
         taking_in = asyncio.create_task(self._take_in())
+        spanning = asyncio.create_task(self._end_spanning())
         # What delivers, takes in and heeds ends with an error alone, while containers run.
         watched = [asking, delivering, taking_in, heeding, noting]
         try:
@@ -391,10 +395,18 @@ class Containers:
             for failure in filter(None, failures):
                 raise failure
         finally:
-            for task in (*keeping, *watched, following):
+            for task in (*keeping, *watched, following, spanning):
                 task.cancel()
-            await asyncio.wait([*keeping, *watched, following])
+            await asyncio.wait([*keeping, *watched, following, spanning])
         await asyncio.to_thread(self._deliver_now)  # what the last commits have written
+
+    async def _end_spanning(self) -> None:
+        """Belong to the containers no more, which some came after those of the last run, once these have tasks."""
+        while self._spanning is not None:
+            await sleep_ms(SETTLED_MS)
+            if any(one.tasks for one in self._containers.values()) and not self._ending:
+                ended, self._spanning = self._spanning, None
+                await asyncio.to_thread(ended)
 
     async def _deliver(self) -> None:
         """Hand sinks what containers have committed."""
@@ -425,7 +437,7 @@ class Containers:
                 await asyncio.to_thread(check_grown, self._bindings, self._graph, self._start.share.counts)
             except Grown as grown:
                 _log.warning("containers begin anew: %s", grown)
-                self._open_anew()
+                await self._open_anew()
                 return
             if asked is None or asked.number == self._asked.number:
                 continue
@@ -444,10 +456,15 @@ class Containers:
             if self._begun and wanted.factor in (None, self.plan.options.factor):
                 await self._resize(wanted, keeping)
             elif not self._ending:  # which may have begun while state was copied
-                self._open_anew(wanted.why)
+                await self._open_anew(wanted.why)
 
-    def _open_anew(self, why: str = "asked for") -> None:
+    async def _open_anew(self, why: str = "asked for") -> None:
         """End all containers, and let this process open the application anew, as it is or in another size."""
+        if isinstance(self._environment, LiveEnvironment) and self._spanning is None:
+            with suppress(EnvironmentFault):  # brokers that don't answer now: others wait longer then
+                self._spanning = await asyncio.to_thread(self._environment.span, self._graph.app)
+        if self._ending:  # all is done meanwhile, or it is to stop
+            return
         # Where another one has opened it just before, that is the newest run.
         self._goes_on, self._why = self._goes_on or "here", why
         self._resizing_since_ms = self._clock.elapsed_ms()

@@ -97,6 +97,13 @@ class OwnershipPort(Protocol):
     def announce(self, app: str, generation: int) -> None:
         """Let others see, until this is closed, that this process has the application, and its state, to itself."""
 
+    def span(self, app: str) -> Callable[[], None]:
+        """Belong to the containers of an application, without tasks, until what is returned is called, or it is closed.
+
+        So the last containers of one run may go before the first of the next one come: where nobody is left, brokers
+        wait for more than one to come, 3 s by default.
+        """
+
     def check_kept(self, app: str) -> None:
         """Raise `EnvironmentFault` where less of an application, which is owned here, is left than was committed."""
 

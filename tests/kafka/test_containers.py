@@ -428,6 +428,25 @@ def test_what_runs_is_shared_only_by_the_same_application(broker, topics, words,
     ended(host)
 
 
+def test_who_spans_two_runs_is_there_while_no_container_is_and_has_no_task(opened, topics):
+    """Where nobody is left in the group, brokers by default wait 3 s for more before the first one gets a task."""
+    owner = opened("owner")
+    owner.create_stream(f"{topics}-words", StreamConfig(partitions=TASKS))
+    owner.own(topics)
+    runs, leave = owner.runs(topics), owner.span(topics)
+    for name in ("a", "b"):
+        run = owner.own(topics)
+        assert runs.is_run() and not runs.is_alive()
+        one = Container(opened, topics, run, name)
+        one.takes(*range(TASKS))
+        model = runs.model()
+        assert (model.run, model.containers, {*model.tasks}) == (run, (name,), {name})
+        one.members.leave()
+    leave()
+    leave()
+    assert not runs.is_run()
+
+
 def is_over(process) -> bool:
     return process.poll() is not None
 

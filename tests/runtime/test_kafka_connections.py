@@ -25,6 +25,10 @@ def own(environment, stack):
     environment.announce("counting", environment.own("counting"))
 
 
+def span(environment, stack):
+    environment.span("counting")
+
+
 def join(environment, stack):
     members = environment.join("counting", environment.generation("counting"), "a", 1, standby=1)
     stack.callback(members.leave)
@@ -75,7 +79,7 @@ def test_whatever_an_append_leaves_open_the_next_one_can_be_read(first, troubles
 
 
 @given(
-    st.lists(st.sampled_from([own, join, write, read, look, sink, ranges]), max_size=8),
+    st.lists(st.sampled_from([own, span, join, write, read, look, sink, ranges]), max_size=8),
     st.lists(troubles, max_size=2),
     st.integers(0, 1_000),
 )

@@ -314,6 +314,12 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         assert self._thread is not None
         self._announced.append(Announced(self._streams, self._thread, app, generation, self._place))
 
+    def span(self, app: str) -> Callable[[], None]:
+        self.announce(app, 0)
+        spanning = self._announced[-1]
+        spanning.wait()
+        return spanning.leave
+
     def commit_by_task(self, app: str, tasks: Collection[int]) -> dict[int, int]:
         """Let each task commit by itself, under a transactional id of its own.
 

@@ -19,6 +19,8 @@ from runtime.systems.kafka.client.topic import KafkaTopic
 SESSION_MS = 6_000
 """The ms that a container may be silent until its tasks are others'; the least that brokers allow by default."""
 HEARTBEAT_MS = 1_000
+SOON_MS = 200
+"""The ms in which a member hears that others come or go for whom tasks wait."""
 STOP_S = 5.0
 logging.getLogger("aiokafka.consumer.group_coordinator").setLevel(logging.CRITICAL)  # it tells each try, and goes on
 NEVER_MS = 2**31 - 1
@@ -63,8 +65,16 @@ class KafkaGroup:
     name = "samza-dsl"
     """The name of this way to assign in the protocol."""
 
-    def __init__(self, app: str, topic: KafkaTopic, said: Joining, placement: Placement = sticky) -> None:
+    def __init__(
+        self,
+        app: str,
+        topic: KafkaTopic,
+        said: Joining,
+        placement: Placement = sticky,
+        heartbeat_ms: int = HEARTBEAT_MS,
+    ) -> None:
         self._group = group_of(app)
+        self._heartbeat_ms = heartbeat_ms
         self._topic = topic
         self._said = said
         self._placement = placement
@@ -86,7 +96,7 @@ class KafkaGroup:
             enable_auto_commit=False,
             partition_assignment_strategy=[self],
             session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
+            heartbeat_interval_ms=self._heartbeat_ms,
             # A member polls nothing, and would be thrown out for it.
             max_poll_interval_ms=NEVER_MS,
             auto_offset_reset="none",
@@ -106,8 +116,9 @@ class KafkaGroup:
 
     async def leave(self) -> None:
         """Be a member no more."""
-        if self._consumer is not None:
-            await ended(self._consumer)
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await ended(consumer)
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
         """Return what is said when joining."""

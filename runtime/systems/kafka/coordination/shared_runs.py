@@ -15,10 +15,20 @@ from operators.core.base import Batch
 from runtime.model.assignment import JobModel
 from runtime.systems.kafka.client.admin import administering
 from runtime.systems.kafka.client.thread import KafkaThread
-from runtime.systems.kafka.coordination.group import Joining, KafkaGroup, Standing, group_of
+from runtime.systems.kafka.coordination.group import (
+    HEARTBEAT_MS,
+    SOON_MS,
+    Joining,
+    KafkaGroup,
+    Standing,
+    group_of,
+)
 from runtime.systems.kafka.state.ledger import RUN, SAID, Ledger, ledger_of, look
 from runtime.systems.kafka.streams.compacted_topic import KafkaTable
 from runtime.systems.kafka.streams.streams import KafkaStreams
+
+JOINED_S = 10.0
+"""The s for which a member is waited for: others hear of it within a heartbeat, unless one has just died."""
 
 
 class KafkaRuns:
@@ -91,16 +101,25 @@ class KafkaRuns:
 
 
 class Announced:
-    """The group member of a process that has an application to itself: where it can't join, others do not see it."""
+    """The group member of a process that has an application to itself: where it can't join, others do not see it.
+
+    Or, without a `run`, of one that waits until the containers of one run have gone and some of the next have come.
+    """
 
     def __init__(self, streams: KafkaStreams, thread: KafkaThread, app: str, run: int, place: Standing) -> None:
         said = Joining(f"process {os.getpid()}", run, 0, JobModel(), host=place.host, address=place.address)
-        self._group = KafkaGroup(app, streams.topic(ledger_of(app)), said)
+        # Those who come get their tasks once all members have heard that there are others.
+        heartbeat_ms = HEARTBEAT_MS if run else SOON_MS
+        self._group = KafkaGroup(app, streams.topic(ledger_of(app)), said, heartbeat_ms=heartbeat_ms)
         self._thread = thread
         self._joining: asyncio.Task[None] = thread.call(self._begin())
 
+    def wait(self) -> None:
+        """Wait until it is a member, not for long."""
+        self._thread.call(asyncio.wait([self._joining], timeout=JOINED_S))
+
     def leave(self) -> None:
-        """Be a member no more."""
+        """Be a member no more; a second call does nothing."""
         self._thread.call(self._end())
 
     async def _begin(self) -> asyncio.Task[None]:
