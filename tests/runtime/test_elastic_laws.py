@@ -210,7 +210,7 @@ def test_results_stay_where_tasks_are_split_and_merged_live_and_from_run_to_run(
     keys = KEYS if build in (without_keys, without_keys_by_key) else SKEWED
     partitions = {"hits": 2, **({"names": 2, "towns": 1} if build is with_tables else {})}
     app, given = app_of(build, is_apart), given_of(build, keys)
-    most = scale(5, 18, 5_000)  # with fewer one of `tests.bite` gets away
+    most = scale(5, 18, 5_000)  # with fewer more of `tests.bite` get away
     check_laws(app, given, partitions=partitions, rescale=True, examples=most)
 
 
