@@ -8,6 +8,7 @@ import signal
 import pytest
 from hypothesis import Phase, settings
 
+from runtime.model.garbage import collector_resting
 from tests.kafka.sharing import remove_topics, shared_broker
 from tests.scale import SCALE, SCALES, examples
 from tests.spark.classes import SOON_UP
@@ -50,12 +51,41 @@ def pytest_make_collect_report(collector):
     return refuse_skip((yield))
 
 
+def module_of(item):
+    return item.nodeid.partition("::")[0]
+
+
+def spread(modules):
+    """Return the place of each module: long ones come evenly while the first half of the others do.
+
+    Behind them lie the examples in docstrings, which take no time.
+    """
+    places = {}
+    for is_long, share in ((True, 0.5), (False, 1)):
+        alike = [module for module in modules if module.startswith(LONG) is is_long]
+        places |= {module: share * number / len(alike) for number, module in enumerate(alike)}
+    return places
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection():
+    """Have the collector never look at what is collected, which stays: it took more than half of collecting."""
+    with collector_resting():
+        found = yield
+    gc.freeze()
+    return found
+
+
 def pytest_collection_modifyitems(config, items):
-    """Leave to later tiers what is theirs, and begin with long modules, so that no worker ends alone with one."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
-    left = [item for item in items if any(item.get_closest_marker(tier) for tier in LATER)]
-    items[:] = [item for item in items if item not in left]
-    config.hook.pytest_deselected(items=left)
+    """Leave to later tiers what is theirs, and spread long modules among the others, but for the last ones.
+
+    What waits for a broker or a session leaves its processor to what does not, and no worker ends alone with it.
+    """
+    places = spread([*dict.fromkeys(map(module_of, items))])
+    items.sort(key=lambda item: places[module_of(item)])
+    later = [any(item.get_closest_marker(tier) for tier in LATER) for item in items]
+    config.hook.pytest_deselected(items=[item for item, is_later in zip(items, later, strict=True) if is_later])
+    items[:] = [item for item, is_later in zip(items, later, strict=True) if not is_later]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,7 +4,7 @@ import os
 
 SCALES = ("quick", "ci", "long")
 SCALE = os.environ.get("SAMZA_TESTS_SCALE", "quick")
-CI_SHARE = 0.6
+CI_SHARE = 0.4
 """The share of the examples that a test asks for which CI tries; Hypothesis draws the same ones there in each run."""
 QUICK_SHARE = 6
 """Of how many examples that a test asks for the quick tier tries one."""

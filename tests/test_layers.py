@@ -3,6 +3,8 @@
 import ast
 import subprocess
 import sys
+from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -68,10 +70,12 @@ HOMES = {
 NO_PART_OF_SEMANTICS = {"asyncio", "threading", "time", "socket", "sqlite3", "random", "multiprocessing", "subprocess"}
 
 
-def project_imports(package: str):
-    for file in python_files(package):
-        for node, name in imports(tree(file)):
-            yield file, node, name.partition(".")[0]
+@cache
+def project_imports(*packages: str) -> list[tuple[Path, ast.AST, str]]:
+    """Return each import of some packages, with its file and what is imported of which library."""
+    return [
+        (file, node, name.partition(".")[0]) for file in python_files(*packages) for node, name in imports(tree(file))
+    ]
 
 
 def only_for_types(module: ast.Module) -> set[ast.AST]:
@@ -117,10 +121,8 @@ def test_operators_know_no_clock_no_event_loop_and_no_io():
 def test_a_heavy_library_has_one_home(library):
     strays = [
         place(file, node)
-        for file in python_files(*PACKAGES)
-        if not place(file).startswith(HOMES[library])
-        for node, name in imports(tree(file))
-        if name.partition(".")[0] == library and node not in only_for_types(tree(file))
+        for file, node, top in project_imports(*PACKAGES)
+        if top == library and not place(file).startswith(HOMES[library]) and node not in only_for_types(tree(file))
     ]
     assert not strays, f"{library} is imported in {HOMES[library]} alone: {strays}"
 

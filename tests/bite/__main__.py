@@ -39,7 +39,8 @@ def look_for(bug: Bug) -> Finding:
         root = Path(folder)
         for name in COPIED:
             if (ROOT / name).is_dir():
-                shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+                # With what is compiled already, which Python takes by the times of files: else each bug compiles all.
+                shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns(".*"))
             else:
                 shutil.copy(ROOT / name, root / name)
         bug.seed(root)

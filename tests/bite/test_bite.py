@@ -7,8 +7,8 @@ from tests.bite.bugs import BUGS
 from tests.bite.seeded import Bug, Changed
 from tests.scale import scale
 
-LOOKED_FOR = scale(BUGS[:1], BUGS[::12], BUGS)
-"""In CI a twelfth of them; `python -m tests.bite` looks for all."""
+LOOKED_FOR = scale(BUGS[:1], BUGS[12::12], BUGS)
+"""In CI a twelfth of them, the first in the table's test; `python -m tests.bite` looks for all."""
 
 
 @pytest.mark.timeout(900)

@@ -18,6 +18,7 @@ from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.units.carried_error import WorkerFailed, carried, told
 from samza_dsl import App, PlanError, count, dead_letter, fold, remote_table, retry, skip, testing, tumbling
 from samza_dsl.application.container import _failed as failed
+from tests.sample import crossed
 
 
 class Mute(Exception):
@@ -131,6 +132,7 @@ POLICIES = {"skip": skip, "dead_letter": dead_letter("lost"), "retry": retry(1, 
 
 @pytest.fixture(params=ERRORS)
 def error(request):
+    """Each of the errors; a test that crosses them with other cases names them as its parameters."""
     return ERRORS[request.param]()
 
 
@@ -178,8 +180,7 @@ def folded(stream, work, **how):
 STEPS = {step.__name__: step for step in (mapped, awaited, processed, keyed, looked_up, folded)}
 
 
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("error", "policy", "step"), crossed(ERRORS, POLICIES, STEPS), indirect=["error"])
 def test_any_error_meets_its_policy(error, policy, step):
     def work(value):
         if value == 2:
@@ -192,7 +193,7 @@ def test_any_error_meets_its_policy(error, policy, step):
     assert (sorted(results["out"]), len(results.get("lost", []))) == ([1, 3], policy != "skip")
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(("error", "step"), crossed(ERRORS, STEPS), indirect=["error"])
 def test_any_error_ends_a_run_with_its_operator_and_line(error, step):
     def work(value):
         raise error
@@ -207,7 +208,7 @@ def test_any_error_ends_a_run_with_its_operator_and_line(error, step):
     assert deepest(ended.value) is not None
 
 
-@pytest.mark.parametrize("method", ["open(context)", "close()"])
+@pytest.mark.parametrize(("error", "method"), crossed(ERRORS, ["open(context)", "close()"]), indirect=["error"])
 def test_any_error_of_an_object_ends_a_run_with_its_operator(error, method):
     class Client:
         def open(self, context):
@@ -231,7 +232,7 @@ def test_any_error_of_an_object_ends_a_run_with_its_operator(error, method):
     assert f", in {method} of its Client" in str(ended.value)
 
 
-@pytest.mark.parametrize("part", ["timestamp", "key"])
+@pytest.mark.parametrize(("error", "part"), crossed(ERRORS, ["timestamp", "key"]), indirect=["error"])
 def test_any_error_of_a_part_of_a_record_ends_a_run_with_its_operator(error, part):
     def read(value):
         raise error

@@ -279,7 +279,7 @@ KINDS += [*WITHIN, WithTexts]
 )
 @example([Row(1.5, ["x", "y"])], 1, fail, 1)
 @example([Row(-(2**70), ["x", "y"]), Row(0, ["x", "y"])], 1, skip, 2)
-@settings(max_examples=examples(60, 1_000))
+@settings(max_examples=examples(30, 1_000))
 @given(
     rows=st.lists(st.builds(Row, NUMBERS, TEXTS), min_size=1, max_size=8)
     | st.lists(st.builds(Row, st.integers(0, 9), st.sampled_from(["a", "again"])), min_size=1, max_size=8),

@@ -31,6 +31,7 @@ from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, Forget
 from samza_dsl.testing.environment import Crash
 from tests.runtime.histories import crashing
+from tests.sample import crossed
 from tests.scale import examples, scale
 from tests.simulation.crash import memory, rows_of, run_once, run_through
 from tests.simulation.kafka import close_or_die, opened, simulated
@@ -321,10 +322,9 @@ def check_after(environment, change):
     assert streams_between(environment, APP) == (set() if change == "forget" else {f"{APP}-by-b"})
 
 
-@pytest.mark.parametrize("kind", ["memory", "log"])
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("number", range(1, 8))
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    ("change", "number", "after", "kind"), crossed(CHANGES, range(1, 8), [False, True], ["memory", "log"])
+)
 def test_what_a_crash_leaves_of_a_change_the_next_run_completes(change, number, after, kind):
     with environments(kind) as environment:
         begun(environment)
@@ -343,7 +343,7 @@ def test_what_a_crash_leaves_of_a_change_the_next_run_completes(change, number, 
 
 
 # Each third of all in CI: every number and every trouble is among them, with some of the changes.
-@pytest.mark.parametrize(("change", "at", "what"), [*product(CHANGES, range(1, 21), TROUBLES)][:: scale(7, 3, 1)])
+@pytest.mark.parametrize(("change", "at", "what"), [*product(CHANGES, range(1, 21), TROUBLES)][:: scale(7, 5, 1)])
 def test_so_it_is_where_what_is_said_to_brokers_is_lost(change, at, what, tmp_path):
     cluster = Cluster()
     with simulated(cluster):

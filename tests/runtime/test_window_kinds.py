@@ -23,6 +23,9 @@ from samza_dsl import (
     windows_by,
 )
 from samza_dsl.testing import CrashPoint, Record, Schedule, run, unordered
+from tests.sample import crossed
+
+PANES = ["accumulating", "discarding"]
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,7 @@ def test_panes_are_the_same_between_async_operators_and_after_crashes(kind):
         assert unordered(found) == expected
 
 
-@pytest.mark.parametrize("panes", ["accumulating", "discarding"])
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"sliding"}))
+@pytest.mark.parametrize(("kind", "panes"), crossed(sorted(KINDS.keys() - {"sliding"}), PANES))
 def test_early_panes_are_the_same_between_async_operators_and_after_crashes(kind, panes):
     how = {"early": any_of(after_count(2), after_delay(milliseconds=3)), "panes": panes}
     expected = unordered(run(app_of(kind, **how), given(kind)))
@@ -109,8 +111,7 @@ def test_early_panes_are_the_same_between_async_operators_and_after_crashes(kind
         assert unordered(found) == expected
 
 
-@pytest.mark.parametrize("panes", ["accumulating", "discarding"])
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"counted", "whole"}))
+@pytest.mark.parametrize(("kind", "panes"), crossed(sorted(KINDS.keys() - {"counted", "whole"}), reversed(PANES)))
 def test_late_panes_are_the_same_between_async_operators_and_after_crashes(kind, panes):
     how = {"allowed_lateness_ms": 20, "panes": panes, "disorder": 0}
     some = {**given(kind), "in": [*GIVEN[:20], Record(50, "a", 15), Record(51, "b", 17), *GIVEN[20:]]}

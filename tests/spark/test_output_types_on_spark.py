@@ -8,6 +8,7 @@ import pytest
 from msgspec import Struct
 
 from samza_dsl import SamzaError, Spark
+from tests.sample import crossed
 from tests.spark.test_outputs_on_spark import odd_app
 
 pytestmark = [pytest.mark.ci, pytest.mark.timeout(900)]
@@ -33,8 +34,7 @@ class Holding(Struct, frozen=True):
     v: object = None
 
 
-@pytest.mark.parametrize("is_table", [True, False])
-@pytest.mark.parametrize("case", SPARSE)
+@pytest.mark.parametrize(("case", "is_table"), crossed(SPARSE, [True, False]))
 def test_what_one_task_has_no_values_of_is_of_the_type_that_others_say(session, tmp_path, table, case, is_table):
     (tmp_path / "in").mkdir()
     given, kind = SPARSE[case]

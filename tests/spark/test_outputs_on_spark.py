@@ -22,6 +22,7 @@ from runtime.units.publication import intent, manifest, publishing
 from runtime.units.publication.intent import Intent
 from runtime.units.staging import LOCK
 from samza_dsl import App, IntoTable, PlanError, SamzaError, Spark, count, produce, tumbling
+from tests.sample import crossed
 from tests.simulation.crash import memory
 from tests.spark.deaths import death
 from tests.spark.streaming import opened
@@ -247,8 +248,9 @@ def test_values_that_fit_are_in_a_table_as_they_are(session, tmp_path, table, is
         assert found.received("copies") == rows
 
 
-@pytest.mark.parametrize("is_ansi", [ANSI, NO_ANSI])
-@pytest.mark.parametrize("number", range(sum(wrong is not None for *_, wrong in FITTING)))
+@pytest.mark.parametrize(
+    ("number", "is_ansi"), crossed(range(sum(wrong is not None for *_, wrong in FITTING)), [ANSI, NO_ANSI])
+)
 def test_a_value_that_a_table_would_change_is_an_error_wherever_it_lies(session, tmp_path, table, number, is_ansi):
     """Spark itself rounds, cuts what is behind a point, and whole numbers without ANSI."""
     kind, value, column, wrong = [one for one in FITTING if one[-1] is not None][number]
@@ -584,9 +586,12 @@ def test_micro_batches_come_to_a_table_once_whatever_dies(session, tmp_path, tab
     assert totals_in(session.table(table)) == COPIES
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4])
-@pytest.mark.parametrize("is_before", [True, False], ids=["before", "behind"])
-@pytest.mark.parametrize("step", [(table_writer.TableWriter, "write_parted"), (Path, "rename"), (Path, "replace")])
+@pytest.mark.parametrize(
+    ("step", "is_before", "number"),
+    crossed(
+        [(table_writer.TableWriter, "write_parted"), (Path, "rename"), (Path, "replace")], [True, False], [1, 2, 3, 4]
+    ),
+)
 def test_micro_batches_come_to_a_folder_once_whatever_dies(session, tmp_path, step, is_before, number):
     into = IntoTable(tmp_path / "totals", partition_by="carrier")
     with suppress(Died, SamzaError), dying(*step, is_before, number):  # within Spark's writing it is told as such

@@ -22,6 +22,7 @@ from runtime.units.publication.handover_parts import StagedHandover
 from runtime.units.publication.intent import Intent
 from runtime.units.publication.staged_topics import StagedRows
 from samza_dsl import App, Json, SamzaError, Spark, dead_letter, produce
+from tests.sample import crossed
 from tests.simulation.crash import memory
 from tests.spark.deaths import death
 from tests.spark.shuffling import batch_here, run_here
@@ -86,24 +87,20 @@ def driven_to_death(environment, directory, where, step, is_before, number):
     return bind
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
-@pytest.mark.parametrize("is_before", [True, False])
-@pytest.mark.parametrize(("where", "step"), STEPS + IN_MEMORY)
-def test_all_outputs_are_there_whole_whenever_a_driver_dies(tmp_path, where, step, is_before, number):
+@pytest.mark.parametrize(("step", "is_before", "number"), crossed(STEPS + IN_MEMORY, [True, False], [1, 2, 3]))
+def test_all_outputs_are_there_whole_whenever_a_driver_dies(tmp_path, step, is_before, number):
     environment = memory()
-    bind = driven_to_death(environment, tmp_path, where, step, is_before, number)
+    bind = driven_to_death(environment, tmp_path, *step, is_before, number)
     check(environment, tmp_path)
     with pytest.raises(SamzaError, match=r"holds records already|has something in it already"):
         run_here(app(), environment, bind)
 
 
-@pytest.mark.parametrize("number", [1, *(pytest.param(number, marks=pytest.mark.ci) for number in (2, 3))])
-@pytest.mark.parametrize("is_before", [True, False])
-@pytest.mark.parametrize(("where", "step"), STEPS + ON_DISK)
-def test_nothing_is_there_in_half_on_disk_whenever_a_driver_dies(tmp_path, monkeypatch, where, step, is_before, number):
+@pytest.mark.parametrize(("step", "is_before", "number"), crossed(STEPS + ON_DISK, [True, False], [1, 2, 3]))
+def test_nothing_is_there_in_half_on_disk_whenever_a_driver_dies(tmp_path, monkeypatch, step, is_before, number):
     monkeypatch.setattr(log_staging, "STAGED_BYTES", 1)  # a transaction for each part
     data = tmp_path / "data"
-    bind = driven_to_death(data, tmp_path, where, step, is_before, number)
+    bind = driven_to_death(data, tmp_path, *step, is_before, number)
     with closing(LogEnvironment(data)) as log:
         check(log, tmp_path)
     assert verify(data) == []
