@@ -281,11 +281,42 @@ def test_data_too_deep_for_the_stack_are_refused_and_do_not_end_the_process():
     chain = None
     for _ in range(200):
         chain = Node(chain)
-    avro = Avro(Node)
-    assert avro.decode(avro.encode(chain)) == chain
-    for depth in (300, 100_000):
+    deeper = chain
+    for _ in range(60):
+        deeper = Node(deeper)
+    for avro in (Avro(Node), Avro(Node, registry=SchemaRegistry("memory://nodes"), subject="nodes")):
+        data = avro.encode(chain)
+        assert avro.decode(data) == chain
+        for depth in (300, 100_000):
+            with pytest.raises(SerdeError, match="nested deeper"):
+                avro.decode(data[:-200] + b"\x02" * depth + b"\x00")
         with pytest.raises(SerdeError, match="nested deeper"):
-            avro.decode(b"\x02" * depth + b"\x00")
+            avro.encode(deeper)
+
+
+class Branch(msgspec.Struct):
+    mark: int | str | bool | None
+    name: str
+    numbers: list[float]
+    within: "list[Branch]"
+
+
+MARKS = st.none() | st.integers(-99, 99) | st.text(max_size=99)
+BRANCHES = st.recursive(
+    st.builds(Branch, MARKS, st.text(max_size=9), st.lists(st.floats(allow_nan=False)), st.just([])),
+    lambda inner: st.builds(
+        Branch, MARKS, st.text(max_size=200), st.lists(st.floats(allow_nan=False)), st.lists(inner, max_size=4)
+    ),
+    max_leaves=9,
+)
+
+
+@given(BRANCHES)
+@settings(max_examples=examples(60, 2_000))
+def test_a_value_of_any_size_that_nests_comes_back_with_a_registry_as_well(value):
+    serde = Avro(Branch, registry=SchemaRegistry("memory://branches"), subject="branches")
+    assert serde.decode(serde.encode(value)) == value
+    assert serde.decode_all(serde.encode_all([value] * 3)) == [value] * 3
 
 
 def test_a_record_within_itself_with_nothing_between_has_no_end_and_does_not_end_the_process():

@@ -292,7 +292,7 @@ class AvroCodec:
             raise SerdeError(f"{self._what} has no bytes for {shown(datum)}: {error}") from error
         if self._is_deep:
             for one in found:
-                self._check_depth(one)
+                self._check_depth(one[len(start) :])
         return found
 
     def made_one(self, datum: Datum) -> Datum:
