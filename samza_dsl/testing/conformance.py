@@ -32,12 +32,15 @@ Content = Callable[[], Sequence[object]]
 """Returns the values that somebody else finds in a place now, in any order."""
 MOST_AT_ONCE = 7
 MANY = 1 << 60
+GROWTHS = 5
+"""How often a place gets more, where a suite can have that."""
 
 
 def check_source(
     make: Callable[[], ConnectedSource | PushedSource],
     content: Content | None = None,
     *,
+    grows: Callable[[], object] | None = None,
     times: int = 100,
     seed: int = 0,
 ) -> None:
@@ -45,8 +48,10 @@ def check_source(
 
     `make` opens the source, whose content must not change meanwhile. One that pushes has to go on where it was after a
     death at any point; it is asked for what there is now. `content` returns the values that it has to give, in any
-    order: without that, a record that never comes is not missed. Functions are called in another thread than `make`,
-    as a run calls them. Raises AssertionError for what a run would lose, double or mix up by.
+    order: without that, a record that never comes is not missed. `grows` adds records to the place, or a partition: it
+    is called a few times, and the source, open or opened anew, has to give what is there then. Functions are called in
+    another thread than `make`, as a run calls them. Raises AssertionError for what a run would lose, double or mix up
+    by.
 
     >>> from samza_dsl.connectors import ConnectedSource, Offsets, SourceRecord
     >>> def numbers() -> ConnectedSource:
@@ -58,31 +63,30 @@ def check_source(
     """
     chance, source = random.Random(seed), make()
     if isinstance(source, PushedSource):
-        _check_pushed(make, content, times, chance)
+        _check_pushed(make, content, grows, times, chance)
     else:
-        apart(_check_read, make, source, content, times, chance)
+        apart(_check_read, make, source, _Grown(content, grows), times, chance)
 
 
 def _check_read(
     make: Callable[[], object],
     source: ConnectedSource,
-    content: Content | None,
+    grown: _Grown,
     times: int,
     chance: random.Random,
 ) -> None:
-    names = [*source.partitions()]
-    assert names and len({*names}) == len(names), f"partitions() returns names, each once, and returned {names}"
-    whole = {name: _whole(source, name) for name in names}
-    _check_given([record.value for records in whole.values() for record in records], content)
-    for _ in range(times):
+    whole = grown.looked_at(source)
+    for number in range(times):
+        if number % max(1, times // GROWTHS) == 0:
+            whole = grown.more(source)
         if chance.random() < 0.2:
             source.close()
             again = make()
             assert isinstance(again, ConnectedSource), "a source is of one kind"
             source = again
             found = [*source.partitions()]
-            assert found[: len(names)] == names, f"opened anew, partitions() returned {found} after {names}"
-        name = chance.choice(names)
+            assert found == [*whole], f"opened anew, partitions() returned {found} after {[*whole]}"
+        name = chance.choice([*whole])
         start, end, _ = source.offsets(name)
         assert (start, end) == _range_of(source, name), f"offsets({name!r}) is another one at a second look"
         if end == start:
@@ -98,6 +102,44 @@ def _check_read(
             f"read({name!r}, {offset}, {most}) returned {found_records}, and the partition has {expected} there"
         )
     source.close()
+
+
+class _Grown:
+    """The records that a source has given of a place, which may get more while the source is open."""
+
+    def __init__(self, content: Content | None, grows: Callable[[], object] | None) -> None:
+        self._content, self._grows = content, grows
+        self._whole: dict[str, list[SourceRecord]] = {}
+        self._ended: dict[str, int] = {}
+        """The ends of partitions that have said that they have ended."""
+
+    def more(self, source: ConnectedSource) -> dict[str, list[SourceRecord]]:
+        """Let the place get more, and return all records by partition."""
+        if self._grows is None:
+            return self._whole
+        self._grows()
+        return self.looked_at(source)
+
+    def looked_at(self, source: ConnectedSource) -> dict[str, list[SourceRecord]]:
+        """Return all records by partition; what was there before lies where it was, and each other one is behind it."""
+        names, known = [*source.partitions()], [*self._whole]
+        assert names and len({*names}) == len(names), f"partitions() returns names, each once, and returned {names}"
+        assert names[: len(known)] == known, f"partitions() returned {names} after {known}: new ones come at the end"
+        for name in names:
+            _, end, is_ended = source.offsets(name)
+            assert self._ended.get(name, end) == end, (
+                f"offsets({name!r}) has said that the partition had ended at {self._ended[name]}, and now it ends at "
+                f"{end}: nobody reads that any more"
+            )
+            if is_ended:
+                self._ended[name] = end
+            records, before = _whole(source, name), self._whole.get(name, [])
+            assert repr(records[: len(before)]) == repr(before), (
+                f"behind more, {name!r} has {records[: len(before)][:5]} where it had {before[:5]}"
+            )
+            self._whole[name] = records
+        _check_given([record.value for records in self._whole.values() for record in records], self._content)
+        return self._whole
 
 
 def _check_given(values: Sequence[object], content: Content | None) -> None:
@@ -141,7 +183,13 @@ class _PlayedIntake(Intake):
         return False
 
 
-def _check_pushed(make: Callable[[], object], content: Content | None, times: int, chance: random.Random) -> None:
+def _check_pushed(
+    make: Callable[[], object],
+    content: Content | None,
+    grows: Callable[[], object] | None,
+    times: int,
+    chance: random.Random,
+) -> None:
     def pushed(records: list[PushedRecord], notes: dict[str, bytes], alive: int) -> bool:
         source = make()
         assert isinstance(source, PushedSource), "a source is of one kind"
@@ -155,6 +203,13 @@ def _check_pushed(make: Callable[[], object], content: Content | None, times: in
     notes: dict[str, bytes] = {}
     assert pushed(whole, notes, MANY), "a source returns once it has pushed what is there, where it is asked for that"
     _check_given([record.value for record in whole], content)
+    for _ in range(0 if grows is None else GROWTHS):
+        assert grows is not None
+        grows()
+        assert pushed(whole, notes, MANY), (
+            "a source returns once it has pushed what is there, where it is asked for that"
+        )
+        _check_given([record.value for record in whole], content)
     size = len(whole)
     assert pushed(whole, notes, MANY) and len(whole) == size, (
         f"run again, the source has pushed {whole[size]} once more: note how far it has come beside what is pushed"
@@ -168,6 +223,21 @@ def _check_pushed(make: Callable[[], object], content: Content | None, times: in
         lost, more = lost - more, more - lost
         assert not lost, f"through deaths, the source has never pushed {[*lost][:5]}"
         assert not more, f"through deaths, the source has pushed {[*more][:5]} more often than without"
+        for key, records in _by_key(whole).items():
+            again = _by_key(found)[key]
+            assert again == records, (
+                f"through deaths, the source has pushed {again[:5]} for {key!r}, and {records[:5]} without: records of "
+                "a key keep their order"
+            )
+
+
+def _by_key(records: Sequence[PushedRecord]) -> dict[bytes, list[str]]:
+    """Return the texts of records that have a key, in the order in which they came."""
+    found: dict[bytes, list[str]] = {}
+    for record in records:
+        if record.key is not None:
+            found.setdefault(record.key, []).append(repr(record))
+    return found
 
 
 def _range_of(source: ConnectedSource, name: str) -> tuple[int, int]:
@@ -382,7 +452,7 @@ class _SinkTrial:
         for zombie, _ in past:
             apart(zombie.close)
         self._check_partitions(sink, owner, position)
-        self._begin_anew(sink, owner, position)
+        self._check_others(*self._begun_anew(sink, owner, position))
 
     def _write_again(
         self, sink: PositionedSink, owner: SinkOwner, rows: Sequence[SinkRow], position: int, following: int
@@ -443,7 +513,40 @@ class _SinkTrial:
             self._compare("exactly once")
         apart(sink.empty, other)
 
-    def _begin_anew(self, sink: PositionedSink, owner: SinkOwner, position: int) -> None:
+    def _check_others(self, sink: PositionedSink, owner: SinkOwner) -> None:
+        """Let another output, and another application, write to the place: each has a position of its own.
+
+        A place that takes one output alone may refuse others as they claim it.
+        """
+        position = 1
+        for what, other in (
+            ("output", owner._replace(output="others")),
+            ("application", owner._replace(app="another", identity=owner.identity + 7)),
+        ):
+            beside = self._make()
+            with suppress(SamzaError):
+                found = apart(beside.claim, other)
+                assert found == 0, f"claim() returned {found} for another {what}: keep a position of each"
+                own = self._some()
+                apart(beside.write, other, own, 0, 5)
+                self._given += own
+            self._compare("exactly once")
+            rows = self._some()
+            try:
+                apart(sink.write, owner, rows, position, position + 1)
+            except Fenced as error:
+                raise AssertionError(
+                    f"the owner was fenced by that of another {what}: keep owner and position of each"
+                ) from error
+            position += 1
+            self._given += rows
+            self._compare("exactly once")
+            found = apart(sink.claim, owner)
+            assert found == position, f"claim() returned {found} behind another {what}, and {position} was written to"
+            apart(beside.close)
+        apart(sink.close)
+
+    def _begun_anew(self, sink: PositionedSink, owner: SinkOwner, position: int) -> tuple[PositionedSink, SinkOwner]:
         apart(sink.empty, owner)
         apart(sink.close)
         anew = owner._replace(identity=owner.identity + 1, generation=1)
@@ -455,7 +558,7 @@ class _SinkTrial:
         apart(sink.write, anew, rows, 0, 1)
         self._given += rows
         self._compare("exactly once")
-        apart(sink.close)
+        return sink, anew
 
     def delivered(self, sink: IdempotentSink | AtLeastOnceSink, times: int) -> None:
         """Try a sink that is given rows again after a crash."""

@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.model.errors import PlanError
+from runtime.encoding.formats.registry import HEAD, RegisteredSchema
 from runtime.model.errors import SerdeError
-from samza_dsl.formats import Avro, digits
+from samza_dsl.formats import Avro, SchemaRegistry, digits
 from tests.formats.typed_values import INT64, is_same, records, typed
 from tests.scale import examples
 
@@ -280,11 +281,69 @@ def test_data_too_deep_for_the_stack_are_refused_and_do_not_end_the_process():
     chain = None
     for _ in range(200):
         chain = Node(chain)
-    avro = Avro(Node)
-    assert avro.decode(avro.encode(chain)) == chain
-    for depth in (300, 100_000):
+    deeper = chain
+    for _ in range(60):
+        deeper = Node(deeper)
+    for avro in (Avro(Node), Avro(Node, registry=SchemaRegistry("memory://nodes"), subject="nodes")):
+        data = avro.encode(chain)
+        assert avro.decode(data) == chain
+        for depth in (300, 100_000):
+            with pytest.raises(SerdeError, match="nested deeper"):
+                avro.decode(data[:-200] + b"\x02" * depth + b"\x00")
         with pytest.raises(SerdeError, match="nested deeper"):
-            avro.decode(b"\x02" * depth + b"\x00")
+            avro.encode(deeper)
+
+
+class Branch(msgspec.Struct):
+    mark: int | str | bool | None
+    name: str
+    numbers: list[float]
+    within: "list[Branch]"
+
+
+MARKS = st.none() | st.integers(-99, 99) | st.text(max_size=99)
+BRANCHES = st.recursive(
+    st.builds(Branch, MARKS, st.text(max_size=9), st.lists(st.floats(allow_nan=False)), st.just([])),
+    lambda inner: st.builds(
+        Branch, MARKS, st.text(max_size=200), st.lists(st.floats(allow_nan=False)), st.lists(inner, max_size=4)
+    ),
+    max_leaves=9,
+)
+
+
+@given(BRANCHES)
+@settings(max_examples=examples(60, 2_000))
+def test_a_value_of_any_size_that_nests_comes_back_with_a_registry_as_well(value):
+    serde = Avro(Branch, registry=SchemaRegistry("memory://branches"), subject="branches")
+    assert serde.decode(serde.encode(value)) == value
+    assert serde.decode_all(serde.encode_all([value] * 3)) == [value] * 3
+
+
+def test_a_record_within_itself_with_nothing_between_has_no_end_and_does_not_end_the_process():
+    inner = {"type": "record", "name": "Inner", "fields": [{"name": "outer", "type": "Outer"}]}
+    for field in ("Outer", inner):
+        outer = {"type": "record", "name": "Outer", "fields": [{"name": "field", "type": field}]}
+        for data in (b"", b"\x02"):
+            with pytest.raises(SerdeError, match="nested deeper"):
+                Avro(schema=outer).decode(data)
+
+
+def test_a_schema_too_deep_is_told():
+    deep = '{"type": "array", "items": ' * 3_000 + '"int"' + "}" * 3_000
+    with pytest.raises(PlanError, match="too deep"):
+        Avro(schema=deep)
+    registry = SchemaRegistry("memory://deep")
+    id = registry.id_of("deep", RegisteredSchema(deep))
+    with pytest.raises(SerdeError, match="nested deeper than a schema is read"):
+        Avro(int, registry=registry).decode(HEAD.pack(0, id))
+
+
+@pytest.mark.parametrize(("kind", "value"), [(dt.timedelta, dt.timedelta(microseconds=7)), (int, 7)])
+def test_a_number_without_a_logical_type_is_read_as_what_the_type_says(kind, value):
+    assert Avro(kind, written_with="long").decode(Avro(int).encode(7)) == value
+    for odd in (dt.datetime, dt.time, dt.date):
+        with pytest.raises(SerdeError, match="got `int`"):
+            Avro(odd, written_with="long").decode(Avro(int).encode(7))
 
 
 def test_bytes_left_over_are_another_schema():

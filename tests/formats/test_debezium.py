@@ -194,6 +194,88 @@ def test_what_stands_for_a_value_is_not_taken_for_it(field, value, row, changes)
     assert serde.decode(msgspec.json.encode(inside)) is not None
 
 
+AS_MAP = {NO_VALUE: NO_VALUE}
+AS_JSON = json.dumps(AS_MAP, separators=(",", ":"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (dict[str, str], AS_MAP),
+        (str, AS_JSON),
+        (dict[str, str], AS_JSON),
+        (Order | None, AS_JSON),
+        (list[int], list(NO_VALUE.encode())),
+        (str, NO_VALUE.encode().hex()),
+    ],
+)
+def test_what_stands_for_a_value_of_any_type_of_column_is_not_taken_for_it(kind, value):
+    row = msgspec.defstruct("Row", [("id", int), ("column", kind)])
+    data = json.dumps({"before": None, "after": {"id": 1, "column": value}, "op": "u"}, separators=(",", ":")).encode()
+    avro = {dict: {"type": "map", "values": "string"}, str: "string", list: {"type": "array", "items": "int"}}
+    serde, [packed] = avro_of(
+        row, [{"name": "column", "type": avro[type(value)]}], [(None, {"id": 1, "column": value})], str(kind)[:3]
+    )
+    for one, envelope in ((Debezium(row, key="id"), data), (serde, packed)):
+        with pytest.raises(SerdeError, match=r"does not tell 'column'.*REPLICA IDENTITY FULL"):
+            one.decode(envelope)
+
+
+@given(st.integers(-(2**40), 2**40) | st.integers(0, 86_399_999_999), st.booleans())
+@settings(max_examples=examples(100, 2_000))
+def test_a_time_beyond_a_day_is_no_time_of_a_day(micros, in_avro):
+    """A law on each unit: the time that a database has is read as it is, or refused, and never as that of a day."""
+    row, told = msgspec.defstruct("Row", [("id", int), ("clock", dt.time)]), msgspec.defstruct("Row", [("clock", Any)])
+    of_a_day = 0 <= micros < 86_400_000_000
+    for unit, each in (("", 1_000), ("Micro", 1), ("Nano", 0)):
+        number = micros * 1_000 + 999 if unit == "Nano" else micros // each
+        exact = micros if unit == "Nano" else number * each
+        name, number_kind = f"io.debezium.time.{unit}Time", "int32" if not unit else "int64"
+        if in_avro:
+            kind = {"type": "long" if unit else "int", "connect.name": name}
+            if not unit and number not in range(-(2**31), 2**31):
+                continue
+            serde, [data] = avro_of(row, [{"name": "clock", "type": kind}], [(None, {"id": 1, "clock": number})], "day")
+        else:
+            fields = [{"type": number_kind, "field": "clock", "name": name}]
+            schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
+            payload = {"op": "c", "after": {"id": 1, "clock": number}}
+            data, serde = json.dumps({"schema": schema, "payload": payload}).encode(), Debezium(row, key="id")
+            found = Debezium(told).decode(data).new.clock
+            length = msgspec.convert(found, dt.timedelta) if not of_a_day else dt.timedelta(microseconds=exact)
+            assert length == dt.timedelta(microseconds=exact)
+        if of_a_day:
+            clock = serde.decode(data).new.clock
+            assert dt.datetime.combine(dt.date(1970, 1, 1), clock) - dt.datetime(1970, 1, 1) == dt.timedelta(
+                microseconds=exact
+            )
+        else:
+            with pytest.raises(SerdeError, match=r"clock|\$"):
+                serde.decode(data)
+
+
+@pytest.mark.parametrize("rest", [{}, {"text": None}, {"text": ""}])
+def test_a_deleted_row_of_which_the_key_alone_came_is_told_once(rest, caplog):
+    serde = Debezium(Note, key="id")
+    for n in range(3):
+        envelope = {"before": {"id": n, **rest}, "after": None, "op": "d"}
+        assert serde.decode(json.dumps(envelope).encode()) == Change(n, Note(n, **rest), None)
+    assert [one.getMessage().partition(":")[0] for one in caplog.records] == ["Debezium(Note, key='id')"]
+    assert "REPLICA IDENTITY FULL" in caplog.text
+    whole = json.dumps({"before": {"id": 1, "text": "a"}, "after": None, "op": "d"}).encode()
+    for other, data in (
+        (Debezium(Note, key="id"), whole),
+        (Debezium(Note, key=("id", "text", "data", "words")), data_of()),
+    ):
+        caplog.clear()
+        other.decode(data)
+        assert not caplog.records
+
+
+def data_of():
+    return json.dumps({"before": {"id": 1}, "after": None, "op": "d"}).encode()
+
+
 class Held(msgspec.Struct):
     id: int
     told: list[int] | None = None

@@ -211,3 +211,28 @@ def test_what_is_no_number_is_no_matter_of_multiples(data):
 def test_a_text_that_is_no_json_is_no_schema():
     with pytest.raises(PlanError, match="the schema is no JSON"):
         JsonSchema(schema="{type: integer}")
+
+
+def test_what_is_nested_too_deep_is_told_as_that():
+    def deep(size):
+        found: dict[str, object] = {}
+        for _ in range(size):
+            found = {"items": found}
+        return found
+
+    for size in (300, 5_000):
+        with pytest.raises(PlanError, match=r"nested too deep|no JSON"):
+            JsonSchema(schema=deep(size))
+    with pytest.raises(PlanError, match="no JSON"):
+        JsonSchema(schema='{"items":' * 5_000)
+    tree = JsonSchema(schema={"properties": {"next": {"$ref": "#"}}, "additionalProperties": False})
+    assert tree.decode(b'{"next":{"next":{}}}') == {"next": {"next": {}}}
+    for size in (900, 90_000):
+        with pytest.raises(SerdeError, match="nested too deep"):
+            tree.decode(b'{"next":' * size + b"{}" + b"}" * size)
+
+
+@pytest.mark.parametrize("endless", [{"$ref": "#"}, {"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#"}}}])
+def test_a_schema_that_refers_to_itself_without_an_end_is_told(endless):
+    with pytest.raises(SerdeError, match="refers to itself without an end"):
+        JsonSchema(schema=endless).decode(b"1")

@@ -336,3 +336,54 @@ def test_what_fits_its_field_comes_back(value):
     assert is_same(value, serde.decode(serde.encode(value)))
     if value.took is not None:
         assert OrderMessage.FromString(serde.encode(value)).took.ToTimedelta() == value.took
+
+
+class Chain(msgspec.Struct):
+    parent: "Chain | None" = None
+
+
+def test_what_is_nested_deeper_than_clients_read_is_not_written():
+    def chain(depth):
+        found = Chain()
+        for _ in range(depth):
+            found = Chain(found)
+        return found
+
+    serde, depths = Protobuf(OrderMessage, Chain), [90, 101, 130, 900]
+    assert serde.decode(serde.encode(chain(depths[0]))) == chain(depths[0])
+    for depth in depths[1:]:
+        with pytest.raises(SerdeError, match=r"can't be written.*MaxDepth"):
+            serde.encode(chain(depth))
+
+
+def older_message():
+    """Return a message of the second syntax, whose fields have defaults of their own."""
+    file = descriptor_pb2.FileDescriptorProto(name="tests/older.proto", package="tests.older", syntax="proto2")
+    one = file.message_type.add(name="Older")
+    field(one, "number", F.TYPE_INT32, 1, default_value="5")
+    field(one, "text", F.TYPE_STRING, 2, default_value="hi")
+    field(one, "bare", F.TYPE_STRING, 3)
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tests.older.Older"))
+
+
+@given(st.none() | st.integers(0, 9), st.none() | st.text(max_size=2))
+@settings(max_examples=examples(20, 500))
+def test_a_field_that_is_not_set_has_the_default_that_its_message_says(number, text):
+    class Older(msgspec.Struct):
+        number: int = 0
+        text: str = ""
+        bare: str = "of the type"
+
+    class Told(msgspec.Struct):
+        number: int | None = 0
+        text: str | None = ""
+
+    message = OLDER(**{name: one for name, one in {"number": number, "text": text}.items() if one is not None})
+    data = message.SerializeToString()
+    assert Protobuf(OLDER, Older).decode(data) == Older(message.number, message.text)
+    assert Protobuf(OLDER, Told).decode(data) == Told(number, text), "a type that tells what was not set has None"
+
+
+OLDER = older_message()

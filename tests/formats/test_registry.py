@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.model.errors import PlanError
-from runtime.encoding.formats.registry import HEAD
+from runtime.encoding.formats.registry import HEAD, RegisteredSchema, SchemaReference
 from runtime.encoding.formats.subjects import SubjectPlace
 from runtime.model.errors import Refused, SamzaError, SerdeError, Unreachable
 from samza_dsl import App, dead_letter, produce, skip
@@ -219,6 +219,9 @@ def test_a_library_that_is_absent_is_named_with_its_extra(library, extra, make, 
         (200, b'{"schema":"\\"long\\"","references":5}'),
         (200, b'{"id":"x"}'),
         (200, b"<html>"),
+        (200, b"[" * 100_000),
+        (500, None),
+        (404, b"[" * 100_000),
     ],
 )
 def test_no_record_is_skipped_where_something_else_than_a_registry_answers(status, body, tmp_path, monkeypatch):
@@ -228,9 +231,10 @@ def test_no_record_is_skipped_where_something_else_than_a_registry_answers(statu
         def do_GET(self):
             self.send_response(status)
             self.send_header("Location", "https://me:secret@elsewhere" + self.path)
-            self.send_header("Content-Length", str(len(body)))
+            # An answer of None ends in its middle.
+            self.send_header("Content-Length", "100" if body is None else str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(body or b"{")
 
         def log_message(self, *words):
             pass
@@ -246,3 +250,56 @@ def test_no_record_is_skipped_where_something_else_than_a_registry_answers(statu
         server.shutdown()
     assert ("write where it is, 'https://elsewhere'" in str(failed.value)) == (status == 301)
     assert found == []
+
+
+def naming(*others):
+    """Return a schema that names versions of others, by names of their own."""
+    references = [{"name": f"{name}{version}", "subject": name, "version": version} for name, version in others]
+    return {"schema": '"long"', "references": references}
+
+
+class Asked(SchemaRegistry):
+    """A registry that answers from a function of subject and version, and counts how often it is asked."""
+
+    def __init__(self, answer):
+        super().__init__("memory://asked")
+        self.times = []
+
+        def ask(method, path, body=None):
+            _, _, subject, _, version = path.split("/")
+            self.times.append(path)
+            return answer(subject, int(version))
+
+        object.__setattr__(self, "_ask", ask)
+
+
+@given(st.dictionaries(st.integers(0, 9), st.lists(st.integers(0, 9), max_size=3), max_size=10))
+@settings(max_examples=examples(50, 2_000))
+def test_references_of_any_shape_are_each_asked_for_once_and_a_circle_is_told(names):
+    registry = Asked(lambda subject, n: naming(*(("s", one) for one in names.get(n, ()))))
+
+    def reached(n, within):
+        if n in within:
+            raise ZeroDivisionError
+        return {n}.union(*(reached(one, {*within, n}) for one in names.get(n, ())))
+
+    start = RegisteredSchema('"long"', references=(SchemaReference("s0", "s", 0),))
+    try:
+        wanted = reached(0, set())
+    except ZeroDivisionError:
+        with pytest.raises(SerdeError, match="names itself"):
+            registry.referred(start)
+        return
+    found = [name for name, _ in registry.referred(start)]
+    assert sorted(found) == sorted(f"s{n}" for n in wanted) and len(registry.times) == len(wanted)
+    place = found.index
+    assert all(place(f"s{one}") < place(f"s{n}") for n in wanted for one in names.get(n, ()))
+
+
+def test_what_refers_to_ever_more_is_told():
+    for width in (1, 3):
+        registry = Asked(
+            lambda subject, n, width=width: naming(*(("s", width * n + one) for one in range(1, width + 1)))
+        )
+        with pytest.raises(SerdeError, match="more than 200"):
+            registry.referred(RegisteredSchema('"long"', references=(SchemaReference("s0", "s", 0),)))

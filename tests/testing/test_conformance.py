@@ -13,11 +13,14 @@ from samza_dsl.connectors import (
     ConnectedSource,
     Fenced,
     IdempotentSink,
+    Intake,
     Offsets,
     PositionedSink,
     Pulled,
     PulledRecord,
     PulledSource,
+    PushedRecord,
+    PushedSource,
     SinkOwner,
     SinkRow,
     SourceRecord,
@@ -35,8 +38,8 @@ class Kept:
         self.mistake = mistake
         self.values: list[Any] = []
         self.by_key: dict[Any, Any] = {}
-        self.owners: dict[int, SinkOwner] = {}
-        self.positions: dict[int, int] = {}
+        self.owners: dict[object, SinkOwner] = {}
+        self.positions: dict[object, int] = {}
 
     def content(self) -> list[Any]:
         return [*self.values, *self.by_key.values()]
@@ -51,12 +54,15 @@ class Kept:
             raise Fenced("there is a later one")
         return self.positions[part] + (self.mistake == "another position" and self.positions[part] > 5)
 
-    def part_of(self, owner: SinkOwner) -> int:
-        return 0 if self.mistake == "one position for all" else owner.partition
+    def part_of(self, owner: SinkOwner) -> object:
+        if self.mistake.startswith("one position for all "):
+            return owner._replace(**{self.mistake.rpartition(" ")[2]: 0}).place
+        return owner.place
 
     def write(self, owner: SinkOwner, rows: Sequence[SinkRow], position: int, following: int) -> None:
         part = self.part_of(owner)
-        is_mine = owner._replace(partition=part) == self.owners[part]._replace(partition=part)
+        known = self.owners[part]
+        is_mine = (owner.identity, owner.generation) == (known.identity, known.generation)
         if is_mine and self.mistake == "takes rows again" and self.positions[part] == following:
             self.values = [*self.values, *self.taken(rows)]
             return
@@ -139,7 +145,13 @@ def test_a_sink_that_keeps_its_promise_passes(kind: Callable[[Kept], Any], seed:
         (Kept.positioned, "claims again", "raise Fenced"),
         (Kept.positioned, "another position", "claim"),
         (Kept.positioned, "keeps", "beside"),
-        (Kept.positioned, "one position for all", "keep (owner and )?position of each|keep a position of each"),
+        (
+            Kept.positioned,
+            "one position for all partition",
+            "keep (owner and )?position of each|keep a position of each",
+        ),
+        (Kept.positioned, "one position for all output", "another output: keep a position of each"),
+        (Kept.positioned, "one position for all app", "another application: keep owner and position of each"),
         (Kept.positioned, "nothing to do", "a write of no rows"),
         (Kept.transactional, "never cut back", "beside"),
         (Kept.transactional, "loses one", "lacks"),
@@ -223,6 +235,81 @@ def test_a_number_that_is_none_is_the_same_at_a_second_look() -> None:
         lambda name, offset, most: [SourceRecord(n, float("nan")) for n in range(offset, min(offset + most, 9))],
     )
     check_source(lambda: nan)
+
+
+class Growing:
+    """A place to which records and partitions come, and a source of it; `wrong` says what that does not do well."""
+
+    def __init__(self, wrong: str = "") -> None:
+        self.wrong, self.partitions, self.known = wrong, {"a": [0, 1, 2]}, ["a"]
+
+    def grow(self) -> None:
+        size = sum(map(len, self.partitions.values()))
+        self.partitions["a"].append(size)
+        self.partitions[f"new {size}"] = [size + 1, size + 2]
+
+    def content(self) -> list[int]:
+        return [number for one in self.partitions.values() for number in one]
+
+    def names(self) -> list[str]:
+        if self.wrong == "looks once":
+            return self.known
+        return [*self.partitions] if self.wrong != "new ones first" else [*self.partitions][::-1]
+
+    def offsets(self, name: str) -> Offsets:
+        lacks = self.wrong == "loses the last of a new one" and name != "a"
+        return Offsets(0, len(self.partitions[name]) - lacks, self.wrong == "ends too early")
+
+    def read(self, name: str, offset: int, most: int) -> list[SourceRecord]:
+        found = self.partitions[name]
+        if self.wrong == "moves" and len(found) > 4:
+            found = found[1:] + found[:1]
+        return [SourceRecord(n, found[n]) for n in range(offset, min(offset + most, self.offsets(name).end))]
+
+    def source(self) -> ConnectedSource:
+        return ConnectedSource("growing", self.names, self.offsets, self.read)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("", ""),
+        ("looks once", "never gives"),
+        ("new ones first", "new ones come at the end"),
+        ("loses the last of a new one", r"never gives \['5'\]"),
+        ("ends too early", "had ended at 3, and now it ends at 4"),
+        ("moves", "behind more, 'a' has"),
+    ],
+)
+def test_a_source_of_a_place_that_grows_gives_what_comes(wrong: str, said: str) -> None:
+    place = Growing(wrong)
+    with pytest.raises(AssertionError, match=said) if said else nullcontext():
+        check_source(place.source, place.content, grows=place.grow)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [("", ""), ("backwards", "records of a key keep their order"), ("loses what comes", "never gives")],
+)
+def test_a_source_that_pushes_keeps_the_order_of_a_key_and_gives_what_comes(wrong: str, said: str) -> None:
+    numbers = [*range(20)]
+
+    def push(intake: Intake) -> None:
+        start = int(intake.noted.get("next", b"0"))
+        left = numbers[start : 20 if wrong == "loses what comes" else None]
+        if start and wrong == "backwards":
+            intake.push([PushedRecord(number, b"key") for number in left[::-1]], {"next": b"%d" % len(numbers)})
+            return
+        for number in left:
+            intake.push([PushedRecord(number, b"key")], {"next": b"%d" % (number + 1)})
+
+    def grow() -> None:
+        numbers.append(len(numbers))
+
+    with pytest.raises(AssertionError, match=said) if said else nullcontext():
+        check_source(
+            lambda: PushedSource("numbers", push), lambda: numbers, grows=None if wrong == "backwards" else grow
+        )
 
 
 def test_functions_are_called_in_another_thread_than_who_makes_them() -> None:

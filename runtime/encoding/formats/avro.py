@@ -116,7 +116,11 @@ class Avro:
             said = _whole(_of_text(said.schema), others)
         if isinstance(said, type) and name == "written_with":
             said = AvroCodec(said, None, self.namespace).text
-        return None if said is None else to_json(_of_text(said)).decode()
+        try:
+            return None if said is None else to_json(_of_text(said)).decode()
+        except RecursionError:
+            wrong = f"Avro({name_of(self.type)}, {name}=...): the schema is nested too deep"
+            raise refuse(here(), wrong, "types with names, by which others call them") from None
 
     def __reduce__(self) -> tuple[object, ...]:
         said = self.type, self.schema, self.registry, self.subject, self.namespace, self.written_with, self.place
@@ -169,7 +173,11 @@ class Avro:
         found = registry.schema(id)
         if found.written_in != "AVRO":
             raise SerdeError(f"schema {id} of {registry!r} is {found.written_in}, and this stream is read as Avro")
-        return parsed(_with_times(_whole(_of_text(found.schema), registry.referred(found))))
+        others = registry.referred(found)
+        try:
+            return parsed(_with_times(_whole(_of_text(found.schema), others)))
+        except RecursionError:
+            raise SerdeError(f"schema {id} of {registry!r} is nested deeper than a schema is read") from None
 
     def _start(self) -> bytes:
         """Return what lies in front of each value; the first time, with the schema registered."""
@@ -284,7 +292,7 @@ class AvroCodec:
             raise SerdeError(f"{self._what} has no bytes for {shown(datum)}: {error}") from error
         if self._is_deep:
             for one in found:
-                self._check_depth(one)
+                self._check_depth(one[len(start) :])
         return found
 
     def made_one(self, datum: Datum) -> Datum:
@@ -384,14 +392,29 @@ _TIMES = {
     "io.debezium.time.Date": "date",
     "io.debezium.time.Timestamp": "local-timestamp-millis",
     "io.debezium.time.MicroTimestamp": "local-timestamp-micros",
-    "io.debezium.time.Time": "time-millis",
-    "io.debezium.time.MicroTime": "time-micros",
 }
 """Types of Debezium that Avro has as well, under another name."""
 EPOCH = dt.datetime(1970, 1, 1)
+
+
+def clock_of(unit: str, value: int) -> dt.time | str:
+    """Return the time of a day; one beyond a day, as MySQL's TIME may be, as text: no time of a day is that.
+
+    >>> clock_of("milliseconds", 1_500), clock_of("milliseconds", -1_500)
+    (datetime.time(0, 0, 1, 500000), '-PT1.5S')
+    """
+    passed = dt.timedelta(**{unit: value})
+    if dt.timedelta() <= passed < dt.timedelta(days=1):
+        return (EPOCH + passed).time()
+    found: str = msgspec.to_builtins(passed)
+    return found
+
+
 _NAMED: dict[str, Callable[..., object]] = {
     "long-io.debezium.time.NanoTimestamp": lambda value, *_: EPOCH + dt.timedelta(microseconds=value // 1000),
-    "long-io.debezium.time.NanoTime": lambda value, *_: (EPOCH + dt.timedelta(microseconds=value // 1000)).time(),
+    "int-io.debezium.time.Time": lambda value, *_: clock_of("milliseconds", value),
+    "long-io.debezium.time.MicroTime": lambda value, *_: clock_of("microseconds", value),
+    "long-io.debezium.time.NanoTime": lambda value, *_: clock_of("microseconds", value // 1000),
     "record-io.debezium.data.VariableScaleDecimal": lambda held, *_: decimal_of(held["value"], held["scale"]),
     # Text of days and clocks that are in no zone, and have the letter of UTC behind them all the same.
     **dict.fromkeys(
@@ -601,6 +624,8 @@ def _texts_as(written: Schema, derived: Schema) -> Schema:
         base = part["type"] if isinstance(part, dict) else part
         if base in _SWAPPED and (isinstance(part, str) or "logicalType" not in part):
             return _SWAPPED[base] if _SWAPPED[base] in own and base not in own else part
+        if isinstance(part, str):
+            return part
         alike = [one for one in own if isinstance(one, dict) and one["type"] == base]
         if base == "record" and len(alike) > 1:
             alike = [one for one in alike if one["name"].rpartition(".")[2] == part["name"].rpartition(".")[2]]

@@ -19,13 +19,16 @@ def depth_check(schema: Schema, skipped: int = 0) -> Callable[[bytes], None]:
     >>> depth_check(node)(bytes(1))
     """
     named = {one["name"]: one for one in _parts(schema) if isinstance(one, dict) and "name" in one and "type" in one}
-    if not _names_itself(named):
+    if not _names_itself(_within(named, _parts)):
         return _whatever
     walk = _Walk(named)
+    # Each union, array and map takes a byte at least; records between two of them take none, and one that is within
+    # itself with nothing between has no end.
+    directly = _within(named, _directly_in)
+    safe = -1 if _names_itself(directly) else DEEPEST // (_longest(directly) + 1)
 
     def check(data: bytes) -> None:
-        # Each level takes a byte at least.
-        if len(data) - skipped > DEEPEST:
+        if len(data) - skipped > safe:
             walk.past(schema, data, skipped, 0)
 
     return check
@@ -109,21 +112,34 @@ def _parts(schema: Schema) -> Iterator[Schema]:
             yield from _parts(one["type"])
 
 
-def _names_itself(named: dict[str, Schema]) -> bool:
-    """Whether a record is within itself, directly or by way of others."""
-    within = {
-        name: {
-            part for each in one["fields"] for part in _parts(each["type"]) if isinstance(part, str) and part in named
-        }
-        | {
-            part["name"]
-            for each in one["fields"]
-            for part in _parts(each["type"])
-            if isinstance(part, dict) and "name" in part
-        }
-        for name, one in named.items()
-        if "fields" in one
-    }
+def _directly_in(schema: Schema) -> Iterator[Schema]:
+    """Yield a schema, and what lies within it without a union, an array or a map between."""
+    yield schema
+    if isinstance(schema, dict) and isinstance(schema["type"], dict | str):
+        yield from _directly_in(schema["type"])
+
+
+def _within(named: dict[str, Schema], parts_in: Callable[[Schema], Iterator[Schema]]) -> dict[str, set[str]]:
+    """Return the types with names that lie in the parts of the fields of each."""
+    found: dict[str, set[str]] = {}
+    for name, one in named.items():
+        parts = [part for each in one.get("fields", ()) for part in parts_in(each["type"])]
+        found[name] = {part for part in parts if isinstance(part, str) and part in named}
+        found[name] |= {part["name"] for part in parts if isinstance(part, dict) and "name" in part}
+    return found
+
+
+def _longest(within: dict[str, set[str]]) -> int:
+    """Return how many types lie one within the other at most, where none is within itself."""
+    longest, left = 0, {*within}
+    while left:
+        left = {one for name in left for one in within[name]}
+        longest += 1
+    return longest
+
+
+def _names_itself(within: dict[str, set[str]]) -> bool:
+    """Whether a type is within itself, directly or by way of others."""
     for name in within:
         met, left = set[str](), [name]
         while left:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,7 +18,7 @@ from operators.core.base import Serde
 from operators.core.sites import here
 from operators.joins.changes import Change
 from planner.model.errors import refuse
-from runtime.encoding.formats.avro import EPOCH, Avro, decimal_of
+from runtime.encoding.formats.avro import EPOCH, Avro, clock_of, decimal_of
 from runtime.encoding.formats.avro_shapes import name_of
 from runtime.encoding.formats.registry import SchemaRegistry
 from runtime.encoding.formats.rows import VALUE, converted, fields_wanted, nested_in
@@ -26,6 +27,7 @@ from runtime.encoding.serdes import REFUSALS, Json
 from runtime.encoding.value_types import as_plain, json_told
 from runtime.model.errors import SerdeError
 
+_log = logging.getLogger("samza_dsl")
 R = TypeVar("R")
 Told: TypeAlias = Any
 """What JSON holds, or what becomes of it by its schema."""
@@ -34,6 +36,17 @@ DELETE, MADE, CHANGED = "d", ("c", "r"), "u"
 UNTOLD = "__debezium_unavailable_value"
 """Stands for a long value that an update has left alone, and that the database has not logged."""
 UNTOLD_BYTES, UNTOLD_64 = UNTOLD.encode(), b64encode(UNTOLD.encode())
+_UNTOLD_FORMS = (
+    *(UNTOLD, UNTOLD_BYTES, UNTOLD_64.decode(), UNTOLD_BYTES.hex()),
+    *({UNTOLD: UNTOLD}, f'{{"{UNTOLD}":"{UNTOLD}"}}', [*UNTOLD_BYTES]),
+)
+"""The stand-in as each type of column has it: text, bytes in each mode, a map, as JSON too, and an array of numbers."""
+_UNTOLD_MARKS = (
+    *(UNTOLD_BYTES, UNTOLD_64, UNTOLD_BYTES.hex().encode(), b",".join(b"%d" % one for one in UNTOLD_BYTES)),
+    # As numbers lie in Avro: seven bits at a time, the lowest first, and the sign as the lowest of all.
+    b"".join(bytes([one * 2 & 127 | 128, 1] if one > 63 else [one * 2]) for one in UNTOLD_BYTES),
+)
+"""The bytes of which each record has some that tells a stand-in."""
 
 
 class ChangeEnvelope(msgspec.Struct, Generic[R]):
@@ -85,6 +98,7 @@ class Debezium:
     _key_of: Callable[[Any], object] = field(init=False, repr=False, compare=False)
     _nested: tuple[str, ...] | None = field(init=False, repr=False, compare=False)
     """The fields that are read of text of JSON; None where all are."""
+    _told_of_keys: list[bool] = field(init=False, repr=False, compare=False, default_factory=list)
     _last: dict[bytes, Callable[[Told], Told]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -92,9 +106,8 @@ class Debezium:
         inner: Serde = Json(envelope)
         if self.registry is not None:
             inner = Avro(envelope, registry=self.registry, subject=self.subject, place=self.place)
-        names = (self.key,) if isinstance(self.key, str) else self.key if isinstance(self.key, tuple) else ()
         fields = {one.name for one in msgspec.structs.fields(self.row)} if _is_struct(self.row) else None
-        odd = [name for name in names if fields is not None and name not in fields]
+        odd = [name for name in self._names if fields is not None and name not in fields]
         if odd:
             wrong = f"Debezium({name_of(self.row)}, key={self.key!r}): there is no field {odd[0]}"
             raise refuse(here(), wrong, f"one of {', '.join(fields or ())}")
@@ -102,7 +115,7 @@ class Debezium:
         nested = nested_in(self.row, [VALUE] if wanted is None else wanted)
         object.__setattr__(self, "_inner", inner)
         object.__setattr__(self, "_nested", None if wanted is None and nested else nested)
-        object.__setattr__(self, "_key_of", self.key if callable(self.key) else partial(_key, names))
+        object.__setattr__(self, "_key_of", self.key if callable(self.key) else partial(_key, self._names))
 
     @property
     def type(self) -> object:
@@ -139,7 +152,7 @@ class Debezium:
                 f"an envelope with the op {found.op!r} has no row after it; MongoDB tells it with "
                 "capture.mode=change_streams_update_full"
             )
-        if UNTOLD_BYTES in data or UNTOLD_64 in data:
+        if any(mark in data for mark in _UNTOLD_MARKS):
             _check_told(new, found.before if self.changes else None)
         if not self.changes:
             return new
@@ -150,7 +163,28 @@ class Debezium:
                 "TABLE … REPLICA IDENTITY FULL; in MongoDB by pre-images, and capture.mode="
                 "change_streams_update_full_with_pre_image), or read the rows alone, by changes=False"
             )
+        if new is None and (names := self._names):
+            self._warn_of_keys_alone(row, names)
         return Change(self._key_of(row), found.before, new)
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """The names of the key's fields; none where a function makes it."""
+        return (self.key,) if isinstance(self.key, str) else self.key if isinstance(self.key, tuple) else ()
+
+    def _warn_of_keys_alone(self, row: object, names: tuple[str, ...]) -> None:
+        """Tell once of a row that was deleted, of which nothing but the key came: others may not have been logged."""
+        plain = {} if self._told_of_keys else msgspec.to_builtins(row, builtin_types=(bytes,), enc_hook=as_plain)
+        # A column that is never NULL has a zero or an empty text for what was not logged.
+        others = [value for name, value in plain.items() if name not in names]
+        if others and not any(others):
+            self._told_of_keys.append(True)
+            _log.warning(
+                "%r: of a row that was deleted the envelope tells %s alone. Where the database logs no more of it, the "
+                "other fields are empty and were not: in Postgres ALTER TABLE … REPLICA IDENTITY FULL",
+                self,
+                ", ".join(names),
+            )
 
     def _of_avro(self, inner: Avro, data: bytes) -> ChangeEnvelope[Any]:
         try:
@@ -206,7 +240,7 @@ class Debezium:
             row = _of_document(json_told(row))
         if isinstance(row, dict):
             for name in [*row] if self._nested is None else self._nested:
-                if row.get(name) == UNTOLD:
+                if isinstance(row.get(name), str | dict) and _is_untold(row[name]):
                     _check_told({name: UNTOLD})
                 elif isinstance(row.get(name), str):
                     row[name] = json_told(row[name])
@@ -229,9 +263,7 @@ def _check_told(*rows: object) -> None:
 
 
 def _is_untold(value: object) -> bool:
-    if isinstance(value, list):
-        return any(map(_is_untold, value))
-    return value in (UNTOLD, UNTOLD_BYTES, UNTOLD_64.decode())
+    return value in _UNTOLD_FORMS or (isinstance(value, list) and any(map(_is_untold, value)))
 
 
 def _is_struct(kind: type) -> bool:
@@ -258,10 +290,6 @@ def _since(unit: str, value: int) -> dt.datetime:
     return EPOCH + dt.timedelta(**{unit: value})
 
 
-def _of_day(unit: str, value: int) -> dt.time:
-    return (EPOCH + dt.timedelta(**{unit: value})).time()
-
-
 def _instant(value: int) -> dt.datetime:
     return _since("milliseconds", value).replace(tzinfo=dt.UTC)
 
@@ -271,9 +299,9 @@ _NAMED: dict[str, Callable[[Any], object]] = {
     "io.debezium.time.Timestamp": partial(_since, "milliseconds"),
     "io.debezium.time.MicroTimestamp": partial(_since, "microseconds"),
     "io.debezium.time.NanoTimestamp": lambda value: _since("microseconds", value // 1000),
-    "io.debezium.time.Time": partial(_of_day, "milliseconds"),
-    "io.debezium.time.MicroTime": partial(_of_day, "microseconds"),
-    "io.debezium.time.NanoTime": lambda value: _of_day("microseconds", value // 1000),
+    "io.debezium.time.Time": partial(clock_of, "milliseconds"),
+    "io.debezium.time.MicroTime": partial(clock_of, "microseconds"),
+    "io.debezium.time.NanoTime": lambda value: clock_of("microseconds", value // 1000),
     "io.debezium.time.MicroDuration": lambda value: dt.timedelta(microseconds=value),
     # Text of days and clocks that are in no zone, and have the letter of UTC behind them all the same.
     **dict.fromkeys(
@@ -282,7 +310,7 @@ _NAMED: dict[str, Callable[[Any], object]] = {
     ),
     "io.debezium.data.VariableScaleDecimal": lambda value: _decimal(value["scale"], value["value"]),
     "org.apache.kafka.connect.data.Date": _days,
-    "org.apache.kafka.connect.data.Time": partial(_of_day, "milliseconds"),
+    "org.apache.kafka.connect.data.Time": partial(clock_of, "milliseconds"),
     "org.apache.kafka.connect.data.Timestamp": _instant,
 }
 """What numbers and texts of Kafka Connect stand for, by the name of their type."""

@@ -62,7 +62,9 @@ class JsonSchema:
             said = said.schema
         try:
             given = msgspec.json.decode(said) if isinstance(said, str) else said
-        except msgspec.DecodeError as error:
+            if given is not None:
+                to_json(given)
+        except (msgspec.DecodeError, RecursionError) as error:
             raise refuse(here(), f"{named}: the schema is no JSON: {error}", "a text of JSON, or a dict") from None
         if given is not None and not isinstance(given, Mapping):
             raise refuse(here(), f"JsonSchema(schema={given!r}) says nothing of values", 'schema={"type": "object", …}')
@@ -193,6 +195,10 @@ def _validation(
         kind.check_schema(schema)
     except jsonschema.SchemaError as error:
         raise refuse(here(), f"JsonSchema({what}): the schema is none: {error.message}", "a JSON Schema") from None
+    except RecursionError:
+        raise refuse(
+            here(), f"JsonSchema({what}): the schema is nested too deep to be checked", "$defs in it"
+        ) from None
 
     def resource(said: Any) -> Any:
         draft = said.get("$schema", DRAFT) if isinstance(said, Mapping) else DRAFT
@@ -213,8 +219,11 @@ def _validation(
     def check(data: bytes) -> None:
         try:
             wrong = next(iter(validator.iter_errors(msgspec.json.decode(data))), None)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        except (msgspec.MsgspecError, UnicodeError) as error:
             raise SerdeError(f"bytes are no JSON: {error}") from error
+        except RecursionError:
+            told = "JSON is nested too deep to be checked against its schema, or that refers to itself without an end"
+            raise SerdeError(told) from None
         if wrong is not None:
             raise SerdeError(f"JSON does not fit its schema at {wrong.json_path}: {wrong.message}")
 

@@ -61,6 +61,7 @@ class Protobuf:
     _made: Any = field(init=False, repr=False, compare=False)
     _take: Callable[[Any], Any] = field(init=False, repr=False, compare=False)
     _give: Callable[[Any], Any] = field(init=False, repr=False, compare=False)
+    _nests: bool = field(init=False, repr=False, compare=False)
     _head: list[bytes] = field(init=False, repr=False, compare=False, default_factory=list)
     _known: set[bytes] = field(init=False, repr=False, compare=False, default_factory=set)
     """What was in front of values that were seen to be such messages."""
@@ -88,7 +89,8 @@ class Protobuf:
                 )
                 raise refuse(here(), wrong, not_held.instead) from None
             take, give = fields.message, fields.value
-        for name, value in {"_made": made, "_take": take, "_give": give}.items():
+        held = {"_made": made, "_take": take, "_give": give, "_nests": _nests(made.DESCRIPTOR)}
+        for name, value in held.items():
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
@@ -109,15 +111,18 @@ class Protobuf:
 
     def encode(self, value: object) -> bytes:
         """Return the bytes of `value`; raises SerdeError for what is no such message, or has no place in one."""
-        from google.protobuf.message import EncodeError
+        from google.protobuf.message import DecodeError, EncodeError
 
-        message = self._take(value)
-        if not isinstance(message, self._made):
-            raise SerdeError(f"{self!r} got a {type(value).__name__}: write a {self._made.DESCRIPTOR.full_name}")
         try:
+            message = self._take(value)
+            if not isinstance(message, self._made):
+                raise SerdeError(f"{self!r} got a {type(value).__name__}: write a {self._made.DESCRIPTOR.full_name}")
             # The same bytes for the same message, as those of keys have to be.
             data: bytes = message.SerializeToString(deterministic=True)
-        except EncodeError as error:
+            if self._nests:
+                # Messages may be written at depths at which no client reads them any more.
+                self._made.FromString(data)
+        except (EncodeError, DecodeError) as error:
             raise SerdeError(f"{self!r} can't be written: {error}") from error
         return self._start() + data
 
@@ -155,6 +160,20 @@ class Protobuf:
                 raise SerdeError(f"a {written} was written, and {self._made.DESCRIPTOR.full_name} is read")
             self._known.add(head)
         return at
+
+
+def _nests(descriptor: Any) -> bool:
+    """Whether a message may be within one of its kind, or has one within it that may be."""
+    met = set[str]()
+    left: list[tuple[Any, tuple[str, ...]]] = [(descriptor, ())]
+    while left:
+        one, within = left.pop()
+        if one.full_name in within:
+            return True
+        if one.full_name not in met:
+            met.add(one.full_name)
+            left += [(part.message_type, (*within, one.full_name)) for part in one.fields if part.message_type]
+    return False
 
 
 def _registered_file(registry: SchemaRegistry, file: Any) -> RegisteredSchema:

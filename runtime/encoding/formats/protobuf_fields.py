@@ -117,7 +117,9 @@ class MessageFields:
             write, read = self._many(of, kind, where)
         else:
             write, read = self._one(of, kind, where)
-        return _Held(of.name, write, read, of.has_presence, nullable)
+        # What was not set has the default that the message says, where it says one.
+        tracked = of.has_presence and (nullable or not of.has_default_value)
+        return _Held(of.name, write, read, tracked, nullable)
 
     def _many(self, of: FieldDescriptor, kind: inspect.Type, where: str) -> tuple[Change | None, Change | None]:
         entry = of.message_type

@@ -22,6 +22,7 @@ from runtime.encoding.formats.subjects import NAMINGS, Naming, SubjectPlace, sub
 from runtime.encoding.serdes import to_json
 from runtime.model.errors import Refused, SamzaError, SerdeError, Unreachable
 from runtime.model.urls import shown_url
+from runtime.model.whole_answers import MOST_BYTES, WholeAnswersConnection, WholeAnswersTls, whole_body
 
 SchemaKind = Literal["AVRO", "PROTOBUF", "JSON"]
 MAGIC = 0
@@ -30,6 +31,8 @@ HEAD = Struct(">bI")
 TIMEOUT_SECONDS = 10
 ABSENT = (40401, 40402, 40403)
 """The codes of a registry for a subject, a version and a schema that it has not."""
+MOST_REFERRED = 200
+"""The schemas that one may name, all in all: of a registry that gives ever more there would be no end."""
 TYPE = "application/vnd.schemaregistry.v1+json"
 
 
@@ -176,18 +179,40 @@ class SchemaRegistry:
         return found
 
     def referred(self, schema: RegisteredSchema) -> list[tuple[str, RegisteredSchema]]:
-        """Return the schemas that one names, as what, those before others that name them; raises as `schema`."""
+        """Return the schemas that one names, as what, those before others that name them; raises as `schema`.
+
+        What names itself by way of others is an error as well, as is one of more than `MOST_REFERRED`.
+        """
+        return [*self._referred(schema, {}, ()).items()]
+
+    def _referred(
+        self,
+        schema: RegisteredSchema,
+        known: dict[tuple[str, int], tuple[RegisteredSchema, dict[str, RegisteredSchema]]],
+        within: tuple[tuple[str, int], ...],
+    ) -> dict[str, RegisteredSchema]:
+        """Return what a schema names, where it lies within others: `known` has what was asked for, and what that names.
+
+        Many may name one, which is asked for once.
+        """
         found: dict[str, RegisteredSchema] = {}
         for one in schema.references:
-            try:
-                path = f"/subjects/{quote(one.subject, safe='')}/versions/{one.version}"
-                other = _registered(self._ask("GET", path))
-            except _Absent as error:
-                raise SerdeError(
-                    f"the registry {shown(self.url)} has no {one.subject} {one.version}: {error}"
-                ) from None
-            found |= {**dict(self.referred(other)), one.name: other}
-        return [*found.items()]
+            place = one.subject, one.version
+            if place in within or len(known) + len(within) >= MOST_REFERRED:
+                wrong = "names itself" if place in within else f"is one of more than {MOST_REFERRED} that name others"
+                raise SerdeError(f"a schema of {shown(self.url)} can't be read: {one.subject} {one.version} {wrong}")
+            if place not in known:
+                try:
+                    path = f"/subjects/{quote(one.subject, safe='')}/versions/{one.version}"
+                    other = _registered(self._ask("GET", path))
+                except _Absent as error:
+                    raise SerdeError(
+                        f"the registry {shown(self.url)} has no {one.subject} {one.version}: {error}"
+                    ) from None
+                known[place] = other, self._referred(other, known, (*within, place))
+            other, named = known[place]
+            found |= {**named, one.name: other}
+        return found
 
     def newest(self, subject: str) -> RegisteredSchema:
         """Return the newest schema of a subject, to be written by: `Avro(Order, schema=..., registry=registry)`.
@@ -258,9 +283,9 @@ class _Http:
         self._shown = shown(registry.url)
         self._registry = registry
         self._bases = [_split(one.strip()) for one in registry.url.split(",")]
-        handlers: list[urllib.request.BaseHandler] = []
+        handlers: list[urllib.request.BaseHandler] = [_WholeHttp()]
         if any(url.startswith("https:") for url, _, _ in self._bases):
-            handlers.append(urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=registry.ca_file)))
+            handlers.append(_WholeHttps(ssl.create_default_context(cafile=registry.ca_file)))
         # A redirection would carry what we ask with to another host.
         self._open = urllib.request.build_opener(_NoRedirection, *handlers).open
 
@@ -274,7 +299,7 @@ class _Http:
                 request.add_unredirected_header("Authorization", said)
             try:
                 with self._open(request, timeout=TIMEOUT_SECONDS) as answer:
-                    found = json.loads(answer.read())
+                    found = json.loads(whole_body(answer))
                 msgspec.convert(found, needed)
                 return found
             except msgspec.ValidationError as error:
@@ -285,6 +310,8 @@ class _Http:
                 if failed is None:
                     continue
                 raise failed from None
+            except RecursionError:
+                failed = ValueError("what answers is no registry: its answer is nested too deep")
             except (OSError, HTTPException, ValueError) as error:
                 failed = error
         raise Unreachable(f"the registry {self._shown} can't be asked: {failed}") from failed
@@ -301,9 +328,9 @@ class _Http:
 
     def _told(self, error: urllib.error.HTTPError, path: str) -> Exception:
         try:
-            said = json.loads(error.read())
+            said = json.loads(error.read(MOST_BYTES))
             code, words = int(said.get("error_code", error.code)), str(said.get("message", ""))
-        except (ValueError, TypeError, AttributeError, OSError):
+        except (ValueError, TypeError, AttributeError, OSError, HTTPException, RecursionError):
             code, words = error.code, ""
         if code in ABSENT:
             return _Absent(words or path)
@@ -323,6 +350,26 @@ def _answer_to(path: str, asks: bool) -> type[msgspec.Struct]:
     if path.startswith("/compatibility/"):
         return _CompatibilityAnswer
     return _NumberAnswer if path.endswith("/versions") else SchemaVersion
+
+
+class _WholeHttp(urllib.request.HTTPHandler):
+    """Asks for answers that come whole in time."""
+
+    def http_open(self, req: urllib.request.Request) -> Any:
+        """Send a request, and return its answer."""
+        return self.do_open(WholeAnswersConnection, req)
+
+
+class _WholeHttps(urllib.request.HTTPSHandler):
+    """Asks for answers by TLS that come whole in time."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__(context=context)
+        self._trusted = context
+
+    def https_open(self, req: urllib.request.Request) -> Any:
+        """Send a request, and return its answer."""
+        return self.do_open(WholeAnswersTls, req, context=self._trusted)
 
 
 class _NoRedirection(urllib.request.HTTPRedirectHandler):

@@ -209,14 +209,19 @@ class _PostServer:
             return body
         if encoding not in PACKED:
             raise web.HTTPUnsupportedMediaType(text=f"the Content-Encoding is one of {', '.join(PACKED)}\n")
-        unpacking = zlib.decompressobj(PACKED[encoding])
-        try:
-            found = unpacking.decompress(body, self._max_body_bytes + 1)
-        except zlib.error:
-            found = b""
-        if len(found) > self._max_body_bytes:
-            raise web.HTTPRequestEntityTooLarge(self._max_body_bytes, len(found))
-        if not unpacking.eof:
+        found, is_whole = b"", False
+        # A body of gzip may have several parts, one behind the other, as files that were joined have.
+        while body and (not is_whole or encoding == "gzip"):
+            unpacking = zlib.decompressobj(PACKED[encoding])
+            try:
+                found += unpacking.decompress(body, self._max_body_bytes + 1 - len(found))
+            except zlib.error:
+                is_whole = False
+                break
+            if len(found) > self._max_body_bytes:
+                raise web.HTTPRequestEntityTooLarge(self._max_body_bytes, len(found))
+            is_whole, body = unpacking.eof, unpacking.unused_data
+        if not is_whole or body:
             raise web.HTTPBadRequest(text=f"the body is no whole {encoding}\n")
         return found
 

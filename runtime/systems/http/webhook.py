@@ -20,6 +20,7 @@ from runtime.encoding.serdes import to_json
 from runtime.model.clock import SystemClock
 from runtime.model.errors import RowRefused, SamzaError, Unavailable
 from runtime.model.urls import shown_url
+from runtime.model.whole_answers import WholeAnswersConnection, WholeAnswersTls
 from runtime.ports.connectors import AtLeastOnceSink, SinkRow, length_ms
 from runtime.systems.http.request_parts import Token, headers_said, token_said, url_said
 
@@ -69,17 +70,6 @@ def webhook(
     said = headers_said("webhook", headers, own)
     hook = _Webhook(parts, found, said, at_once, length_ms("webhook(timeout_ms", timeout_ms) / 1_000)
     return AtLeastOnceSink(hook.name, hook.write, hook.close, batch_rows=BATCH_ROWS)
-
-
-class _FinalResponse(http.client.HTTPResponse):
-    """The final answer to a request: those of 1xx before it, as 103, are read over, as Python does with 100 alone."""
-
-    def begin(self) -> None:
-        """Read the status and headers of the final answer; 101 is one, as what comes behind it is no HTTP."""
-        super().begin()
-        while 100 < self.status < 200 and self.status != http.client.SWITCHING_PROTOCOLS:
-            vars(self)["headers"] = None  # else nothing more is read
-            super().begin()
 
 
 class _Webhook:
@@ -203,11 +193,9 @@ class _Webhook:
             raise
 
     def _connected(self) -> http.client.HTTPConnection:
-        kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
+        kind = WholeAnswersTls if self._parts.scheme == "https" else WholeAnswersConnection
         assert self._parts.hostname is not None, "looked at when the sink was made"
-        connection = kind(self._parts.hostname, self._parts.port, timeout=self._timeout_s)
-        connection.response_class = _FinalResponse
-        return connection
+        return kind(self._parts.hostname, self._parts.port, timeout=self._timeout_s)
 
     def _drop(self, lane: int) -> None:
         connection, self._lanes[lane] = self._lanes[lane], None
