@@ -184,7 +184,8 @@ def _of_frame(session: SparkSession, stream: str, table: pa.Table) -> DataFrame:
 
     columns = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
-        found, kind = in_microseconds(column.combine_chunks(), partial(tell_finer, name)), kept_type(column.type)
+        found = in_microseconds(column.combine_chunks(), partial(tell_finer, name))
+        kind = kept_type(found.type)
         try:
             from_arrow_schema(pa.schema([(name, kind)]), True)
             columns[name] = found if found.type == kind else found.cast(kind)

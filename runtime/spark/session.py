@@ -158,7 +158,13 @@ def clone_of(session: SparkSession) -> SparkSession | None:
     if is_of_connect(session):
         copied: Callable[[], SparkSession] | None = getattr(session, "cloneSession", None)
         return None if copied is None else copied()
-    return type(session)(session.sparkContext, session._jsparkSession.cloneSession())
+    from pyspark import RDD
+
+    made_of_rdds = RDD.toDF
+    try:
+        return type(session)(session.sparkContext, session._jsparkSession.cloneSession())
+    finally:
+        RDD.toDF = made_of_rdds  # type: ignore[method-assign]  # each session that is made takes it for itself
 
 
 @contextmanager

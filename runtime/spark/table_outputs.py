@@ -281,7 +281,7 @@ class PartTable:
 
     def _add_to_folder(self, writer: TableWriter, batch: int) -> None:
         """Add files to a folder: all are written beside their places first, and then each gets its name there."""
-        folder = Path(str(self._into.table)).absolute()
+        folder = self._into.folder.absolute()
         staged, whole = folder / ".staged", folder / ".staged" / f"whole-{batch:09}"
         if not whole.exists():
             shutil.rmtree(staged, ignore_errors=True)

@@ -273,7 +273,7 @@ class TableWriter:
     def _check(self, begins: bool) -> None:
         table, into = self._into.name, self._into
         if table is None:
-            folder = Path(str(into.table))
+            folder = into.folder
             if folder.is_file() or (begins and folder.exists() and any(map(_is_seen, folder.iterdir()))):
                 raise self._wrong(f"{folder} has something in it already; remove it, or name another folder")
             return
@@ -357,7 +357,7 @@ class TableWriter:
             missing.write.insertInto(table.name)
 
     def _write_folder(self) -> None:
-        folder = Path(str(self._into.table)).absolute()
+        folder = self._into.folder.absolute()
         unfinished = folder.with_name(f".{folder.name}.{self._run.rpartition('/')[0].rpartition('/')[2]}")
         shutil.rmtree(unfinished, ignore_errors=True)
         self.write_parted(unfinished)

@@ -73,7 +73,7 @@ def lay_down(laying: Laying, task: int, batches: Iterable[pa.RecordBatch]) -> It
         done: list[LaidRows] = []
         part: _Part | None = None
         for batch in batches:
-            for group, rows in _runs(batch, str(task)):
+            for group, rows in _runs(with_offsets(batch), str(task)):
                 if group is None:
                     raise SamzaError(f"{laying.name}: a row has no _partition; give each a number, or drop the column")
                 if part is None or part.said.group != group:
@@ -155,6 +155,28 @@ def _runs(batch: pa.RecordBatch, task: str) -> Iterator[tuple[str | None, pa.Rec
     for end, group in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
         yield group, rows.slice(start, end - start)
         start = end
+
+
+def with_offsets(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows as Spark has sent them, with the offset that an array of no lists has, too.
+
+    Spark before 4.2 sends none (Arrow's Java before 19), as of lists of lists of which all are empty or null. Arrow
+    reads it all the same, beyond what was sent, even to tell the size of rows: a worker may die of it.
+    """
+    return pa.RecordBatch.from_arrays([*map(_with_offsets, rows.columns)], schema=rows.schema)
+
+
+def _with_offsets(array: pa.Array) -> pa.Array:
+    kind = array.type
+    if not len(array):
+        return pa.array([], kind)
+    if pa.types.is_struct(kind):
+        within = [_with_offsets(array.field(place)) for place in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(within, fields=[*kind], mask=array.is_null() if array.null_count else None)
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        own, within = array.buffers()[:2], [_with_offsets(array.values)]
+        return pa.Array.from_buffers(kind, len(array), own, offset=array.offset, children=within)
+    return array
 
 
 def in_utc(rows: pa.RecordBatch) -> pa.RecordBatch:

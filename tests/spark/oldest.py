@@ -18,6 +18,7 @@ CORE = (
     *(
         f"tests/spark/test_input_types_on_spark.py::test_{name}"
         for name in (
+            "records_are_what_collect_returns",
             "a_single_column_feeds_a_plain_type",
             "a_frame_in_memory_has_the_records_that_a_local_run_has",
             "rows_of_an_rdd_are_the_records_that_a_list_of_them_has",

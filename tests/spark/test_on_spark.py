@@ -20,6 +20,7 @@ from runtime.model.clock import sleep_ms
 from runtime.model.errors import OperatorFailure
 from runtime.spark.batch import SparkEngine
 from runtime.spark.connection import ThroughJvm
+from runtime.spark.session import clone_of
 from runtime.units.driver import engine
 from runtime.units.driver.application import Application
 from runtime.units.driver.engine import run_together
@@ -332,17 +333,24 @@ def by_first_letter():
 
 
 def test_a_session_stays_as_it_is_and_what_is_set_there_holds(session, tmp_path):
-    from pyspark import RDD
     from pyspark.sql import SparkSession
+
+    def told():
+        made = session.sparkContext.parallelize([(1,)]).toDF(["a"]).sparkSession
+        # PySpark 3.5 makes another object of the same session whenever it is asked for the active one.
+        sessions = [one._jsparkSession for one in (made, SparkSession.getActiveSession())]
+        return sessions, session.sql("SET").collect()
 
     path, out = tmp_path / "words.jsonl", tmp_path / "seen.jsonl"
     path.write_text('"ahoy"\n"aye"\n"land"\n')
     session.range(3).createOrReplaceTempView("three")
     session.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
-    before = (RDD.toDF, SparkSession.getActiveSession(), session.sql("SET").collect())
+    before = told()
+    clone_of(session).conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    assert told() == before
     by_first_letter().run(tmp_path / "data", on=Spark(session), bind={"words": path, "seen": out})
     assert lines(out) == Counter(['["a",1]', '["a",2]', '["l",1]'])
-    assert (RDD.toDF, SparkSession.getActiveSession(), session.sql("SET").collect()) == before
+    assert told() == before
     assert session.table("three").count() == 3
     copy = ThroughJvm(session).numbers(1, 1)
     assert copy._jdf.sparkSession().conf().get("spark.sql.session.timeZone") == "Asia/Tokyo"

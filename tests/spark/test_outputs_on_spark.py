@@ -413,11 +413,11 @@ def test_columns_are_those_of_the_table_by_name(session, tmp_path, table):
 
 def test_a_table_or_a_folder_is_parted_by_columns(session, tmp_path, table):
     made = IntoTable(f"table:{table}", partition_by=["day"])
-    run(session, tmp_path, copies=made, totals=IntoTable(tmp_path / "totals", partition_by="carrier"))
+    run(session, tmp_path, copies=made, totals=IntoTable((tmp_path / "totals").as_uri(), partition_by="carrier"))
     assert session.table(table).count() == len(LEGS)
     assert session.table(table).where("day = '2026-01-02'").count() == 6
     assert "day=2026-01-02" in " ".join(session.table(table).inputFiles())
-    live = {"legs": LEGS, "totals": IntoTable(tmp_path / "live", partition_by="carrier")}
+    live = {"legs": LEGS, "totals": IntoTable((tmp_path / "live").as_uri(), partition_by="carrier")}
     pipeline(legs=False).run(tmp_path / "data", bind=live)
     for folder in (tmp_path / "totals", tmp_path / "live"):
         folders = sorted(one.name for one in folder.iterdir() if one.is_dir())
@@ -443,6 +443,7 @@ def test_only_formats_that_merge_are_merged_into(session, tmp_path, table):
         (lambda: IntoTable("table:a", "append", key="b"), "key= is for merge"),
         (lambda: IntoTable("table:a", "replace"), "there are 'append'"),
         (lambda: IntoTable("folder", "append"), "a folder of Parquet is written as a whole"),
+        (lambda: into_table("s3a://lake/out/?partition_by=day"), 'lies on this machine.*"delta:s3a://lake/out/"'),
         (lambda: IntoTable("table:a", partition_by=[7]), "names of columns"),
         (lambda: into_table("table:a?modus=append"), "no option modus"),
     ],

@@ -160,7 +160,7 @@ def open_folder(into: IntoTable) -> Sink:
     """Return the output at a folder of Parquet, parted by columns; raises SamzaError where it can't be written."""
     with needs_pyarrow():
         from runtime.systems.files.parquet import PartedParquetSink
-    return PartedParquetSink(Path(str(into)), (*into.partition_by,))
+    return PartedParquetSink(into.folder, (*into.partition_by,))
 
 
 def kind_read(path: Path | RemoteFile) -> str:

@@ -9,6 +9,7 @@ from typing import Literal
 from urllib.parse import parse_qs
 
 from runtime.model.errors import SamzaError
+from runtime.systems.files.places.locations import is_remote, local_path, url_of
 
 TableFormat = Literal["table", "delta", "iceberg"]
 FORMATS: tuple[TableFormat, ...] = ("table", "delta", "iceberg")
@@ -109,11 +110,22 @@ class IntoTable:
             raise SamzaError(
                 f"IntoTable({str(self.table)!r}, {self.mode!r}): a folder of Parquet is written as a whole"
             )
+        if self.name is None and is_remote(str(self.table)):
+            url = url_of(str(self.table))
+            raise SamzaError(
+                f"IntoTable({url!r}): a folder of Parquet lies on this machine: write to a table there, on Spark, "
+                f'"delta:{url}" or "table:NAME"; or files that roll into the folder, "rolling:{url}"'
+            )
 
     @property
     def name(self) -> TableName | None:
         """The table; None for a folder of Parquet."""
         return table_of(self.table)
+
+    @property
+    def folder(self) -> Path:
+        """The path of a folder of Parquet."""
+        return local_path(str(self.table))
 
     def __str__(self) -> str:
         return str(self.table)
