@@ -125,7 +125,11 @@ class Graph:
 
     def streams_into(self, id: str) -> list[str]:
         """Return the parents that send messages to `id`: all but the tables that it looks into."""
-        return [parent for parent in self.parents(id) if not self.specs[parent].looked_into]
+        return self._streams_into[id]
+
+    @cached_property
+    def _streams_into(self) -> dict[str, list[str]]:
+        return {id: [one for one in self.parents(id) if not self.specs[one].looked_into] for id in self.specs}
 
     def keyed_parents(self, id: str) -> list[str]:
         """Return the parents whose keys decide where the state of `id` lies."""
@@ -156,7 +160,14 @@ class Graph:
         spec = self.specs[origin]
         if spec.key is not None or spec.source:
             return spec.key
-        return next((join.table.key for join in self.key_joins(origin)), None)
+        # Kept, since each task asks for it, and it goes through all operators.
+        if origin not in self._keys_of_tables:
+            self._keys_of_tables[origin] = next((join.table.key for join in self.key_joins(origin)), None)
+        return self._keys_of_tables[origin]
+
+    @cached_property
+    def _keys_of_tables(self) -> dict[str, Serde | None]:
+        return {}
 
     def key_serde_into(self, id: str) -> Serde | None:
         """Return the serde of the keys by which `id` keeps state, None for the default; a table's are its own."""

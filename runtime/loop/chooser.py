@@ -1,4 +1,4 @@
-"""The choice of the source partition that is read next: by priority, in turn among equals, and none starves."""
+"""The choice of who is fed next: source partitions by priority, what is handed on by rounds, and none starves."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 from runtime.reading.reader import Reader
+from runtime.reading.relay import Relay
 from runtime.task.lane import Lane
 from runtime.task.task import Task
 
 T = TypeVar("T")
+
+WAITING_EACH, MOST_WAITING = 2_000, 50_000
+"""The messages that may wait to be handed on while more can be read: for each partition, and in all."""
 
 
 class Choice(NamedTuple):
@@ -100,3 +104,69 @@ class Chooser(Generic[T]):
             if lower and not first and any(map(awaited, group)):
                 return None
         return None
+
+
+class HandedOn:
+    """Goes round those to whom something was handed on in memory: later stages first, and of a stage who has most.
+
+    To look for the most before each step would ask all relays again, as many as there are partitions. And what one
+    hands on further waits for the next round, in which it is taken in with what all others have handed on.
+    """
+
+    def __init__(self, takes_in: Callable[[Task], bool]) -> None:
+        self._takes_in = takes_in
+        self._all: list[tuple[Relay, Choice]] = []
+        self._round: deque[tuple[Relay, Choice]] = deque()
+        """Those who had something when it was last looked, and have not had their turn."""
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, relay: Relay, choice: Choice) -> None:
+        """Take in one more."""
+        self._all.append((relay, choice))
+
+    def drop(self, goes: Callable[[Choice], bool]) -> None:
+        """Feed those that go no more."""
+        self._all = [one for one in self._all if not goes(one[1])]
+        self._round.clear()
+
+    def next(self) -> Choice | None:
+        """Return who is fed next, or None where nobody can take anything in."""
+        found = None if self._is_much_behind() else self._first()
+        if found is None:
+            waiting = [one for one in self._all if one[0].batches]
+            # Later stages make room for what the earlier ones write.
+            self._round = deque(sorted(waiting, key=lambda one: (-one[1].lane.depth, -len(one[0]))))
+            found = self._first()
+        return found
+
+    def pass_on(self) -> None:
+        """Go on behind the next one: what that leaves waits for the next round, so that none starves."""
+        self._round.popleft()
+
+    def wait_enough(self) -> bool:
+        """Whether so much is handed on that it is to be taken in before more is read.
+
+        Each piece of work costs something however few messages it has: with many partitions each would be handed few.
+        Yet no more waits than a stage can do in some steps, however slow its functions are: a commit waits for it.
+        """
+        waiting = sum(len(relay) for relay, _ in self._all)
+        enough = sum(min(WAITING_EACH, choice.lane.pace.fitting) for _, choice in self._all)
+        return waiting >= min(enough, MOST_WAITING)
+
+    def _first(self) -> Choice | None:
+        """Return the first of the round that can take something in; who can not waits for the next one."""
+        while self._round:
+            relay, choice = self._round[0]
+            if relay.batches and self._takes_in(choice.task) and choice.has_room:
+                return choice
+            self._round.popleft()
+        return None
+
+    def _is_much_behind(self) -> bool:
+        """Whether what the round has handed on further is much, as where many come of one: it goes first, then."""
+        if not self._round or not self._round[0][1].lane.writes:
+            return False
+        depth = self._round[0][1].lane.depth
+        return any(len(relay) >= WAITING_EACH for relay, one in self._all if one.lane.depth > depth)

@@ -19,7 +19,7 @@ from planner.model.plan import Options
 from runtime.commit.commit import Committer
 from runtime.commit.schedule import CommitListeners, Commits
 from runtime.functions.failures import exit_error
-from runtime.loop.chooser import Choice, Chooser
+from runtime.loop.chooser import Choice, Chooser, HandedOn
 from runtime.loop.tables import BroadcastTables, TableReads
 from runtime.loop.threads import Watch, operator_raising
 from runtime.loop.waiting import LEAST_MS, LOOK_MS, Waiting
@@ -48,8 +48,6 @@ SLICE_MS = 5.0
 REST = 24.0
 """The next idle look waits at least this many times as long as one took, with many tasks too: 4 % of a core."""
 
-WAITING_EACH, MOST_WAITING = 2_000, 50_000
-"""The messages that may wait to be handed on while more can be read: for each partition, and in all."""
 TOGETHER = 2
 """The batches that inputs are read in together, where what they hand on is grouped for all of them."""
 TOLD_EACH = 100
@@ -144,7 +142,7 @@ class Loop:
         """Whether some input must not be ahead of others."""
         self._chooser: Chooser[Choice] = Chooser([])
         self._companions: Companions[Choice] = Companions()
-        self._relayed: list[tuple[Relay, Choice]] = []
+        self._relayed = HandedOn(self._takes_in)
         self._handed_on_ms = clock.elapsed_ms()
         self._tables = TableReads(broadcast, options.batch_records)
         self._told: dict[Task, None] = {}
@@ -322,7 +320,7 @@ class Loop:
         self.finished = self.finished and not any(task.touched for task in self.tasks)
         rest_ms = 0.0 if worked else self._rest_ms
         idle = not worked and not rest_ms and self._throttle.is_open
-        if await self.commits.make(began, idle, self.stopping, lambda: self._relayed_next() is not None):
+        if await self.commits.make(began, idle, self.stopping, lambda: self._relayed.next() is not None):
             return False
         if worked:
             self.finished, self._stirred = False, True
@@ -387,38 +385,17 @@ class Loop:
 
     def _feed_relayed(self) -> bool:
         """Take in what is handed on in memory, later stages first."""
-        choice = self._relayed_next()
+        choice = self._relayed.next()
         if choice is not None:
+            self._relayed.pass_on()
             self._feed_from(choice)
             self._handed_on_ms = self._clock.elapsed_ms()
         return choice is not None
-
-    def _relayed_next(self) -> Choice | None:
-        """Return who takes most of what is handed on to the latest stage that something is handed on to."""
-        found, most, depth = None, 0, 0
-        for relay, choice in self._relayed:
-            if not relay.batches:
-                continue
-            if found is not None and choice.lane.depth < depth:
-                break
-            if len(relay) > most and self._takes_in(choice.task) and choice.has_room:
-                found, most, depth = choice, len(relay), choice.lane.depth
-        return found
 
     @property
     def _tell_every(self) -> int:
         """The number of messages after whose reading later stages hear of event time, though nothing is committed."""
         return max(self._options.batch_records, TOLD_EACH * len(self._relayed))
-
-    def _waits_enough(self) -> bool:
-        """Whether so much is handed on that it is to be taken in before more is read.
-
-        Each piece of work costs something however few messages it has: with many partitions each would be handed few.
-        Yet no more waits than a stage can do in some steps, however slow its functions are: a commit waits for it.
-        """
-        waiting = sum(len(relay) for relay, _ in self._relayed)
-        enough = sum(min(WAITING_EACH, choice.lane.pace.fitting) for _, choice in self._relayed)
-        return waiting >= min(enough, MOST_WAITING)
 
     @property
     def _waits_for_calls_ms(self) -> float:
@@ -477,7 +454,7 @@ class Loop:
         for task in self._tables.begin(lambda task: not (task.busy or self.commits.leaves(task))):
             self._work(task, task.fire)  # what a commit has left due
         is_to_tell = self._throttle.count >= self._tell_every
-        if (is_to_tell or self._waits_enough()) and self._feed_relayed():
+        if (is_to_tell or self._relayed.wait_enough()) and self._feed_relayed():
             return True
         if is_to_tell and self._tell():
             return True
@@ -494,7 +471,8 @@ class Loop:
         return choice is not None
 
     def _may_be_fed(self, slowest: int | None, is_open: bool, choice: Choice) -> bool:
-        return self._has_turn(is_open, choice) and choice.may_be_taken(slowest)
+        # Asked first, as it costs least: behind a repartitioning nothing is stored for most readers.
+        return choice.reader.may_be_stored and self._has_turn(is_open, choice) and choice.may_be_taken(slowest)
 
     def _is_awaited(self, is_open: bool, choice: Choice) -> bool:
         """Whether what it would be fed is known to be there and has not come: those of lower priority wait, too."""
@@ -606,7 +584,7 @@ class Loop:
         self._chooser.drop(lambda choice: choice.task in going)
         self._companions.drop(lambda choice: choice.task in going)
         self._tables.let_go(going)
-        self._relayed = [one for one in self._relayed if one[1].task not in going]
+        self._relayed.drop(lambda choice: choice.task in going)
         for reader in (reader for task in going for lane in task.lanes for reader in lane.readers):
             # Their readers are elsewhere from now on: what is written for them goes through the log.
             for relays in (self.committer.relays, self._fresh, self._splits):
@@ -630,11 +608,9 @@ class Loop:
                 for reader in lane.readers:
                     self._read_from(Choice(task, lane, reader))
                     if reader.relay is not None:
-                        self._relayed.append((reader.relay, Choice(task, lane, reader)))
+                        self._relayed.add(reader.relay, Choice(task, lane, reader))
                         self._hand_on_to(lane, reader, reader.relay, task)
         self._know_readers()
-        # Later stages first: they make room for what the earlier ones write.
-        self._relayed.sort(key=lambda one: -one[1].lane.depth)
 
     def _know_readers(self) -> None:
         """Note what is the same for all readers until others come."""

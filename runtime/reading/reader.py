@@ -379,16 +379,21 @@ class Reader:
             return False
         return self.next_offset < self.origin.known().end
 
-    def is_stored(self) -> bool:
-        """Whether there is something to take that was not handed on in memory."""
+    @property
+    def may_be_stored(self) -> bool:
+        """Whether `is_stored` has to look, or knows of something; nothing is read for it."""
         if self._held is not None or self._offered is not None:
             return True
-        if self._has_all:
-            return False
         # A version as of a look that found nothing says that nothing was written since: an idle loop does not read.
-        version = self.origin.version()
-        if version == self._seen_version:
+        return not self._has_all and self.origin.version() != self._seen_version
+
+    def is_stored(self) -> bool:
+        """Whether there is something to take that was not handed on in memory."""
+        if not self.may_be_stored:
             return False
+        if self._held is not None or self._offered is not None:
+            return True
+        version = self.origin.version()
         began_ms = monotonic_ms()
         at, shared = self.next_offset, self._shared
         self._held = self._read(at) if shared is None else shared.read(at, self._read)

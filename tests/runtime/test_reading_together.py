@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from planner.model.levers import ALL
 from runtime.job.pipeline import Pipeline
+from runtime.model.clock import SystemClock
 from runtime.model.errors import SamzaError
 from runtime.reading.relay import Relay
 from runtime.run.run import Run
@@ -21,6 +22,7 @@ from runtime.run.settings import RunSettings
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.systems.memory.lists import ListSink, ListSource
 from runtime.task import together
+from runtime.task.task import Task
 from samza_dsl import (
     App,
     Options,
@@ -201,6 +203,8 @@ def handed_on(monkeypatch):
         found.append(len(batch) if hasattr(batch, "by_slots") else 0)
         give(self, batch)
 
+    # Time stands still: how much is read together depends on no other work of the machine.
+    monkeypatch.setattr(SystemClock, "elapsed_ms", lambda self: 0.0)
     monkeypatch.setattr(Relay, "give", noted)
     return found
 
@@ -256,3 +260,27 @@ def test_only_those_since_a_savepoint_fold_again_with_an_odd_one(keys, again):
     del seen[5], seen[7]
     assert sorted(part for part in seen if seen[part] > number) == again
     assert max(seen.values()) <= 2 * number, "none folds a third time"
+
+
+def test_what_many_hand_on_further_is_taken_in_together(monkeypatch):
+    """A stage behind another takes in a few large batches, and not one for each that its neighbours were handed."""
+    partitions, fed = 16, Counter()
+    feed = Task.feed
+
+    def noted(self, lane, reader, limit):
+        fed[lane.depth] += 1
+        return feed(self, lane, reader, limit)
+
+    monkeypatch.setattr(Task, "feed", noted)
+    # Time stands still: how much is taken in at once depends on no other work of the machine.
+    monkeypatch.setattr(SystemClock, "elapsed_ms", lambda self: 0.0)
+    app = App("further", Options())
+    records = app.input("in", timestamp=lambda r: r[1], value=tuple)
+    hashed = records.partition_by(lambda r: r[0], partitions=partitions, op_id="by").map(lambda r: r)
+    again = hashed.partition_by(lambda r: r[2], partitions=partitions, op_id="by-other")
+    again.map(lambda r: r[2]).send_to(app.output("out-0"))
+    parts = [[(part * 1_000 + one, 50, one % 97) for one in range(1_000)] for part in range(4)]
+    (values,), *_ = outcome(app, 1, parts, ALL)
+    assert Counter(map(int, values)) == Counter(one % 97 for _ in parts for one in range(1_000))
+    assert fed[1] >= partitions
+    assert fed[2] <= fed[1] + 2 * partitions
