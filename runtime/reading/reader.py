@@ -16,6 +16,7 @@ from planner.model.errors import PlanError
 from runtime.encoding.columns import ChosenColumns, Columns, SureColumns
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.lines import ObjectLines
+from runtime.encoding.ownership import copied
 from runtime.encoding.serdes import decoded
 from runtime.functions.at_work import tells
 from runtime.functions.failures import Whence
@@ -28,10 +29,10 @@ from runtime.reading.completion import Entry, InFlight, RowsInFlight
 from runtime.reading.event_times import UNPACED, Pacing
 from runtime.reading.folding import Folded, FoldingSegment, PreparedRows, SharedGroups, begins_well, lowest_of
 from runtime.reading.origin import Origin
-from runtime.reading.relay import Relay
+from runtime.reading.relay import Relay, Relayed
 from runtime.reading.shared_reads import SharedReads
 from runtime.reading.sieve import WHOLE, KeyShare, Sieve
-from runtime.reading.taken import Taken, after, column_of
+from runtime.reading.taken import Taken, after, column_of, values_anew
 from runtime.reading.watermarks import RECORDS, News, ProducerWatermarks, SourceWatermark, to_ms
 
 
@@ -577,7 +578,18 @@ class Reader:
             folded = self.folding.run(taken.batch, self._keys, self._source.value, shared)
             if folded is not None and self._is_usual(folded, taken.batch.values):
                 return replace(taken, folded=folded, watermark=self._at_least(folded.watermark, taken.control))
+            taken = self.renewed(taken)
         return self.unfold(taken)
+
+    def renewed(self, taken: Taken) -> Taken:
+        """Return what was taken with values as they were read, where functions that run again may have changed them."""
+        if isinstance(taken.raw, Batch | Relayed):
+            taken.batch.values = self.anew(taken.batch, taken.raw, range(len(taken.batch)))
+        return taken
+
+    def anew(self, batch: Batch, raw: Batch | Relayed, rows: range) -> list[Any]:
+        """Return the values of rows as they were read; those that nobody can change, or without bytes, as they are."""
+        return values_anew(batch, raw, rows, self._decode_values)
 
     def _read_values(self, raw: Batch, following: int, control: Control | None) -> Taken:
         """Return rows with their values alone: keys and times are read off these; what can't be read has neither."""
@@ -647,6 +659,7 @@ class Reader:
 
     def _decode_values(self, batch: Batch) -> dict[int, Exception]:
         if getattr(self._decoding.value, "unchanged", False):
+            batch.values = copied(batch.values)
             return {}
         serde = self._decoding.value
         decode = serde.decode

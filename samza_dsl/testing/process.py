@@ -30,6 +30,7 @@ from runtime.systems.memory.lists import ListSink, Unchanged
 from samza_dsl.application.app import App
 from samza_dsl.testing.environment import Crash, CrashPoint, Doom, MortalEnvironment
 from samza_dsl.testing.held_calls import Answer, Call, HeldCalls
+from samza_dsl.testing.mutations import Mutations
 from samza_dsl.testing.streams import Record, Streams
 from samza_dsl.testing.virtual_loop import VirtualLoop
 from samza_dsl.view.progress import Progress
@@ -113,7 +114,7 @@ class VirtualProcess:
             self.streams.create((), {})
 
         async def begin() -> asyncio.Task[None]:
-            around = (*self._app.around, self.calls.around)
+            around = (Mutations(self.graph).around, *self._app.around, self.calls.around)
             self._run = Run(
                 Pipeline(self.graph, self._options, around),
                 self.environment,
