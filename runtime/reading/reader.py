@@ -634,8 +634,8 @@ class Reader:
     def _read_columns(self, taken: Taken) -> Taken:
         """Read keys and times into columns; what records say of event time is put in the place of their stamps."""
         taken = after(after(taken, "key", self._read_keys), "timestamp", self._read_times)
-        if self.times is not None and self.times.is_limited:
-            taken = after(taken, "timestamp", self._find_ahead)
+        if (times := self.times) is not None and times.is_limited:
+            taken = after(taken, "timestamp", lambda batch: times.too_far(batch.timestamps or []))
         if self._decoding.watermark_of is not None and self._decoding.stamped:
             taken = after(taken, "watermark", partial(self._read_told, self._decoding.watermark_of))
         return taken
@@ -662,14 +662,13 @@ class Reader:
             batch.values = copied(batch.values)
             return {}
         serde = self._decoding.value
-        decode = serde.decode
 
         def decode_all(values: list[Any]) -> list[Any]:
             if isinstance(values, ObjectLines | Columns) or None not in values:
                 return decoded(serde, values)
             if not self._decoding.tombstones:
                 raise SerdeError("the record has no value; where None stands for that, declare value=T | None")
-            return [None if value is None else decode(value) for value in values]
+            return [None if value is None else serde.decode(value) for value in values]
 
         batch.values, errors = column_of(decode_all, batch.values)
         return errors
@@ -742,9 +741,6 @@ class Reader:
         except PlanError as error:
             return {0: error}
         return {}
-
-    def _find_ahead(self, batch: Batch) -> dict[int, Exception]:
-        return {} if self.times is None else self.times.too_far(batch.timestamps or [])
 
     def _is_usual(self, folded: Folded | PreparedRows, values: Sequence[Any]) -> bool:
         """Whether no time of what was folded need be looked at by itself."""
