@@ -10,12 +10,15 @@ from typing import Any
 
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import Spec
+from operators.process import ProcessContext
+from operators.state.keyed_state import KeyContext
 from planner.model.errors import PlanError, refuse
 from planner.model.graph import Graph
 from runtime.encoding.ownership import are_unchangeable
 from runtime.encoding.serdes import Tagged
 from samza_dsl.fluent.checks import is_coroutine_function
 
+LENT = (ProcessContext, KeyContext)
 FIRST = range(1)
 MESSAGES = {
     **dict.fromkeys(("on_message", "on_timer", "on_alarm", "async_flat_map", "process", "window"), FIRST),
@@ -48,6 +51,8 @@ class Mutations:
         self._graph = graph
         self._results: dict[str, dict[int, tuple[object, Mark]]] = {}
         """The newest results by operator and identity, where somebody below keeps them as they are."""
+        self.late: PlanError | None = None
+        """The error of a context that was used behind its call, as in a thread that goes on."""
 
     def around(self, function: Callable[..., Any], operator: str) -> Callable[..., object]:
         """Return a function that does the same, and raises where it changes a value that it is given."""
@@ -61,6 +66,9 @@ class Mutations:
             return {place: mark for place, mark in found if mark is not None}
 
         def check(arguments: tuple[object, ...], before: Mapping[int, bytes]) -> None:
+            for one in arguments[1:]:
+                if type(one) is LentContext:
+                    one._close()
             for place, mark in before.items():
                 if mark_of(arguments[place]) != mark:
                     raise _changed(
@@ -68,7 +76,8 @@ class Mutations:
                     )
 
         @functools.wraps(function)
-        def called(*arguments: Any) -> object:
+        def called(*given: Any) -> object:
+            arguments = self._lent(spec, places, given)
             before = marks(arguments)
             try:
                 result = function(*arguments)
@@ -104,11 +113,19 @@ class Mutations:
             check(arguments, before)
 
         @functools.wraps(function)
-        async def called_async(*arguments: Any) -> object:
+        async def called_async(*given: Any) -> object:
+            arguments = self._lent(spec, places, given)
             before = marks(arguments)
             return await awaited(function(*arguments), arguments, before)
 
         return called_async if is_coroutine_function(function) else called
+
+    def _lent(self, spec: Spec, places: range, arguments: tuple[object, ...]) -> tuple[object, ...]:
+        """Return arguments with contexts that are of use during the call alone; raises where one was used behind it."""
+        if self.late is not None:
+            raise self.late
+        lent = (LentContext(one, spec, self) if isinstance(one, LENT) else one for one in arguments[1:])
+        return arguments if places != FIRST else (*arguments[:1], *lent)
 
     def _noted(self, spec: Spec, result: Any) -> Any:
         """Take note of results that are kept below as they are; raises where one was handed on before, and changed."""
@@ -145,6 +162,33 @@ class Mutations:
             if spec.keeps_values or spec.kind == "merge":
                 todo += self._graph.children(spec.op_id or "")
         return False
+
+
+class LentContext:
+    """A context as a function is given it for one call: what is written behind that would be another key's state."""
+
+    __slots__ = ("_context", "_is_open", "_mutations", "_spec")
+
+    def __init__(self, context: object, spec: Spec, mutations: Mutations) -> None:
+        for name, value in zip(self.__slots__, (context, True, mutations, spec), strict=True):
+            object.__setattr__(self, name, value)
+
+    def _close(self) -> None:
+        object.__setattr__(self, "_is_open", False)
+
+    def _at_hand(self, name: str) -> object:
+        if not self._is_open:
+            wrong = f"its function has ended, and context.{name} is used, which is of another key by now"
+            instead = "await or join in the function what it begins, or give that what it needs, and not the context"
+            self._mutations.late = refuse(self._spec, wrong, instead)
+            raise self._mutations.late
+        return self._context
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._at_hand(name), name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._at_hand(name), name, value)
 
 
 def mark_of(value: object) -> Mark:

@@ -1,6 +1,8 @@
 """A function that changes what it was given, or what it has handed on, is told by the testing kit with its line."""
 
+import asyncio
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import strategies as st
@@ -179,3 +181,65 @@ def test_laws_tell_it_too():
     app = app_of(CHANGES["map under a policy"])
     with pytest.raises(PlanError, match=re.escape("changes in place what it is given, {'n': 0} to {'n': 1};")):
         laws.check_laws(app, {"in": st.lists(st.just({"n": 0}), min_size=1, max_size=2)}, examples=5)
+
+
+def generating(value, context):
+    context.state = value["n"]
+    yield context.key
+    yield context.state
+
+
+def test_a_context_is_of_use_until_what_a_function_generates_has_ended():
+    app = App("lent")
+    stream = app.input("in", value=dict, key=lambda value: "a", timestamp=lambda value: 0)
+    stream.process(generating, init=int).send_to(app.output("out"))
+    assert testing.run(app, {"in": GIVEN["in"]}) == {"out": ["a", 1, "a", 2]}
+
+
+USES = {
+    "state": lambda context: setattr(context, "state", 9),
+    "reading": lambda context: context.state,
+    "list": lambda context: context.list("seen").append(9),
+    "map": lambda context: context.map("seen"),
+    "timer": lambda context: context.set_timer(9),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_context_that_is_used_behind_its_call_is_told(use):
+    contexts = []
+
+    def late(value, context):
+        contexts.append(context)
+        if len(contexts) == 2:
+            # As a thread would that goes on.
+            thread = ThreadPoolExecutor(1)
+            thread.submit(USES[use], contexts[0]).exception()
+            thread.shutdown()
+
+    app = App("lent")
+    stream = app.input("in", value=dict, key=lambda value: value["n"], timestamp=lambda value: 0)
+    stream.process(late, init=int, on_timer=lambda at, context: None, op_id="late", on_error=skip).sink(print)
+    with pytest.raises(
+        PlanError, match=r"process 'late' at .*test_mutations.py:\d+: its function has ended, and context"
+    ):
+        testing.run(app, {"in": GIVEN["in"]})
+
+
+def test_a_task_that_outlives_its_call_is_told():
+    tasks = []
+
+    async def beginning(value, context):
+        async def later():
+            await asyncio.sleep(1)
+            context.state = 9
+
+        tasks.append(asyncio.ensure_future(later()))
+        await asyncio.sleep(value["n"])
+        return []
+
+    app = App("lent")
+    stream = app.input("in", value=dict, key=lambda value: value["n"], timestamp=lambda value: 0)
+    stream.async_flat_map(beginning, init=int, op_id="late", timeout_ms=5_000).sink(print)
+    with pytest.raises(PlanError, match=r"async_flat_map 'late' at .*: its function has ended"):
+        testing.run(app, {"in": [{"n": 0}, {"n": 2}]})
