@@ -20,6 +20,8 @@ from samza_dsl.fluent.checks import is_coroutine_function
 
 LENT = (ProcessContext, KeyContext)
 FIRST = range(1)
+AS_THEY_ARE = ("merge",)
+"""The kinds that hand on the very messages that come to them, though no code of theirs says so."""
 MESSAGES = {
     **dict.fromkeys(("on_message", "on_timer", "on_alarm", "async_flat_map", "process", "window"), FIRST),
     "step": range(1, 2),
@@ -159,7 +161,7 @@ class Mutations:
             spec = self._graph.specs[todo.pop()]
             if spec.stateful or spec.asynchronous or spec.repartitions:
                 return True
-            if spec.keeps_values or spec.kind == "merge":
+            if spec.keeps_values or spec.kind in AS_THEY_ARE:
                 todo += self._graph.children(spec.op_id or "")
         return False
 

@@ -26,6 +26,7 @@ from samza_dsl import (
     tumbling,
 )
 from samza_dsl.testing import Record
+from tests.simulation.loop import rest
 
 GIVEN = {"in": [{"n": 1}, {"n": 2}], "rows": [("a", {"n": 5})], "others": [{"n": 1}]}
 WINDOW = tumbling(seconds=1)
@@ -231,11 +232,11 @@ def test_a_task_that_outlives_its_call_is_told():
 
     async def beginning(value, context):
         async def later():
-            await asyncio.sleep(1)
+            await rest(1_000)
             context.state = 9
 
         tasks.append(asyncio.ensure_future(later()))
-        await asyncio.sleep(value["n"])
+        await rest(1_000 * value["n"])
         return []
 
     app = App("lent")
