@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import is_dataclass
 from functools import lru_cache
 from itertools import chain, islice
@@ -138,37 +137,6 @@ def keeper_of(kind: object, encode: Keep) -> Keep | None:
         return _known_part(info, (), encode).keep
     except Unkept:
         return None
-
-
-CONTAINERS = (dict, list, set, tuple, bytearray)
-
-
-def copied(values: list[Any]) -> list[Any]:
-    """Return values of which the reader has its own; what is no data of Python's, as an open file, stays what it is.
-
-    >>> given = [{"n": 1}, 2]
-    >>> given[0] is copied(given)[0], copied(given) == given
-    (False, True)
-    """
-    kinds = {*map(type, values)} - SCALARS
-    if not kinds:
-        return values
-    keeps = {kind: _copier(kind) for kind in kinds}
-    return [keeps[type(value)](value) if type(value) in keeps else value for value in values]
-
-
-@lru_cache(maxsize=256)
-def _copier(kind: type) -> Keep:
-    if not (issubclass(kind, CONTAINERS) or _is_record(kind) or hasattr(kind, "model_fields")):
-        return lambda value: value
-    return keeper_of(kind, _deeply_copied) or _deeply_copied
-
-
-def _deeply_copied(value: Any) -> Any:
-    try:
-        return deepcopy(value)
-    except Exception:  # a lock in a field: it is one for all
-        return value
 
 
 _UNCHANGEABLE = (

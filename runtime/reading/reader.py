@@ -16,7 +16,6 @@ from planner.model.errors import PlanError
 from runtime.encoding.columns import ChosenColumns, Columns, SureColumns
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.lines import ObjectLines
-from runtime.encoding.ownership import copied
 from runtime.encoding.serdes import decoded
 from runtime.functions.at_work import tells
 from runtime.functions.failures import Whence
@@ -659,7 +658,6 @@ class Reader:
 
     def _decode_values(self, batch: Batch) -> dict[int, Exception]:
         if getattr(self._decoding.value, "unchanged", False):
-            batch.values = copied(batch.values)
             return {}
         serde = self._decoding.value
 
