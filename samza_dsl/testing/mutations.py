@@ -53,14 +53,21 @@ class Mutations:
         self._graph = graph
         self._results: dict[str, dict[int, tuple[object, Mark]]] = {}
         """The newest results by operator and identity, where somebody below keeps them as they are."""
+        self._around: dict[tuple[int, str], tuple[object, list[Callable[..., object]]]] = {}
         self.late: PlanError | None = None
         """The error of a context that was used behind its call, as in a thread that goes on."""
 
     def around(self, function: Callable[..., Any], operator: str) -> Callable[..., object]:
         """Return a function that does the same, and raises where it changes a value that it is given."""
-        spec = self._graph.specs[operator]
         if isinstance(function, type | BuiltinFunctionType | MethodDescriptorType):
             return function
+        # One for all tasks, which share the code that calls it. The function is held, so that no other has its id.
+        known = self._around.setdefault((id(function), operator), (function, []))[1]
+        if not known:
+            known.append(self._watching(function, self._graph.specs[operator]))
+        return known[0]
+
+    def _watching(self, function: Callable[..., Any], spec: Spec) -> Callable[..., object]:
         places = _looked_at(spec, function)
 
         def marks(arguments: tuple[object, ...]) -> dict[int, bytes]:
