@@ -18,7 +18,7 @@ from operators.core.policies import Policy, Retry
 from operators.core.wording import askable, shown, words_of
 from runtime.functions.answers import Answers, Question
 from runtime.functions.at_work import tells
-from runtime.functions.failures import Failure
+from runtime.functions.failures import Failure, exit_in
 from runtime.functions.user_lines import OPERATOR
 from runtime.model.clock import clock_of, sleep_ms
 from runtime.model.errors import ExitAsked
@@ -379,7 +379,7 @@ class Calls:
         if worker.given_up:
             # The call was settled when it was given up: whatever it says later is of interest to nobody.
             self._given_up.discard(worker.task)
-        elif isinstance(error, KeyboardInterrupt | SystemExit):
+        elif exit_in(error) is not None:
             # Told as the record is settled, in its turn: raised here it would end the loop beneath all others.
             asked = ExitAsked()
             asked.__cause__ = error

@@ -158,15 +158,27 @@ def record_error(spec: Spec, error: Exception, where: Whence) -> OperatorFailure
     return failure
 
 
+def exit_in(error: BaseException) -> SystemExit | KeyboardInterrupt | None:
+    """Return the exit that an exception asks for: itself, or the first in a group, as of tasks that ran together.
+
+    >>> exit_in(BaseExceptionGroup("two", [ValueError(), BaseExceptionGroup("one", [SystemExit(3)])]))
+    SystemExit(3)
+    """
+    if isinstance(error, SystemExit | KeyboardInterrupt):
+        return error
+    within = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return next((found for one in within if (found := exit_in(one)) is not None), None)
+
+
 def exit_error(spec: Spec, error: BaseException) -> SamzaError:
     """Return the error that ends a run for what a function raised that is no Exception, whatever its policy is."""
     place = f"{spec.kind} {spec.op_id!r} at {spec.site}"
     ends = "the run ends, and what was not committed yet is processed again by the next one"
     failure: SamzaError
-    if isinstance(error, SystemExit):
-        code = error.code if isinstance(error.code, int) else int(error.code is not None)
-        failure = ExitAsked(f"{place}: it has called sys.exit({shown(error.code)}): {ends}", code)
-    elif isinstance(error, KeyboardInterrupt):
+    if isinstance(asked := exit_in(error), SystemExit):
+        code = asked.code if isinstance(asked.code, int) else int(asked.code is not None)
+        failure = ExitAsked(f"{place}: it has called sys.exit({shown(asked.code)}): {ends}", code)
+    elif asked is not None:
         failure = ExitAsked(f"{place}: it was interrupted, or has raised KeyboardInterrupt: {ends}", INTERRUPTED)
     else:
         failure = OperatorFailure(f"{place}: {raised(error)}, which is no Exception, so no policy heeds it: {ends}")

@@ -18,7 +18,7 @@ from planner.model.graph import Graph
 from planner.model.plan import Options
 from runtime.commit.commit import Committer
 from runtime.commit.schedule import CommitListeners, Commits
-from runtime.functions.failures import exit_error
+from runtime.functions.failures import exit_error, exit_in
 from runtime.loop.chooser import Choice, Chooser, HandedOn
 from runtime.loop.tables import BroadcastTables, TableReads
 from runtime.loop.threads import Watch, operator_raising
@@ -234,7 +234,9 @@ class Loop:
         operator = operator_raising(error, self._lines)
         if operator in graph.specs:
             return exit_error(graph.specs[operator], error)
-        return ExitAsked(f"a function of {graph.app!r} asked for it") if isinstance(error, SystemExit) else None
+        return (
+            ExitAsked(f"a function of {graph.app!r} asked for it") if isinstance(exit_in(error), SystemExit) else None
+        )
 
     def stop(self) -> None:
         """Ask for an end: what is in flight completes, and is committed."""

@@ -28,10 +28,10 @@ from runtime.reading.completion import Entry, InFlight, RowsInFlight
 from runtime.reading.event_times import UNPACED, Pacing
 from runtime.reading.folding import Folded, FoldingSegment, PreparedRows, SharedGroups, begins_well, lowest_of
 from runtime.reading.origin import Origin
-from runtime.reading.relay import Relay
+from runtime.reading.relay import Relay, Relayed
 from runtime.reading.shared_reads import SharedReads
 from runtime.reading.sieve import WHOLE, KeyShare, Sieve
-from runtime.reading.taken import Taken, after, column_of
+from runtime.reading.taken import Taken, after, column_of, values_anew
 from runtime.reading.watermarks import RECORDS, News, ProducerWatermarks, SourceWatermark, to_ms
 
 
@@ -582,7 +582,18 @@ class Reader:
             folded = self.folding.run(taken.batch, self._keys, self._source.value, shared)
             if folded is not None and self._is_usual(folded, taken.batch.values):
                 return replace(taken, folded=folded, watermark=self._at_least(folded.watermark, taken.control))
+            taken = self.renewed(taken)
         return self.unfold(taken)
+
+    def renewed(self, taken: Taken) -> Taken:
+        """Return what was taken with values as they were read, where functions that run again may have changed them."""
+        if isinstance(taken.raw, Batch | Relayed):
+            taken.batch.values = self.anew(taken.batch, taken.raw, range(len(taken.batch)))
+        return taken
+
+    def anew(self, batch: Batch, raw: Batch | Relayed, rows: range) -> list[Any]:
+        """Return the values of rows as they were read; those that nobody can change, or without bytes, as they are."""
+        return values_anew(batch, raw, rows, self._decode_values)
 
     def _read_values(self, raw: Batch, following: int, control: Control | None) -> Taken:
         """Return rows with their values alone: keys and times are read off these; what can't be read has neither."""
@@ -627,8 +638,8 @@ class Reader:
     def _read_columns(self, taken: Taken) -> Taken:
         """Read keys and times into columns; what records say of event time is put in the place of their stamps."""
         taken = after(after(taken, "key", self._read_keys), "timestamp", self._read_times)
-        if self.times is not None and self.times.is_limited:
-            taken = after(taken, "timestamp", self._find_ahead)
+        if (times := self.times) is not None and times.is_limited:
+            taken = after(taken, "timestamp", lambda batch: times.too_far(batch.timestamps or []))
         if self._decoding.watermark_of is not None and self._decoding.stamped:
             taken = after(taken, "watermark", partial(self._read_told, self._decoding.watermark_of))
         return taken
@@ -654,14 +665,13 @@ class Reader:
         if getattr(self._decoding.value, "unchanged", False):
             return {}
         serde = self._decoding.value
-        decode = serde.decode
 
         def decode_all(values: list[Any]) -> list[Any]:
             if isinstance(values, ObjectLines | Columns) or None not in values:
                 return decoded(serde, values)
             if not self._decoding.tombstones:
                 raise SerdeError("the record has no value; where None stands for that, declare value=T | None")
-            return [None if value is None else decode(value) for value in values]
+            return [None if value is None else serde.decode(value) for value in values]
 
         batch.values, errors = column_of(decode_all, batch.values)
         return errors
@@ -734,9 +744,6 @@ class Reader:
         except PlanError as error:
             return {0: error}
         return {}
-
-    def _find_ahead(self, batch: Batch) -> dict[int, Exception]:
-        return {} if self.times is None else self.times.too_far(batch.timestamps or [])
 
     def _is_usual(self, folded: Folded | PreparedRows, values: Sequence[Any]) -> bool:
         """Whether no time of what was folded need be looked at by itself."""

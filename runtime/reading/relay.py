@@ -203,6 +203,12 @@ class Relayed:
     headers: list[Headers | None] | None = None
     are_bytes: bool = False
 
+    def read(self, rows: range) -> list[Any]:
+        """Return the values of rows as they were handed on, where somebody may have changed them."""
+        values = self.values[rows.start : rows.stop]
+        decode = self.relay.values.serde.decode
+        return [None if one is None else decode(one) for one in values] if self.are_bytes else values
+
     def row(self, index: int) -> Batch:
         """Return the one at `index`, as bytes."""
         relay, value = self.relay, self.values[index]

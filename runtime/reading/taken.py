@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from operators.core.base import Batch
+from runtime.encoding.ownership import are_unchangeable
 from runtime.model.errors import NO_RECORDS_FAULT
 from runtime.ports.streams import Control
 from runtime.reading.folding import Folded
+from runtime.reading.relay import Relayed
 
 
 @dataclass(frozen=True)
@@ -75,3 +77,16 @@ def column_of(make: Callable[[list[Any]], list[Any]], values: list[Any]) -> tupl
                 column.append(None)
                 errors[row] = error
         return column, errors
+
+
+def values_anew(
+    batch: Batch, raw: Batch | Relayed, rows: range, decode: Callable[[Batch], dict[int, Exception]]
+) -> list[Any]:
+    """Return the values of rows as they were read; those that nobody can change, or without bytes, as they are."""
+    values = batch.values[rows.start : rows.stop]
+    if are_unchangeable(values):
+        return values
+    if isinstance(raw, Relayed):
+        return raw.read(rows)
+    again = Batch(raw.values[rows.start : rows.stop])
+    return values if decode(again) else again.values

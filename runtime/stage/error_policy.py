@@ -25,6 +25,9 @@ from runtime.ports.store import TaskStore
 from runtime.stage.chain import Chain
 from runtime.stage.outputs import Outputs, letter_of
 
+Anew = Callable[[range], list[Any]]
+"""Returns the values of rows of a batch as they were read."""
+
 
 class LetterRows(Protocol):
     """Records as a dead letter keeps them."""
@@ -194,10 +197,18 @@ class Guard:
             raise self._told(failure, where(failure.row))
 
     def each(
-        self, work: Callable[[Batch], None], batch: Batch, raw: LetterRows, where: Callable[[int | None], Whence]
+        self,
+        work: Callable[[Batch], None],
+        batch: Batch,
+        raw: LetterRows,
+        where: Callable[[int | None], Whence],
+        anew: Anew | None = None,
     ) -> None:
-        """Do work on all rows at once; where that fails, on fewer and fewer, and at last on one, under its policy."""
-        whole = range(len(batch))
+        """Do work on all rows at once; where that fails, on fewer and fewer, and at last on one, under its policy.
+
+        What is done again is done on values `anew`, as the user's functions may have changed those of before.
+        """
+        whole, has_run = range(len(batch)), self.takes_many
         if not self.takes_many:
             self._alone_left -= len(batch)
             todo = [range(row, row + 1) for row in reversed(whole)]
@@ -207,10 +218,11 @@ class Guard:
             todo = _cut(whole, failure.row)
         while todo:
             rows = todo.pop()
+            part = on_rows(work, batch, rows, anew, has_run)
             if len(rows) == 1:
-                self.one(partial(work, batch.row(rows.start)), raw.row(rows.start), where(rows.start))
+                self.one(part, raw.row(rows.start), where(rows.start))
             # What failed has left nothing, whatever it says of its row: that only tells where to cut.
-            elif (failure := self._failed(partial(work, batch.slice(rows.start, rows.stop)), where)) is not None:
+            elif (failure := self._failed(part, where)) is not None:
                 todo += _cut(rows, failure.row)
 
     def fire(self, id: str, until: int, most: int, by_clock: bool = False) -> Batch | None:
@@ -317,6 +329,22 @@ class Guard:
         if spec.source and not where.part:
             where = where._replace(part="key")  # the one part of a record that is read where messages are run
         return record_error(spec, failure.error, where)
+
+
+def on_rows(
+    work: Callable[[Batch], None], batch: Batch, rows: range, anew: Anew | None, has_run: bool = True
+) -> Callable[[], None]:
+    """Return the work on rows of a batch, on values `anew` each time but the first, unless `has_run`."""
+
+    def do() -> None:
+        nonlocal has_run
+        part = batch.slice(rows.start, rows.stop)
+        if has_run and anew is not None:
+            part.values = anew(rows)
+        has_run = True
+        work(part)
+
+    return do
 
 
 def _cut(rows: range, failed: int | None) -> list[range]:

@@ -12,7 +12,7 @@ from runtime.functions.failures import Failure, Whence
 from runtime.reading.reader import Reader
 from runtime.reading.watermarks import event_time
 from runtime.stage.chain import Chain
-from runtime.stage.error_policy import Guard
+from runtime.stage.error_policy import Anew, Guard, on_rows
 from runtime.stage.exits import TaskExit
 from runtime.task.calls_in_flight import Flights
 from runtime.task.in_flight import UnitInFlight, Units
@@ -59,7 +59,9 @@ class Lane:
     find_readers: Callable[[], Iterable[Reader]] = tuple
     """Returns readers of streams that match a pattern and are not read yet."""
 
-    def explore(self, entry: str, batch: Batch, where: Callable[[int | None], Whence]) -> Explored:
+    def explore(
+        self, entry: str, batch: Batch, where: Callable[[int | None], Whence], anew: Anew | None = None
+    ) -> Explored:
         """Run stateless operators on rows that have owners; raises what ends the run."""
         try:
             return self.chain.explore(entry, batch), {}
@@ -71,7 +73,8 @@ class Lane:
             failures: dict[int, Failure] = {}
             for row, owner in enumerate(batch.owners or ()):
                 one: list[tuple[str, Batch]] = []
-                work = partial(_explore_into, one, self.chain, entry, batch.row(row))
+                explore = partial(_explore_into, one, self.chain, entry)
+                work = on_rows(explore, batch, range(row, row + 1), anew)
                 if owner not in failures and (failed := self.guard.insist(work)) is not None:
                     failures[owner] = failed
                 for exit, rows in one:

@@ -26,6 +26,7 @@ from runtime.ports.state import StateWrites
 from runtime.ports.store import TaskStore
 from runtime.reading.completion import Entry
 from runtime.reading.reader import Reader
+from runtime.reading.relay import Relayed
 from runtime.reading.taken import Malformed, Taken
 from runtime.stage.chain import Chain
 from runtime.stage.error_policy import Emitted, Guard, LetterRows
@@ -277,7 +278,7 @@ class Task:
             fold = partial(lane.chain.fold, reader.entry, taken.folded)
             # Groups that fail as they take effect don't say which record it was: columns do, one by one.
             if not lane.guard.at_once(fold, partial(reader.place, taken.batch)):
-                taken = reader.unfold(taken)
+                taken = reader.unfold(reader.renewed(taken))
         # Accepted before it is processed, and tracked before it takes effect: the entry holds the checkpoint
         # back until then.
         taken = self._accepted(lane, reader, taken)
@@ -294,6 +295,7 @@ class Task:
                 taken.batch,
                 taken.raw,
                 partial(reader.place, taken.batch),
+                partial(reader.anew, taken.batch, taken.raw),
             )
             entry.release()
         elif isinstance(lane.units, Flights):
@@ -344,7 +346,8 @@ class Task:
         # called twice.
         if reader not in lane.explored:
             where = partial(reader.place, taken.raw)
-            lane.explored[reader] = lane.explore(reader.entry, owned(taken.batch), where)
+            anew = partial(reader.anew, taken.batch, taken.raw)
+            lane.explored[reader] = lane.explore(reader.entry, owned(taken.batch), where, anew)
         found, _ = lane.explored[reader]
         calls = sum(len(rows) for exit, rows in found if exit in lane.chain.awaits)
         return units.fits(calls, taken.batch.keys[0] if taken.batch.keys else None, lane.width, rounds)
@@ -543,7 +546,8 @@ class Task:
     def _admit_rows(self, lane: Lane, flights: Flights, reader: Reader, taken: Taken) -> None:
         """Let what was taken in go on as columns: all that comes through makes one call."""
         where = partial(reader.place, taken.raw)
-        found, failures = lane.explore(reader.entry, owned(taken.batch), where)
+        anew = partial(reader.anew, taken.batch, taken.raw)
+        found, failures = lane.explore(reader.entry, owned(taken.batch), where, anew)
         for row, failure in failures.items():
             lane.guard.settle(failure, taken.raw.row(row), where(row))
         for _, rows in found:
@@ -573,8 +577,10 @@ class Task:
         where = (
             partial(reader.place, raw) if isinstance(reader, Reader) and isinstance(raw, Batch) else emitted_by(entry)
         )
-        before = lane.explored.pop(reader, None) if isinstance(reader, Reader) else None
-        found, failures = before or lane.explore(entry, owned(batch), where)
+        before, anew = None, None
+        if isinstance(reader, Reader) and isinstance(raw, Batch | Relayed):
+            before, anew = lane.explored.pop(reader, None), partial(reader.anew, batch, raw)
+        found, failures = before or lane.explore(entry, owned(batch), where, anew)
         # A message that makes a call, or failed, is a unit by itself; its neighbours are one unit together, so
         # that a stage in which few await costs little more than one in which none does.
         awaiting = {owner for exit, rows in found if exit in lane.chain.awaits for owner in rows.owners or ()}

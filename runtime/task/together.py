@@ -141,6 +141,7 @@ def _offer(offers: list[Offer], task: Task, lane: Lane, reader: Reader, limit: i
             offer.found = lane.chain.explore(reader.entry, offer.taken.batch)
         except Failure:
             lane.chain.counts = counts
+            offer.taken = reader.renewed(offer.taken)
     offers.append(offer)
 
 
@@ -178,7 +179,7 @@ def _save(shared: SharedGroups, since: list[Offer]) -> None:
 
 
 def _fold(offer: Offer, shared: SharedGroups | None) -> None:
-    offer.taken = offer.reader.fold(offer.taken, shared)
+    offer.taken = offer.reader.fold(offer.reader.renewed(offer.taken), shared)
 
 
 def _take_in(found: list[int], offer: Offer, clock: Clock) -> None:
@@ -192,6 +193,8 @@ def _leave_alone(offer: Offer) -> None:
         offer.lane.chain.counts = offer.counts
     if offer.is_grouped:
         _fold(offer, None)
+    elif offer.found is not None:
+        offer.taken = offer.reader.renewed(offer.taken)
     offer.found = None
 
 

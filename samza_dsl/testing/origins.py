@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -460,7 +461,7 @@ def without_sinks(app: App) -> App:
     sinks = app.graph().of(SinkCall)
 
     def silent(function: Callable[..., object], operator: str) -> Callable[..., object]:
-        if isinstance(function, Forgetting):
+        if isinstance(inspect.unwrap(function), Forgetting):
             return Forgetting(_nothing)
         return _no_effect if operator in sinks else function
 

@@ -30,6 +30,7 @@ from runtime.systems.memory.lists import ListSink, Unchanged
 from samza_dsl.application.app import App
 from samza_dsl.testing.environment import Crash, CrashPoint, Doom, MortalEnvironment
 from samza_dsl.testing.held_calls import Answer, Call, HeldCalls
+from samza_dsl.testing.mutations import Mutations
 from samza_dsl.testing.streams import Record, Streams
 from samza_dsl.testing.virtual_loop import VirtualLoop
 from samza_dsl.view.progress import Progress
@@ -113,7 +114,7 @@ class VirtualProcess:
             self.streams.create((), {})
 
         async def begin() -> asyncio.Task[None]:
-            around = (*self._app.around, self.calls.around)
+            around = (self._mutations.around, *self._app.around, self.calls.around)
             self._run = Run(
                 Pipeline(self.graph, self._options, around),
                 self.environment,
@@ -151,6 +152,9 @@ class VirtualProcess:
             self.tell("committed" if number == 1 else f"committed {number} times")
         if self._driving is not None and self._driving.done():
             self._see_end(self._driving)
+        if self._mutations.late is not None:
+            self.die()
+            raise self._mutations.late
         if self.environment.doom.dead and not self.dead:
             self.die()
 
@@ -283,6 +287,7 @@ class VirtualProcess:
         taps = {stream: _tap(graph, operator, stream) for stream, operator in self._watch.items()}
         self._app = app
         self.graph = graphs.build(graph.app, {**graph.specs, **taps})
+        self._mutations = Mutations(self.graph)
         self.calls = HeldCalls(self.graph.specs, self._answer, self._held, self._order)
         self.streams = Streams(self.graph, self.environment, lambda: self.now_ms)
         written = {output.stream for spec in self.graph.specs.values() for output in spec.outputs}

@@ -72,6 +72,17 @@ def test_an_exit_that_a_function_asks_for_ends_the_run_with_its_code(place, poli
     assert "test_exit_asked.py:" in told
 
 
+@pytest.mark.parametrize("policy", ["fail", "skip"])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("asked", "kind"), [(SystemExit(3), SystemExit), (KeyboardInterrupt(), KeyboardInterrupt)])
+def test_an_exit_within_a_group_is_one_as_well(asked, kind, place, policy):
+    group = BaseExceptionGroup("tasks", [ValueError(), BaseExceptionGroup("more", [asked])])
+    with pytest.raises(kind) as ended:
+        app_of(place, group, POLICIES[policy]).run(MemoryEnvironment(), bind={"in": [1, 2, 3]})
+    assert isinstance(ended.value.__cause__, ExitAsked)
+    assert "test_exit_asked.py:" in str(ended.value.__cause__)
+
+
 @pytest.mark.parametrize(("asked", "code"), [(None, 0), (0, 0), (3, 3), ("stop here", 1), (True, True)])
 def test_the_code_is_what_python_makes_of_it(asked, code):
     def leave(value):

@@ -16,9 +16,10 @@ from runtime.encoding.serdes import Declared, Evolving, Json, Tagged
 from runtime.model.errors import OperatorFailure, SerdeError
 from runtime.reading.relay import Relay
 from runtime.stage.outputs import Outputs
+from runtime.systems.memory.lists import ListSink
 from samza_dsl import App, Options, dead_letter, testing
 from tests.scale import examples
-from tests.simulation.crash import fill, memory, rows_of, run_through
+from tests.simulation.crash import fill, memory, rows_of, run_once, run_through
 
 VALUES = st.integers() | st.text(max_size=3) | st.none() | st.binary(max_size=3) | st.lists(st.integers(), max_size=2)
 STEPS = st.lists(st.lists(VALUES, min_size=1, max_size=5) | st.integers(1, 7), max_size=20)
@@ -115,7 +116,10 @@ def test_what_a_stage_changes_in_place_is_its_own():
     numbers = app.input("numbers", value=int).map(lambda n: [n])
     numbers.partition_by(len, op_id="first").map(lambda one: one.append(0) or one).send_to(app.output("changed"))
     numbers.partition_by(len, op_id="second").send_to(app.output("kept"))
-    assert testing.run(app, {"numbers": [1, 2]}) == {"changed": [[1, 0], [2, 0]], "kept": [[1], [2]]}
+    sinks = {"changed": ListSink(), "kept": ListSink()}
+    # As it runs, since the testing kit refuses a function that changes what it is given.
+    run_once(app, memory(), bind={"numbers": [1, 2], **sinks})
+    assert {name: sink.values for name, sink in sinks.items()} == {"changed": [[1, 0], [2, 0]], "kept": [[1], [2]]}
 
 
 def test_a_declared_type_is_what_the_next_stage_gets():
