@@ -13,10 +13,13 @@ from runtime.model.clock import Clock, sleep_ms
 from runtime.model.errors import EnvironmentFault
 from runtime.opening.agreement import StarterReport
 from runtime.opening.shared_run import Sharing
+from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.run.scaling import FAR_LOOK_MS
 
 READY_MS, READY_LOOK_MS = 300_000.0, 500.0
 """The time within which state is to lie ready for a split with all who share the run, and between two looks at it."""
+SPANNED_MS = 100.0
+"""The interval between two looks at whether containers of the next run have tasks."""
 
 _log = logging.getLogger("samza_dsl")
 
@@ -99,3 +102,28 @@ class Leadership:
     def _followed(self) -> Sharing | None:
         """The run, where another one takes in and delivers for it."""
         return self._sharing if self._sharing is not None and not self._sharing.leads and self._is_needed else None
+
+
+class Spanning:
+    """The membership of this process among the containers of two runs, while all of the first are replaced.
+
+    All is called in the thread of its event loop; it ends with the environment at the latest.
+    """
+
+    def __init__(self, environment: Environment, app: str) -> None:
+        self._environment, self._app = environment, app
+        self._leave: Callable[[], None] | None = None
+
+    async def begin(self) -> None:
+        """Belong to the containers from now on, where brokers would else wait for more than the first to come."""
+        if isinstance(self._environment, LiveEnvironment) and self._leave is None:
+            with suppress(EnvironmentFault):  # brokers that don't answer now: the next containers wait longer
+                self._leave = await asyncio.to_thread(self._environment.span, self._app)
+
+    async def end(self, have_tasks: Callable[[], bool]) -> None:
+        """Belong to them no more, once those of the next run `have_tasks`."""
+        while self._leave is not None:
+            await sleep_ms(SPANNED_MS)
+            if have_tasks():
+                leave, self._leave = self._leave, None
+                await asyncio.to_thread(leave)

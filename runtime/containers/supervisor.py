@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,7 @@ from runtime.commit.commit import deliver
 from runtime.containers.container import PATIENCE_S, Container, Processes
 from runtime.containers.crew_numbers import SILENCE_S, CrewNumbers, Resizing, Round, Silences, renewed
 from runtime.containers.crew_state import CrewState
-from runtime.containers.leadership import Leadership
+from runtime.containers.leadership import Leadership, Spanning
 from runtime.containers.protocol import (
     Ask,
     CommitNow,
@@ -66,7 +66,6 @@ from runtime.opening.opening import (
 from runtime.opening.rescaling import note_size, prepare_split
 from runtime.opening.rewind import check_rewind
 from runtime.opening.shared_run import SharedRun, called, check_same, shared_from_here
-from runtime.ports.environment import LiveEnvironment
 from runtime.queries.state_query import QueriedState
 from runtime.queries.state_requests import StateAnswer, StateRequest
 from runtime.run.driver import Watch, check_no_loop, has_failed, in_thread, keeping_size, run_whatever_begins
@@ -114,8 +113,6 @@ class Containers:
     _goes_on: Literal["", "here", "elsewhere"] = ""
     """Where the run is opened that follows this one, in which processes here take part; "" where none does."""
 
-    _spanning: Callable[[], None] | None = None
-    """Ends the membership of this process among the containers of two runs, while those of the first are replaced."""
     _recovered = Recovered({})
     """The state in which the run began; nothing where others have begun it."""
     _resizing: Resizing | None = None
@@ -155,6 +152,7 @@ class Containers:
         bound, here = shared_out(graph, settings.bind or {})
         self._shared = as_given(cluster, f"environment={cluster!r}") if cluster is not None else None
         self._environment = open_environment(data, cluster, settings.host_id)
+        self._spanning = Spanning(self._environment, graph.app)
         self._state = CrewState(graph, self._environment, cluster, self._containers, settings.token_file)
         try:
             # On brokers whoever comes shares the run that goes on; in a directory who does not say so may mean another.
@@ -379,7 +377,7 @@ class Containers:
         noting = asyncio.create_task(self._note_resized())
         delivering = asyncio.create_task(self._deliver())
         taking_in = asyncio.create_task(self._take_in())
-        spanning = asyncio.create_task(self._end_spanning())
+        spanning = asyncio.create_task(self._spanning.end(self._have_tasks))
         # What delivers, takes in and heeds ends with an error alone, while containers run.
         watched = [asking, delivering, taking_in, heeding, noting]
         try:
@@ -399,14 +397,6 @@ class Containers:
                 task.cancel()
             await asyncio.wait([*keeping, *watched, following, spanning])
         await asyncio.to_thread(self._deliver_now)  # what the last commits have written
-
-    async def _end_spanning(self) -> None:
-        """Belong to the containers no more, which some came after those of the last run, once these have tasks."""
-        while self._spanning is not None:
-            await sleep_ms(SETTLED_MS)
-            if any(one.tasks for one in self._containers.values()) and not self._ending:
-                ended, self._spanning = self._spanning, None
-                await asyncio.to_thread(ended)
 
     async def _deliver(self) -> None:
         """Hand sinks what containers have committed."""
@@ -460,9 +450,7 @@ class Containers:
 
     async def _open_anew(self, why: str = "asked for") -> None:
         """End all containers, and let this process open the application anew, as it is or in another size."""
-        if isinstance(self._environment, LiveEnvironment) and self._spanning is None:
-            with suppress(EnvironmentFault):  # brokers that don't answer now: others wait longer then
-                self._spanning = await asyncio.to_thread(self._environment.span, self._graph.app)
+        await self._spanning.begin()
         if self._ending:  # all is done meanwhile, or it is to stop
             return
         # Where another one has opened it just before, that is the newest run.
@@ -479,6 +467,9 @@ class Containers:
             if slot in self._containers:
                 self._containers[slot].line.say(Stop())
         await self._note_resized()
+
+    def _have_tasks(self) -> bool:
+        return not self._ending and any(one.tasks for one in self._containers.values())
 
     def _are_all_here(self) -> bool:
         return len(self._containers) == self._number and all(one.joined for one in self._containers.values())

@@ -14,7 +14,6 @@ AMONG_ON_KAFKA = Tested("tests/runtime/test_laws_on_kafka.py::test_so_do_contain
 GROWN = Tested(
     "tests/runtime/test_repartitioning.py::test_an_application_that_did_not_run_meanwhile_takes_each_growth_up_in_turn"
 )
-STRUCK = Tested("tests/runtime/test_repartitioning_on_kafka.py::test_wherever_it_is_struck_a_move_is_completed")
 BUGS = (
     Bug(
         "commit the highest completed",
@@ -375,7 +374,9 @@ BUGS = (
         "runtime/systems/kafka/coordination/owner.py",
         "    found = dict.fromkeys(left, 0)\n",
         "    found: dict[tuple[str, int], int] = {}\n",
-        STRUCK,
+        Tested(
+            "tests/runtime/test_kafka_ledger.py::test_a_task_that_is_gone_for_good_leaves_no_checkpoint_that_seems_lost"
+        ),
     ),
     *ELASTIC_BUGS,
 )

@@ -212,8 +212,9 @@ def test_a_cut_waits_for_others_but_not_for_ever(at_ms, ends_at_ms):
 
     if at_ms is not None:
         loop.call_later(at_ms / 1_000, other.say_ready, 3)
-    loop.create_task(wait())
+    waiting = loop.create_task(wait())
     loop.proceed(until_s=3 * READY_MS / 1_000)
+    assert waiting.done()
     loop.close()
     until_ms = min(READY_MS, *(ms for ms in (at_ms, ends_at_ms) if ms is not None), READY_MS)
     assert len(waited_ms) == 1 and until_ms <= waited_ms[0] + 0.01 and waited_ms[0] <= until_ms + READY_LOOK_MS + 0.01

@@ -1,6 +1,8 @@
 """What the order of the ledger says of who has which task, and who lives."""
 
 import asyncio
+import tempfile
+from pathlib import Path
 
 import pytest
 from aiokafka.errors import KafkaConnectionError
@@ -14,6 +16,8 @@ from runtime.job.job_model import JOB
 from runtime.model.assignment import JobModel
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.errors import Damaged
+from runtime.ports.commits import Commit
+from runtime.ports.streams import StreamConfig
 from runtime.systems.kafka.coordination import owner
 from runtime.systems.kafka.coordination.group import Joining, shared_out
 from runtime.systems.kafka.state.changelog import ChangelogEnd, Committed
@@ -27,6 +31,8 @@ from runtime.systems.kafka.state.ledger import (
     said_of_stores,
 )
 from tests.scale import examples
+from tests.simulation.kafka import opened, simulated
+from tests.simulation.kafka_brokers import Cluster
 
 claims = st.builds(
     Claim,
@@ -196,3 +202,28 @@ def test_a_transaction_that_takes_too_long_is_told_whatever_the_brokers_say_of_t
     error, told = (Damaged, "'out' is gone") if answer == "knows none" else (TimeoutError, "the transaction")
     with pytest.raises(error, match=told):
         asyncio.run(owner.transact(Streams(), object(), {("out", 0): Batch([b"1"])}))
+
+
+@given(st.integers(1, 4).flatmap(lambda tasks: st.tuples(st.just(tasks), st.integers(0, tasks - 1))), st.data())
+@settings(max_examples=examples(40, 400))
+def test_a_task_that_is_gone_for_good_leaves_no_checkpoint_that_seems_lost(counts, data):
+    """As where a move has left partitions between stages, and the process dies before their topic is made anew."""
+    (before, now), app = counts, "moving"
+    offsets = data.draw(st.lists(st.integers(1, 9), min_size=before, max_size=before))
+
+    def read(run: int, tasks: range) -> dict[str, Checkpoint]:
+        heard = {"0": 1}  # what producers between stages have told
+        places = {task: Position("log", "between", task, offsets[task], producers=heard) for task in tasks}
+        return {str(task): Checkpoint(run, (at,)) for task, at in places.items()}
+
+    with tempfile.TemporaryDirectory() as folder, simulated(Cluster(0)):
+        here = opened(Path(folder))
+        here.create_stream("between", StreamConfig(partitions=before))
+        run = here.own(app)
+        here.commit(Commit(app, run, [], [], read(run, range(before))))
+        here.commit(Commit(app, run, [], [], read(run, range(now)), gone=tuple(map(str, range(now, before)))))
+        here.close()
+        here = opened(Path(folder))
+        here.own(app)
+        here.check_kept(app)
+        here.close()
