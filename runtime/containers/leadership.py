@@ -13,13 +13,14 @@ from runtime.model.clock import Clock, sleep_ms
 from runtime.model.errors import EnvironmentFault
 from runtime.opening.agreement import StarterReport
 from runtime.opening.shared_run import Sharing
+from runtime.ports.commits import Span
 from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.run.scaling import FAR_LOOK_MS
 
 READY_MS, READY_LOOK_MS = 300_000.0, 500.0
 """The time within which state is to lie ready for a split with all who share the run, and between two looks at it."""
-SPANNED_MS = 100.0
-"""The interval between two looks at whether containers of the next run have tasks."""
+AWAITED_MS, SPANNED_MS = 3_000.0, 100.0
+"""The time in which containers of other hosts come to the next run, and the interval between two looks at it."""
 
 _log = logging.getLogger("samza_dsl")
 
@@ -112,18 +113,20 @@ class Spanning:
 
     def __init__(self, environment: Environment, app: str) -> None:
         self._environment, self._app = environment, app
-        self._leave: Callable[[], None] | None = None
+        self._span: Span | None = None
 
-    async def begin(self) -> None:
-        """Belong to the containers from now on, where brokers would else wait for more than the first to come."""
-        if isinstance(self._environment, LiveEnvironment) and self._leave is None:
+    async def begin(self, more: int) -> None:
+        """Belong to the containers from now on: as many as there are, and `more` on this host, are to come again."""
+        if isinstance(self._environment, LiveEnvironment) and self._span is None:
             with suppress(EnvironmentFault):  # brokers that don't answer now: the next containers wait longer
-                self._leave = await asyncio.to_thread(self._environment.span, self._app)
+                self._span = await asyncio.to_thread(self._environment.span, self._app, more)
 
-    async def end(self, have_tasks: Callable[[], bool]) -> None:
-        """Belong to them no more, once those of the next run `have_tasks`."""
-        while self._leave is not None:
+    async def end(self, run: int, is_ending: Callable[[], bool]) -> None:
+        """Belong to them no more once those of the next run are there, or after a while."""
+        waited_ms = 0.0
+        while (span := self._span) is not None and not is_ending():
             await sleep_ms(SPANNED_MS)
-            if have_tasks():
-                leave, self._leave = self._leave, None
-                await asyncio.to_thread(leave)
+            waited_ms += SPANNED_MS
+            if span.have_all_come(run) or waited_ms >= AWAITED_MS:
+                self._span = None
+                await asyncio.to_thread(span.leave)

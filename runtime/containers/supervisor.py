@@ -310,6 +310,7 @@ class Containers:
 
     def _end_all(self) -> None:
         self._ending = True
+        self._one_finished.set()  # for who asks, who would else sleep on for a second
         for container in self._containers.values():
             container.line.say(Stop())
 
@@ -377,7 +378,7 @@ class Containers:
         noting = asyncio.create_task(self._note_resized())
         delivering = asyncio.create_task(self._deliver())
         taking_in = asyncio.create_task(self._take_in())
-        spanning = asyncio.create_task(self._spanning.end(self._have_tasks))
+        spanning = asyncio.create_task(self._spanning.end(self._start.share.generation, lambda: self._ending))
         # What delivers, takes in and heeds ends with an error alone, while containers run.
         watched = [asking, delivering, taking_in, heeding, noting]
         try:
@@ -446,11 +447,11 @@ class Containers:
             if self._begun and wanted.factor in (None, self.plan.options.factor):
                 await self._resize(wanted, keeping)
             elif not self._ending:  # which may have begun while state was copied
-                await self._open_anew(wanted.why)
+                await self._open_anew(wanted.why, wanted.containers)
 
-    async def _open_anew(self, why: str = "asked for") -> None:
+    async def _open_anew(self, why: str = "asked for", number: int | None = None) -> None:
         """End all containers, and let this process open the application anew, as it is or in another size."""
-        await self._spanning.begin()
+        await self._spanning.begin((number or self._number) - len(self._containers))
         if self._ending:  # all is done meanwhile, or it is to stop
             return
         # Where another one has opened it just before, that is the newest run.
@@ -467,9 +468,6 @@ class Containers:
             if slot in self._containers:
                 self._containers[slot].line.say(Stop())
         await self._note_resized()
-
-    def _have_tasks(self) -> bool:
-        return not self._ending and any(one.tasks for one in self._containers.values())
 
     def _are_all_here(self) -> bool:
         return len(self._containers) == self._number and all(one.joined for one in self._containers.values())

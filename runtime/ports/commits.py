@@ -88,6 +88,16 @@ class Brought(NamedTuple):
 NOTHING_BROUGHT = Brought()
 
 
+class Span(Protocol):
+    """The membership of a process among the containers of an application while all of these are replaced."""
+
+    def have_all_come(self, run: int) -> bool:
+        """Whether all who were awaited belong to the run of a generation."""
+
+    def leave(self) -> None:
+        """Belong to them no more; a second call does nothing."""
+
+
 class OwnershipPort(Protocol):
     """The ownership of an application whose state and commits lie on brokers, where others may take it over."""
 
@@ -97,11 +107,12 @@ class OwnershipPort(Protocol):
     def announce(self, app: str, generation: int) -> None:
         """Let others see, until this is closed, that this process has the application, and its state, to itself."""
 
-    def span(self, app: str) -> Callable[[], None]:
-        """Belong to the containers of an application, without tasks, until what is returned is called, or it is closed.
+    def span(self, app: str, more: int = 0) -> Span:
+        """Belong to the containers of an application, without tasks, until what is returned is left, or it is closed.
 
         So the last containers of one run may go before the first of the next one come: where nobody is left, brokers
-        wait for more than one to come, 3 s by default.
+        wait for more than one to come, 3 s by default. Tasks are left for as many as there
+        are, and for so many `more` on this host, until they have come.
         """
 
     def check_kept(self, app: str) -> None:

@@ -433,7 +433,7 @@ def test_who_spans_two_runs_is_there_while_no_container_is_and_has_no_task(opene
     owner = opened("owner")
     owner.create_stream(f"{topics}-words", StreamConfig(partitions=TASKS))
     owner.own(topics)
-    runs, leave = owner.runs(topics), owner.span(topics)
+    runs, span = owner.runs(topics), owner.span(topics)
     for name in ("a", "b"):
         run = owner.own(topics)
         assert runs.is_run() and not runs.is_alive()
@@ -442,8 +442,8 @@ def test_who_spans_two_runs_is_there_while_no_container_is_and_has_no_task(opene
         model = runs.model()
         assert (model.run, model.containers, {*model.tasks}) == (run, (name,), {name})
         one.members.leave()
-    leave()
-    leave()
+    span.leave()
+    span.leave()
     assert not runs.is_run()
 
 

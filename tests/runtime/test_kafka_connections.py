@@ -26,7 +26,7 @@ def own(environment, stack):
 
 
 def span(environment, stack):
-    environment.span("counting")
+    environment.span("counting", 2)
 
 
 def join(environment, stack):

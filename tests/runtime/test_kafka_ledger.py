@@ -4,6 +4,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
+import msgspec
 import pytest
 from aiokafka.errors import KafkaConnectionError
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from runtime.model.errors import Damaged
 from runtime.ports.commits import Commit
 from runtime.ports.streams import StreamConfig
 from runtime.systems.kafka.coordination import owner
-from runtime.systems.kafka.coordination.group import Joining, shared_out
+from runtime.systems.kafka.coordination.group import Awaited, Joining, shared_out
 from runtime.systems.kafka.state.changelog import ChangelogEnd, Committed
 from runtime.systems.kafka.state.ledger import (
     Claim,
@@ -227,3 +228,36 @@ def test_a_task_that_is_gone_for_good_leaves_no_checkpoint_that_seems_lost(count
         here.own(app)
         here.check_kept(app)
         here.close()
+
+
+@given(
+    st.lists(st.sampled_from(("here", "there")), min_size=1, max_size=6),
+    st.integers(0, 6),
+    st.integers(1, 12),
+    st.integers(0, 2),
+    st.data(),
+)
+def test_tasks_of_containers_that_are_awaited_wait_for_them_and_never_move_twice(hosts, grown, tasks, standby, data):
+    """Whoever comes first takes what it keeps once all have come, and no more, in whatever order they come."""
+    former, run = JobModel(1, 5, tuple(map(str, range(len(hosts))))), 2
+    # As they were, and more on the first host.
+    coming = [*hosts, *[hosts[0]] * grown]
+    awaited = Awaited(1, {host: coming.count(host) for host in {*coming}})
+    spans = Joining("process 1", 0, 0, former, awaited=awaited)
+    homes = [[host] for host in data.draw(st.lists(st.sampled_from(hosts), min_size=tasks, max_size=tasks))]
+    order = data.draw(st.permutations(range(len(coming))))
+    model, here = JobModel(), []
+    for number in order:
+        held = {one.name: model.of(one.name) for one in here}
+        here = [msgspec.structs.replace(one, held=sorted(held[one.name]), model=model) for one in here]
+        here.append(Joining(f"{number}", run, tasks, JobModel(), host=coming[number], homes=homes, standby=standby))
+        before, model = model, shared_out([spans, *here], now_ms=0)
+        assert {*model.tasks} <= {*model.containers, ""} and model.containers == tuple(sorted(one.name for one in here))
+        assert all(was in ("", now) for was, now in zip(before.tasks, model.tasks, strict=False))
+        assert {name for names in model.standbys for name in names} <= {*model.containers}
+    assert "" not in model.tasks, "nobody is waited for who is here"
+    # Who never comes is waited for until the one leaves who spans the runs.
+    assert "" not in shared_out(here[:1], now_ms=0).tasks
+    # Containers of the run before know nothing of those who are to come.
+    old = [Joining(str(number), 1, tasks, former, host=host) for number, host in enumerate(hosts)]
+    assert "" not in shared_out([spans, *old], now_ms=0).tasks

@@ -6,6 +6,7 @@ import os
 import platform
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -33,7 +34,7 @@ from runtime.systems.kafka.client.thread import KafkaThread, stop
 from runtime.systems.kafka.client.topic import KafkaCluster
 from runtime.systems.kafka.client.topic_configs import TABLE_CONFIGS, had_limits
 from runtime.systems.kafka.coordination.appender import KafkaAppender
-from runtime.systems.kafka.coordination.group import Joining, Standing
+from runtime.systems.kafka.coordination.group import Awaited, Joining, Standing
 from runtime.systems.kafka.coordination.members import KafkaMembers, Moved
 from runtime.systems.kafka.coordination.owner import (
     FENCED,
@@ -314,11 +315,14 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         assert self._thread is not None
         self._announced.append(Announced(self._streams, self._thread, app, generation, self._place))
 
-    def span(self, app: str) -> Callable[[], None]:
-        self.announce(app, 0)
-        spanning = self._announced[-1]
-        spanning.wait()
-        return spanning.leave
+    def span(self, app: str, more: int = 0) -> Announced:
+        assert self._thread is not None
+        model, hosts = self.job_model(app), Counter({self._place.host: more})
+        hosts.update(model.hosts)
+        awaited = Awaited(model.run, +hosts)
+        self._announced.append(Announced(self._streams, self._thread, app, 0, self._place, awaited))
+        self._announced[-1].wait()
+        return self._announced[-1]
 
     def commit_by_task(self, app: str, tasks: Collection[int]) -> dict[int, int]:
         """Let each task commit by itself, under a transactional id of its own.

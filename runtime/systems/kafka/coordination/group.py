@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,9 +19,8 @@ from runtime.systems.kafka.client.topic import KafkaTopic
 
 SESSION_MS = 6_000
 """The ms that a container may be silent until its tasks are others'; the least that brokers allow by default."""
-HEARTBEAT_MS = 1_000
-SOON_MS = 200
-"""The ms in which a member hears that others come or go for whom tasks wait."""
+HEARTBEAT_MS = 250
+"""The ms in which a member hears that others come or go: who comes gets no task before all have heard."""
 STOP_S = 5.0
 logging.getLogger("aiokafka.consumer.group_coordinator").setLevel(logging.CRITICAL)  # it tells each try, and goes on
 NEVER_MS = 2**31 - 1
@@ -33,6 +33,13 @@ class Standing(NamedTuple):
     address: str = ""
 
 
+class Awaited(msgspec.Struct, frozen=True, array_like=True):
+    """The containers that are to come to the run behind another one: how many of each host."""
+
+    behind: int
+    hosts: Mapping[str, int]
+
+
 class Joining(msgspec.Struct, frozen=True, array_like=True):
     """The word of a member on itself: the run of `tasks` tasks that it is in, and which of these it has or is taking.
 
@@ -40,7 +47,7 @@ class Joining(msgspec.Struct, frozen=True, array_like=True):
 
     `homes` has for each task the hosts that have its state, as they were known at an offset of the ledger. So many
     `standby` copies shall there be of each task's state, and this member has the `copies` of some. Its state is asked
-    for at its `address`.
+    for at its `address`. Who spans two runs says which containers are `awaited` in the next one.
     """
 
     name: str
@@ -54,6 +61,7 @@ class Joining(msgspec.Struct, frozen=True, array_like=True):
     standby: int = 0
     copies: Sequence[int] = ()
     address: str = ""
+    awaited: Awaited | None = None
 
 
 class KafkaGroup:
@@ -65,16 +73,8 @@ class KafkaGroup:
     name = "samza-dsl"
     """The name of this way to assign in the protocol."""
 
-    def __init__(
-        self,
-        app: str,
-        topic: KafkaTopic,
-        said: Joining,
-        placement: Placement = sticky,
-        heartbeat_ms: int = HEARTBEAT_MS,
-    ) -> None:
+    def __init__(self, app: str, topic: KafkaTopic, said: Joining, placement: Placement = sticky) -> None:
         self._group = group_of(app)
-        self._heartbeat_ms = heartbeat_ms
         self._topic = topic
         self._said = said
         self._placement = placement
@@ -96,7 +96,7 @@ class KafkaGroup:
             enable_auto_commit=False,
             partition_assignment_strategy=[self],
             session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=self._heartbeat_ms,
+            heartbeat_interval_ms=HEARTBEAT_MS,
             # A member polls nothing, and would be thrown out for it.
             max_poll_interval_ms=NEVER_MS,
             auto_offset_reset="none",
@@ -170,11 +170,22 @@ def shared_out(members: Iterable[Joining], now_ms: int, placement: Placement = s
         for task in member.held:
             before[task] = member.name
     hosts = {member.name: member.host for member in sorted(those, key=lambda member: member.name)}
+    # Tasks of those who are to come at once are left for them: who took them would have to give them up again.
+    coming = _coming(hosts.values(), [one.awaited for one in known if one.awaited and one.awaited.behind < run])
     homes = max(those, key=lambda member: member.known).homes
     copies = [[member.name for member in those if task in member.copies] for task in range(tasks)]
-    placing = Placing(tasks, hosts, before, homes, copies)
+    placing = Placing(tasks, {**hosts, **coming}, before, homes, copies)
     found = placed(placing, placement)
     kept = standbys(placing, found, those[0].standby)
+    kept = tuple(tuple(name for name in names if name in hosts) for names in kept)
+    found = tuple(name if name in hosts else "" for name in found)
     addresses = {member.name: member.address for member in those}
     told = tuple(addresses[name] for name in hosts)
     return JobModel(run, max(generation + 1, now_ms), tuple(hosts), found, tuple(hosts.values()), kept, told)
+
+
+def _coming(here: Iterable[str], awaited: Iterable[Awaited]) -> dict[str, str]:
+    """Return names for the containers that are awaited and not here yet, with the host of each."""
+    wanted = Counter({host: number for one in awaited for host, number in one.hosts.items()})
+    missing = wanted - Counter(here)
+    return {f"{host} {number}": host for host, count in sorted(missing.items()) for number in range(count)}

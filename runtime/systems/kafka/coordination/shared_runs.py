@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -15,14 +16,7 @@ from operators.core.base import Batch
 from runtime.model.assignment import JobModel
 from runtime.systems.kafka.client.admin import administering
 from runtime.systems.kafka.client.thread import KafkaThread
-from runtime.systems.kafka.coordination.group import (
-    HEARTBEAT_MS,
-    SOON_MS,
-    Joining,
-    KafkaGroup,
-    Standing,
-    group_of,
-)
+from runtime.systems.kafka.coordination.group import Awaited, Joining, KafkaGroup, Standing, group_of
 from runtime.systems.kafka.state.ledger import RUN, SAID, Ledger, ledger_of, look
 from runtime.systems.kafka.streams.compacted_topic import KafkaTable
 from runtime.systems.kafka.streams.streams import KafkaStreams
@@ -103,20 +97,35 @@ class KafkaRuns:
 class Announced:
     """The group member of a process that has an application to itself: where it can't join, others do not see it.
 
-    Or, without a `run`, of one that waits until the containers of one run have gone and some of the next have come.
+    Or, without a `run`, of one that waits until the containers of one run have gone and those `awaited` of the next
+    have come, by their host.
     """
 
-    def __init__(self, streams: KafkaStreams, thread: KafkaThread, app: str, run: int, place: Standing) -> None:
-        said = Joining(f"process {os.getpid()}", run, 0, JobModel(), host=place.host, address=place.address)
-        # Those who come get their tasks once all members have heard that there are others.
-        heartbeat_ms = HEARTBEAT_MS if run else SOON_MS
-        self._group = KafkaGroup(app, streams.topic(ledger_of(app)), said, heartbeat_ms=heartbeat_ms)
+    def __init__(
+        self,
+        streams: KafkaStreams,
+        thread: KafkaThread,
+        app: str,
+        run: int,
+        place: Standing,
+        awaited: Awaited | None = None,
+    ) -> None:
+        said = Joining(
+            f"process {os.getpid()}", run, 0, JobModel(), host=place.host, address=place.address, awaited=awaited
+        )
+        self._group = KafkaGroup(app, streams.topic(ledger_of(app)), said)
+        self._awaited = Counter(awaited.hosts if awaited is not None else {})
         self._thread = thread
         self._joining: asyncio.Task[None] = thread.call(self._begin())
 
     def wait(self) -> None:
         """Wait until it is a member, not for long."""
         self._thread.call(asyncio.wait([self._joining], timeout=JOINED_S))
+
+    def have_all_come(self, run: int) -> bool:
+        """Whether all who were awaited belong to a run."""
+        model = self._group.model
+        return model.run == run and Counter(model.hosts) >= self._awaited
 
     def leave(self) -> None:
         """Be a member no more; a second call does nothing."""
