@@ -48,8 +48,8 @@ class CrewNumbers:
     All is called in the thread of the event loop that drives them.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, app: str, clock: Clock) -> None:
+        self._app, self._clock = app, clock
         self._started_ms = clock.elapsed_ms()
         self._former: list[RunMetrics] = []
         """The last numbers of containers that are gone; of one that has died, only those that add up."""
@@ -98,8 +98,20 @@ class CrewNumbers:
         self._former.append(told if gone.ended and not leaves else what_adds_up(told))
 
     def mourn(self, slot: int, container: Container) -> None:
-        """Note a container that has ended before its time."""
+        """Note a container that has ended before its time, and log it."""
         self._died.setdefault(slot, []).append(container.how_it_ended())
+        report = container.report
+        _log.warning(
+            "%s: container %s (process %s) %s; it had %s, after %s commits",
+            *(self._app, container.name, container.process.pid, container.how_it_ended()),
+            *(tasks_told(container.tasks), report.commits if report is not None else 0),
+        )
+
+    def replace(self, former: str, container: Container) -> None:
+        """Note a container that takes the place of one that is gone, and log it."""
+        self.restarts += 1
+        told = self._app, container.name, container.process.pid, former
+        _log.warning("%s: container %s (process %s) takes the place of %s", *told)
 
     def begin_anew(self, number: int) -> None:
         """Keep what adds up alone, as other tasks go on, in so many containers."""

@@ -13,7 +13,7 @@ from runtime.model.clock import Clock, sleep_ms
 from runtime.model.errors import EnvironmentFault
 from runtime.opening.agreement import StarterReport
 from runtime.opening.shared_run import Sharing
-from runtime.ports.commits import Span
+from runtime.ports.commits import Presence
 from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.run.scaling import FAR_LOOK_MS
 
@@ -113,7 +113,7 @@ class Spanning:
 
     def __init__(self, environment: Environment, app: str) -> None:
         self._environment, self._app = environment, app
-        self._span: Span | None = None
+        self._span: Presence | None = None
 
     async def begin(self, more: int) -> None:
         """Belong to the containers from now on: as many as there are, and `more` on this host, are to come again."""

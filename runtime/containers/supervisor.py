@@ -70,7 +70,6 @@ from runtime.queries.state_query import QueriedState
 from runtime.queries.state_requests import StateAnswer, StateRequest
 from runtime.run.driver import Watch, check_no_loop, has_failed, in_thread, keeping_size, run_whatever_begins
 from runtime.run.measurement import left_alone
-from runtime.run.rebalance import tasks_told
 from runtime.run.run import open_environment, opened_where_it_lies
 from runtime.run.scaling import FAR_LOOK_MS, asked_size, check_grown, follow_ahead
 from runtime.run.settings import UNSAID, CrewSettings, RunSettings
@@ -135,7 +134,7 @@ class Containers:
         pipeline = pipeline.of(graph)
         self._clock: Clock = settings.clock or SystemClock()
         self._replica_age_ms = settings.replica_age_ms
-        self._numbers, self._alone_at_ms = CrewNumbers(self._clock), -ALONE_MS
+        self._numbers, self._alone_at_ms = CrewNumbers(graph.app, self._clock), -ALONE_MS
         self._processes, self._number = Processes(crew.command), crew.number
         self._containers: dict[int, Container] = {}
         self._named: Counter[int] = Counter()
@@ -533,7 +532,7 @@ class Containers:
             if slot >= self._number:
                 container.line.say(Stop())  # it was to leave before it had begun
             if former:
-                self._replace(former, container)
+                self._numbers.replace(former, container)
             listened = False
             try:
                 listened = await self._listen(container)
@@ -549,7 +548,7 @@ class Containers:
             if is_last and container.idle and self._may_take_part:  # idle, as it was fenced
                 self._goes_on = "elsewhere"
             if not container.ended and self._goes_on != "elsewhere":
-                self._mourn(slot, container)
+                self._numbers.mourn(slot, container)
             if failed is not None and is_last:
                 raise error_of(failed)
             if slot >= self._number:
@@ -653,21 +652,6 @@ class Containers:
         self._state.count_out(gone)
         self._round.changed.set()
         self._numbers.count_out(slot, gone, leaves=slot >= self._number)
-
-    def _mourn(self, slot: int, container: Container) -> None:
-        """Note a container that has ended before its time, and log it."""
-        self._numbers.mourn(slot, container)
-        report = container.report
-        _log.warning(
-            "%s: container %s (process %s) %s; it had %s, after %s commits",
-            *(self._graph.app, container.name, container.process.pid, container.how_it_ended()),
-            *(tasks_told(container.tasks), report.commits if report is not None else 0),
-        )
-
-    def _replace(self, former: str, container: Container) -> None:
-        self._numbers.restarts += 1
-        told = self._graph.app, container.name, container.process.pid, former
-        _log.warning("%s: container %s (process %s) takes the place of %s", *told)
 
     async def _ask(self) -> None:
         """Ask how far all are, and end the run when nothing is left to do anywhere."""

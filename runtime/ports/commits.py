@@ -88,7 +88,7 @@ class Brought(NamedTuple):
 NOTHING_BROUGHT = Brought()
 
 
-class Span(Protocol):
+class Presence(Protocol):
     """The membership of a process among the containers of an application while all of these are replaced."""
 
     def have_all_come(self, run: int) -> bool:
@@ -107,7 +107,7 @@ class OwnershipPort(Protocol):
     def announce(self, app: str, generation: int) -> None:
         """Let others see, until this is closed, that this process has the application, and its state, to itself."""
 
-    def span(self, app: str, more: int = 0) -> Span:
+    def span(self, app: str, more: int = 0) -> Presence:
         """Belong to the containers of an application, without tasks, until what is returned is left, or it is closed.
 
         So the last containers of one run may go before the first of the next one come: where nobody is left, brokers

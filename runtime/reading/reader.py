@@ -657,9 +657,8 @@ class Reader:
         # heard in `accept`, where the minimum over all of them is taken.
         if control is None or control.producer != OUTSIDE or ends(control) or self._producers is not None:
             return watermark
-        if self.times is not None and not self.times.may_be_told(watermark, control.watermark):
-            return watermark
-        return max(watermark, control.watermark)
+        may_be_told = self.times is None or self.times.may_be_told(watermark, control.watermark)
+        return max(watermark, control.watermark) if may_be_told else watermark
 
     def _decode_values(self, batch: Batch) -> dict[int, Exception]:
         if getattr(self._decoding.value, "unchanged", False):

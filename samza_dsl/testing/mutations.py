@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any
@@ -94,7 +95,11 @@ class Mutations:
                 check(arguments, before)
                 raise
             if spec.asynchronous and inspect.isawaitable(result):
-                return awaited(result, arguments, before)
+                looked_at = awaited(result, arguments, before)
+                if inspect.iscoroutine(result):
+                    # Who refuses a coroutine closes the one that it sees, of which this one would know nothing.
+                    weakref.finalize(looked_at, result.close)
+                return looked_at
             if inspect.isgenerator(result):
                 return generated(result, arguments, before)
             check(arguments, before)

@@ -6,7 +6,6 @@ import os
 import platform
 import secrets
 import threading
-from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -34,7 +33,7 @@ from runtime.systems.kafka.client.thread import KafkaThread, stop
 from runtime.systems.kafka.client.topic import KafkaCluster
 from runtime.systems.kafka.client.topic_configs import TABLE_CONFIGS, had_limits
 from runtime.systems.kafka.coordination.appender import KafkaAppender
-from runtime.systems.kafka.coordination.group import Awaited, Joining, Standing
+from runtime.systems.kafka.coordination.group import Awaited, Joining, Standing, as_before
 from runtime.systems.kafka.coordination.members import KafkaMembers, Moved
 from runtime.systems.kafka.coordination.owner import (
     FENCED,
@@ -51,6 +50,7 @@ from runtime.systems.kafka.coordination.owner import (
     owned,
     records_of,
     say_counted,
+    say_moved,
     seen,
     stores_of,
     whose,
@@ -76,7 +76,6 @@ from runtime.systems.kafka.state.ledger import (
     ledger_of,
     said_of_changelog,
     said_of_generation,
-    said_of_homes,
     said_of_reached,
     said_of_refusal,
     said_of_scale,
@@ -312,16 +311,14 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         return KafkaAppender(self._streams, name, self._changed)
 
     def announce(self, app: str, generation: int) -> None:
-        assert self._thread is not None
-        self._announced.append(Announced(self._streams, self._thread, app, generation, self._place))
+        self._announce(app, generation)
 
     def span(self, app: str, more: int = 0) -> Announced:
+        return self._announce(app, 0, as_before(self.job_model(app), self._place.host, more))
+
+    def _announce(self, app: str, run: int, awaited: Awaited | None = None) -> Announced:
         assert self._thread is not None
-        model, hosts = self.job_model(app), Counter({self._place.host: more})
-        hosts.update(model.hosts)
-        awaited = Awaited(model.run, +hosts)
-        self._announced.append(Announced(self._streams, self._thread, app, 0, self._place, awaited))
-        self._announced[-1].wait()
+        self._announced.append(Announced(self._streams, self._thread, app, run, self._place, awaited))
         return self._announced[-1]
 
     def commit_by_task(self, app: str, tasks: Collection[int]) -> dict[int, int]:
@@ -691,18 +688,11 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
                 self._state.bring(app, owner.ledger, missing)
                 owner.moved |= missing
             if owner.moved and (task is None or owner.moved & kept):
-                self._move_in(app, owner.ledger, owner.moved)  # of one task after the other that is new, at once
-                owner.moved = set()
+                say_moved(
+                    self._streams, app, owner, self._place.host
+                )  # of one task after the other that is new, at once
             owner.has_all = True
         return self._state.of(app, task) if task is not None else None
-
-    def _move_in(self, app: str, ledger: Ledger, tasks: Collection[VirtualTask]) -> None:
-        """Say that the state of tasks is here now, for when containers share them."""
-        known = {task: ledger.homes_of(task) for task in tasks}
-        host = self._place.host
-        homes = {task: one.taken(host, ledger.progress(task), was_given=True) for task, one in known.items()}
-        self._streams.write(ledger_of(app), said_of_homes(homes))
-        ledger.homes |= homes
 
     def _owner(self, commit: Commit) -> Owner:
         owner = self._owners.get(commit.app)

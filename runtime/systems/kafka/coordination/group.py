@@ -184,6 +184,17 @@ def shared_out(members: Iterable[Joining], now_ms: int, placement: Placement = s
     return JobModel(run, max(generation + 1, now_ms), tuple(hosts), found, tuple(hosts.values()), kept, told)
 
 
+def as_before(model: JobModel, host: str, more: int) -> Awaited:
+    """Return what is awaited behind a run of which the containers come again, and so many `more` on a host.
+
+    >>> as_before(JobModel(3, 7, ("a", "b"), hosts=("north", "south")), "north", 1)
+    Awaited(behind=3, hosts={'north': 2, 'south': 1})
+    """
+    hosts = Counter(model.hosts)
+    hosts[host] += more
+    return Awaited(model.run, {name: number for name, number in hosts.items() if number > 0})
+
+
 def _coming(here: Iterable[str], awaited: Iterable[Awaited]) -> dict[str, str]:
     """Return names for the containers that are awaited and not here yet, with the host of each."""
     wanted = Counter({host: number for one in awaited for host, number in one.hosts.items()})

@@ -22,7 +22,7 @@ from runtime.systems.kafka.streams.compacted_topic import KafkaTable
 from runtime.systems.kafka.streams.streams import KafkaStreams
 
 JOINED_S = 10.0
-"""The s for which a member is waited for: others hear of it within a heartbeat, unless one has just died."""
+"""The s for which who spans two runs waits to be a member: others hear of it soon, unless one has just died."""
 
 
 class KafkaRuns:
@@ -117,10 +117,8 @@ class Announced:
         self._awaited = Counter(awaited.hosts if awaited is not None else {})
         self._thread = thread
         self._joining: asyncio.Task[None] = thread.call(self._begin())
-
-    def wait(self) -> None:
-        """Wait until it is a member, not for long."""
-        self._thread.call(asyncio.wait([self._joining], timeout=JOINED_S))
+        if awaited is not None:
+            thread.call(asyncio.wait([self._joining], timeout=JOINED_S))
 
     def have_all_come(self, run: int) -> bool:
         """Whether all who were awaited belong to a run."""

@@ -197,6 +197,10 @@ class Ledger:
         # How far others were who had more keys, or fewer, says nothing of how far this one is.
         return found if known == task else Homes(found.hosts, progress=-1)
 
+    def homes_at(self, host: str, tasks: Collection[VirtualTask]) -> dict[VirtualTask, Homes]:
+        """Return the hosts that have the state of tasks once one of them has all of it."""
+        return {task: self.homes_of(task).taken(host, self.progress(task), was_given=True) for task in tasks}
+
     def progress(self, task: VirtualTask) -> int:
         """Return a number that grows as a task gets on, as far as that was committed."""
         checkpoint = self.checkpoints.get(task.name)
