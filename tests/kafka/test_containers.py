@@ -436,7 +436,8 @@ def test_who_spans_two_runs_is_there_while_no_container_is_and_has_no_task(opene
     runs, span = owner.runs(topics), owner.span(topics)
     for name in ("a", "b"):
         run = owner.own(topics)
-        assert runs.is_run() and not runs.is_alive()
+        # Who has just left is known to have gone once the others have heard of it.
+        wait_until(lambda: runs.is_run() and not runs.is_alive())
         one = Container(opened, topics, run, name)
         one.takes(*range(TASKS))
         model = runs.model()
