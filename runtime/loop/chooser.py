@@ -127,7 +127,7 @@ class HandedOn:
         self._all.append((relay, choice))
 
     def drop(self, goes: Callable[[Choice], bool]) -> None:
-        """Feed those that go no more."""
+        """Forget those that go: they take in nothing more."""
         self._all = [one for one in self._all if not goes(one[1])]
         self._round.clear()
 

@@ -444,7 +444,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             owner, pending = self._owners[app], {(ledger_of(app), 0): said}
             self._as_owner(app, owner.transact(self._streams, owner.producer, pending))
 
-        return KafkaRuns(self._streams, app, say)
+        return KafkaRuns(self._streams, app, partial(self._entries, app), say)
 
     def checkpoints(self, app: str) -> dict[str, Checkpoint]:
         return dict(self._known(app).checkpoints)

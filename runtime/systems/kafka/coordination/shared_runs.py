@@ -17,8 +17,7 @@ from runtime.model.assignment import JobModel
 from runtime.systems.kafka.client.admin import administering
 from runtime.systems.kafka.client.thread import KafkaThread
 from runtime.systems.kafka.coordination.group import Awaited, Joining, KafkaGroup, Standing, group_of
-from runtime.systems.kafka.state.ledger import RUN, SAID, Ledger, ledger_of, look
-from runtime.systems.kafka.streams.compacted_topic import KafkaTable
+from runtime.systems.kafka.state.ledger import RUN, SAID, Ledger, ledger_of
 from runtime.systems.kafka.streams.streams import KafkaStreams
 
 JOINED_S = 10.0
@@ -26,11 +25,18 @@ JOINED_S = 10.0
 
 
 class KafkaRuns:
-    """The newest run of one application on a cluster, as its ledger and its group have it."""
+    """The newest run of one application on a cluster, as its group and the `entries` of its ledger have it."""
 
-    def __init__(self, streams: KafkaStreams, app: str, say_as_owner: Callable[[Batch], None]) -> None:
+    def __init__(
+        self,
+        streams: KafkaStreams,
+        app: str,
+        entries: Callable[[], Mapping[bytes, bytes]],
+        say_as_owner: Callable[[Batch], None],
+    ) -> None:
         self._streams = streams
         self._app = app
+        self._entries = entries
         self._say_as_owner = say_as_owner
 
     def model(self) -> JobModel:
@@ -51,11 +57,11 @@ class KafkaRuns:
 
     def generation(self) -> int:
         """Return the generation of the newest run; 0 where there was none."""
-        return self._ledger().generation
+        return Ledger(self._entries()).generation
 
     def begun(self) -> bytes | None:
         """Return what was said of the newest run when it began, where it is shared."""
-        return self._ledger().run
+        return Ledger(self._entries()).run
 
     def begin(self, said: bytes) -> None:
         """Say what others need to know who come to share the run."""
@@ -67,18 +73,7 @@ class KafkaRuns:
 
     def said(self) -> Mapping[str, bytes]:
         """Return what each has said last, in any run."""
-        return self._ledger().said
-
-    def _ledger(self) -> Ledger:
-        name = ledger_of(self._app)
-        return self._streams.read(name, lambda: self._streams.call(name, self._look()), lambda: Ledger({}))
-
-    async def _look(self) -> Ledger:
-        table = KafkaTable(self._streams.topic(ledger_of(self._app)))
-        try:
-            return await look(table)
-        finally:
-            await table.stop()
+        return Ledger(self._entries()).said
 
     async def _model(self) -> JobModel:
         assigned = [ConsumerProtocolMemberAssignment.decode(one[4]) for one in await self._members() if one[4]]
