@@ -442,7 +442,6 @@ class Containers:
             await prepare_split(self._environment, self.plan, self._graph, wanted.factor, lambda: not self._ending)
             if self._cluster is not None and wanted.factor not in (None, self.plan.options.factor):
                 await self._leadership.others_ready(asked.number, lambda: not self._ending)
-            self._resizing_since_ms = self._clock.elapsed_ms()
             if self._begun and wanted.factor in (None, self.plan.options.factor):
                 await self._resize(wanted, keeping)
             elif not self._ending:  # which may have begun while state was copied
@@ -460,6 +459,7 @@ class Containers:
 
     async def _resize(self, asked: Scale, keeping: list[asyncio.Task[None]]) -> None:
         """Let some containers come, or the last ones go: tasks that neither get nor leave go on meanwhile."""
+        self._resizing_since_ms = self._clock.elapsed_ms()
         before, self._number = self._number, asked.containers or self._number
         self._resizing = self._resizing_from(before, self.plan.options.factor, asked.why)
         keeping += [asyncio.create_task(self._keep(slot)) for slot in range(before, self._number)]

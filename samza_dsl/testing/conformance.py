@@ -501,17 +501,22 @@ class _SinkTrial:
             f"claim() returned {found} for another partition, which has no rows yet: keep a position of each"
         )
         for one, at in ((other, 0), (owner, position), (other, 5)):
-            rows = self._some()
-            try:
-                apart(sink.write, one, rows, at, at + 5)
-            except Fenced as error:
-                raise AssertionError(
-                    f"the owner of partition {one.partition} was fenced by that of another partition: keep owner and "
-                    "position of each"
-                ) from error
-            self._given += rows
-            self._compare("exactly once")
+            self._write_beside(sink, one, (at, at + 5), f"the owner of partition {one.partition}", "partition")
         apart(sink.empty, other)
+
+    def _write_beside(
+        self, sink: PositionedSink, owner: SinkOwner, positions: tuple[int, int], who: str, what: str
+    ) -> None:
+        """Write some rows where the owner of another one writes, too, which must fence nobody."""
+        rows = self._some()
+        try:
+            apart(sink.write, owner, rows, *positions)
+        except Fenced as error:
+            raise AssertionError(
+                f"{who} was fenced by that of another {what}: keep owner and position of each"
+            ) from error
+        self._given += rows
+        self._compare("exactly once")
 
     def _check_others(self, sink: PositionedSink, owner: SinkOwner) -> None:
         """Let another output, and another application, write to the place: each has a position of its own.
@@ -531,16 +536,8 @@ class _SinkTrial:
                 apart(beside.write, other, own, 0, 5)
                 self._given += own
             self._compare("exactly once")
-            rows = self._some()
-            try:
-                apart(sink.write, owner, rows, position, position + 1)
-            except Fenced as error:
-                raise AssertionError(
-                    f"the owner was fenced by that of another {what}: keep owner and position of each"
-                ) from error
+            self._write_beside(sink, owner, (position, position + 1), "the owner", what)
             position += 1
-            self._given += rows
-            self._compare("exactly once")
             found = apart(sink.claim, owner)
             assert found == position, f"claim() returned {found} behind another {what}, and {position} was written to"
             apart(beside.close)

@@ -11,6 +11,7 @@ from typing import Any
 
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import Spec
+from operators.core.wording import shown
 from operators.process import ProcessContext
 from operators.state.keyed_state import KeyContext
 from planner.model.errors import PlanError, refuse
@@ -236,5 +237,5 @@ def _changed(spec: Spec, wrong: str, before: bytes, now: object, instead: str) -
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = shown(value)
     return text if len(text) <= 100 else f"{text[:100]}..."

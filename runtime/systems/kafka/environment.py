@@ -688,9 +688,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
                 self._state.bring(app, owner.ledger, missing)
                 owner.moved |= missing
             if owner.moved and (task is None or owner.moved & kept):
-                say_moved(
-                    self._streams, app, owner, self._place.host
-                )  # of one task after the other that is new, at once
+                # Of one task after the other that is new, at once.
+                say_moved(self._streams, app, owner, self._place.host)
             owner.has_all = True
         return self._state.of(app, task) if task is not None else None
 
