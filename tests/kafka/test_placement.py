@@ -187,7 +187,7 @@ def test_a_function_of_the_applications_module_places_its_tasks(how, broker, top
     command[0] = str(Path(sys.executable).with_name(command[0]))
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert said.returncode == 0, said.stderr
-    assert {homes.trusted()[0] for homes in owner.runs(topics)._ledger().homes.values()} == {"here"}
+    assert {homes.trusted()[0] for homes in owner._ledger(topics).homes.values()} == {"here"}
 
 
 @pytest.mark.parametrize("placement", [lambda placing: [], "stick", last_first.__get__])
