@@ -218,6 +218,8 @@ class Units:
 
     def returned(self, operator: str, call: CallInFlight) -> None:
         """Be told that a call is done; a thread may be at work here."""
+        if call.failure is None and isinstance(call.argument, KeyedMessage):
+            cast(StatefulCalls, self.chain.exits[operator]).end(call.argument)
         self._returned.append((operator, call))
         self._on_returned()
 
