@@ -293,7 +293,7 @@ class TaskBuilder:
     def _observer(self, spec: Spec, serde: Serde) -> Callable[[list[object]], None]:
         """Return what takes note of the kinds of ids, where they outlive the process."""
         is_kept = kind_of(spec).durable and tells_kinds(serde)
-        return self._kinds_of(spec).note_ids if is_kept else unobserved(serde)
+        return partial(self._kinds_of(spec).note_ids, serde.encode) if is_kept else unobserved(serde)
 
     @singledispatchmethod
     def _exit(self, spec: Spec, operators: Mapping[str, Operator]) -> Exit:
