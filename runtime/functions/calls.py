@@ -20,6 +20,7 @@ from runtime.encoding.ownership import values_kept
 from runtime.functions.answers import Answers, Question
 from runtime.functions.at_work import tells
 from runtime.functions.failures import Failure, exit_in
+from runtime.functions.first_call import parts_of
 from runtime.functions.user_lines import OPERATOR
 from runtime.model.clock import clock_of, sleep_ms
 from runtime.model.errors import ExitAsked
@@ -449,6 +450,8 @@ class Calls:
 
 def _listed(result: Any) -> list[object]:
     """Return the results of a call as a list; an error of a generator counts as raised by the call."""
+    if parts := parts_of(result):
+        raise TypeError(f"an async function returned one {parts} would go on; write instead: [value]")
     try:
         return list(result)
     except Exception as error:
