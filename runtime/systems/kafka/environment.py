@@ -51,7 +51,6 @@ from runtime.systems.kafka.coordination.owner import (
     records_of,
     say_counted,
     say_moved,
-    seen,
     stores_of,
     whose,
     write_alone,
@@ -86,7 +85,7 @@ from runtime.systems.kafka.state.ledger import (
 )
 from runtime.systems.kafka.state.standby import Standby
 from runtime.systems.kafka.state.task_state import KafkaState, PartsReader, parted
-from runtime.systems.kafka.streams.compacted_topic import Isolation, KafkaTable
+from runtime.systems.kafka.streams.compacted_topic import Isolation
 from runtime.systems.kafka.streams.streams import KafkaReading, KafkaStreams
 from runtime.systems.log.environment import LogEnvironment
 
@@ -122,8 +121,6 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         self._locks: dict[str, int] = {}
         self._by_task: set[str] = set()
         """The applications that are about to be joined, and whose tasks commit by themselves."""
-        self._tables: dict[str, KafkaTable] = {}
-        """By application, its ledger, as it is looked at again and again."""
         self._committing, self._appending = threading.Lock(), threading.Lock()
         self._announced: list[Announced] = []
         self._thread: KafkaThread | None = KafkaThread.acquire()
@@ -265,7 +262,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
                     self._call(commit.app, self._streams.purge(consumed))
                 # What others have read of the partitions that they share with tasks here may go once they have it.
                 if split.factor > 1 and owner.members is not None:
-                    later = Ledger(self._entries(commit.app))
+                    later = self._ledger(commit.app)
                     with self._committing:
                         owner.ledger.follow(later)
         self._changed()
@@ -433,8 +430,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         return scale_in(self._entries(app))
 
     def job_model(self, app: str) -> JobModel:
-        # Of the ledger that is kept: to read all of it at each look is most of what one takes.
-        model, generation = self.runs(app).model(), Ledger(self._entries(app)).generation
+        model, generation = self.runs(app).model(), self.generation(app)
         return model if model.run == generation else JobModel(generation)
 
     def runs(self, app: str) -> KafkaRuns:
@@ -453,7 +449,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         owner = self._owners.get(app)
         if owner is None or owner.members is None:
             return self.checkpoints(app)
-        found = Ledger(self._entries(app)).checkpoints
+        found = self._ledger(app).checkpoints
         # State here follows the transaction, which others can see before: of tasks here our own word counts.
         with self._committing:
             here = {self._state.split_of(app).task(number).name for number in owner.members.taken}
@@ -508,7 +504,9 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
 
     def settled_commits(self, app: str) -> SettledCommits:
         """Return what the ledger says once no transaction that was begun there is open."""
-        return self._ledger(app, settled=True).settled
+        read = partial(all_of, self._streams, app)
+        ledger = self._streams.read(ledger_of(app), lambda: self._call(app, read()), lambda: Ledger({}))
+        return ledger.settled
 
     def snapshot_here(self, app: str) -> StateSnapshot:
         """Return what is committed of the tasks that are here; raises `EnvironmentFault` where none can be."""
@@ -612,8 +610,6 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         try:
             for app, owner in self._owners.items():
                 stop(thread, let_go(self._streams, app, owner, self._counted(app, owner)))
-            for table in self._tables.values():
-                stop(thread, table.stop())
             if self._outside is not None:
                 stop(thread, ended(self._outside))
             self._streams.close()
@@ -662,14 +658,13 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         return owner.ledger if owner is not None and owner.failure is None else self._ledger(app)
 
     def _entries(self, app: str) -> dict[bytes, bytes]:
-        """Return what the ledger says now, nothing where there is none, for who looks at it again and again."""
-        table = self._tables.setdefault(app, KafkaTable(self._streams.topic(ledger_of(app)), remade=True))
-        name = ledger_of(app)
-        return self._streams.read(name, lambda: self._call(app, table.now()), lambda: self._call(app, table.forget()))
+        """Return what the ledger says now, nothing where there is none."""
+        table = self._streams.table(ledger_of(app))
+        read, forget = (lambda: self._call(app, table.now())), (lambda: self._call(app, table.forget()))
+        return self._streams.read(ledger_of(app), read, forget)
 
-    def _ledger(self, app: str, settled: bool = False) -> Ledger:
-        read = all_of if settled else seen
-        return self._streams.read(ledger_of(app), lambda: self._call(app, read(self._streams, app)), lambda: Ledger({}))
+    def _ledger(self, app: str) -> Ledger:
+        return Ledger(self._entries(app))
 
     def _here(
         self, app: str, task: VirtualTask | None = None, tasks: Collection[VirtualTask] = ()

@@ -17,7 +17,6 @@ from runtime.ports.state import SettledCommits
 from runtime.ports.streams import StreamConfig
 from runtime.systems.kafka.client.clients import ended, side_by_side
 from runtime.systems.kafka.state.changelog import Changelog, ChangelogEnd, Committed
-from runtime.systems.kafka.streams.compacted_topic import KafkaTable
 from runtime.systems.kafka.streams.streams import KafkaStreams
 
 TABLE = StreamConfig(compacted=True)
@@ -321,24 +320,27 @@ def forgotten(keys: Collection[bytes]) -> Batch:
     return Batch([None] * len(keys), [*keys])
 
 
-async def look(table: KafkaTable) -> Ledger:
+async def look(streams: KafkaStreams, app: str) -> Ledger:
     """Return what is committed now, as far as no transaction is open."""
-    return Ledger(await table.now())
+    table = streams.table(ledger_of(app))
+    ledger = Ledger(await table.now())
+    ledger.end = table.known_to or 0
+    return ledger
 
 
 async def settle(
-    streams: KafkaStreams, app: str, table: KafkaTable, is_gone: Callable[[Claim], bool], fenced: set[str] | None = None
+    streams: KafkaStreams, app: str, is_gone: Callable[[Claim], bool], fenced: set[str] | None = None
 ) -> Ledger:
     """Return all that was committed, when who is gone can't commit any more and what it had begun is rolled back.
 
     A transaction that is open keeps what comes after it from being read. Those who live end theirs; those who are gone
     are `fenced`, each known by a claim that lies before what it has written.
     """
-    fenced = set() if fenced is None else fenced
+    fenced, table = set() if fenced is None else fenced, streams.table(ledger_of(app))
     while True:
         # Before the look: all that lies below it must be readable for the look to count.
         end = await table.end_of_all()
-        ledger = await look(table)
+        ledger = await look(streams, app)
         held = [claim for task in ledger.claims if (claim := ledger.held(task)) is not None and is_gone(claim)]
         gone = {claim.writer(app) for claim in held} - fenced
         if gone:
@@ -346,8 +348,7 @@ async def settle(
             # Then it is looked again: what the fenced had left open is rolled back, and no longer hides what lies
             # behind.
             fenced |= gone
-        elif (position := await table.position()) >= end:
-            ledger.end = position
+        elif ledger.end >= end:
             return ledger
         else:
             await sleep_ms(LOOK_MS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -117,7 +118,8 @@ class KafkaStreams:
         self._looked_at: set[tuple[str, int]] = set()
         self._written: dict[tuple[str, int], int] = {}
         self.registry = cluster.registry
-        self._registry = KafkaTable(cluster.topic(cluster.registry))
+        self._tables: dict[str, KafkaTable] = {}
+        """What is known here of compacted topics of our own."""
         self._admin: AIOKafkaAdminClient | None = None
         self._registrar: Producer | None = None
         self._one_begins = asyncio.Lock()
@@ -127,6 +129,17 @@ class KafkaStreams:
     def topic(self, name: str) -> KafkaTopic:
         """Return where a topic is."""
         return self._cluster.topic(name)
+
+    def table(self, name: str) -> KafkaTable:
+        """Return a compacted topic of our own, which is read on from where it is known; for Kafka's thread alone."""
+        found = self._tables.get(name)
+        if found is None:
+            found = self._tables[name] = KafkaTable(self.topic(name), partial(self._id_of, name))
+        return found
+
+    async def _id_of(self, name: str) -> int:
+        found = (await self.metadata_of([name])).get(name)
+        return found.id if found is not None else 0
 
     def call(self, name: str, work: Coroutine[object, object, R]) -> R:
         """Do work on Kafka's thread; errors are told of the topic of that name."""
@@ -414,7 +427,7 @@ class KafkaStreams:
         if counts.pop(self.registry, None) is None:
             await create_topic(self.topic(self.registry), 1, configs_of(_TABLE) | TABLE_CONFIGS)
             return counts, {}
-        entries = await self._registry.now()
+        entries = await self.table(self.registry).now()
         known = {name.decode(): msgspec.msgpack.decode(said, type=_Known) for name, said in entries.items()}
         return counts, {name: one for name, one in known.items() if name in counts}
 
@@ -538,7 +551,8 @@ class KafkaStreams:
     async def _stop(self) -> None:
         for client in filter(None, (self._admin, self._registrar)):
             await ended(client)
-        await self._registry.stop()
+        for table in self._tables.values():
+            await table.stop()
 
 
 class KafkaReading:
