@@ -601,19 +601,27 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             self._streams.delete(topic)
         return self._state.remove(app) or bool(topics)
 
+    def let_go(self, app: str) -> None:
+        assert self._thread is not None
+        if (owner := self._owners.pop(app, None)) is not None:
+            stop(self._thread, let_go(self._streams, app, owner, self._counted(app, owner)))
+        self._state.drop(app)
+        self._told = lambda: None
+        self._streams.rest()
+
     def close(self) -> None:
         if self._thread is None:
             return
         for announced in self._announced:
             announced.leave()
-        thread, self._thread = self._thread, None
         try:
-            for app, owner in self._owners.items():
-                stop(thread, let_go(self._streams, app, owner, self._counted(app, owner)))
+            for app in [*self._owners]:
+                self.let_go(app)
             if self._outside is not None:
-                stop(thread, ended(self._outside))
+                stop(self._thread, ended(self._outside))
             self._streams.close()
         finally:
+            thread, self._thread = self._thread, None
             self._owners.clear()
             thread.release()
             self._state.close()

@@ -291,6 +291,9 @@ class KafkaStreams:
     def fetcher(self, name: str, partition: int, reader: int = 0) -> KafkaFetcher:
         """Return what reads a stream, which has such a partition, for one of its readers here."""
         fetcher = self._fetchers.get((name, reader))
+        if fetcher is not None and fetcher.partitions <= partition < self.config(name).partitions:
+            self._fetchers.pop((name, reader)).close()  # there are more of them since it has begun
+            fetcher = None
         if fetcher is None:
             between = self.config(name).intermediate
             fetcher = self._fetchers[name, reader] = KafkaFetcher(self.topic(name), between)
@@ -404,9 +407,21 @@ class KafkaStreams:
         places = {TopicPartition(*place): RecordsToDelete(before_offset=offset) for place, offset in below.items()}
         await (await self._administrator()).delete_records(places)
 
-    def close(self) -> None:
-        """Read nothing more; what was written here can be read by everybody then, unless brokers do not answer."""
+    def rest(self) -> None:
+        """Fetch nothing until it is read again; what was written here can be read by everybody then.
+
+        Unless brokers do not answer, or others leave transactions open.
+        """
         stop(self._thread, self._until_seen())
+        for place, fetcher in [*self._fetchers.items()]:
+            if fetcher.has_failed:
+                self._fetchers.pop(place).close()
+            else:
+                fetcher.drop(range(fetcher.partitions))
+
+    def close(self) -> None:
+        """Read nothing more."""
+        self.rest()
         for name in {name for name, _ in self._fetchers}:
             self.forget(name)
         self._thread.call(self._stop())
