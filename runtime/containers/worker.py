@@ -74,10 +74,10 @@ async def serve(connection: socket, start: Start, loaded: LoadedApplication) -> 
 
     So tasks that are to be others need not wait until Python has started, and the application is loaded, once more.
     """
-    line, place = await Connection.over(connection), _Place()
+    line, kept = await Connection.over(connection), _KeptEnvironment()
     try:
         while True:
-            code, may_go_on = await _share(line, start, loaded, place)
+            code, may_go_on = await _share(line, start, loaded, kept)
             if not may_go_on:
                 return code
             line.say(Idle())
@@ -89,12 +89,12 @@ async def serve(connection: socket, start: Start, loaded: LoadedApplication) -> 
             loaded.begins(start)
     finally:
         try:
-            place.close()
+            kept.close()
         finally:
             await line.close()
 
 
-class _Place:
+class _KeptEnvironment:
     """The place where the runs of a container lie: on Kafka one environment, whose clients begin once for all runs."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class _Place:
             self._opened.close()
 
 
-async def _share(line: Connection, start: Start, loaded: LoadedApplication, place: _Place) -> tuple[int, bool]:
+async def _share(line: Connection, start: Start, loaded: LoadedApplication, kept: _KeptEnvironment) -> tuple[int, bool]:
     """Run a share of one run until the other process says stop, or is gone.
 
     Return the exit code that comes of it, and whether this process is fit for another run.
@@ -128,10 +128,10 @@ async def _share(line: Connection, start: Start, loaded: LoadedApplication, plac
     graph = beside(loaded.graph, start.beside)
     try:
         try:
-            run = _opened(graph, start, loaded, place)
+            run = _opened(graph, start, loaded, kept)
             has_begun = await _run(run, line)
         finally:
-            place.let_go(graph.app)
+            kept.let_go(graph.app)
     except Exception as error:
         line.say(loaded.tell(error))
         return 1, isinstance(error, Fenced)
@@ -146,7 +146,7 @@ async def _share(line: Connection, start: Start, loaded: LoadedApplication, plac
     return 0, True
 
 
-def _opened(graph: Graph, start: Start, loaded: LoadedApplication, place: _Place) -> Run:
+def _opened(graph: Graph, start: Start, loaded: LoadedApplication, kept: _KeptEnvironment) -> Run:
     """Open a share of a run; raises SamzaError where it is not of the application that is loaded here."""
     settings = RunSettings(
         bind=start.bind,
@@ -154,7 +154,7 @@ def _opened(graph: Graph, start: Start, loaded: LoadedApplication, place: _Place
         placement=loaded.placement,
         hearing=loaded.hearing,
     )
-    run = Run(Pipeline(graph, start.options, loaded.around), place.of(start), settings)
+    run = Run(Pipeline(graph, start.options, loaded.around), kept.of(start), settings)
     try:
         if digest_of(run.plan) != start.plan:
             raise SamzaError(

@@ -43,7 +43,6 @@ from runtime.systems.kafka.coordination.owner import (
     all_of,
     begin_again,
     claim_all,
-    fenced_told,
     left_by,
     let_go,
     lost_checkpoints,
@@ -328,8 +327,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             return {}
         split = self._state.split_of(app)
         self._state.want(app, len({*map(split.task, tasks)} - {*self._state.tasks(app)}))
-        claiming = claim_all(self._streams, app, self._owners[app], frozenset(tasks))
-        return self._as_owner(app, claiming)
+        return self._as_owner(app, partial(claim_all, self._streams, app, self._owners[app], frozenset(tasks)))
 
     def check_kept(self, app: str) -> None:
         """Raise `Damaged` where the cluster has less of an application, which is owned here, than was committed.
@@ -438,7 +436,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
 
         def say(said: Batch) -> None:
             owner, pending = self._owners[app], {(ledger_of(app), 0): said}
-            self._as_owner(app, owner.transact(self._streams, owner.producer, pending))
+            self._as_owner(app, partial(owner.transact, self._streams, owner.producer, pending))
 
         return KafkaRuns(self._streams, app, partial(self._entries, app), say)
 
@@ -504,9 +502,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
 
     def settled_commits(self, app: str) -> SettledCommits:
         """Return what the ledger says once no transaction that was begun there is open."""
-        read = partial(all_of, self._streams, app)
-        ledger = self._streams.read(ledger_of(app), lambda: self._call(app, read()), lambda: Ledger({}))
-        return ledger.settled
+        name, streams = ledger_of(app), self._streams
+        return streams.read(name, lambda: self._call(app, all_of(streams, app)), lambda: Ledger({})).settled
 
     def snapshot_here(self, app: str) -> StateSnapshot:
         """Return what is committed of the tasks that are here; raises `EnvironmentFault` where none can be."""
@@ -552,7 +549,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         said.extend(forgotten([key_of(REACHED, task) for task in ledger.reached]))
         said.extend(said_of_stores(kept))
         offsets = self._call(app, self._streams.group_offsets(app))
-        self._as_owner(app, begin_again(self._streams, app, owner, said, offsets))
+        self._as_owner(app, partial(begin_again, self._streams, app, owner, said, offsets))
         ledger.checkpoints.clear()
         ledger.kept, ledger.reached = kept, {}
         ledger.changelog_keys = [key for key in ledger.changelog_keys if key not in keys]
@@ -569,15 +566,13 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         A store of that name begins with a changelog of its own, so that nobody takes what lies elsewhere for its state.
         """
         owner, gone = self._owners[app], set(stores)
-        if owner.failure is not None:
-            raise owner.again()
         ledger = owner.ledger
         kept = {task: names - gone for task, names in ledger.kept.items() if names & gone}
         said = forgotten([key for store in gone for key in ledger.keys_of(store)])
         said.extend(said_of_stores(kept))
         # Said even where nothing else is: who is fenced must remove no topic that the next owner has made anew.
         said.extend(said_of_generation(owner.generation))
-        self._as_owner(app, owner.transact(self._streams, owner.producer, {(ledger_of(app), 0): said}))
+        self._as_owner(app, partial(owner.transact, self._streams, owner.producer, {(ledger_of(app), 0): said}))
         ledger.without(gone)
         for task in self._state.tasks(app):
             if (local := self._state.of(app, task)) is not None:
@@ -656,10 +651,10 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
     def _call(self, app: str, work: Coroutine[object, object, R]) -> R:
         return self._streams.call(ledger_of(app), work)
 
-    def _as_owner(self, app: str, work: Coroutine[object, object, R]) -> R:
+    def _as_owner(self, app: str, work: Callable[[], Coroutine[object, object, R]]) -> R:
         """Do what only an application's owner can; raises `Fenced` where another one has come to be that."""
-        with fenced_told(app):
-            return self._call(app, work)
+        with self._owners[app].unless_failed(app):
+            return self._call(app, work())
 
     def _known(self, app: str) -> Ledger:
         owner = self._owners.get(app)
@@ -667,9 +662,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
 
     def _entries(self, app: str) -> dict[bytes, bytes]:
         """Return what the ledger says now, nothing where there is none."""
-        table = self._streams.table(ledger_of(app))
-        read, forget = (lambda: self._call(app, table.now())), (lambda: self._call(app, table.forget()))
-        return self._streams.read(ledger_of(app), read, forget)
+        name, table = ledger_of(app), self._streams.table(ledger_of(app))
+        return self._streams.read(name, lambda: self._call(app, table.now()), lambda: self._call(app, table.forget()))
 
     def _ledger(self, app: str) -> Ledger:
         return Ledger(self._entries(app))

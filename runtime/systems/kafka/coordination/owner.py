@@ -124,6 +124,21 @@ class Owner:
         async with self.one_writes:
             return await transact(streams, producer, pending, commit, left)
 
+    @contextmanager
+    def unless_failed(self, app: str) -> Iterator[None]:
+        """Do what only an owner can; raises `Fenced` where another one has come to be that.
+
+        As after a commit that failed it does nothing more then: its producer may be in the midst of a transaction.
+        """
+        if self.failure is not None:
+            raise self.again()
+        try:
+            with fenced_told(app):
+                yield
+        except SamzaError as error:
+            self.failure = error
+            raise
+
     async def end(self) -> None:
         """Let go of all producers."""
         if self.writers is not None:
