@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from operators.core.base import Batch
 from runtime.model.errors import EnvironmentFault, Fenced
-from runtime.ports.streams import StreamConfig
+from runtime.ports.streams import Append, Offsets, StreamConfig
 from tests.runtime.test_standby import TASKS, Container, writes
 from tests.scale import examples
 from tests.simulation.kafka import opened, simulated
@@ -103,3 +105,28 @@ def test_an_owner_that_was_not_heard_says_nothing_more(tmp_path, what, at):
         thread.catch_up(cluster.loop.time() + MARKERS_S)
         assert owner.runs(APP).begun() == b"said anew"
         owner.close()
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("is_between", [False, True])
+def test_a_stream_that_was_made_anew_between_two_runs_is_read_from_its_start(tmp_path, partitions, is_between):
+    cluster, config = Cluster(), StreamConfig(partitions=1, intermediate=is_between)
+    with simulated(cluster) as thread:
+        one, other = opened(tmp_path / "one"), opened(tmp_path / "other")
+        other.create_stream("words", config)
+        other.append([Append("words", 0, Batch([b"a", b"b", b"c"], [b"k"] * 3, [0] * 3), None)])
+        thread.catch_up(cluster.loop.time() + MARKERS_S)
+        run = one.own(APP)
+        assert one.offsets("words", 0).end == 4  # the marker of a transaction is one
+        assert one.read("words", 0, 0).batch.values == [b"a", b"b", b"c"]
+        one.let_go(APP)
+        other.delete_stream("words")
+        other.create_stream("words", replace(config, partitions=partitions))
+        other.append([Append("words", partitions - 1, Batch([b"d"], [b"k"], [0]), None)])
+        thread.catch_up(cluster.loop.time() + MARKERS_S)
+        assert one.own(APP) > run
+        assert one.streams()["words"].partitions == partitions
+        assert one.offsets("words", partitions - 1) == Offsets(0, 2, ended=False)
+        assert one.read("words", partitions - 1, 0).batch.values == [b"d"]
+        one.close()
+        other.close()

@@ -114,6 +114,8 @@ class KafkaStreams:
         self._tell = tell
         self._fetchers: dict[tuple[str, int], KafkaFetcher] = {}
         """By stream and the number of a reader."""
+        self._doubted: set[tuple[str, int]] = set()
+        """Those whose topics others may have made anew, or given more partitions, since they were read."""
         self._known: dict[str, _Known] = {}
         self._looked_at: set[tuple[str, int]] = set()
         self._written: dict[tuple[str, int], int] = {}
@@ -291,9 +293,12 @@ class KafkaStreams:
     def fetcher(self, name: str, partition: int, reader: int = 0) -> KafkaFetcher:
         """Return what reads a stream, which has such a partition, for one of its readers here."""
         fetcher = self._fetchers.get((name, reader))
-        if fetcher is not None and fetcher.partitions <= partition < self.config(name).partitions:
-            self._fetchers.pop((name, reader)).close()  # there are more of them since it has begun
-            fetcher = None
+        if fetcher is not None and (name, reader) in self._doubted:
+            self._doubted.remove((name, reader))
+            found = self.metadata([name]).get(name)
+            if found is None or (found.id, found.partitions) != (fetcher.stream_id(), fetcher.partitions):
+                self.forget(name)
+                fetcher = None
         if fetcher is None:
             between = self.config(name).intermediate
             fetcher = self._fetchers[name, reader] = KafkaFetcher(self.topic(name), between)
@@ -414,10 +419,11 @@ class KafkaStreams:
         """
         stop(self._thread, self._until_seen())
         for place, fetcher in [*self._fetchers.items()]:
-            if fetcher.has_failed:
+            if fetcher.has_failed or not fetcher.stream_id():
                 self._fetchers.pop(place).close()
             else:
                 fetcher.drop(range(fetcher.partitions))
+        self._doubted = {*self._fetchers}
 
     def close(self) -> None:
         """Read nothing more."""
