@@ -49,7 +49,6 @@ from runtime.systems.kafka.coordination.owner import (
     owned,
     records_of,
     say_counted,
-    say_moved,
     stores_of,
     whose,
     write_alone,
@@ -78,6 +77,7 @@ from runtime.systems.kafka.state.ledger import (
     said_of_refusal,
     said_of_scale,
     said_of_stores,
+    say_moved,
     scale_in,
     store_of,
     writer_of,
@@ -685,8 +685,9 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
                 self._state.bring(app, owner.ledger, missing)
                 owner.moved |= missing
             if owner.moved and (task is None or owner.moved & kept):
-                # Of one task after the other that is new, at once.
-                say_moved(self._streams, app, owner, self._place.host)
+                # Of one task after the other that is new, at once, for when containers share them.
+                say_moved(self._streams, app, owner.ledger, self._place.host, dict.fromkeys(owner.moved, True))
+                owner.moved = set()
             owner.has_all = True
         return self._state.of(app, task) if task is not None else None
 

@@ -25,6 +25,7 @@ from runtime.systems.kafka.state.ledger import (
     said_of_claims,
     said_of_given,
     said_of_homes,
+    say_moved,
     settle,
 )
 from runtime.systems.kafka.state.standby import Standby
@@ -135,7 +136,10 @@ class KafkaMembers(Membership):
         for task in won:
             claim = before.held(task)
             self._former[task] = claim.container if claim is not None and claim.run == self._run else ""
-        self._move_in(ledger, won, before)
+        if won:
+            were_given = {self._split.task(task): before.held(task) is None for task in won}
+            say_moved(self._streams, self._app, ledger, self._host, were_given)
+            self._call(self._know(ledger))
         outlived = [key for task in won for key in ledger.outlived.get(task, ())]
         if outlived:
             # Claims that are not in force any more would else stay in the ledger for ever: each has a key of its own.
@@ -226,17 +230,6 @@ class KafkaMembers(Membership):
         if self._group is not None:
             homes = [ledger.homes_of(self._split.task(number)).trusted() for number in range(self._tasks)]
             self._group.know(homes, ledger.end)
-
-    def _move_in(self, ledger: Ledger, tasks: Collection[int], before: Ledger) -> None:
-        """Say that the state of tasks is here now, and what came of those who had them."""
-        homes = {
-            task: ledger.homes_of(task).taken(self._host, ledger.progress(task), was_given=before.held(number) is None)
-            for task, number in ((self._split.task(number), number) for number in tasks)
-        }
-        if homes:
-            self._streams.write(ledger_of(self._app), said_of_homes(homes))
-            ledger.homes |= homes
-            self._call(self._know(ledger))
 
     def _settled(self, fenced: set[str] | None = None) -> Ledger:
         ledger = self._call(settle(self._streams, self._app, self._is_gone, fenced))

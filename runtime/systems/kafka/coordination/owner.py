@@ -35,7 +35,6 @@ from runtime.systems.kafka.state.ledger import (
     said_of_claims,
     said_of_generation,
     said_of_given,
-    said_of_homes,
     said_of_reached,
     said_of_stores,
     said_of_whole,
@@ -486,14 +485,6 @@ async def say_counted(
             await side_by_side(
                 owner.transact(streams, producer, {(ledger_of(app), 0): said}) for producer, said in by_producer.items()
             )
-
-
-def say_moved(streams: KafkaStreams, app: str, owner: Owner, host: str) -> None:
-    """Say that the state of tasks is here now, for when containers share them."""
-    homes = owner.ledger.homes_at(host, owner.moved)
-    streams.write(ledger_of(app), said_of_homes(homes))
-    owner.ledger.homes |= homes
-    owner.moved = set()
 
 
 async def let_go(streams: KafkaStreams, app: str, owner: Owner, counted: Mapping[int, Batch]) -> None:

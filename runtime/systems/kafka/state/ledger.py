@@ -196,10 +196,6 @@ class Ledger:
         # How far others were who had more keys, or fewer, says nothing of how far this one is.
         return found if known == task else Homes(found.hosts, progress=-1)
 
-    def homes_at(self, host: str, tasks: Collection[VirtualTask]) -> dict[VirtualTask, Homes]:
-        """Return the hosts that have the state of tasks once one of them has all of it."""
-        return {task: self.homes_of(task).taken(host, self.progress(task), was_given=True) for task in tasks}
-
     def progress(self, task: VirtualTask) -> int:
         """Return a number that grows as a task gets on, as far as that was committed."""
         checkpoint = self.checkpoints.get(task.name)
@@ -318,6 +314,18 @@ def said_of_homes(homes: Mapping[VirtualTask, Homes]) -> Batch:
 def forgotten(keys: Collection[bytes]) -> Batch:
     """Return the records that remove what lies under keys."""
     return Batch([None] * len(keys), [*keys])
+
+
+def say_moved(
+    streams: KafkaStreams, app: str, ledger: Ledger, host: str, were_given: Mapping[VirtualTask, bool]
+) -> None:
+    """Say that the state of tasks is on a host now, and of each whether who had it has given it up."""
+    homes = {
+        task: ledger.homes_of(task).taken(host, ledger.progress(task), was_given=was_given)
+        for task, was_given in were_given.items()
+    }
+    streams.write(ledger_of(app), said_of_homes(homes))
+    ledger.homes |= homes
 
 
 async def look(streams: KafkaStreams, app: str) -> Ledger:
