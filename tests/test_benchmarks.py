@@ -116,14 +116,6 @@ def test_the_memory_of_a_side_is_measured():
 
 
 @pytest.mark.ci
-def test_an_unknown_workload_is_refused():
-    command = [sys.executable, "-m", "benchmarks", "--only", "B1,B99"]
-    shown = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
-    assert shown.returncode == 2
-    assert "no B99; there are B1" in shown.stderr
-
-
-@pytest.mark.ci
 def test_memory_is_the_growth_while_something_was_done():
     # in a process of its own, where no earlier test has left memory to use again
     program = 'from benchmarks.memory import growth_mib; print(growth_mib(lambda: bytearray(b"x") * (64 << 20)) or 64)'

@@ -108,6 +108,7 @@ BUGS = (
         "runtime/commit/commit.py",
         "    return reached if lowest is None else min(reached, lowest)\n",
         "    return reached\n",
+        Tested("tests/runtime/test_commit.py::test_a_watermark_is_held_back_by_what_is_in_flight_or_still_to_fire"),
     ),
     Bug(
         "checkpoint the watermark of now, not that of the position",
