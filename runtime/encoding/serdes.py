@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import cache, cached_property
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import msgspec
@@ -360,7 +360,11 @@ class Tagged:
             plain = SCALARS.issuperset(map(type, value.values())) and ONLY_TEXT.issuperset(map(type, value))
             if plain and not piecemeal:
                 return PLAIN + _pack(value)
-            return MAPPING + _pack([part for pair in value.items() for part in map(self.encode, pair)])
+            flat = [*chain.from_iterable(value.items())]
+            if SCALARS.issuperset(map(type, flat)):  # as counts by number: a call for each took most of the time
+                with suppress(OverflowError):
+                    return MAPPING + _pack([*map(PLAIN.__add__, map(_pack, flat))])
+            return MAPPING + _pack([*map(self.encode, flat)])
         if isinstance(value, Enum):
             return ENUM + _pack((self._name_of_member(value), self.encode(value.value)))
         if is_record(kind):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -37,6 +37,8 @@ from runtime.model.errors import SerdeError
 
 SURE = frozenset({int, float, bool, bytes, type(None)})
 """The types of which every value has bytes when no type is declared; text may have lone surrogates, and is not one."""
+PLAIN = SURE | {str}
+"""The types of which two values are the same where they are equal, but for floats."""
 NOTHING_SURE = frozenset[type]({type(None)})
 LONGEST = 60
 """Characters of a value that an error shows."""
@@ -229,6 +231,9 @@ def difference(put: Any, back: Any, at: tuple[str, ...] = ()) -> Difference | No
     if kind in (list, tuple) or isinstance(put, dict):
         if len(put) != len(back) or (isinstance(put, dict) and [*map(repr, put)] != [*map(repr, back)]):
             return Difference(at, put, back)
+        # Most hold plain values alone, as counts by key do: where each lies is found only of what differs.
+        if _are_the_same_plain(*(one.values() if isinstance(one, dict) else one for one in (put, back))):
+            return None
     elif isinstance(put, set | frozenset):
         # By repr(), since members need have no order, and 1 and True are equal.
         alike = sorted(map(repr, put)) == sorted(map(repr, back))
@@ -323,6 +328,14 @@ def _is_same(put: object, back: Any) -> bool:
     if isinstance(put, float | Decimal) or not alike:
         return repr(put) == repr(back)  # NaN, -0.0, Decimal("1.0") beside Decimal("1.00"), and what has no ==
     return True
+
+
+def _are_the_same_plain(put: Iterable[Any], back: Iterable[Any]) -> bool:
+    """Whether as many values are plain, and the same; zeros and NaN of floats are looked at by themselves."""
+    return all(
+        (kind := type(one)) in PLAIN and type(other) is kind and one == other and (kind is not float or one != 0)
+        for one, other in zip(put, back, strict=True)
+    )
 
 
 def _is_same_enum(put: object, back: object) -> bool:

@@ -42,17 +42,6 @@ def command(broker, topics, folder):
 
 
 @pytest.fixture
-def ran(command, call):
-    """Run an application in this process, and return its exit status and what it has told."""
-
-    def ran(*what: str) -> tuple[int, str]:
-        done = call(*command(*what))
-        return done.exit_code, done.output
-
-    return ran
-
-
-@pytest.fixture
 def run(command, folder):
     """Start an application in a process of its own; all end with the test."""
     started = []
@@ -66,6 +55,21 @@ def run(command, folder):
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def ran(command, call, run):
+    """Run an application to its end, in this process but for containers; return its exit status and what it tells."""
+
+    def ran(*what: str) -> tuple[int, str]:
+        if "--containers" in what:  # who starts them has to be one that has not loaded the file before, as it was
+            process = run(*what)
+            said, _ = process.communicate(timeout=600)
+            return process.returncode, said
+        done = call(*command(*what))
+        return done.exit_code, done.output
+
+    return ran
 
 
 def written(broker, topics) -> list[bytes]:
