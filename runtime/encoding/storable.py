@@ -19,6 +19,7 @@ from runtime.encoding.classes import is_again
 from runtime.encoding.conformity import conforming, names_apart
 from runtime.encoding.evolution import fitted
 from runtime.encoding.keys import KeySerde
+from runtime.encoding.nested_tuples import SCALARS
 from runtime.encoding.record_types import fields_of, is_record
 from runtime.encoding.serdes import (
     Declared,
@@ -37,8 +38,6 @@ from runtime.model.errors import SerdeError
 
 SURE = frozenset({int, float, bool, bytes, type(None)})
 """The types of which every value has bytes when no type is declared; text may have lone surrogates, and is not one."""
-PLAIN = SURE | {str}
-"""The types of which two values are the same where they are equal, but for floats."""
 NOTHING_SURE = frozenset[type]({type(None)})
 LONGEST = 60
 """Characters of a value that an error shows."""
@@ -333,7 +332,7 @@ def _is_same(put: object, back: Any) -> bool:
 def _are_the_same_plain(put: Iterable[Any], back: Iterable[Any]) -> bool:
     """Whether as many values are plain, and the same; zeros and NaN of floats are looked at by themselves."""
     return all(
-        (kind := type(one)) in PLAIN and type(other) is kind and one == other and (kind is not float or one != 0)
+        type(one) is type(other) and type(one) in SCALARS and one == other and (one != 0 or type(one) is not float)
         for one, other in zip(put, back, strict=True)
     )
 
