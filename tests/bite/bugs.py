@@ -11,6 +11,7 @@ READ_BY_ALL = Tested(
     "tests/runtime/test_laws_on_kafka.py::test_what_was_written_can_be_read_by_all_when_its_writer_has_closed"
 )
 AMONG_ON_KAFKA = Tested("tests/runtime/test_laws_on_kafka.py::test_so_do_containers_that_come_and_die_and_fall_silent")
+STORED_ONCE = Tested("tests/runtime/test_commit.py::test_what_waits_in_memory_for_the_next_stage_is_stored_once")
 GROWN = Tested(
     "tests/runtime/test_repartitioning.py::test_an_application_that_did_not_run_meanwhile_takes_each_growth_up_in_turn"
 )
@@ -252,16 +253,14 @@ BUGS = (
         "runtime/commit/commit.py",
         "            if relay\n",
         "            if relay and not relay\n",
-        Tested("tests/runtime/test_laws.py"),
+        STORED_ONCE,
     ),
     Bug(
         "keep what was stored in memory, too",
         "runtime/commit/commit.py",
         "            relay.clear()\n",
         "            pass\n",
-        Tested(
-            "tests/runtime/test_laws.py::test_no_commit_holds_an_effect_of_what_lies_beyond_its_cut_nor_lacks_one_before_it"
-        ),
+        STORED_ONCE,
     ),
     Bug(
         "believe that all states are in hand when some were let go",
