@@ -10,7 +10,7 @@ REMEMBERED = "tests/runtime/test_remembered.py::"
 READ_BY_ALL = Tested(
     "tests/runtime/test_laws_on_kafka.py::test_what_was_written_can_be_read_by_all_when_its_writer_has_closed"
 )
-AMONG_ON_KAFKA = Tested("tests/runtime/test_laws_on_kafka.py::test_so_do_containers_that_come_and_die_and_fall_silent")
+FENCED = Tested("tests/runtime/test_kafka_ledger.py::test_who_takes_a_task_fences_the_one_that_had_it")
 STORED_ONCE = Tested("tests/runtime/test_commit.py::test_what_waits_in_memory_for_the_next_stage_is_stored_once")
 GROWN = Tested(
     "tests/runtime/test_repartitioning.py::test_an_application_that_did_not_run_meanwhile_takes_each_growth_up_in_turn"
@@ -324,7 +324,7 @@ BUGS = (
         "runtime/systems/kafka/state/ledger.py",
         "    await ended(await streams.producer(writer))",
         "    return",
-        AMONG_ON_KAFKA,
+        FENCED,
     ),
     Bug(
         "leave out what is made and not read, whatever it is that makes it",
