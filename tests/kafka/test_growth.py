@@ -58,14 +58,10 @@ def run(command, folder):
 
 
 @pytest.fixture
-def ran(command, call, run):
-    """Run an application to its end, in this process but for containers; return its exit status and what it tells."""
+def ran(command, call):
+    """Run an application to its end in this process; return its exit status and what it tells."""
 
     def ran(*what: str) -> tuple[int, str]:
-        if "--containers" in what:  # who starts them has to be one that has not loaded the file before, as it was
-            process = run(*what)
-            said, _ = process.communicate(timeout=600)
-            return process.returncode, said
         done = call(*command(*what))
         return done.exit_code, done.output
 
