@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import networkx
 
-from tests.source import PACKAGES, ROOT, python_files, tree
+from tests.source import PACKAGES, ROOT, nodes, python_files, tree
 
 ORDER = (
     "operators.core",
@@ -147,7 +147,7 @@ def imported() -> dict[str, frozenset[str]]:
     known = modules()
     found: dict[str, set[str]] = defaultdict(set)
     for module, file in known.items():
-        for node in ast.walk(tree(file)):
+        for node in nodes(tree(file)):
             if isinstance(node, ast.Import):
                 named = [one.name for one in node.names]
             elif isinstance(node, ast.ImportFrom):
@@ -213,7 +213,7 @@ def splinters() -> Bar:
 def documented() -> Iterator[tuple[str, str]]:
     """Yield the place and the docstring of every module, class and function of the product."""
     for file in modules().values():
-        for node in ast.walk(tree(file)):
+        for node in nodes(tree(file)):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 line = getattr(node, "lineno", 1)
                 yield f"{file.relative_to(ROOT)}:{line}", ast.get_docstring(node) or ""
@@ -242,7 +242,7 @@ def parameters() -> Bar:
     found = []
     for file in modules().values():
         place = str(file.relative_to(ROOT))
-        for node in ast.walk(tree(file)):
+        for node in nodes(tree(file)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 said = node.args
                 names = [one.arg for one in (*said.posonlyargs, *said.args, *said.kwonlyargs)]
@@ -286,9 +286,9 @@ def switches() -> Bar:
         place = str(file.relative_to(ROOT))
         if place in DISPATCH:
             continue
-        nodes = [*ast.walk(tree(file))]
-        sure = {id(node.test) for node in nodes if isinstance(node, ast.Assert)}  # which choose nothing
-        found += [f"{place}:{node.lineno}" for node in nodes if id(node) not in sure and asks_what_a_spec_is(node)]
+        sure = {id(node.test) for node in nodes(tree(file)) if isinstance(node, ast.Assert)}  # which choose nothing
+        asking = (node for node in nodes(tree(file)) if id(node) not in sure and asks_what_a_spec_is(node))
+        found += [f"{place}:{node.lineno}" for node in asking]
     return Bar("isinstance(spec, …) and kind == outside of the dispatch", len(found), 0, places=tuple(found))
 
 
@@ -301,7 +301,7 @@ def lines() -> int:
 def anys() -> Bar:
     """Count how often `Any` stands in a thousand lines."""
     found = sum(
-        isinstance(node, ast.Name) and node.id == "Any" for file in modules().values() for node in ast.walk(tree(file))
+        isinstance(node, ast.Name) and node.id == "Any" for file in modules().values() for node in nodes(tree(file))
     )
     return Bar("Any per 1,000 lines", round(found / lines() * 1_000, 1), 12)
 
@@ -325,7 +325,7 @@ def invariants() -> Bar:
     """Count the asserts in a thousand lines that say more than a type."""
     found = 0
     for file in modules().values():
-        for node in ast.walk(tree(file)):
+        for node in nodes(tree(file)):
             if isinstance(node, ast.Assert):
                 said = ast.unparse(node.test)
                 found += not (said.startswith("isinstance(") or said.endswith("is not None"))

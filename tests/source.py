@@ -38,6 +38,12 @@ def tree(file: Path) -> ast.Module:
     return ast.parse(file.read_text(), str(file))
 
 
+@cache
+def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """Return all nodes of a file's syntax tree: to walk it takes longer than any of the many looks at them."""
+    return tuple(ast.walk(tree))
+
+
 def place(file: Path, node: ast.AST | int = 1) -> str:
     """Return where `node` is, as editors and terminals link it."""
     return f"{file.relative_to(ROOT)}:{node if isinstance(node, int) else node.lineno}"  # type: ignore[attr-defined]
@@ -45,7 +51,7 @@ def place(file: Path, node: ast.AST | int = 1) -> str:
 
 def imports(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
     """Yield each import in `tree` with the dotted name of the module."""
-    for node in ast.walk(tree):
+    for node in nodes(tree) if isinstance(tree, ast.Module) else ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -14,8 +14,8 @@ from benchmarks.shapes.appender import latencies
 from benchmarks.shapes.long_chain import by_hand, timed
 from runtime.commit.commit import Committer
 
-SAMPLE = ("B1", "B3d", "B12", "P1", "J2")
-"""One of the workloads in memory, on the log and on Kafka, and two of the shapes."""
+SAMPLE = ("B1", "B3d", "P1", "J2")
+"""One of the workloads in memory and on the log, and two of the shapes; any on Kafka begins with a broker."""
 FIGURES = {"ratio", "low", "high", "cpu_ratio", "bar", "baseline_s", "ours_s"}
 
 
@@ -113,14 +113,6 @@ def test_the_memory_of_a_side_is_measured():
     command = [sys.executable, "-m", "benchmarks.measure", "B1", "--scale", "0.003", "--memory", "ours"]
     shown = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
     assert json.loads(shown.stdout) is None or json.loads(shown.stdout) >= 0
-
-
-@pytest.mark.ci
-def test_an_unknown_workload_is_refused():
-    command = [sys.executable, "-m", "benchmarks", "--only", "B1,B99"]
-    shown = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
-    assert shown.returncode == 2
-    assert "no B99; there are B1" in shown.stderr
 
 
 @pytest.mark.ci

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from tests.source import ROOT, python_files, tree
+from tests.source import ROOT, nodes, python_files, tree
 from tests.specs import specs
 
 FOR_ANOTHER_SPEC: dict[str, str] = {
@@ -35,7 +35,7 @@ def names_imported_as(original: str) -> set[str]:
     return {original} | {
         alias.asname
         for file in python_files("samza_dsl")
-        for node in ast.walk(tree(file))
+        for node in nodes(tree(file))
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if alias.name == original and alias.asname

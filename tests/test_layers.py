@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.source import PACKAGES, imports, place, python_files, tree
+from tests.source import PACKAGES, imports, nodes, place, python_files, tree
 
 OF_NEWER_PYTHON = {"annotationlib"}
 """Modules of the standard library that the oldest Python has not."""
@@ -82,7 +82,7 @@ def only_for_types(module: ast.Module) -> set[ast.AST]:
     """Return the imports that only type checkers see."""
     return {
         node
-        for test in ast.walk(module)
+        for test in nodes(module)
         if isinstance(test, ast.If) and ast.unparse(test.test) == "TYPE_CHECKING"
         for node, _ in imports(test)
     }

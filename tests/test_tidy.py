@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.source import PACKAGES, files, is_one_sentence, place, python_files, tree
+from tests.source import PACKAGES, files, is_one_sentence, nodes, place, python_files, tree
 
 OURS = python_files(*PACKAGES)
 ALL = python_files(*PACKAGES, "tests", "benchmarks", "examples")
@@ -41,7 +41,7 @@ def code_lines(file: Path, node: ast.AST) -> int:
     first, last = (1, len(lines)) if isinstance(node, ast.Module) else (node.lineno, node.end_lineno)
     prose = {
         line
-        for text in ast.walk(node)
+        for text in (nodes(node) if isinstance(node, ast.Module) else ast.walk(node))
         if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
         for line in range(text.lineno, text.end_lineno + 1)
     }
@@ -50,7 +50,7 @@ def code_lines(file: Path, node: ast.AST) -> int:
 
 def defined_names(file: Path):
     yield file.stem, 1
-    for node in ast.walk(tree(file)):
+    for node in nodes(tree(file)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name, node.lineno
 
@@ -63,7 +63,7 @@ def looks_at_a_clock(node: ast.AST) -> bool:
 
 def moments(module: ast.Module) -> set[ast.AST]:
     """Return what is called as `asyncio.sleep(0)`, which lets others run and takes no time."""
-    calls = (node for node in ast.walk(module) if isinstance(node, ast.Call))
+    calls = (node for node in nodes(module) if isinstance(node, ast.Call))
     return {call.func for call in calls if ast.unparse(call) == "asyncio.sleep(0)"}
 
 
@@ -71,7 +71,7 @@ def test_a_function_fits_a_screen():
     long = [
         f"{place(file, node)} {node.name} has {lines}"
         for file in ALL
-        for node in ast.walk(tree(file))
+        for node in nodes(tree(file))
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         and (node.end_lineno or 0) - node.lineno >= LONGEST_FUNCTION  # few are, and to count is slow
         and (lines := code_lines(file, node)) > LONGEST_FUNCTION
@@ -137,7 +137,7 @@ def test_what_is_named_as_a_question_answers_yes_or_no():
     wrong = [
         f"{place(file, node)} {node.name} returns {returned}"
         for file in OURS
-        for node in ast.walk(tree(file))
+        for node in nodes(tree(file))
         if isinstance(node, FUNCTIONS) and node.name.lstrip("_").startswith(("is_", "has_"))
         if not (returned := ast.unparse(node.returns or ast.Constant(None))).startswith(ANSWERS)
     ]
@@ -160,7 +160,7 @@ def test_only_the_clock_knows_the_time():
         place(file, node)
         for file in OURS
         if not place(file).startswith(CLOCK)
-        for node in ast.walk(tree(file))
+        for node in nodes(tree(file))
         if looks_at_a_clock(node) and node not in moments(tree(file))
     ]
     assert not looks, f"take the time from {CLOCK}: {looks}"
@@ -171,7 +171,7 @@ def test_no_quick_test_sleeps():
         place(file, node)
         for file in python_files("tests")
         if not place(file).startswith(("tests/simulation/", "tests/faults/", "tests/chaos/"))
-        for node in ast.walk(tree(file))
+        for node in nodes(tree(file))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "asyncio.sleep", "sleep")
         if node.func not in moments(tree(file))
     ]
@@ -182,7 +182,7 @@ def test_every_asyncio_task_is_kept():
     dropped = [
         place(file, node)
         for file in ALL
-        for node in ast.walk(tree(file))
+        for node in nodes(tree(file))
         if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Call)
         and isinstance(node.value.func, ast.Attribute)

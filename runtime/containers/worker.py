@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from socket import socket
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -42,8 +43,9 @@ from runtime.loop.threads import operator_raising
 from runtime.model.assignment import Placement, sticky
 from runtime.model.errors import Fenced, SamzaError
 from runtime.model.metrics import RunMetrics
+from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.queries.state_requests import NoAnswer
-from runtime.run.run import Run
+from runtime.run.run import Run, open_environment
 from runtime.run.settings import RunSettings
 
 Tell = Callable[[BaseException], Failed]
@@ -86,10 +88,10 @@ def serve(connection: socket, start: Start, loaded: LoadedApplication) -> int:
 
 
 async def _serve(connection: socket, start: Start, loaded: LoadedApplication, asked: list[SamzaError]) -> int:
-    line = await Connection.over(connection)
+    line, kept = await Connection.over(connection), _KeptEnvironment()
     try:
         while True:
-            code, may_go_on = await _share(line, start, loaded, asked)
+            code, may_go_on = await _share(line, start, loaded, kept, asked)
             if not may_go_on:
                 return code
             line.say(Idle())
@@ -100,11 +102,40 @@ async def _serve(connection: socket, start: Start, loaded: LoadedApplication, as
             start = told
             loaded.begins(start)
     finally:
-        await line.close()
+        try:
+            kept.close()
+        finally:
+            await line.close()
+
+
+class _KeptEnvironment:
+    """The place where the runs of a container lie: on Kafka one environment, whose clients begin once for all runs."""
+
+    def __init__(self) -> None:
+        self._opened: LiveEnvironment | None = None
+
+    def of(self, start: Start) -> str | Environment:
+        """Return where a run lies; raises `EnvironmentFault` where brokers do not answer."""
+        if start.environment is None:
+            return start.data
+        if self._opened is None:
+            where = start.data, start.environment, start.host_id, start.state_address
+            self._opened = cast("LiveEnvironment", open_environment(*where))
+        return self._opened
+
+    def let_go(self, app: str) -> None:
+        """Let go of an application whose run is over here."""
+        if self._opened is not None:
+            self._opened.let_go(app)
+
+    def close(self) -> None:
+        """Lie nowhere any more."""
+        if self._opened is not None:
+            self._opened.close()
 
 
 async def _share(
-    line: Connection, start: Start, loaded: LoadedApplication, asked: list[SamzaError]
+    line: Connection, start: Start, loaded: LoadedApplication, kept: _KeptEnvironment, asked: list[SamzaError]
 ) -> tuple[int, bool]:
     """Run a share of one run until the other process says stop, or is gone.
 
@@ -113,28 +144,11 @@ async def _share(
     """
     graph = beside(loaded.graph, start.beside)
     try:
-        pipeline = Pipeline(graph, start.options, loaded.around)
-        settings = RunSettings(
-            bind=start.bind,
-            share=start.share,
-            environment=start.environment,
-            host_id=start.host_id,
-            state_address=start.state_address,
-            placement=loaded.placement,
-            hearing=loaded.hearing,
-        )
-        run = Run(pipeline, start.data, settings)
         try:
-            if digest_of(run.plan) != start.plan:
-                raise SamzaError(
-                    f"the application {graph.app!r} that a container loads is not the one that was started: it is "
-                    "built anew there, so it may not depend on arguments or on what was changed after it was loaded"
-                )
-        except BaseException:
-            # Nobody drives this run, so nobody else would let go of its environment.
-            run.release()
-            raise
-        has_begun = await _run(run, line)
+            run = _opened(graph, start, loaded, kept)
+            has_begun = await _run(run, line)
+        finally:
+            kept.let_go(graph.app)
     except Exception as error:
         line.say(loaded.tell(error))
         return 1, isinstance(error, Fenced)
@@ -145,6 +159,28 @@ async def _share(
     # One that never began has let go of its environment, which has no last numbers of it.
     line.say(EndedWell(metrics=run.metrics(stores=run.keeps_state) if has_begun else RunMetrics()))
     return 0, True
+
+
+def _opened(graph: Graph, start: Start, loaded: LoadedApplication, kept: _KeptEnvironment) -> Run:
+    """Open a share of a run; raises SamzaError where it is not of the application that is loaded here."""
+    settings = RunSettings(
+        bind=start.bind,
+        share=start.share,
+        placement=loaded.placement,
+        hearing=loaded.hearing,
+    )
+    run = Run(Pipeline(graph, start.options, loaded.around), kept.of(start), settings)
+    try:
+        if digest_of(run.plan) != start.plan:
+            raise SamzaError(
+                f"the application {graph.app!r} that a container loads is not the one that was started: it is "
+                "built anew there, so it may not depend on arguments or on what was changed after it was loaded"
+            )
+    except BaseException:
+        # Nobody drives this run, so nobody else would let go of what it has opened.
+        run.release()
+        raise
+    return run
 
 
 async def _run(run: Run, line: Connection) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import cache, cached_property
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import msgspec
@@ -357,10 +357,10 @@ class Tagged:
             # Python orders a set by hashes, which differ from process to process: equal sets need equal bytes.
             return TAG_OF_SEQUENCE[kind] + _pack(sorted(parts) if kind in (set, frozenset) else parts)
         if kind is dict:
-            plain = SCALARS.issuperset(map(type, value.values())) and ONLY_TEXT.issuperset(map(type, value))
-            if plain and not piecemeal:
+            if not piecemeal and ONLY_TEXT.issuperset(map(type, value)) and {*map(type, value.values())} <= SCALARS:
                 return PLAIN + _pack(value)
-            return MAPPING + _pack([part for pair in value.items() for part in map(self.encode, pair)])
+            flat = chain.from_iterable(value.items())
+            return MAPPING + _pack([*map(self.encode, flat)] if piecemeal else self._parts(flat))
         if isinstance(value, Enum):
             return ENUM + _pack((self._name_of_member(value), self.encode(value.value)))
         if is_record(kind):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -19,6 +19,7 @@ from runtime.encoding.classes import is_again
 from runtime.encoding.conformity import conforming, names_apart
 from runtime.encoding.evolution import fitted
 from runtime.encoding.keys import KeySerde
+from runtime.encoding.nested_tuples import SCALARS
 from runtime.encoding.record_types import fields_of, is_record
 from runtime.encoding.serdes import (
     Declared,
@@ -229,6 +230,9 @@ def difference(put: Any, back: Any, at: tuple[str, ...] = ()) -> Difference | No
     if kind in (list, tuple) or isinstance(put, dict):
         if len(put) != len(back) or (isinstance(put, dict) and [*map(repr, put)] != [*map(repr, back)]):
             return Difference(at, put, back)
+        # Most hold plain values alone, as counts by key do: where each lies is found only of what differs.
+        if _are_the_same_plain(*(one.values() if isinstance(one, dict) else one for one in (put, back))):
+            return None
     elif isinstance(put, set | frozenset):
         # By repr(), since members need have no order, and 1 and True are equal.
         alike = sorted(map(repr, put)) == sorted(map(repr, back))
@@ -323,6 +327,14 @@ def _is_same(put: object, back: Any) -> bool:
     if isinstance(put, float | Decimal) or not alike:
         return repr(put) == repr(back)  # NaN, -0.0, Decimal("1.0") beside Decimal("1.00"), and what has no ==
     return True
+
+
+def _are_the_same_plain(put: Iterable[Any], back: Iterable[Any]) -> bool:
+    """Whether as many values are plain, and the same; zeros and NaN of floats are looked at by themselves."""
+    return all(
+        type(one) is type(other) and type(one) in SCALARS and one == other and (one != 0 or type(one) is not float)
+        for one, other in zip(put, back, strict=True)
+    )
 
 
 def _is_same_enum(put: object, back: object) -> bool:

@@ -127,6 +127,9 @@ class OwnershipPort(Protocol):
     def is_caught_up(self) -> bool:
         """Whether this process has read all that lay between stages when it was asked; asking may take a while."""
 
+    def let_go(self, app: str) -> None:
+        """Let go of an application, as a close does, once it commits nothing more; it may be joined again."""
+
     def reclaim(self, app: str) -> bool:
         """Remove what a reset has left of an application that was deleted; return whether there was anything."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import linecache
 import sys
 from collections.abc import Callable, Iterator
 from importlib.machinery import SourceFileLoader
@@ -108,6 +109,7 @@ def _load_file(path: Path) -> ModuleType:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     _loaded.add(name)
     load_as(name)
+    linecache.checkcache(str(file))  # its functions are told by their lines, which may be others than before
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -11,6 +11,7 @@ from benchmarks.programs.kit.on_kafka import Topics
 from benchmarks.programs.kit.on_log import OnLog
 from benchmarks.programs.sweep.drawing import draw, program_of
 from tests.benchmarks.test_figures import program
+from tests.sample import crossed
 
 MESSAGES = 600
 SEED = 5
@@ -29,8 +30,9 @@ def test_a_program_comes_to_what_its_hand_program_does(name, mode, partitions, t
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("partitions", [1, 3])
-@pytest.mark.parametrize("name", [name for name, one in PROGRAMS.items() if one.is_on_kafka])
+@pytest.mark.parametrize(
+    ("name", "partitions"), crossed([name for name, one in PROGRAMS.items() if one.is_on_kafka], [1, 3])
+)
 def test_so_it_does_on_a_broker_and_by_hand_goes_on_where_it_has_committed(name, partitions, tmp_path, monkeypatch):
     sides = sides_of(name, "kafka", partitions, tmp_path)
     expected = agreed(sides)

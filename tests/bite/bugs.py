@@ -10,7 +10,8 @@ REMEMBERED = "tests/runtime/test_remembered.py::"
 READ_BY_ALL = Tested(
     "tests/runtime/test_laws_on_kafka.py::test_what_was_written_can_be_read_by_all_when_its_writer_has_closed"
 )
-AMONG_ON_KAFKA = Tested("tests/runtime/test_laws_on_kafka.py::test_so_do_containers_that_come_and_die_and_fall_silent")
+FENCED = Tested("tests/runtime/test_kafka_ledger.py::test_who_takes_a_task_fences_the_one_that_had_it")
+STORED_ONCE = Tested("tests/runtime/test_commit.py::test_what_waits_in_memory_for_the_next_stage_is_stored_once")
 GROWN = Tested(
     "tests/runtime/test_repartitioning.py::test_an_application_that_did_not_run_meanwhile_takes_each_growth_up_in_turn"
 )
@@ -108,6 +109,7 @@ BUGS = (
         "runtime/commit/commit.py",
         "    return reached if lowest is None else min(reached, lowest)\n",
         "    return reached\n",
+        Tested("tests/runtime/test_commit.py::test_a_watermark_is_held_back_by_what_is_in_flight_or_still_to_fire"),
     ),
     Bug(
         "checkpoint the watermark of now, not that of the position",
@@ -251,16 +253,14 @@ BUGS = (
         "runtime/commit/commit.py",
         "            if relay\n",
         "            if relay and not relay\n",
-        Tested("tests/runtime/test_laws.py"),
+        STORED_ONCE,
     ),
     Bug(
         "keep what was stored in memory, too",
         "runtime/commit/commit.py",
         "            relay.clear()\n",
         "            pass\n",
-        Tested(
-            "tests/runtime/test_laws.py::test_no_commit_holds_an_effect_of_what_lies_beyond_its_cut_nor_lacks_one_before_it"
-        ),
+        STORED_ONCE,
     ),
     Bug(
         "believe that all states are in hand when some were let go",
@@ -324,7 +324,7 @@ BUGS = (
         "runtime/systems/kafka/state/ledger.py",
         "    await ended(await streams.producer(writer))",
         "    return",
-        AMONG_ON_KAFKA,
+        FENCED,
     ),
     Bug(
         "leave out what is made and not read, whatever it is that makes it",

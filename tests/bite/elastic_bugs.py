@@ -20,11 +20,11 @@ SAID_AGAIN = Tested(
     f"{ELASTIC}test_a_task_says_again_how_far_event_time_is_where_one_of_its_name_has_said_so_before_a_merge"
 )
 BEGUN_ANEW = Tested(f"{ELASTIC}test_a_run_that_begins_anew_keeps_the_size_that_was_asked_of_it")
-LAWS = "tests/runtime/test_elastic_laws.py::test_"
-AT_LEAST_ONCE = Tested(f"{LAWS}at_least_once_splits_and_merges_lose_nothing_and_make_nothing_up[apart]")
-APART = Tested(f"{LAWS}results_stay_where_tasks_are_split_and_merged_live_and_from_run_to_run[without_keys-apart]")
 SAID_ONCE = Tested(
     "tests/runtime/test_told_between_commits.py::test_tasks_that_commit_at_once_say_once_how_far_event_time_is"
+)
+TOLD = Tested(
+    "tests/runtime/test_commit.py::test_of_virtual_tasks_that_share_a_partition_all_are_told_in_memory_or_none"
 )
 SIZES = Tested("tests/runtime/test_sizes_asked.py")
 COUNTED = Tested(f"{SPLIT_ON_DISK}test_whoever_has_the_tasks_copies_their_entries_and_tells_how_many")
@@ -106,21 +106,21 @@ ELASTIC_BUGS = (
         "runtime/opening/rescaling.py",
         "last = min(own.values(), ",
         "last = max(own.values(), ",
-        AT_LEAST_ONCE,
+        ONCE_EACH,
     ),
     Bug(
         "a merge of tasks that commit by themselves forgets who has read further",
         "runtime/opening/rescaling.py",
         "return [*first, *(one for _, one in sorted(furthest.items()) if share_of(one.bucket, task.base).meets(task))]",
         "return first",
-        APART,
+        ONCE_EACH,
     ),
     Bug(
         "all virtual tasks that commit by themselves have what has no key",
         "runtime/reading/sieve.py",
         "        return 0 if self._share.by_key else offset",
         "        return self._share.task.bucket",
-        APART,
+        ONCE_EACH,
     ),
     Bug(
         "forget what one task's commit tells of event time where another one commits at once",
@@ -246,7 +246,7 @@ ELASTIC_BUGS = (
         "runtime/commit/commit.py",
         "if isinstance(relay, SplitRelay) and len(readers) < len(relay.shares):",
         "if isinstance(relay, SplitRelay) and not readers:",
-        SPLIT_LIVE,
+        TOLD,
     ),
     Bug(
         "bucket the rows of a broadcast table by their keys",

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from planner.model.function_names import label_of
 from samza_dsl.application.loading import CantLoad, load_app
 
 APP = """
@@ -25,6 +26,13 @@ def test_a_program_that_is_written_again_within_the_second_is_the_new_one(write,
     write("twice.py", APP.replace("one", "two"))
     os.utime("twice.py", (1, 1))
     assert load_app("twice.py").name == "two"
+
+
+def test_a_program_that_was_changed_is_told_by_the_lines_of_now(write):
+    for body in ("word.upper()", "len(word)"):
+        write("changed.py", f"{APP}    shout = lambda word: {body}\n")
+        load_app("changed.py")
+        assert label_of(sys.modules["changed"].shout) == body
 
 
 def test_a_second_name_for_the_same_application_is_no_second_application(write):

@@ -32,8 +32,8 @@ SCRAPED = """
     if __name__ == "__main__":
         app.run(containers=2, metrics=Metrics(address=sys.argv[1]))
 """
-PAUSE_S = 6.0
-"""The pause between two looks; what is told was asked for within a second or two."""
+PAUSE_S = 2.0
+"""The pause between two looks: longer than the second after which containers that nobody looks at are asked again."""
 
 
 def written(folder):

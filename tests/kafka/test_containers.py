@@ -26,6 +26,7 @@ from runtime.systems.kafka.streams.sink import send_all
 from samza_dsl import KafkaCluster
 from tests.faults.processes import wait_until
 from tests.kafka.topics import consume, delete, group_offsets
+from tests.sample import crossed
 
 TASKS = 4
 
@@ -482,8 +483,7 @@ EXITS = {
 }
 
 
-@pytest.mark.parametrize("awaits", [False, True])
-@pytest.mark.parametrize("how", EXITS)
+@pytest.mark.parametrize(("how", "awaits"), crossed(EXITS, [False, True]))
 def test_an_exit_that_a_function_asks_for_in_a_container_ends_the_run(broker, topics, words, tmp_path, how, awaits):
     line, code, told = EXITS[how]
     program = (tmp_path / "app.py").read_text()

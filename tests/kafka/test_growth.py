@@ -3,12 +3,11 @@
 import shlex
 import signal
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from samza_dsl import App, SamzaError, String
+from tests.cli import conftest as command_line
 from tests.faults.processes import wait_until
 from tests.kafka.topics import consume, create, grow, names, produce
 
@@ -19,33 +18,54 @@ app = App("{name}", Options(commit_interval_ms=100))
 words = app.input("words", value=String(), key=str)
 {pipeline}.send_to(app.output("{name}-out", value=Json()))
 """
+call, folder = command_line.call, command_line.folder
 COPYING, COUNTING = "words.map(str.upper)", 'words.scan(lambda total, word: (total or 0) + 1, op_id="count")'
 
 
 @pytest.fixture
-def run(broker, topics, tmp_path):
-    """Start an application on a topic of one partition, with its environment here or there; all end with the test."""
+def command(broker, topics, folder):
+    """Write an application on a topic of one partition, with its environment here or there; return what runs it."""
     create(broker, f"{topics}-words", 1)
-    started = []
 
-    def run(pipeline: str, where: str, *how: str) -> "subprocess.Popen[str]":
+    def command(pipeline: str, where: str, *how: str) -> list[str]:
         name = f"{topics}-words" if where == "cluster" else "words"
         program = PROGRAM.format(name=topics, pipeline=pipeline).replace('"words"', f'"{name}"')
-        (tmp_path / "app.py").write_text(program)
+        (folder / "app.py").write_text(program)
         if where == "cluster":
             said = ["--environment", f"kafka://{broker.bootstrap}"]
         else:
             address = f"kafka://{broker.bootstrap}/{topics}"
             said = ["--bind", f"words={address}-words", "--bind", f"{topics}-out={address}-out"]
-        command = [Path(sys.executable).with_name("samza-dsl"), "run", "app.py", *said, *how]
+        return ["run", "app.py", *said, *how]
+
+    return command
+
+
+@pytest.fixture
+def run(command, folder):
+    """Start an application in a process of its own; all end with the test."""
+    started = []
+
+    def run(*what: str) -> "subprocess.Popen[str]":
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        started.append(subprocess.Popen(command, cwd=tmp_path, **pipes))
+        started.append(subprocess.Popen([command_line.PROGRAM, *command(*what)], cwd=folder, **pipes))
         return started[-1]
 
     yield run
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def ran(command, call):
+    """Run an application to its end in this process; return its exit status and what it tells."""
+
+    def ran(*what: str) -> tuple[int, str]:
+        done = call(*command(*what))
+        return done.exit_code, done.output
+
+    return ran
 
 
 def written(broker, topics) -> list[bytes]:
@@ -56,14 +76,13 @@ def written(broker, topics) -> list[bytes]:
 
 
 @pytest.mark.parametrize("where", ["cluster", "log"])
-def test_a_run_without_state_takes_new_partitions_up_when_it_begins(where, run, broker, topics):
+def test_a_run_without_state_takes_new_partitions_up_when_it_begins(where, ran, broker, topics):
     for partitions, word in ((1, b"a"), (3, b"b")):
         if partitions > 1:
             grow(broker, f"{topics}-words", partitions)
         produce(broker, f"{topics}-words", (partitions - 1, b"k", word))
-        process = run(COPYING, where, "--until-now")
-        said, _ = process.communicate(timeout=600)
-        assert process.returncode == 0, said
+        status, said = ran(COPYING, where, "--until-now")
+        assert status == 0, said
     assert written(broker, topics) == [b'"A"', b'"B"']
 
 
@@ -86,7 +105,7 @@ def test_a_run_without_state_takes_new_partitions_up_as_it_goes(where, how, run,
 
 
 @pytest.mark.parametrize("where", ["cluster", "log"])
-def test_a_run_whose_state_lies_by_a_topics_keys_stops_and_says_why(where, run, broker, topics, tmp_path):
+def test_a_run_whose_state_lies_by_a_topics_keys_stops_and_says_why(where, run, ran, call, broker, topics):
     produce(broker, f"{topics}-words", (0, b"k", b"a"))
     process = run(COUNTING, where)
     wait_until(lambda: written(broker, topics) == [b"1"])
@@ -95,17 +114,13 @@ def test_a_run_whose_state_lies_by_a_topics_keys_stops_and_says_why(where, run, 
     assert process.returncode == 2, said
     assert "its state lies where" in said
     assert "had 1 partitions, and that has 3 now" in said
-    again = run(COUNTING, where)
-    said, _ = again.communicate(timeout=600)
-    assert (again.returncode, f"state forget {topics} count" in said) == (2, True), said
+    status, said = ran(COUNTING, where)
+    assert (status, f"state forget {topics} count" in said) == (2, True), said
     assert written(broker, topics) == [b"1"]
-    command = [*shlex.split(said.partition("samza-dsl ")[2].strip()), "--yes"]
-    program = Path(sys.executable).with_name("samza-dsl")
-    subprocess.run([program, *command], cwd=tmp_path, check=True, capture_output=True, timeout=600)
+    assert call(*shlex.split(said.partition("samza-dsl ")[2].strip()), "--yes").exit_code == 0
     produce(broker, f"{topics}-words", (0, b"k", b"b"))
-    last = run(COUNTING, where, "--until-now")
-    said, _ = last.communicate(timeout=600)
-    assert (last.returncode, written(broker, topics)) == (0, [b"1", b"1"]), said
+    status, said = ran(COUNTING, where, "--until-now")
+    assert (status, written(broker, topics)) == (0, [b"1", b"1"]), said
 
 
 KEPT = {
@@ -123,20 +138,18 @@ KEPT = {
     ids=["alone", "containers", "bound"],
 )
 def test_state_by_a_topics_keys_moves_behind_the_repartitioning_that_the_error_names(
-    where, kept, how, run, broker, topics
+    where, kept, how, ran, broker, topics
 ):
     letters = [letter.encode() for letter in "abcdefgh"]
     for turn, partitions in enumerate((2, 5), start=1):
         grow(broker, f"{topics}-words", partitions)
         produce(broker, f"{topics}-words", *((None, letter, letter) for letter in letters))
         if turn == 2:
-            process = run(KEPT[kept].format(by=""), where, "--until-now", *how)
-            said, _ = process.communicate(timeout=600)
-            assert (process.returncode, ".partition_by(KEY, key_type=...)" in said) == (2, True), said
+            status, said = ran(KEPT[kept].format(by=""), where, "--until-now", *how)
+            assert (status, ".partition_by(KEY, key_type=...)" in said) == (2, True), said
         by = "" if turn == 1 else ".partition_by(lambda word: word, key_type=str)"
-        process = run(KEPT[kept].format(by=by), where, "--until-now", *how)
-        said, _ = process.communicate(timeout=600)
-        assert (process.returncode, "failed" in said, "Traceback" in said) == (0, False, False), said
+        status, said = ran(KEPT[kept].format(by=by), where, "--until-now", *how)
+        assert (status, "failed" in said, "Traceback" in said) == (0, False, False), said
     assert written(broker, topics) == sorted(b'"%s %d"' % (letter, n) for letter in letters for n in (1, 2))
 
 
@@ -177,7 +190,7 @@ def test_a_stream_of_the_embedded_log_that_was_made_anew_otherwise_is_refused(tm
 
 
 @pytest.mark.parametrize("how", [(), ("--containers", "2")], ids=["alone", "containers"])
-def test_a_repartitioning_into_other_partitions_takes_its_state_along(how, run, broker, topics):
+def test_a_repartitioning_into_other_partitions_takes_its_state_along(how, ran, broker, topics):
     keyed = 'words.partition_by(str.lower, partitions={}, op_id="by-word")'
     counts = (
         keyed + '.scan(lambda total, word: (total or 0) + 1, emit=lambda word, total: [word, total], op_id="count")'
@@ -185,9 +198,8 @@ def test_a_repartitioning_into_other_partitions_takes_its_state_along(how, run, 
     letters = "abcdefgh"
     for turn, partitions in enumerate((2, 4, 3)):
         produce(broker, f"{topics}-words", *((0, None, letter.encode()) for letter in letters))
-        process = run(counts.format(partitions), "cluster", "--until-now", *how)
-        said, _ = process.communicate(timeout=600)
-        assert process.returncode == 0, said
+        status, said = ran(counts.format(partitions), "cluster", "--until-now", *how)
+        assert status == 0, said
         assert "Traceback" not in said
         assert written(broker, topics) == sorted(
             b'["%s",%d]' % (letter.encode(), total) for letter in letters for total in range(1, turn + 2)

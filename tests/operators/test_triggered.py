@@ -17,11 +17,11 @@ from operators.windows.window import Window, WindowOperator
 from operators.windows.window_types import ByRow, hopping, session, tumbling
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import String, Tagged
-from runtime.reading.watermarks import SourceWatermark
 from runtime.stores.memory import MemoryStore
+from tests.operators import test_window
+from tests.operators.test_window import DISORDER_MS
 from tests.scale import examples
 
-DISORDER_MS = 7
 GAP_MS = 9
 LOWEST = -(2**62)
 
@@ -135,37 +135,8 @@ def final_of(kinds):
 CASES, FINAL = cases_of(WINDOWS), final_of(WINDOWS)
 
 
-class Driven:
-    """An operator that is fed from two sources in batches that end where the cuts say."""
-
-    def __init__(self, case, aggregation):
-        self.case, self.aggregation, self.store = case, aggregation, MemoryStore()
-        self.sources = [SourceWatermark(DISORDER_MS), SourceWatermark(DISORDER_MS)]
-        self.windows = case.operator(self.store, aggregation)
-        self.panes, self.late, self.held, self.reached = [], 0, [], LOWEST
-
-    def run(self):
-        for row, record in enumerate(self.case.records):
-            if self.held and self.held[0][0] != record[0]:
-                self.feed()
-            self.held.append(record)
-            self.cut(self.case.cuts[row] if row < len(self.case.cuts) else "")
-        self.feed()
-        self.fire(MAX_TIMESTAMP)
-        self.windows.write_back()
-        assert self.windows.next_due() > MAX_TIMESTAMP and list(self.store.range()) == []
-        return self
-
-    def cut(self, how):
-        if how:
-            self.feed()
-        if how.startswith("fire"):
-            most = {"fire": None, "fire one": 1, "fire two": 2}[how]
-            self.fire(min(source.value for source in self.sources), most)
-        if how in ("write back", "restart"):
-            self.windows.write_back()
-        if how == "restart":
-            self.windows = self.case.operator(self.store, self.aggregation)
+class Driven(test_window.Driven):
+    """An operator that is fed from two sources, and emits panes also as values come."""
 
     def feed(self):
         if self.held:

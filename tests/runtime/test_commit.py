@@ -4,15 +4,17 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from operators.core.base import MIN_TIMESTAMP, Batch
-from runtime.commit.commit import SHARED, Committer, forwardable
+from runtime.commit.commit import SHARED, Committer, _listeners, forwardable
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Tagged
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append, Control
-from runtime.reading.relay import Relay
+from runtime.reading.relay import Relay, SplitRelay
 from runtime.stage.outputs import Outputs
 from runtime.task.task import Task
 from samza_dsl import App
@@ -375,3 +377,24 @@ def test_who_is_not_done_with_what_came_before_reads_it_in_the_log(why):
     assert told == {1: 100}
     assert first.heard == [100]
     assert not second.heard
+
+
+@given(st.lists(st.sampled_from(["", "", "", "fires", "is in flight", "is behind"]), min_size=1, max_size=4))
+def test_of_virtual_tasks_that_share_a_partition_all_are_told_in_memory_or_none(whys):
+    relay, tasks = SplitRelay(), []
+    relay.shares = dict.fromkeys(range(len(whys)))
+    for why in whys:
+        reads = SimpleNamespace(origin=Position("log", BETWEEN, 0, 0), is_up_to_date=why != "is behind")
+        lanes, outputs = [SimpleNamespace(readers=[reads])], SimpleNamespace(pending={})
+        how = {"firing": why == "fires", "in_flight": int(why == "is in flight")}
+        tasks.append(SimpleNamespace(lanes=lanes, outputs=outputs, **how))
+    told = _listeners(tasks, tasks, {(BETWEEN, 0): relay}).get(BETWEEN, {}).get(0, [])
+    assert [task for task, _ in told] == ([] if any(whys) else tasks)
+
+
+def test_what_waits_in_memory_for_the_next_stage_is_stored_once(world):
+    waiting = Relay(KeySerde(Tagged()), KeySerde(Tagged()), "by-rest")
+    world.committer.relays[BETWEEN, 0] = waiting
+    waiting.give(Batch([1, 2], [3, 4]))
+    stored = [[len(one.batch) for one in world.through().appends if one.control is None] for _ in range(2)]
+    assert stored == [[2], []]

@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.containers import crew_numbers
-from runtime.containers.crew_numbers import SILENT_MS, Silences
+from runtime.containers.crew_numbers import SILENCE_S, SILENT_MS, Round, Silences
 from runtime.containers.protocol import Ask, AskNumbers, Go
 from runtime.containers.worker import _answer, _run
+from runtime.model.clock import LoopClock
 from runtime.model.errors import Unavailable
+from tests.simulation.loop import simulate
 
 
 @dataclass
@@ -121,3 +123,25 @@ def test_a_silence_is_told_once_and_once_that_it_is_over(looks):
             silences.tell([one], now_ms)
     assert len(told) == len(expected) and all(word in line for word, line in zip(expected, told, strict=True))
     assert all("container 0.0 (process 7)" in line for line in told)
+
+
+def test_those_that_have_answered_are_asked_again_while_another_one_is_waited_for(monkeypatch):
+    told, clock, containers = [], LoopClock(), {}
+    monkeypatch.setattr(crew_numbers._log, "warning", lambda text, *said: told.append(text % said))
+
+    async def main():
+        waiting = Round(containers, Silences("app"), clock)
+
+        def hears(word):
+            well.heard_ms = clock.elapsed_ms()
+            waiting.changed.set()
+
+        how = {"joined": True, "heard_ms": 0.0, "tasks": (0,), "line": SimpleNamespace(say=hears)}
+        well = SimpleNamespace(name="0.0", report=SimpleNamespace(round=1), process=SimpleNamespace(pid=7), **how)
+        hung = SimpleNamespace(name="1.0", report=None, process=SimpleNamespace(pid=8), **how)
+        containers.update({0: well, 1: hung})
+        assert (await waiting.answers(1, 4 * SILENT_MS / 1_000)).keys() == {"0.0"}
+        assert clock.elapsed_ms() - well.heard_ms <= 1_000 * SILENCE_S
+
+    simulate(main, 0)
+    assert len(told) == 1 and "container 1.0 (process 8) has said nothing for 10 s" in told[0]

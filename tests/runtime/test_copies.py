@@ -12,7 +12,7 @@ from uuid import UUID
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Struct
 
@@ -129,6 +129,24 @@ def test_a_copy_of_a_declared_type_is_of_it(value):
                 declared.copy(value)
         else:
             assert difference(decoded, declared.copy(value)) is None
+
+
+LIKE = st.sampled_from([0, False, 0.0, -0.0, 1, True, 1.0, math.nan, "", "1", b"", None])
+"""Values that equal others, and are not the same."""
+
+
+@example([(0.0, -0.0)])
+@example([(0, 0), (1, True)])
+@given(st.lists(LIKE.map(lambda one: (one, one)) | st.tuples(LIKE, LIKE), max_size=4))
+def test_what_comes_back_is_the_same_where_each_part_looks_the_same(pairs):
+    def is_same(put, back):
+        # Where a float is declared, an int is stored as one.
+        is_widened = type(put) is int and type(back) is float and put == back
+        return is_widened or (type(put) is type(back) and repr(put) == repr(back))
+
+    put, back = [one for one, _ in pairs], [other for _, other in pairs]
+    for made in (list, tuple, lambda parts: dict(enumerate(parts)), lambda parts: [{"parts": parts}]):
+        assert (difference(made(put), made(back)) is None) == all(is_same(*pair) for pair in pairs)
 
 
 def test_a_serde_of_ones_own_makes_copies_by_its_bytes():

@@ -26,7 +26,7 @@ from samza_dsl import (
 )
 from samza_dsl.laws import check_laws
 from samza_dsl.testing import Record, Schedule
-from tests.scale import examples, scale
+from tests.scale import examples
 
 NUMBERS = st.integers(0, 9)
 KEYS = [None, *"abcdefg"]
@@ -210,8 +210,7 @@ def test_results_stay_where_tasks_are_split_and_merged_live_and_from_run_to_run(
     keys = KEYS if build in (without_keys, without_keys_by_key) else SKEWED
     partitions = {"hits": 2, **({"names": 2, "towns": 1} if build is with_tables else {})}
     app, given = app_of(build, is_apart), given_of(build, keys)
-    most = scale(5, 18, 5_000)  # with fewer more of `tests.bite` get away
-    check_laws(app, given, partitions=partitions, rescale=True, examples=most)
+    check_laws(app, given, partitions=partitions, rescale=True, examples=examples(18, 5_000))
 
 
 FACTORS = st.lists(st.sampled_from((1, 2, 4, None)), min_size=2, max_size=5).map(tuple)
@@ -254,7 +253,7 @@ def test_own_tables_have_the_rows_that_they_have_without_splits_and_merges(found
 
 @pytest.mark.parametrize("is_apart", [False, True], ids=["together", "apart"])
 @given(hits(KEYS).map(lambda found: [found[::2], found[1::2]]), DISTURBED | BETWEEN)
-@settings(max_examples=scale(10, 36, 5_000))  # with fewer one of `tests.bite` gets away
+@settings(max_examples=examples(36, 5_000))
 def test_at_least_once_splits_and_merges_lose_nothing_and_make_nothing_up(is_apart, found, schedule):
     app = app_of(again, is_apart, guarantee="at_least_once")
     calm, disturbed = (testing.run(app, {"hits": found}, one, partitions={"hits": 2}) for one in (None, schedule))

@@ -16,7 +16,7 @@ from runtime.commit.commit import SHARED, STATE
 from runtime.job.job_model import JOB
 from runtime.model.assignment import JobModel
 from runtime.model.checkpoint import Checkpoint, Position
-from runtime.model.errors import Damaged
+from runtime.model.errors import Damaged, Fenced
 from runtime.ports.commits import Commit
 from runtime.ports.streams import StreamConfig
 from runtime.systems.kafka.coordination import owner
@@ -261,3 +261,21 @@ def test_tasks_of_containers_that_are_awaited_wait_for_them_and_never_move_twice
     # Containers of the run before know nothing of those who are to come.
     old = [Joining(str(number), 1, tasks, former, host=host) for number, host in enumerate(hosts)]
     assert "" not in shared_out([spans, *old], now_ms=0).tasks
+
+
+def test_who_takes_a_task_fences_the_one_that_had_it(tmp_path):
+    with simulated(Cluster(0)):
+        zombie, heir = opened(tmp_path / "zombie"), opened(tmp_path / "heir")
+        run = zombie.own("app")
+        commit = Commit("app", run, [], [], {"0": Checkpoint(run)}, tasks={0: 1})
+        had = zombie.join("app", run, "zombie", 1)
+        assert had.take(had.mine()) == {0: 1}
+        zombie.commit(commit)
+        zombie._thread.call(had._group.leave())  # it is taken for dead, and does not know it
+        has = heir.join("app", run, "heir", 1)
+        assert has.take(has.mine()) == {0: 2}
+        with pytest.raises(Fenced, match="Task 0 of application 'app' is at generation 2"):
+            zombie.commit(commit)
+        for member, environment in ((has, heir), (had, zombie)):
+            member.leave()
+            environment.close()

@@ -16,7 +16,7 @@ class Topic:
     """A topic, and the consumer of it."""
 
     def __init__(self):
-        self.rows, self.at, self.assigned = [], 0, set()
+        self.rows, self.at, self.assigned, self.id = [], 0, set(), 0
 
     async def end_offsets(self, places):
         return {PLACE: len(self.rows)}
@@ -52,9 +52,11 @@ class Topic:
     resume = pause
 
 
-@pytest.mark.parametrize(("rests", "is_seen_gone", "more"), [(False, False, 0), (True, False, 0), (False, True, 9)])
-def test_a_topic_that_is_made_anew_is_read_anew(monkeypatch, rests, is_seen_gone, more):
-    """It is shorter than it was, or somebody has looked while it was gone."""
+LONGER = [(b"c", b"4")] * 9
+
+
+@pytest.fixture
+def topic(monkeypatch):
     topic = Topic()
 
     async def begun(*_):
@@ -62,16 +64,37 @@ def test_a_topic_that_is_made_anew_is_read_anew(monkeypatch, rests, is_seen_gone
 
     monkeypatch.setattr(compacted_topic, "begun", begun)
     monkeypatch.setattr(compacted_topic, "_consumer", lambda topic: None)
+    return topic
+
+
+@pytest.mark.parametrize(
+    ("how", "ids", "rows"),
+    [
+        ("looks", (0, 0), LONGER[:1]),
+        ("rests", (0, 0), LONGER[:1]),
+        ("looks", (1, 2), LONGER[:1]),
+        ("rests", (1, 2), LONGER),
+        ("doubts", (1, 2), LONGER),
+        ("sees it gone", (0, 0), LONGER),
+    ],
+)
+def test_a_topic_that_is_made_anew_is_read_anew(topic, how, ids, rows):
+    """It has another id, or brokers tell of none and it is shorter, or somebody has looked while it was gone."""
 
     async def looks():
-        table = KafkaTable(SimpleNamespace(name="ledger"), remade=True)
-        topic.rows = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")]
+        async def id_of():
+            return topic.id
+
+        table = KafkaTable(SimpleNamespace(name="ledger"), id_of)
+        topic.rows, topic.id = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")], ids[0]
         found = [await table.now()]
-        if rests:
+        if how == "rests":
             table._rest()
-        if is_seen_gone:
+        elif how == "doubts":
+            table.doubt()
+        elif how == "sees it gone":
             assert await table.forget() == {}
-        topic.rows = [(b"c", b"4")] * (1 + more)
+        topic.rows, topic.id = [*rows], ids[1]
         found.append(await table.now())
         topic.rows.append((b"c", b"5"))
         found.append(await table.now())
@@ -79,3 +102,25 @@ def test_a_topic_that_is_made_anew_is_read_anew(monkeypatch, rests, is_seen_gone
         return found
 
     assert asyncio.run(looks()) == [{b"a": b"3", b"b": b"2"}, {b"c": b"4"}, {b"c": b"5"}]
+
+
+@pytest.mark.parametrize("rests", [False, True])
+def test_what_is_known_of_the_same_topic_stays_known_where_brokers_tell_of_less_for_a_moment(topic, rests):
+    async def looks():
+        async def id_of():
+            return 1
+
+        table = KafkaTable(SimpleNamespace(name="ledger"), id_of)
+        rows = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")]
+        topic.rows = [*rows]
+        await table.now()
+        if rests:
+            table._rest()
+        topic.rows = rows[:1]
+        found = [(await table.now(), table.known_to)]
+        topic.rows = [*rows, (b"b", b"4")]
+        found.append((await table.now(), table.known_to))
+        table._resting.cancel()
+        return found
+
+    assert asyncio.run(looks()) == [({b"a": b"3", b"b": b"2"}, 3), ({b"a": b"3", b"b": b"4"}, 4)]

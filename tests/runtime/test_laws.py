@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from planner.model.levers import Levers
 from samza_dsl import Options
 from tests.building import build
-from tests.scale import examples, scale
+from tests.scale import examples
 from tests.simulation.check import Outcome
 from tests.simulation.crash import CrashPoint, fill, memory, run_through
 from tests.strategies import Event, Pipeline, pipelines, records, stored, tables
@@ -83,7 +83,7 @@ def test_a_restart_after_crashes_gives_what_an_undisturbed_run_gives(world, cras
 
 
 @given(worlds(), st.lists(crash_points, max_size=3))
-@settings(max_examples=scale(15, 300, 20_000))  # with fewer one of `tests.bite` gets away
+@settings(max_examples=examples(150, 20_000))
 def test_no_commit_holds_an_effect_of_what_lies_beyond_its_cut_nor_lacks_one_before_it(world, crashes):
     world.run(crashes, lambda commit: world.outcome.check_cut())
 

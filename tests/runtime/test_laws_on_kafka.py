@@ -19,7 +19,7 @@ from samza_dsl.testing.environment import Crash
 from tests.building import build
 from tests.kafka import test_conformance as real
 from tests.runtime.test_laws import crash_points, worlds
-from tests.scale import examples, scale
+from tests.scale import examples
 from tests.simulation.check import Outcome
 from tests.simulation.containers import Event, run_among
 from tests.simulation.crash import Watched, append_rows, fill, run_once
@@ -338,7 +338,7 @@ def run_among_on_kafka(world, folder, troubles, number, happenings, standby=0, i
 
 
 @given(worlds(), troubles, st.integers(1, 3), happenings, st.booleans())
-@settings(max_examples=scale(4, 60, 3_000))  # with fewer one of `tests.bite` gets away
+@settings(max_examples=examples(40, 3_000))
 def test_so_do_containers_that_come_and_die_and_fall_silent(world, troubles, number, happenings, is_arriving):
     with tempfile.TemporaryDirectory() as folder:
         run_among_on_kafka(world, Path(folder), troubles, number, happenings, is_arriving=is_arriving)

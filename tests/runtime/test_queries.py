@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import date
 
@@ -288,17 +288,17 @@ def written(log):
     return found
 
 
-def test_a_range_is_of_one_commit_while_others_write(tmp_path):
-    """Each commit gives all keys one number: a range that saw two of them would have two numbers."""
-    app = counting(1, str)
-    log = LogEnvironment(tmp_path)
+@contextmanager
+def giving_all_keys_one_number(data, store):
+    """Commit again and again, each time one number for 300 keys: whoever saw two commits would have two numbers."""
+    log = LogEnvironment(data)
     generation = log.own("counting")
     places = [b"s" + Tagged().encode(f"key {number}") for number in range(300)]
     stop = threading.Event()
 
     def commit(number):
         value = Evolving().encode(number)
-        log.commit(Commit("counting", generation, [], [StateWrites("process", 0, [(p, value) for p in places])], {}))
+        log.commit(Commit("counting", generation, [], [StateWrites(store, 0, [(p, value) for p in places])], {}))
 
     commit(0)
 
@@ -311,19 +311,23 @@ def test_a_range_is_of_one_commit_while_others_write(tmp_path):
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        seen = []
-        with query(app, tmp_path) as found:
-            state = found.state("process")
-            while len(set(seen)) < 20:
-                values = [value for _, value in state.range()]
-                assert len(values) == 300 and len(set(values)) == 1
-                seen.append(values[0])
-                assert state.get("key 7") >= values[0]
-        assert seen == sorted(seen)
+        yield
     finally:
         stop.set()
         writer.join()
         log.close()
+
+
+def test_a_range_is_of_one_commit_while_others_write(tmp_path):
+    seen = []
+    with giving_all_keys_one_number(tmp_path, "process"), query(counting(1, str), tmp_path) as found:
+        state = found.state("process")
+        while len(set(seen)) < 20:
+            values = [value for _, value in state.range()]
+            assert len(values) == 300 and len(set(values)) == 1
+            seen.append(values[0])
+            assert state.get("key 7") >= values[0]
+    assert seen == sorted(seen)
 
 
 def test_a_reader_waits_for_the_commit_that_it_asks_for(tmp_path):

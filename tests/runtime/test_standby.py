@@ -44,12 +44,17 @@ class Container:
     def __init__(
         self, cluster: Cluster, folder: Path, name: str, run: int, tasks: int = TASKS, host: str | None = None
     ) -> None:
-        self.cluster, self.run = cluster, run
+        self.cluster, self.tasks, self.copies = cluster, tasks, int(host is None)
         self.context: Context = copy_context()
         self.context.run(PROCESS.set, name)
         self.environment = self.does(opened, folder / (host or name), host or name)
-        self.members = self.does(self.environment.join, APP, run, name, tasks, sticky, int(host is None))
         self.read: dict[int, int] = {}
+        self.joins(run, name)
+
+    def joins(self, run: int, name: str) -> "Container":
+        self.run = run
+        self.members = self.does(self.environment.join, APP, run, name, self.tasks, sticky, self.copies)
+        return self
 
     def does(self, what: Callable[..., Any], *how: Any) -> Any:
         return self.context.run(what, *how)

@@ -24,12 +24,15 @@ class Told(NamedTuple):
     stderr: str
 
 
+SOONER = ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS")
+"""What has a session begin sooner, and changes nothing else."""
 TOTALS = "[('K0', 10), ('K1', 10), ('K2', 10)]"
 
 
 def ran(command, tmp_path, python=sys.executable, **said):
     """Run a command in a directory of its own, as a user whose workers have this Python."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK", "JAVA_HOME"))}
+    said_here = ("SPARK", "PYSPARK", "JAVA_HOME")
+    own = {name: value for name, value in os.environ.items() if name in SOONER or not name.startswith(said_here)}
     own |= {"PYSPARK_PYTHON": str(python), "PYTHONPATH": str(ROOT), **said}
     # Into files: what a server of Spark's has inherited of a pipe is open for as long as that lives.
     with (tmp_path / "stdout").open("w+") as stdout, (tmp_path / "stderr").open("w+") as stderr:
@@ -59,7 +62,12 @@ def test_it_starts_under_spark_submit_and_our_code_goes_to_workers_that_have_non
     (tmp_path / "begins.py").write_text("\n".join([*begins, "ways.main('submit', pathlib.Path('data'))"]))
     submit = Path(sys.executable).with_name("spark-submit")
     own = {"PYTHONPATH": "", "PYSPARK_DRIVER_PYTHON": sys.executable}
-    found = ran([submit, "--master", "local[2]", tmp_path / "begins.py"], tmp_path, bare, **own)
+    found = ran(
+        [submit, "--master", "local[2]", "--conf", "spark.ui.enabled=false", tmp_path / "begins.py"],
+        tmp_path,
+        bare,
+        **own,
+    )
     assert found.stdout.startswith(f"{TOTALS} {bare}\n")
 
 

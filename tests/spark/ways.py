@@ -39,7 +39,8 @@ def through_connect(data):
     """Run through Spark Connect: frames in and out, tables, a stage alone, and a function that fails."""
     from pyspark.sql import SparkSession
 
-    session = SparkSession.builder.remote("local[2]").config("spark.sql.warehouse.dir", f"{data}/tables").getOrCreate()
+    begun = SparkSession.builder.remote("local[2]").config("spark.sql.warehouse.dir", f"{data}/tables")
+    session = begun.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2").getOrCreate()
     frame = session.createDataFrame([(tick.key, tick.at) for tick in TICKS], "key string, at long")
     done = app().run(data / "frames", on=Spark(session), bind={"ticks": frame}, collect=True)
     print(sorted(map(tuple, done.output("totals").collect())))

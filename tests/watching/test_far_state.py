@@ -29,6 +29,7 @@ from runtime.systems.host.addresses import told_to_others
 from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, Options, PlanError, SamzaError, count, query, tumbling
 from tests.scale import examples
+from tests.watching.test_state_routes import Container
 
 TASKS = 4
 
@@ -66,20 +67,6 @@ def counting(kind):
     keyed.process(remember, op_id="remember").send_to(app.output("none"))
     keyed.window(tumbling(minutes=1), count(), op_id="panes").send_to(app.output("panes"))
     return app
-
-
-class Container(LogEnvironment):
-    """A log that shows the state of some tasks alone."""
-
-    def __init__(self, path, held):
-        super().__init__(path)
-        self.held = held
-
-    def snapshot(self, app):
-        found = super().snapshot(app)
-        tasks = found.tasks
-        found.tasks = lambda store: {task: place for task, place in tasks(store).items() if task in self.held}
-        return found
 
 
 class Cluster(LogEnvironment):

@@ -19,11 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from operators.core.base import Batch
-from runtime.encoding.serdes import Evolving, Tagged
 from runtime.model.errors import SamzaError
 from runtime.model.metrics import Metrics
-from runtime.ports.commits import Commit
-from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append, StreamConfig
 from runtime.queries import state_requests
 from runtime.queries.state_requests import StateDesk, StateRequest
@@ -32,6 +29,7 @@ from runtime.systems.log.environment import LogEnvironment
 from runtime.watching.server import PageServer
 from runtime.watching.state_pages import StatePages
 from samza_dsl import App, Bytes, Options, String, count, tumbling
+from tests.runtime.test_queries import giving_all_keys_one_number
 from tests.scale import examples
 
 TOKEN = "0123456789abcdef"
@@ -149,40 +147,14 @@ class Desk:
 
 
 def test_pages_are_of_one_commit_while_others_write(tmp_path):
-    """Each commit gives all keys one number: pages of two commits would have two numbers."""
-    app = counting()
-    log = LogEnvironment(tmp_path)
-    generation = log.own("counting")
-    places = [b"s" + Tagged().encode(f"key {number}") for number in range(300)]
-
-    def commit(number):
-        value = Evolving().encode(number)
-        log.commit(Commit("counting", generation, [], [StateWrites("count", 0, [(p, value) for p in places])], {}))
-
-    commit(0)
-    stop = threading.Event()
-
-    def write():
-        number = 0
-        while not stop.is_set():
-            number += 1
-            commit(number)
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        seen = []
-        with served(app, tmp_path) as place:
-            while len({*seen}) < 5:
-                pages = all_pages(f"{place}/count?limit=50")
-                values = [one["value"] for page in pages for one in page]
-                assert len(values) == 300 and len({*values}) == 1 and len(pages) >= 4
-                seen.append(values[0])
-        assert seen == sorted(seen)
-    finally:
-        stop.set()
-        writer.join()
-        log.close()
+    seen = []
+    with giving_all_keys_one_number(tmp_path, "count"), served(counting(), tmp_path) as place:
+        while len({*seen}) < 5:
+            pages = all_pages(f"{place}/count?limit=50")
+            values = [one["value"] for page in pages for one in page]
+            assert len(values) == 300 and len({*values}) == 1 and len(pages) >= 4
+            seen.append(values[0])
+    assert seen == sorted(seen)
 
 
 def test_a_range_that_nobody_goes_on_with_is_closed(tmp_path, monkeypatch):

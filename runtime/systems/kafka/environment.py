@@ -43,15 +43,12 @@ from runtime.systems.kafka.coordination.owner import (
     all_of,
     begin_again,
     claim_all,
-    fenced_told,
     left_by,
     let_go,
     lost_checkpoints,
     owned,
     records_of,
     say_counted,
-    say_moved,
-    seen,
     stores_of,
     whose,
     write_alone,
@@ -80,13 +77,14 @@ from runtime.systems.kafka.state.ledger import (
     said_of_refusal,
     said_of_scale,
     said_of_stores,
+    say_moved,
     scale_in,
     store_of,
     writer_of,
 )
 from runtime.systems.kafka.state.standby import Standby
 from runtime.systems.kafka.state.task_state import KafkaState, PartsReader, parted
-from runtime.systems.kafka.streams.compacted_topic import Isolation, KafkaTable
+from runtime.systems.kafka.streams.compacted_topic import Isolation
 from runtime.systems.kafka.streams.streams import KafkaReading, KafkaStreams
 from runtime.systems.log.environment import LogEnvironment
 
@@ -122,8 +120,6 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         self._locks: dict[str, int] = {}
         self._by_task: set[str] = set()
         """The applications that are about to be joined, and whose tasks commit by themselves."""
-        self._tables: dict[str, KafkaTable] = {}
-        """By application, its ledger, as it is looked at again and again."""
         self._committing, self._appending = threading.Lock(), threading.Lock()
         self._announced: list[Announced] = []
         self._thread: KafkaThread | None = KafkaThread.acquire()
@@ -265,7 +261,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
                     self._call(commit.app, self._streams.purge(consumed))
                 # What others have read of the partitions that they share with tasks here may go once they have it.
                 if split.factor > 1 and owner.members is not None:
-                    later = Ledger(self._entries(commit.app))
+                    later = self._ledger(commit.app)
                     with self._committing:
                         owner.ledger.follow(later)
         self._changed()
@@ -331,8 +327,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             return {}
         split = self._state.split_of(app)
         self._state.want(app, len({*map(split.task, tasks)} - {*self._state.tasks(app)}))
-        claiming = claim_all(self._streams, app, self._owners[app], frozenset(tasks))
-        return self._as_owner(app, claiming)
+        return self._as_owner(app, partial(claim_all, self._streams, app, self._owners[app], frozenset(tasks)))
 
     def check_kept(self, app: str) -> None:
         """Raise `Damaged` where the cluster has less of an application, which is owned here, than was committed.
@@ -433,8 +428,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         return scale_in(self._entries(app))
 
     def job_model(self, app: str) -> JobModel:
-        # Of the ledger that is kept: to read all of it at each look is most of what one takes.
-        model, generation = self.runs(app).model(), Ledger(self._entries(app)).generation
+        model, generation = self.runs(app).model(), self.generation(app)
         return model if model.run == generation else JobModel(generation)
 
     def runs(self, app: str) -> KafkaRuns:
@@ -442,7 +436,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
 
         def say(said: Batch) -> None:
             owner, pending = self._owners[app], {(ledger_of(app), 0): said}
-            self._as_owner(app, owner.transact(self._streams, owner.producer, pending))
+            self._as_owner(app, partial(owner.transact, self._streams, owner.producer, pending))
 
         return KafkaRuns(self._streams, app, partial(self._entries, app), say)
 
@@ -453,7 +447,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         owner = self._owners.get(app)
         if owner is None or owner.members is None:
             return self.checkpoints(app)
-        found = Ledger(self._entries(app)).checkpoints
+        found = self._ledger(app).checkpoints
         # State here follows the transaction, which others can see before: of tasks here our own word counts.
         with self._committing:
             here = {self._state.split_of(app).task(number).name for number in owner.members.taken}
@@ -508,7 +502,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
 
     def settled_commits(self, app: str) -> SettledCommits:
         """Return what the ledger says once no transaction that was begun there is open."""
-        return self._ledger(app, settled=True).settled
+        name, streams = ledger_of(app), self._streams
+        return streams.read(name, lambda: self._call(app, all_of(streams, app)), lambda: Ledger({})).settled
 
     def snapshot_here(self, app: str) -> StateSnapshot:
         """Return what is committed of the tasks that are here; raises `EnvironmentFault` where none can be."""
@@ -554,7 +549,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         said.extend(forgotten([key_of(REACHED, task) for task in ledger.reached]))
         said.extend(said_of_stores(kept))
         offsets = self._call(app, self._streams.group_offsets(app))
-        self._as_owner(app, begin_again(self._streams, app, owner, said, offsets))
+        self._as_owner(app, partial(begin_again, self._streams, app, owner, said, offsets))
         ledger.checkpoints.clear()
         ledger.kept, ledger.reached = kept, {}
         ledger.changelog_keys = [key for key in ledger.changelog_keys if key not in keys]
@@ -571,15 +566,13 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         A store of that name begins with a changelog of its own, so that nobody takes what lies elsewhere for its state.
         """
         owner, gone = self._owners[app], set(stores)
-        if owner.failure is not None:
-            raise owner.again()
         ledger = owner.ledger
         kept = {task: names - gone for task, names in ledger.kept.items() if names & gone}
         said = forgotten([key for store in gone for key in ledger.keys_of(store)])
         said.extend(said_of_stores(kept))
         # Said even where nothing else is: who is fenced must remove no topic that the next owner has made anew.
         said.extend(said_of_generation(owner.generation))
-        self._as_owner(app, owner.transact(self._streams, owner.producer, {(ledger_of(app), 0): said}))
+        self._as_owner(app, partial(owner.transact, self._streams, owner.producer, {(ledger_of(app), 0): said}))
         ledger.without(gone)
         for task in self._state.tasks(app):
             if (local := self._state.of(app, task)) is not None:
@@ -603,21 +596,27 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             self._streams.delete(topic)
         return self._state.remove(app) or bool(topics)
 
+    def let_go(self, app: str) -> None:
+        assert self._thread is not None
+        if (owner := self._owners.pop(app, None)) is not None:
+            stop(self._thread, let_go(self._streams, app, owner, self._counted(app, owner)))
+        self._state.drop(app)
+        self._told = lambda: None
+        self._streams.rest()
+
     def close(self) -> None:
         if self._thread is None:
             return
         for announced in self._announced:
             announced.leave()
-        thread, self._thread = self._thread, None
         try:
-            for app, owner in self._owners.items():
-                stop(thread, let_go(self._streams, app, owner, self._counted(app, owner)))
-            for table in self._tables.values():
-                stop(thread, table.stop())
+            for app in [*self._owners]:
+                self.let_go(app)
             if self._outside is not None:
-                stop(thread, ended(self._outside))
+                stop(self._thread, ended(self._outside))
             self._streams.close()
         finally:
+            thread, self._thread = self._thread, None
             self._owners.clear()
             thread.release()
             self._state.close()
@@ -652,24 +651,22 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
     def _call(self, app: str, work: Coroutine[object, object, R]) -> R:
         return self._streams.call(ledger_of(app), work)
 
-    def _as_owner(self, app: str, work: Coroutine[object, object, R]) -> R:
+    def _as_owner(self, app: str, work: Callable[[], Coroutine[object, object, R]]) -> R:
         """Do what only an application's owner can; raises `Fenced` where another one has come to be that."""
-        with fenced_told(app):
-            return self._call(app, work)
+        with self._owners[app].unless_failed(app):
+            return self._call(app, work())
 
     def _known(self, app: str) -> Ledger:
         owner = self._owners.get(app)
         return owner.ledger if owner is not None and owner.failure is None else self._ledger(app)
 
     def _entries(self, app: str) -> dict[bytes, bytes]:
-        """Return what the ledger says now, nothing where there is none, for who looks at it again and again."""
-        table = self._tables.setdefault(app, KafkaTable(self._streams.topic(ledger_of(app)), remade=True))
-        name = ledger_of(app)
+        """Return what the ledger says now, nothing where there is none."""
+        name, table = ledger_of(app), self._streams.table(ledger_of(app))
         return self._streams.read(name, lambda: self._call(app, table.now()), lambda: self._call(app, table.forget()))
 
-    def _ledger(self, app: str, settled: bool = False) -> Ledger:
-        read = all_of if settled else seen
-        return self._streams.read(ledger_of(app), lambda: self._call(app, read(self._streams, app)), lambda: Ledger({}))
+    def _ledger(self, app: str) -> Ledger:
+        return Ledger(self._entries(app))
 
     def _here(
         self, app: str, task: VirtualTask | None = None, tasks: Collection[VirtualTask] = ()
@@ -688,8 +685,9 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
                 self._state.bring(app, owner.ledger, missing)
                 owner.moved |= missing
             if owner.moved and (task is None or owner.moved & kept):
-                # Of one task after the other that is new, at once.
-                say_moved(self._streams, app, owner, self._place.host)
+                # Of one task after the other that is new, at once, for when containers share them.
+                say_moved(self._streams, app, owner.ledger, self._place.host, dict.fromkeys(owner.moved, True))
+                owner.moved = set()
             owner.has_all = True
         return self._state.of(app, task) if task is not None else None
 

@@ -25,10 +25,10 @@ from runtime.systems.kafka.state.ledger import (
     said_of_claims,
     said_of_given,
     said_of_homes,
+    say_moved,
     settle,
 )
 from runtime.systems.kafka.state.standby import Standby
-from runtime.systems.kafka.streams.compacted_topic import KafkaTable
 from runtime.systems.kafka.streams.streams import KafkaStreams
 
 R = TypeVar("R")
@@ -81,7 +81,6 @@ class KafkaMembers(Membership):
         self._kept: frozenset[int] = frozenset()
         """The tasks of whose state copies are kept here, as of the last look."""
         self._look_at_ms = self._look_in_ms = 0.0
-        self._table = KafkaTable(streams.topic(ledger_of(app)))
         self._group: KafkaGroup | None = KafkaGroup(app, streams.topic(ledger_of(app)), said, placement)
         self._looked_at = 0
         self._unheard = 0, 0
@@ -137,7 +136,10 @@ class KafkaMembers(Membership):
         for task in won:
             claim = before.held(task)
             self._former[task] = claim.container if claim is not None and claim.run == self._run else ""
-        self._move_in(ledger, won, before)
+        if won:
+            were_given = {self._split.task(task): before.held(task) is None for task in won}
+            say_moved(self._streams, self._app, ledger, self._host, were_given)
+            self._call(self._know(ledger))
         outlived = [key for task in won for key in ledger.outlived.get(task, ())]
         if outlived:
             # Claims that are not in force any more would else stay in the ledger for ever: each has a key of its own.
@@ -182,7 +184,6 @@ class KafkaMembers(Membership):
             if self._standby is not None:
                 self._standby.stop()
             self._call(group.leave())
-            self._call(self._table.stop())
             if self._writers is not None:
                 self._call(self._writers.end())
 
@@ -199,7 +200,7 @@ class KafkaMembers(Membership):
             self._look_at_ms = monotonic_ms() + self._look_in_ms
             self._look_in_ms = min(2 * self._look_in_ms, SELDOM_MS)
             with suppress(EnvironmentFault):  # brokers that don't answer are asked again
-                ledger = self._call(look(self._table))
+                ledger = self._call(look(self._streams, self._app))
                 self._standby.keep([*map(self._split.task, sorted(tasks))], ledger)
                 self._say_copied(ledger)
         self._standby.follow()
@@ -219,7 +220,7 @@ class KafkaMembers(Membership):
 
     async def _join(self) -> None:
         assert self._group is not None
-        ledger = await look(self._table)
+        ledger = await look(self._streams, self._app)
         self._group.model = JobModel(generation=ledger.newest)  # clocks may differ: what comes is newer than claims
         await self._know(ledger)
         await self._group.join()
@@ -228,21 +229,10 @@ class KafkaMembers(Membership):
         """Know what to say of who has the state of which task, should tasks be shared out anew."""
         if self._group is not None:
             homes = [ledger.homes_of(self._split.task(number)).trusted() for number in range(self._tasks)]
-            self._group.know(homes, await self._table.position())
-
-    def _move_in(self, ledger: Ledger, tasks: Collection[int], before: Ledger) -> None:
-        """Say that the state of tasks is here now, and what came of those who had them."""
-        homes = {
-            task: ledger.homes_of(task).taken(self._host, ledger.progress(task), was_given=before.held(number) is None)
-            for task, number in ((self._split.task(number), number) for number in tasks)
-        }
-        if homes:
-            self._streams.write(ledger_of(self._app), said_of_homes(homes))
-            ledger.homes |= homes
-            self._call(self._know(ledger))
+            self._group.know(homes, ledger.end)
 
     def _settled(self, fenced: set[str] | None = None) -> Ledger:
-        ledger = self._call(settle(self._streams, self._app, self._table, self._is_gone, fenced))
+        ledger = self._call(settle(self._streams, self._app, self._is_gone, fenced))
         if ledger.generation != self._run:
             raise fenced_error(self._app, self._run, ledger.generation)
         return ledger

@@ -35,13 +35,12 @@ from runtime.systems.kafka.state.ledger import (
     said_of_claims,
     said_of_generation,
     said_of_given,
-    said_of_homes,
     said_of_reached,
     said_of_stores,
     said_of_whole,
     settle,
 )
-from runtime.systems.kafka.streams.compacted_topic import KafkaTable, range_of
+from runtime.systems.kafka.streams.compacted_topic import range_of
 from runtime.systems.kafka.streams.sink import send_all
 from runtime.systems.kafka.streams.streams import KafkaStreams
 
@@ -124,6 +123,21 @@ class Owner:
         async with self.one_writes:
             return await transact(streams, producer, pending, commit, left)
 
+    @contextmanager
+    def unless_failed(self, app: str) -> Iterator[None]:
+        """Do what only an owner can; raises `Fenced` where another one has come to be that.
+
+        As after a commit that failed it does nothing more then: its producer may be in the midst of a transaction.
+        """
+        if self.failure is not None:
+            raise self.again()
+        try:
+            with fenced_told(app):
+                yield
+        except SamzaError as error:
+            self.failure = error
+            raise
+
     async def end(self) -> None:
         """Let go of all producers."""
         if self.writers is not None:
@@ -165,10 +179,10 @@ async def begin(streams: KafkaStreams, app: str) -> Owner:
     """Fence whoever owned it, say that there is a new generation, and read what was committed by then."""
     # The application's own id first: from here on every earlier owner is fenced, and what it left open is rolled back.
     producer = await streams.producer(app)
-    table = KafkaTable(streams.topic(ledger_of(app)))
     try:
-        before, offsets = await look(table), await streams.group_offsets(app)
-        generation, whole = before.generation + 1, await whole_now(streams, app, table, before, offsets)
+        streams.table(ledger_of(app)).doubt()
+        before, offsets = await look(streams, app), await streams.group_offsets(app)
+        generation, whole = before.generation + 1, await whole_now(streams, app, before, offsets)
         said = said_of_generation(generation)
         said.extend(said_of_whole(whole))
         # Said in a transaction under that id: where another owner has come since, this one is fenced, and says nothing.
@@ -176,26 +190,22 @@ async def begin(streams: KafkaStreams, app: str) -> Owner:
             await send_all(producer, {(ledger_of(app), 0): said})
         # Containers of earlier runs write under ids of their own: each is fenced by its claim before the ledger is
         # believed.
-        ledger = await settle(streams, app, table, lambda claim: claim.run < generation)
+        ledger = await settle(streams, app, lambda claim: claim.run < generation)
     except BaseException:
         await ended(producer)
         raise
-    finally:
-        await table.stop()
     owner = Owner(producer, generation, ledger)
     owner.lost = whole.lost or ("" if before.whole is None else lost_of(app, ledger.checkpoints.values(), offsets))
     return owner
 
 
-async def whole_now(
-    streams: KafkaStreams, app: str, table: KafkaTable, ledger: Ledger, offsets: Mapping[tuple[str, int], int]
-) -> Whole:
+async def whole_now(streams: KafkaStreams, app: str, ledger: Ledger, offsets: Mapping[tuple[str, int], int]) -> Whole:
     """Return from where on the ledger has all that was committed, and what it has lost, at the beginning of a run.
 
     Earlier versions have said a generation alone, and never removed anything below it.
     """
     name = ledger_of(app)
-    start = await table.start()
+    start = await streams.table(name).start()
     topic_id = (await streams.metadata_of([name]))[name].id
     before = ledger.whole
     if before is not None and (before.lost or start <= before.start):
@@ -246,25 +256,21 @@ async def claim_all(streams: KafkaStreams, app: str, owner: Owner, tasks: frozen
 
     Returns the tasks' generations. Raises `Fenced` where the next owner is there already.
     """
-    table = KafkaTable(streams.topic(ledger_of(app)))
-    try:
-        if owner.writers is None:
-            owner.writers = Writers(streams, app, owner.generation, "")
-        # Before the claims, as in every container: a claim names a producer that has begun.
-        await owner.writers.begin(tasks - owner.taken.keys())
-        ledger = owner.ledger
-        while missing := tasks - owner.taken.keys():
-            claims = [Claim(task, ledger.newest_of(task) + 1, "", owner.generation, 0, alone=True) for task in missing]
-            await streams.say(ledger_of(app), said_of_claims(claims))
-            ledger = await settle(streams, app, table, lambda claim: claim.run < owner.generation)
-            if ledger.generation != owner.generation:
-                raise fenced_error(app, owner.generation, ledger.generation)
-            owner.taken |= {claim.task: claim.generation for claim in claims if ledger.claims[claim.task] == claim}
-        outlived = [key for task in tasks for key in ledger.outlived.get(task, ())]
-        if outlived:
-            await streams.say(ledger_of(app), forgotten(outlived))
-    finally:
-        await table.stop()
+    if owner.writers is None:
+        owner.writers = Writers(streams, app, owner.generation, "")
+    # Before the claims, as in every container: a claim names a producer that has begun.
+    await owner.writers.begin(tasks - owner.taken.keys())
+    ledger = owner.ledger
+    while missing := tasks - owner.taken.keys():
+        claims = [Claim(task, ledger.newest_of(task) + 1, "", owner.generation, 0, alone=True) for task in missing]
+        await streams.say(ledger_of(app), said_of_claims(claims))
+        ledger = await settle(streams, app, lambda claim: claim.run < owner.generation)
+        if ledger.generation != owner.generation:
+            raise fenced_error(app, owner.generation, ledger.generation)
+        owner.taken |= {claim.task: claim.generation for claim in claims if ledger.claims[claim.task] == claim}
+    outlived = [key for task in tasks for key in ledger.outlived.get(task, ())]
+    if outlived:
+        await streams.say(ledger_of(app), forgotten(outlived))
     return owner.taken
 
 
@@ -481,14 +487,6 @@ async def say_counted(
             )
 
 
-def say_moved(streams: KafkaStreams, app: str, owner: Owner, host: str) -> None:
-    """Say that the state of tasks is here now, for when containers share them."""
-    homes = owner.ledger.homes_at(host, owner.moved)
-    streams.write(ledger_of(app), said_of_homes(homes))
-    owner.ledger.homes |= homes
-    owner.moved = set()
-
-
 async def let_go(streams: KafkaStreams, app: str, owner: Owner, counted: Mapping[int, Batch]) -> None:
     """End what an owner writes with; tasks that are its own need not be fenced by the next one."""
     with suppress(Exception):  # which the next owner does not need
@@ -499,22 +497,9 @@ async def let_go(streams: KafkaStreams, app: str, owner: Owner, counted: Mapping
             await streams.say(ledger_of(app), said_of_given(owner.taken))
 
 
-async def seen(streams: KafkaStreams, app: str) -> Ledger:
-    """Return what is committed now, as far as no transaction is open."""
-    table = KafkaTable(streams.topic(ledger_of(app)))
-    try:
-        return await look(table)
-    finally:
-        await table.stop()
-
-
 async def all_of(streams: KafkaStreams, app: str) -> Ledger:
     """Return the ledger with all that was written; who is in the midst of a transaction is waited for."""
-    table = KafkaTable(streams.topic(ledger_of(app)))
-    try:
-        return await settle(streams, app, table, lambda claim: False)
-    finally:
-        await table.stop()
+    return await settle(streams, app, lambda claim: False)
 
 
 def stores_of(state: Iterable[tuple[VirtualTask, StateWrites]], ledger: Ledger) -> dict[VirtualTask, frozenset[str]]:

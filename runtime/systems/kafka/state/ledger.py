@@ -17,7 +17,6 @@ from runtime.ports.state import SettledCommits
 from runtime.ports.streams import StreamConfig
 from runtime.systems.kafka.client.clients import ended, side_by_side
 from runtime.systems.kafka.state.changelog import Changelog, ChangelogEnd, Committed
-from runtime.systems.kafka.streams.compacted_topic import KafkaTable
 from runtime.systems.kafka.streams.streams import KafkaStreams
 
 TABLE = StreamConfig(compacted=True)
@@ -197,10 +196,6 @@ class Ledger:
         # How far others were who had more keys, or fewer, says nothing of how far this one is.
         return found if known == task else Homes(found.hosts, progress=-1)
 
-    def homes_at(self, host: str, tasks: Collection[VirtualTask]) -> dict[VirtualTask, Homes]:
-        """Return the hosts that have the state of tasks once one of them has all of it."""
-        return {task: self.homes_of(task).taken(host, self.progress(task), was_given=True) for task in tasks}
-
     def progress(self, task: VirtualTask) -> int:
         """Return a number that grows as a task gets on, as far as that was committed."""
         checkpoint = self.checkpoints.get(task.name)
@@ -321,24 +316,39 @@ def forgotten(keys: Collection[bytes]) -> Batch:
     return Batch([None] * len(keys), [*keys])
 
 
-async def look(table: KafkaTable) -> Ledger:
+def say_moved(
+    streams: KafkaStreams, app: str, ledger: Ledger, host: str, were_given: Mapping[VirtualTask, bool]
+) -> None:
+    """Say that the state of tasks is on a host now, and of each whether who had it has given it up."""
+    homes = {
+        task: ledger.homes_of(task).taken(host, ledger.progress(task), was_given=was_given)
+        for task, was_given in were_given.items()
+    }
+    streams.write(ledger_of(app), said_of_homes(homes))
+    ledger.homes |= homes
+
+
+async def look(streams: KafkaStreams, app: str) -> Ledger:
     """Return what is committed now, as far as no transaction is open."""
-    return Ledger(await table.now())
+    table = streams.table(ledger_of(app))
+    ledger = Ledger(await table.now())
+    ledger.end = table.known_to or 0
+    return ledger
 
 
 async def settle(
-    streams: KafkaStreams, app: str, table: KafkaTable, is_gone: Callable[[Claim], bool], fenced: set[str] | None = None
+    streams: KafkaStreams, app: str, is_gone: Callable[[Claim], bool], fenced: set[str] | None = None
 ) -> Ledger:
     """Return all that was committed, when who is gone can't commit any more and what it had begun is rolled back.
 
     A transaction that is open keeps what comes after it from being read. Those who live end theirs; those who are gone
     are `fenced`, each known by a claim that lies before what it has written.
     """
-    fenced = set() if fenced is None else fenced
+    fenced, table = set() if fenced is None else fenced, streams.table(ledger_of(app))
     while True:
         # Before the look: all that lies below it must be readable for the look to count.
         end = await table.end_of_all()
-        ledger = await look(table)
+        ledger = await look(streams, app)
         held = [claim for task in ledger.claims if (claim := ledger.held(task)) is not None and is_gone(claim)]
         gone = {claim.writer(app) for claim in held} - fenced
         if gone:
@@ -346,8 +356,7 @@ async def settle(
             # Then it is looked again: what the fenced had left open is rolled back, and no longer hides what lies
             # behind.
             fenced |= gone
-        elif (position := await table.position()) >= end:
-            ledger.end = position
+        elif ledger.end >= end:
             return ledger
         else:
             await sleep_ms(LOOK_MS)

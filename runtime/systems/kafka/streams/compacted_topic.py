@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Literal, NamedTuple, cast
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -123,20 +123,27 @@ async def scan(
                     del behind[number]
 
 
+async def no_id() -> int:
+    """Return what stands for the id of a topic of which none is told."""
+    return 0
+
+
 class KafkaTable:
     """A topic of one partition as a dict, which can be brought up to date again and again.
 
-    It lives on Kafka's thread, where one at a time reads (`_reading`); what is known only grows towards the end. Who
-    looks for long, and owns nothing, sees that a topic was made anew meanwhile, by an end before what is known
-    (`remade`).
+    It lives on Kafka's thread, where one at a time reads (`_reading`); what is known only grows towards the end, as
+    long as it is the same topic. One that was made anew meanwhile has another `id`, which is asked for where it was not
+    looked for a while, or ends before what is known: so it does for a moment, too, where another broker leads it.
     """
 
-    def __init__(self, topic: KafkaTopic, *, remade: bool = False) -> None:
-        self._topic, self._may_be_remade = topic, remade
+    def __init__(self, topic: KafkaTopic, id_of: Callable[[], Awaitable[int]] = no_id) -> None:
+        self._topic, self._id_of = topic, id_of
         self._place = TopicPartition(topic.name, 0)
         self._opened: Consumer | None = None
         self._beyond: Consumer | None = None
-        self._position: int | None = None
+        self._id, self._is_doubted = 0, True
+        self.known_to: int | None = None
+        """The offset up to which it is known, as `now` has returned it last; None where nothing is known."""
         self._reading = asyncio.Lock()
         self._resting: asyncio.TimerHandle | None = None
         self._newest: dict[bytes, bytes | None] = {}
@@ -146,16 +153,15 @@ class KafkaTable:
         async with self._reading:
             await self._wake()
             end = (await self._consumer.end_offsets([self._place]))[self._place]
-            if self._may_be_remade and self._position is not None and end < self._position:
-                self._newest = {}
-                await self._consumer.seek_to_beginning(self._place)
+            if self._is_doubted or end < (self.known_to or 0):
+                await self._check_same(end)
             patience = Patience()
-            while (position := await self.position()) < end:
+            while (position := await self._position()) < end:
                 patience.spend(position)
                 for records in (await self._consumer.getmany(timeout_ms=WAIT_MS)).values():
                     rows = ((record.key, record.value) for record in records)
                     self._newest.update(cast("Iterator[tuple[bytes, bytes | None]]", rows))  # all have keys
-            self._position = position
+            self.known_to = position
             self._consumer.pause(self._place)
             self._resting = asyncio.get_running_loop().call_later(REST_S, self._rest)
         return {key: value for key, value in self._newest.items() if value is not None}
@@ -163,18 +169,14 @@ class KafkaTable:
     async def forget(self) -> dict[bytes, bytes]:
         """Return nothing, as where the topic is not there any more, and forget what is known."""
         async with self._reading:
-            self._newest, self._position = {}, None
+            self._newest, self.known_to = {}, None
             if self._opened is not None:
                 self._rest()
         return {}
 
-    async def position(self) -> int:
-        """Return the offset up to which it is known."""
-        if self._place not in self._consumer.assignment():
-            assert self._position is not None
-            return self._position
-        async with asyncio.timeout(BEGIN_S):  # where a place begins is asked of brokers, again and again
-            return await self._consumer.position(self._place)
+    def doubt(self) -> None:
+        """Look at once whether it is still the same topic."""
+        self._is_doubted = True
 
     async def start(self) -> int:
         """Return the first offset that there is, once it was looked what is committed."""
@@ -182,11 +184,12 @@ class KafkaTable:
 
     async def end_of_all(self) -> int:
         """Return the offset behind all that was written, also by transactions that are still open."""
-        if self._beyond is None:
-            # A consumer of its own, which sees what is open as well: the end that the other sees stops at the first
-            # open transaction.
-            self._beyond = await begun(_consumer(self._topic, "read_uncommitted"), self._topic.name)
-        return (await self._beyond.end_offsets([self._place]))[self._place]
+        async with self._reading:
+            if self._beyond is None:
+                # A consumer of its own, which sees what is open as well: the end that the other sees stops at the first
+                # open transaction.
+                self._beyond = await begun(_consumer(self._topic, "read_uncommitted"), self._topic.name)
+            return (await self._beyond.end_offsets([self._place]))[self._place]
 
     async def stop(self) -> None:
         """Read it no more."""
@@ -209,11 +212,24 @@ class KafkaTable:
         if self._place in self._consumer.assignment():
             self._consumer.resume(self._place)
             return
+        self._is_doubted = True  # it has rested, or never read
         self._consumer.assign([self._place])
-        if self._position is None:
+        if self.known_to is None:
             await self._consumer.seek_to_beginning(self._place)
         else:
-            self._consumer.seek(self._place, self._position)
+            self._consumer.seek(self._place, self.known_to)
+
+    async def _check_same(self, end: int) -> None:
+        """Begin anew where it is not the topic any more that was read; without ids that is so where it is shorter."""
+        before, self._id = self._id, await self._id_of()
+        self._is_doubted = False
+        if self.known_to is not None and (self._id != before or (not self._id and end < self.known_to)):
+            self._newest, self.known_to = {}, None
+            await self._consumer.seek_to_beginning(self._place)
+
+    async def _position(self) -> int:
+        async with asyncio.timeout(BEGIN_S):  # where a place begins is asked of brokers, again and again
+            return await self._consumer.position(self._place)
 
     def _rest(self) -> None:
         """Cost nothing: what is assigned, even paused, is looked after five times a second.

@@ -191,6 +191,11 @@ class KafkaFetcher:
         with self._lock:
             return {number: found.position for number, found in self._fetched.items()}
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it fetches no more, as what it reads is not there any more, or brokers have not answered."""
+        return self._failure is not None
+
     def drop(self, partitions: Iterable[int]) -> None:
         """Fetch partitions no more, until they are read again."""
         with self._lock:

@@ -134,10 +134,9 @@ class KafkaPublisher:
                     f"{self._topic.name!r} and that topic, and begin anew."
                 )
             end = await table.end_of_all()
-            while await table.position() < end:
+            while (entries := await table.now()) is not None and (table.known_to or 0) < end:
                 await sleep_ms(LOOK_MS)
-                await table.now()
-            said = (await table.now()).get(self._name.encode())
+            said = entries.get(self._name.encode())
         finally:
             await table.stop()
         return PublishedEnd() if said is None else msgspec.msgpack.decode(said, type=PublishedEnd)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -113,11 +114,14 @@ class KafkaStreams:
         self._tell = tell
         self._fetchers: dict[tuple[str, int], KafkaFetcher] = {}
         """By stream and the number of a reader."""
+        self._doubted: set[tuple[str, int]] = set()
+        """Those whose topics others may have made anew, or given more partitions, since they were read."""
         self._known: dict[str, _Known] = {}
         self._looked_at: set[tuple[str, int]] = set()
         self._written: dict[tuple[str, int], int] = {}
         self.registry = cluster.registry
-        self._registry = KafkaTable(cluster.topic(cluster.registry))
+        self._tables: dict[str, KafkaTable] = {}
+        """What is known here of compacted topics of our own."""
         self._admin: AIOKafkaAdminClient | None = None
         self._registrar: Producer | None = None
         self._one_begins = asyncio.Lock()
@@ -127,6 +131,17 @@ class KafkaStreams:
     def topic(self, name: str) -> KafkaTopic:
         """Return where a topic is."""
         return self._cluster.topic(name)
+
+    def table(self, name: str) -> KafkaTable:
+        """Return a compacted topic of our own, which is read on from where it is known; for Kafka's thread alone."""
+        found = self._tables.get(name)
+        if found is None:
+            found = self._tables[name] = KafkaTable(self.topic(name), partial(self._id_of, name))
+        return found
+
+    async def _id_of(self, name: str) -> int:
+        found = (await self.metadata_of([name])).get(name)
+        return found.id if found is not None else 0
 
     def call(self, name: str, work: Coroutine[object, object, R]) -> R:
         """Do work on Kafka's thread; errors are told of the topic of that name."""
@@ -278,6 +293,12 @@ class KafkaStreams:
     def fetcher(self, name: str, partition: int, reader: int = 0) -> KafkaFetcher:
         """Return what reads a stream, which has such a partition, for one of its readers here."""
         fetcher = self._fetchers.get((name, reader))
+        if fetcher is not None and (name, reader) in self._doubted:
+            self._doubted.remove((name, reader))
+            found = self.metadata([name]).get(name)
+            if found is None or (found.id, found.partitions) != (fetcher.stream_id(), fetcher.partitions):
+                self.forget(name)
+                fetcher = None
         if fetcher is None:
             between = self.config(name).intermediate
             fetcher = self._fetchers[name, reader] = KafkaFetcher(self.topic(name), between)
@@ -391,9 +412,22 @@ class KafkaStreams:
         places = {TopicPartition(*place): RecordsToDelete(before_offset=offset) for place, offset in below.items()}
         await (await self._administrator()).delete_records(places)
 
-    def close(self) -> None:
-        """Read nothing more; what was written here can be read by everybody then, unless brokers do not answer."""
+    def rest(self) -> None:
+        """Fetch nothing until it is read again; what was written here can be read by everybody then.
+
+        Unless brokers do not answer, or others leave transactions open.
+        """
         stop(self._thread, self._until_seen())
+        for place, fetcher in [*self._fetchers.items()]:
+            if fetcher.has_failed or not fetcher.stream_id():
+                self._fetchers.pop(place).close()
+            else:
+                fetcher.drop(range(fetcher.partitions))
+        self._doubted = {*self._fetchers}
+
+    def close(self) -> None:
+        """Read nothing more."""
+        self.rest()
         for name in {name for name, _ in self._fetchers}:
             self.forget(name)
         self._thread.call(self._stop())
@@ -414,7 +448,7 @@ class KafkaStreams:
         if counts.pop(self.registry, None) is None:
             await create_topic(self.topic(self.registry), 1, configs_of(_TABLE) | TABLE_CONFIGS)
             return counts, {}
-        entries = await self._registry.now()
+        entries = await self.table(self.registry).now()
         known = {name.decode(): msgspec.msgpack.decode(said, type=_Known) for name, said in entries.items()}
         return counts, {name: one for name, one in known.items() if name in counts}
 
@@ -538,7 +572,8 @@ class KafkaStreams:
     async def _stop(self) -> None:
         for client in filter(None, (self._admin, self._registrar)):
             await ended(client)
-        await self._registry.stop()
+        for table in self._tables.values():
+            await table.stop()
 
 
 class KafkaReading:
