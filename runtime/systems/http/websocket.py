@@ -132,7 +132,8 @@ class _Client:
         )
         socket = await asyncio.wait_for(connecting, CONNECT_S)
         came: asyncio.Queue[bytes | None] = asyncio.Queue(2 * AT_ONCE)
-        beside = [asyncio.create_task(_receive(socket, came)), asyncio.create_task(_close_at_the_end(socket, intake))]
+        receiving = asyncio.create_task(_receive(socket, came))
+        beside = [receiving, asyncio.create_task(_close_at_the_end(socket, intake))]
         has_come = False
         try:
             for words in self._first(token):
@@ -151,6 +152,8 @@ class _Client:
             raise SamzaError(
                 f"{self.name} has sent a message of more than {self._most_bytes:,} bytes: say max_message_bytes="
             )
+        if not intake.wait(0):
+            _log.warning("%s %s; it is connected to anew", self.name, receiving.result())
         return has_come
 
     def _first(self, token: str | None) -> Sequence[str | bytes]:
@@ -204,8 +207,8 @@ def _kind_of(said: object) -> str:
     return f"a {type(said).__name__}{' of ' if kinds else ''}{', '.join(kinds)}"
 
 
-async def _receive(socket: aiohttp.ClientWebSocketResponse, came: asyncio.Queue[bytes | None]) -> None:
-    """Put messages into a queue, and None behind the last one of the connection."""
+async def _receive(socket: aiohttp.ClientWebSocketResponse, came: asyncio.Queue[bytes | None]) -> str:
+    """Put messages into a queue, and None behind the last one of the connection; return what has ended that."""
     import aiohttp
 
     while True:
@@ -216,7 +219,9 @@ async def _receive(socket: aiohttp.ClientWebSocketResponse, came: asyncio.Queue[
             await came.put(bytes(message.data))
         else:
             await came.put(None)
-            return
+            if message.type == aiohttp.WSMsgType.CLOSE:
+                return f"has closed the connection, {message.data} {message.extra or ''}".rstrip()
+            return f"is lost: {message.data or 'the connection has ended without a word'!r}"
 
 
 async def _some(came: asyncio.Queue[bytes | None]) -> list[bytes]:
