@@ -108,7 +108,7 @@ class TableRows(Generic[V]):
             raise self._several_error(several[0])
         return {key: self._made(rows[0]) for key, rows in alone.items() if rows}
 
-    def _several_error(self, key: Any) -> SamzaError:
+    def _several_error(self, key: object) -> SamzaError:
         # Which of them a look-up gets, the database leaves open: another one each time.
         table, names = self._table, ", ".join(self._table.key)
         return SamzaError(
@@ -179,7 +179,7 @@ class TableRows(Generic[V]):
             key = ", ".join(f"{name} {row.get(name)!r}" for name in self._table.key)
             raise SerdeError(f"{self._table.where}, table {self._table.name}, row of {key}: {error}") from error
 
-    def _parts(self, key: Any) -> tuple[Any, ...] | None:
+    def _parts(self, key: object) -> tuple[Any, ...] | None:
         """Return the values of a key as the sink of such a type keeps them; None where no row can have it."""
         parts, table = key if isinstance(key, tuple) else (key,), self._table
         if len(parts) != len(table.key):
@@ -204,7 +204,7 @@ class TableRows(Generic[V]):
                 connection.close()
 
 
-def _whole_number(part: Any) -> Any:
+def _whole_number(part: object) -> object:
     """Return a number by which a column of whole ones is asked: a database would round one that is none.
 
     >>> _whole_number(2.0), _whole_number(1.5) is NO_ROW
@@ -215,8 +215,8 @@ def _whole_number(part: Any) -> Any:
     return part
 
 
-def _local(part: Any) -> Any:
-    if part.tzinfo is not None:
+def _local(part: object) -> object:
+    if getattr(part, "tzinfo", None) is not None:
         raise SerdeError(
             "it has a time zone, and its column keeps times without one, which each session reads in its own"
         )

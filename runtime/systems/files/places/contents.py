@@ -169,7 +169,7 @@ class _PackedFile(io.RawIOBase):
 
 
 class _Bz2Streams:
-    """Streams of bzip2, one behind the other, of which a broken one is an error; Python's reader takes it for the end."""
+    """Streams of bzip2, one behind the other, of which a broken one is an error: Python takes it for the end."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._unpacking = file, bz2.BZ2Decompressor()
