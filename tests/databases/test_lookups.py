@@ -240,6 +240,17 @@ def test_a_key_finds_what_was_put_under_it_however_it_is_said(
                 looks_up._fetch([MOMENT])
 
 
+@pytest.mark.ci
+def test_text_of_postgres_is_no_json_where_a_field_takes_any_value(server: str) -> None:
+    table, of = f"any_{next(NUMBERS)}", msgspec.defstruct("Free", [("id", int), ("a", Any), ("b", Any)])
+    with closing(psycopg.connect(server, autocommit=True)) as connection:
+        connection.execute(f"CREATE TABLE {table} (id bigint PRIMARY KEY, a text, b jsonb)")
+        connection.execute(f"INSERT INTO {table} VALUES (1, 'null', '101'), (2, '101', '[1]')")
+        with opened(f"{server}{'&' if '?' in server else '?'}table={table}&key=id", of) as looks_up:
+            assert looks_up._fetch([1, 2]) == {1: of(1, "null", 101), 2: of(2, "101", [1])}
+        connection.execute(f"DROP TABLE {table}")
+
+
 @pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.ci)], indirect=True)
 @pytest.mark.parametrize("serves", [True, False])
 def test_a_source_by_a_column_without_an_index_says_so_once(database: Database, serves: bool) -> None:

@@ -58,7 +58,8 @@ class TableRows(Generic[V]):
         # Said of what type each is: several keys are a table of their own, whose types some databases don't guess.
         casts = [PARAMETER if kind is None else f"CAST({PARAMETER} AS {dialect.types[kind]})" for kind in of_key]
         self._mark = f"({', '.join(casts)})"
-        self._read = read_as(self._value)
+        # A driver that takes all values as they are gives them back so: its text is no JSON.
+        self._read: Made = read_as(self._value) if dialect.adapt else lambda row: row
 
     async def __call__(self, keys: list[Any]) -> Mapping[Any, V]:
         """Return the rows of keys, by key; raises `Unavailable` where the database can't be asked now."""

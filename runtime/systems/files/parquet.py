@@ -484,7 +484,7 @@ class RowFile:
         if self._file is None:
             try:
                 self._file = open_parquet(self.path)
-            except (OSError, pa.ArrowException) as error:
+            except Exception as error:  # of a file behind a URL, those of any library
                 raise SamzaError(f"can't read {self.path} as Parquet: {error}") from error
             groups = (self._file.metadata.row_group(group).num_rows for group in range(self._file.num_row_groups))
             self._starts = list(accumulate(groups, initial=0))

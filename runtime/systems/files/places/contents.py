@@ -7,7 +7,8 @@ import gzip
 import io
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -66,16 +67,31 @@ class RemoteBytes(Content):
     """The bytes of a file behind a URL, fetched many at a time."""
 
     def __init__(self, file: RemoteFile) -> None:
-        self._file = file.opened()
-        self.size: int = self._file.size()
-        self._start, self._held = 0, b""
+        self._name, self._start, self._held = file, 0, b""
+        with self._told():
+            self._file = file.opened()
+            self.size: int = self._file.size()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Raise SamzaError for what Arrow or fsspec raise, each library of which has errors of its own."""
+        try:
+            yield
+        except (SamzaError, FileNotFoundError, PermissionError):
+            raise
+        except Exception as error:
+            raise SamzaError(
+                f"can't read {self._name}: {error or type(error).__name__}; run it again, or copy the file to this "
+                "machine, where what serves it tells no size of it, or gives no part"
+            ) from error
 
     def read(self, position: int, length: int) -> bytes:
         start = position - self._start
         if not 0 <= start <= start + min(length, self.size - position) <= len(self._held):
             # Who opens a file looks at its first bytes alone.
             is_first = position == 0 and length <= PACKED_AT_ONCE
-            self._held = self._file.read_at(length if is_first else max(length, AHEAD), position)
+            with self._told():
+                self._held = self._file.read_at(length if is_first else max(length, AHEAD), position)
             self._start = position
             start = 0
         return self._held[start : start + length]
