@@ -174,6 +174,25 @@ def test_what_ends_a_connection_is_told_before_there_is_another(
     assert "is lost" in told[1]
 
 
+@given(st.lists(st.integers(0, 40), max_size=30))
+@settings(deadline=None, max_examples=examples(20, 500))
+def test_what_waits_to_be_appended_is_bounded_by_its_bytes(sizes: list[int]) -> None:
+    left, taken, held = [bytes(size) for size in sizes], list[bytes | None](), 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "MOST_WAITING_BYTES", 100)
+        waiting = module._Waiting(9)
+        while left or waiting.qsize():
+            is_full = waiting.full()
+            assert is_full == (waiting.qsize() == 9 or held >= 100)
+            if left and not is_full:
+                waiting.put_nowait(left[0])
+                held += len(left.pop(0))
+            else:
+                taken.append(waiting.get_nowait())
+                held -= len(taken[-1] or b"")
+    assert taken == [bytes(size) for size in sizes]
+
+
 def test_a_message_that_is_too_large_is_told(tmp_path: Path) -> None:
     with ticking(["x" * 200], []) as ticker:
         source = connectors.websocket(ticker.url, max_message_bytes=100)
