@@ -127,3 +127,31 @@ def test_a_column_that_a_folder_gives_as_well_is_told(
     assert bool(told) == ("day" in own)
     assert all(f"a.{suffix} has the column 'day'" in words for words in told)
     assert form or len(told) <= 1, "it is told once of an input"
+
+
+class Stingy(Quiet):
+    """Serves a file with no size of it, and no part."""
+
+    def do_HEAD(self) -> None:
+        """Say that there is one."""
+        self.send_response(200)
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        """Send all of it, and end the connection."""
+        self.do_HEAD()
+        self.wfile.write(b'{"n":1}\n')
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "parquet"])
+def test_a_server_that_gives_no_part_of_a_file_is_told_with_the_url(suffix: str, tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Stingy) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        app = App("stingy")
+        app.input("legs", value=Leg).send_to(app.output("seen", value=Leg))
+        url = f"http://127.0.0.1:{server.server_address[1]}/legs.{suffix}"
+        with pytest.raises(SamzaError, match=f"can't read {url}"):
+            app.run(tmp_path, bind={"legs": url})
+        server.shutdown()
+        thread.join()

@@ -60,7 +60,7 @@ class Ticker:
         elif left % 2 and request.transport is not None:
             request.transport.abort()
         else:
-            await socket.close()
+            await socket.close(code=1012, message=b"restarting")
         return socket
 
     def run(self) -> None:
@@ -157,6 +157,40 @@ def test_a_message_that_is_none_is_for_the_policy_of_the_input(tmp_path: Path) -
 
     with ticking([b'{"id":1}', "no json", b'{"id":2}'], []) as ticker:
         assert asyncio.run(main(ticker.url)) == 1
+
+
+def test_what_ends_a_connection_is_told_before_there_is_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(url: str) -> None:
+        source = connectors.websocket(f"{url}?after={{token}}", resume=lambda trade: str(trade.id))
+        async with copying().running(tmp_path, bind={"trades": source}) as run:
+            await until(lambda: len(run.received("copies")) == 3)
+
+    with ticking(ticks(3), [0, 1]) as ticker:
+        asyncio.run(main(ticker.url))
+    told = [message for message in caplog.messages if "it is connected to anew" in message]
+    assert ["has closed the connection, 1012 restarting" in one for one in told] == [True, False]
+    assert "is lost" in told[1]
+
+
+@given(st.lists(st.integers(0, 40), max_size=30))
+@settings(deadline=None, max_examples=examples(20, 500))
+def test_what_waits_to_be_appended_is_bounded_by_its_bytes(sizes: list[int]) -> None:
+    left, taken, held = [bytes(size) for size in sizes], list[bytes | None](), 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "MOST_WAITING_BYTES", 100)
+        waiting = module._Waiting(9)
+        while left or waiting.qsize():
+            is_full = waiting.full()
+            assert is_full == (waiting.qsize() == 9 or held >= 100)
+            if left and not is_full:
+                waiting.put_nowait(left[0])
+                held += len(left.pop(0))
+            else:
+                taken.append(waiting.get_nowait())
+                held -= len(taken[-1] or b"")
+    assert taken == [bytes(size) for size in sizes]
 
 
 def test_a_message_that_is_too_large_is_told(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import datetime as dt
 import io
 import json
 import pickle
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from decimal import Context, Decimal
 from typing import Annotated, Any
 
@@ -15,12 +15,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.model.errors import PlanError
+from runtime.encoding.formats import avro_bounds
+from runtime.encoding.formats.avro_container import long_of
 from runtime.encoding.formats.registry import HEAD, RegisteredSchema
 from runtime.model.errors import SerdeError
 from samza_dsl.formats import Avro, SchemaRegistry, digits
 from tests.formats.typed_values import INT64, is_same, records, typed
 from tests.scale import examples
 
+NOTHING = '{"type": "fixed", "name": "None", "size": 0}'
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
@@ -326,6 +329,76 @@ def test_a_record_within_itself_with_nothing_between_has_no_end_and_does_not_end
         for data in (b"", b"\x02"):
             with pytest.raises(SerdeError, match="nested deeper"):
                 Avro(schema=outer).decode(data)
+
+
+class Tick(msgspec.Struct):
+    """A record that takes no byte."""
+
+
+class Ticks(msgspec.Struct):
+    rows: list[list[Tick]]
+    nulls: list[None] = []
+
+
+def test_counts_of_what_takes_no_byte_are_refused_where_they_are_too_many(monkeypatch):
+    monkeypatch.setattr(avro_bounds, "MOST_OF_NO_BYTES", 1_000)
+    avro = Avro(Ticks)
+    whole = Ticks([[Tick()] * 600, [], [Tick()] * 300], [None] * 100)
+    assert avro.decode(avro.encode(whole)) == whole
+    with pytest.raises(SerdeError, match="1,000 items that take no byte"):
+        avro.encode(Ticks(whole.rows, [None] * 101))
+    many, half = long_of(1 << 62), long_of(501)
+    inner, nulls = (many, long_of(-(1 << 62)) + bytes(1), half + half), bytes(1)
+    within = [long_of(1) + data + bytes(3) for data in (*inner, half + bytes(1) + long_of(1) + half)]
+    for data in (*within, *(nulls + data + bytes(1) for data in inner)):
+        with pytest.raises(SerdeError, match="1,000 items that take no byte"):
+            avro.decode(data)
+
+
+_SCHEMAS = st.recursive(
+    st.sampled_from(["null", "int", "string", "bytes", "double", "Node", {"type": "fixed", "name": "None", "size": 0}]),
+    lambda inner: (
+        st.builds(lambda one: {"type": "array", "items": one}, inner)
+        | st.builds(lambda one: {"type": "map", "values": one}, inner)
+        | inner.filter(lambda one: not isinstance(one, list)).map(lambda one: ["null", one] if one != "null" else one)
+    ),
+    max_leaves=3,
+)
+_NUMBERS = (st.integers(-4, 4) | st.sampled_from([1 << 62, -(1 << 62), 1 << 31])).map(long_of)
+
+
+@given(st.lists(_SCHEMAS, max_size=3), st.lists(_NUMBERS | st.binary(max_size=3), max_size=12).map(b"".join))
+@settings(max_examples=examples(300, 50_000), suppress_health_check=SLOW)
+def test_no_bytes_keep_a_reader_for_ever(kinds, data):
+    fields = [{"name": f"f{n}", "type": kind} for n, kind in enumerate(kinds)]
+    text = json.dumps({"type": "record", "name": "Node", "fields": fields})
+    # A type with a name is said once.
+    text = text.replace(NOTHING, '"None"').replace('"None"', NOTHING, 1)
+    with suppress(SerdeError):
+        Avro(schema=json.loads(text)).decode(data)
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_a_decimal_of_more_digits_than_its_schema_says_is_refused_and_not_rounded(fixed):
+    for number, is_held in (
+        (999_999, True),
+        (-999_999, True),
+        (1_000_000, False),
+        (-(1 << 31), False),
+        (7**999_999, False),
+    ):
+        data = number.to_bytes(max(4, number.bit_length() // 8 + 1), "big", signed=True)
+        schema = {"type": "fixed", "name": "F", "size": len(data)} if fixed else {"type": "bytes"}
+        avro = Avro(schema={**schema, "logicalType": "decimal", "precision": 6, "scale": 2})
+        with nullcontext() if is_held else pytest.raises(SerdeError, match="more than the 6 digits"):
+            assert avro.decode(data if fixed else long_of(len(data)) + data) == Decimal(number) / 100
+
+
+@pytest.mark.parametrize("data", [b"\x02\x05" + bytes(200), b"\x02" + b"\xff" * 500_000])
+def test_lengths_that_lead_back_and_numbers_without_an_end_are_refused(data):
+    node = {"type": "map", "values": ["null", "Node"]}
+    with pytest.raises(SerdeError):
+        Avro(schema={"type": "record", "name": "Node", "fields": [{"name": "m", "type": node}]}).decode(data)
 
 
 def test_a_schema_too_deep_is_told():

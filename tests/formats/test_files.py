@@ -4,8 +4,10 @@ import bz2
 import datetime as dt
 import gzip
 import io
+import lzma
 import tempfile
 import zlib
+from contextlib import nullcontext, suppress
 from decimal import Decimal
 from itertools import accumulate
 from pathlib import Path
@@ -25,11 +27,12 @@ from pyarrow import feather
 
 from operators.core.base import Batch
 from planner.model.errors import PlanError
-from runtime.encoding.formats.avro_container import head_of_file, long_of
+from runtime.encoding.formats.avro_container import MAGIC, head_of_file, long_of
 from runtime.encoding.serdes import Json, encode_all
 from runtime.model.errors import Damaged, SamzaError, SerdeError
 from runtime.systems.files import avro_files, parquet
 from runtime.systems.files.files import open_sink, open_source
+from runtime.systems.files.places.contents import PACKING, content_of
 from samza_dsl import App
 from samza_dsl.formats import Avro, digits
 from tests.formats.typed_values import INT64, TEXT, is_same, records
@@ -113,16 +116,41 @@ def test_what_fastavro_wrote_is_read(tmp_path, codec):
     assert read_all(tmp_path / "in.avro", dict[str, Any], 700)[7] == {"id": 7, "more": "x"}
 
 
-@pytest.mark.parametrize("codec", ["snappy", "zstandard"])
-def test_blocks_that_arrow_unpacks_are_read(tmp_path, codec):
-    encode = Avro(Order).encode
-    data = b"".join(encode(Order(n)) for n in range(999))
-    packed = pa.Codec({"zstandard": "zstd"}.get(codec, codec)).compress(data, asbytes=True)
-    packed += zlib.crc32(data).to_bytes(4, "big") if codec == "snappy" else b""
-    sync = bytes(range(16))
+PACKED = {
+    "deflate": lambda data: zlib.compress(data, wbits=-15),
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+    "snappy": lambda data: pa.Codec("snappy").compress(data, asbytes=True) + zlib.crc32(data).to_bytes(4, "big"),
+    "zstandard": lambda data: pa.Codec("zstd").compress(data, asbytes=True),
+}
+
+
+@pytest.mark.parametrize("codec", PACKED)
+def test_blocks_are_unpacked_unless_they_stand_for_more_than_anybody_writes(tmp_path, codec, monkeypatch):
+    sync, path = bytes(range(16)), tmp_path / "in.avro"
+    data = b"".join(Avro(Order).encode(Order(n)) for n in range(999))
+    packed = PACKED[codec](data)
     block = long_of(999) + long_of(len(packed)) + packed + sync
-    (tmp_path / "in.avro").write_bytes(head_of_file(Avro(Order).text, sync, codec) + block)
-    assert read_all(tmp_path / "in.avro", Order, 700) == [Order(n) for n in range(999)]
+    path.write_bytes(head_of_file(Avro(Order).text, sync, codec) + block)
+    monkeypatch.setattr(avro_files, "LONGEST_BLOCK", len(data))
+    assert read_all(path, Order, 700) == [Order(n) for n in range(999)]
+    monkeypatch.setattr(avro_files, "LONGEST_BLOCK", len(data) - 1)
+    with pytest.raises(Damaged, match=f"stands for more than {len(data) - 1:,} bytes"):
+        read_all(path, Order)
+
+
+def test_blocks_of_records_that_take_no_byte_say_no_more_than_is_read(tmp_path):
+    sync, path = bytes(range(16)), tmp_path / "in.avro"
+    for count, is_read in ((9_000, True), (1 << 62, False)):
+        path.write_bytes(head_of_file('"null"', sync, "null") + long_of(count) + long_of(0) + sync)
+        with nullcontext() if is_read else pytest.raises(Damaged, match="records that take no byte"):
+            assert len(open_source(path).read(0, 0, 10_000).batch) == count
+
+
+def test_a_head_without_an_end_is_told(tmp_path):
+    (tmp_path / "in.avro").write_bytes(MAGIC + b"\x80" * 99)
+    with pytest.raises(Damaged, match="no head of Avro"):
+        open_source(tmp_path / "in.avro")
 
 
 def test_files_of_several_schemas_are_read_each_by_its_own(tmp_path):
@@ -300,6 +328,22 @@ def test_compressed_files_come_back_cut_where_they_were_committed(parts, packed,
         if path.exists():
             assert UNPACKED[packed](path.read_bytes()) == plain.read_bytes()
             assert read_all(path, Order) == read_all(plain, Order) == expected
+
+
+@given(
+    st.sampled_from([".gz", ".bz2"]), st.lists(st.binary(min_size=1, max_size=99), min_size=1, max_size=3), st.data()
+)
+@settings(max_examples=examples(120, 5_000), deadline=None)
+def test_a_compressed_file_with_a_wrong_bit_is_no_shorter_one(suffix, parts, data):
+    packed = bytearray(b"".join(map(PACKING[suffix], parts)))
+    bit = data.draw(st.integers(0, len(packed) * 8 - 1))
+    packed[bit // 8] ^= 1 << bit % 8
+    whole = b"".join(parts)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, f"in.jsonl{suffix}")
+        path.write_bytes(packed)
+        with suppress(Damaged):
+            assert content_of(path).read(0, len(whole) + 9) == whole
 
 
 def test_positions_of_compressed_files_rise(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import nullcontext
 from decimal import Decimal
 
 import jsonschema
@@ -206,6 +207,34 @@ def test_multiples_are_those_of_the_numbers_as_they_are_written(number, places, 
 @pytest.mark.parametrize("data", [b"true", b'"x"'])
 def test_what_is_no_number_is_no_matter_of_multiples(data):
     assert JsonSchema(schema={"multipleOf": 0.01}).decode(data) == msgspec.json.decode(data)
+
+
+def is_equal(one, other):
+    if isinstance(one, bool) or isinstance(other, bool) or type(one) is not type(other):
+        return one is other or ({type(one), type(other)} == {int, float} and one == other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(is_equal(one[name], other[name]) for name in one)
+    return len(one) == len(other) and all(map(is_equal, one, other)) if isinstance(one, list) else one == other
+
+
+ITEMS = st.recursive(
+    st.sampled_from([None, True, False, 0, 1, 0.0, 1.0, 0.5, "", "1", "true"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(st.lists(ITEMS, max_size=5))
+@settings(max_examples=examples(300, 20_000))
+def test_items_are_unique_as_json_has_it(items):
+    unique = not any(is_equal(one, other) for n, one in enumerate(items) for other in items[:n])
+    with nullcontext() if unique else pytest.raises(SerdeError, match="has an item twice"):
+        JsonSchema(schema={"uniqueItems": True}).decode(json.dumps(items).encode())
+
+
+def test_many_records_are_not_held_against_each_other():
+    rows = [{"n": n} for n in range(50_000)]
+    assert JsonSchema(schema={"uniqueItems": True}).decode(json.dumps(rows).encode()) == rows
 
 
 def test_a_text_that_is_no_json_is_no_schema():

@@ -2,9 +2,11 @@
 
 import datetime as dt
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import msgspec
 import pandas as pd
 import polars as pl
@@ -139,12 +141,45 @@ def test_plain_values_are_one_column() -> None:
         (pl.DataFrame({"a": pl.Series([2**100], dtype=pl.Int128)}), "the DataFrame for 'trips' is no table"),
         (pa.chunked_array([[1]]), "the ChunkedArray for 'trips' is no table"),
         (pd.Series([1]), "to_frame"),
+        (pl.Series([1]), "to_frame"),
+        (pa.table({"a": pa.array([b"\xff"]).view(pa.string())}), "the column 'a' of type string holds .* decode"),
+        (pa.table({"a": pa.array([0], pa.timestamp("us", "Mars/Phobos"))}), "the column 'a' .* 'Mars/Phobos'"),
+        (duckdb.sql("SELECT 1 AS n, '101'::BIT AS a"), "the column 'a' of DuckDB's relation for 'trips' is BIT"),
+        (duckdb.sql("SELECT ['10:00+02:00'::TIMETZ] AS a"), "is TIME WITH TIME ZONE"),
         (pa.table([[1], [2]], names=["a", "a"]), "two columns of one name"),
     ],
 )
 def test_what_would_be_lost_is_told(frame: object, error: str) -> None:
     with pytest.raises(SamzaError, match=error):
         copying(dict[str, int]).run(MemoryEnvironment(), bind={"trips": frame})
+
+
+UTC = st.just(dt.UTC)
+MIXED = st.one_of(
+    *(st.none(), st.booleans(), st.integers(-9, 9), st.floats(-9, 9), st.text(max_size=2), st.binary(max_size=2)),
+    *(st.dates(), st.times(), st.datetimes(), st.datetimes(timezones=UTC)),
+)
+
+
+@given(st.lists(st.lists(MIXED, max_size=2) | MIXED | st.builds(lambda one: {"k": one}, MIXED), min_size=1, max_size=4))
+@settings(max_examples=examples(300, 20_000), deadline=None)
+def test_a_column_of_objects_has_the_values_that_each_of_them_is_alone_or_is_refused(values: list[Any]) -> None:
+    def read(some: list[Any]) -> list[Any]:
+        source = FrameSource(pd.DataFrame({"a": pd.Series(some, dtype=object)}), "rows")
+        return [row["a"] for row in source.serde(Json(dict[str, Any])).decode_table(source.read(0, 0).batch.values)]
+
+    with suppress(SamzaError):
+        found = read(values)
+        assert found == [one for value in values for one in read([value])]
+        assert [isinstance(one, bool) for one in found] == [isinstance(value, bool) for value in values]
+
+
+def test_values_of_several_kinds_are_no_column_of_an_output(tmp_path: Path) -> None:
+    for one, other in ((1.5, True), ("a", b"b"), ([1.5], [True])):
+        app = App("mixed")
+        app.input("rows", value=int).map(lambda n, both=(one, other): {"a": both[n]}).send_to(app.output("out"))
+        with pytest.raises(SamzaError, match="some are"):
+            app.run(MemoryEnvironment(), bind={"rows": [0, 1], "out": tmp_path / "out.parquet"})
 
 
 def test_an_output_without_a_type_is_no_frame() -> None:
@@ -248,10 +283,15 @@ def test_the_first_and_last_times_that_python_has_are_read_as_all_others(
         (pa.timestamp("us"), 253_402_300_800_500_000, "10000-01-01T00:00:00.500000"),
         (pa.timestamp("ms", "Europe/Berlin"), 253_402_300_800_000, "10000-01-01T00:00:00Z"),
         (pa.date32(), 2_932_897, "10000-01-01"),
+        (pa.timestamp("us"), (1 << 63) - 1, "9223372036854775807 timestamp[us]"),
+        (pa.dictionary(pa.int8(), pa.timestamp("ns")), 1_500, "1970-01-01T00:00:00.000001"),
+        (pa.dictionary(pa.int8(), pa.timestamp("s")), 253_402_300_800, "10000-01-01T00:00:00"),
     ],
 )
 def test_a_time_that_python_has_not_is_iso_text(kind: pa.DataType, number: int, text: str) -> None:
-    at = pa.array([number], pa.int32() if kind == pa.date32() else pa.int64()).view(kind)
+    of = kind.value_type if pa.types.is_dictionary(kind) else kind
+    at = pa.array([number], pa.int32() if kind == pa.date32() else pa.int64()).view(of)
+    at = at.dictionary_encode() if of != kind else at
     app = App("text")
     app.input("rows", value=dict[str, Any]).send_to(app.output("out", value=dict[str, Any]))
     assert app.run(MemoryEnvironment(), bind={"rows": pa.table({"at": at})}).received("out") == [{"at": text}]

@@ -17,7 +17,7 @@ import msgspec
 from operators.core.sites import here
 from operators.core.wording import shown
 from planner.model.errors import refuse
-from runtime.encoding.formats.avro_nesting import depth_check, nests
+from runtime.encoding.formats.avro_bounds import bounds_check
 from runtime.encoding.formats.avro_shapes import (
     AvroShape,
     Change,
@@ -246,14 +246,14 @@ class AvroCodec:
         self._write = fastavro.schemaless_writer
         self._read: Callable[..., Datum] = fastavro.schemaless_reader
         self._validate = fastavro.validation.validate
-        self._check_depth, self._is_deep = depth_check(self.schema), nests(self.schema)
+        self._check_bounds = bounds_check(self.schema)
         self._what = what
 
     def write_one(self, value: object, start: bytes = b"") -> bytes:
         """Return the bytes of a value, behind a start; raises SerdeError for what the schema does not hold."""
         plain = self._plain.taken_one(value)
         datum = plain if self._change is None else self._change(plain)
-        if not self._given and not self._is_deep:
+        if not self._given and self._check_bounds is None:
             file = BytesIO()
             file.write(start)
             try:
@@ -290,9 +290,9 @@ class AvroCodec:
             raise
         except Exception as error:
             raise SerdeError(f"{self._what} has no bytes for {shown(datum)}: {error}") from error
-        if self._is_deep:
+        if self._check_bounds is not None:
             for one in found:
-                self._check_depth(one[len(start) :])
+                self._check_bounds(one[len(start) :])
         return found
 
     def made_one(self, datum: Datum) -> Datum:
@@ -331,7 +331,8 @@ class AvroCodec:
         if wanted is not None or named:
             told = {"return_record_name": named, "return_record_name_override": named}
             read = partial(read, reader_schema=wanted, **told)
-        return DatumReader(read if wanted is None or not self._copies else partial(_copied, read), written, skipped)
+        read = read if wanted is None or not self._copies else partial(_copied, read)
+        return DatumReader(read, _read_whole(written), skipped)
 
 
 class DatumReader:
@@ -339,16 +340,15 @@ class DatumReader:
 
     def __init__(self, read: Callable[..., Datum], written: Schema, skipped: int) -> None:
         self._read, self._written, self._skipped = read, written, skipped
-        self._check_depth = depth_check(written, skipped)
-        self._is_deep = nests(written)
+        self._check_bounds = bounds_check(written, skipped)
 
     def __call__(self, column: Iterable[bytes]) -> list[Datum]:
         """Return the data of many bytes; raises SerdeError for what the schema has not written."""
-        read, written, skipped, found = self._read, self._written, self._skipped, []
+        read, written, skipped, check, found = self._read, self._written, self._skipped, self._check_bounds, []
         try:
             for data in column:
-                if self._is_deep:
-                    self._check_depth(data)
+                if check is not None:
+                    check(data)
                 file = BytesIO(data)
                 file.seek(skipped)
                 found.append(read(file, written))
@@ -363,7 +363,7 @@ class DatumReader:
 
     def one(self, data: bytes) -> Datum:
         """Return the datum of bytes, sooner than of many; raises SerdeError for what the schema has not written."""
-        if not self._is_deep:
+        if self._check_bounds is None:
             file = BytesIO(data)
             file.seek(self._skipped)
             try:
@@ -410,7 +410,37 @@ def clock_of(unit: str, value: int) -> dt.time | str:
     return found
 
 
+WHOLE = "-whole"
+"""What is behind the name of a logical type of which nothing may be lost as it is written, or as it is read."""
+
+
+def _decimal(unscaled: bytes, schema: Schema, *_: object) -> Decimal:
+    """Return a decimal that has been read; raises SerdeError for more digits than its schema says, which are rounded.
+
+    So are they by fastavro, and where there are a million it takes its time for it.
+    """
+    precision, scale = schema["precision"], schema.get("scale", 0)
+    # Each digit is a little less than 3.33 bits.
+    if int.from_bytes(unscaled, "big", signed=True).bit_length() <= precision * 3.33 + 1:
+        found = decimal_of(unscaled, scale)
+        if found.adjusted() + scale < precision:
+            return found
+    raise SerdeError(f"a decimal of {len(unscaled)} bytes has more than the {precision} digits that its schema says")
+
+
+def _read_whole(schema: Schema) -> Schema:
+    """Return a schema that has written, by which decimals are read as they are."""
+    schema = deepcopy(schema)
+    parts = [schema]
+    for part in parts:  # which grows meanwhile
+        if isinstance(part, dict) and part.get("logicalType") == "decimal":
+            part["logicalType"] += WHOLE
+        parts += _within(part)
+    return schema
+
+
 _NAMED: dict[str, Callable[..., object]] = {
+    **dict.fromkeys((f"{base}-decimal{WHOLE}" for base in ("bytes", "fixed")), _decimal),
     "long-io.debezium.time.NanoTimestamp": lambda value, *_: EPOCH + dt.timedelta(microseconds=value // 1000),
     "int-io.debezium.time.Time": lambda value, *_: clock_of("milliseconds", value),
     "long-io.debezium.time.MicroTime": lambda value, *_: clock_of("microseconds", value),
@@ -507,10 +537,6 @@ def _within(part: Schema) -> list[Schema]:
 def _copied(read: Callable[..., Datum], file: BytesIO, schema: Schema) -> Datum:
     """Return a datum of its own, where a default that it was given is one object for all."""
     return deepcopy(read(file, schema))
-
-
-WHOLE = "-whole"
-"""What is behind the name of a type of times, of which nothing may be lost as they are written."""
 
 
 class _Lost(str):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from runtime.encoding.formats.avro import PARTS, AvroCodec, DatumReader, parsed
-from runtime.encoding.formats.avro_nesting import depth_check, long_in, nests
+from runtime.encoding.formats.avro_bounds import MOST_OF_NO_BYTES, bounds_check, long_in, named_in, takes_none
 from runtime.encoding.formats.avro_shapes import Datum, Schema
 from runtime.encoding.formats.extras import needs_extra
 from runtime.encoding.serdes import to_json
@@ -84,13 +84,15 @@ def head_in(data: bytes, where: object) -> ContainerHead | None:
                 held[name], at = _text_in(data, at)
     except IndexError:
         return None
+    except SerdeError as error:
+        raise Damaged(f"{where} has no head of Avro: {error}") from error
     if len(data) < at + SYNC_BYTES:
         return None
     try:
         schema = parsed(msgspec.json.decode(held[b"avro.schema"]))
     except (KeyError, msgspec.MsgspecError, SerdeError) as error:
         raise Damaged(f"{where} has no schema of Avro in front: {error}") from error
-    codec = held.get(b"avro.codec", b"null").decode()
+    codec = held.get(b"avro.codec", b"null").decode(errors="replace")
     return ContainerHead(schema, codec, data[at : at + SYNC_BYTES], at + SYNC_BYTES)
 
 
@@ -101,10 +103,12 @@ def records_in(head: ContainerHead, count: int, data: bytes, where: object) -> l
     try:
         file = io.BytesIO(data)
         ends = [0]
-        check_depth, is_deep = depth_check(head.schema), nests(head.schema)
+        check = bounds_check(head.schema)
+        if count > MOST_OF_NO_BYTES and takes_none(head.schema, named_in(head.schema)):
+            raise SerdeError(f"it tells of {count:,} records that take no byte, and {MOST_OF_NO_BYTES:,} are read")
         for _ in range(count):
-            if is_deep:
-                check_depth(data[ends[-1] :])
+            if check is not None:
+                check(data[ends[-1] :])
             fastavro.schemaless_reader(file, head.schema)
             ends.append(file.tell())
     except Exception as error:

@@ -179,6 +179,25 @@ def _multiples(validator: Any, of: int | float, value: object, schema: object) -
         yield ValidationError(f"{value!r} is not a multiple of {of}")
 
 
+def _doubles(validator: object, is_asked: object, value: object, schema: object) -> Iterator[Exception]:
+    """Yield the error of a list that has an item twice; records in it would each be held against all others."""
+    from jsonschema import ValidationError
+
+    if is_asked and isinstance(value, list) and len({*map(_hashable, value)}) < len(value):
+        yield ValidationError(f"a list of {len(value)} has an item twice")
+
+
+def _hashable(value: object) -> object:
+    """Return what is equal for values of JSON that are, where True is no 1, and 1 is 1.0.
+
+    >>> _hashable([1, {"a": None}]) == _hashable([1.0, {"a": None}]), _hashable(True) == _hashable(1)
+    (True, False)
+    """
+    if isinstance(value, dict):
+        return frozenset((name, _hashable(one)) for name, one in value.items())
+    return (type(value), *map(_hashable, value)) if isinstance(value, list) else (type(value) is bool, value)
+
+
 def _validation(
     what: str, schema: Mapping[str, Any], others: Sequence[tuple[str, RegisteredSchema]]
 ) -> Callable[[bytes], None]:
@@ -214,7 +233,9 @@ def _validation(
     for ref in _lacking(whole, known.resolver(base)):
         told = f"JsonSchema({what}): the schema refers to {ref!r}, which it has not, and nobody fetches"
         raise refuse(here(), told, 'what is referred to in "$defs", or a schema of a registry with its references')
-    validator = jsonschema.validators.extend(kind, {"multipleOf": _multiples})(schema, registry=known)
+    validator = jsonschema.validators.extend(kind, {"multipleOf": _multiples, "uniqueItems": _doubles})(
+        schema, registry=known
+    )
 
     def check(data: bytes) -> None:
         try:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from decimal import Decimal
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -13,13 +14,15 @@ import msgspec
 from operators.core.base import Context
 from runtime.encoding.formats.rows import check_names
 from runtime.encoding.value_types import made_of_plain
-from runtime.model.errors import SamzaError, Unavailable
-from runtime.systems.connectors.schemes import DatabaseTable, database_table
+from runtime.model.errors import SamzaError, SerdeError, Unavailable
+from runtime.systems.connectors.schemes import database_table
 from runtime.systems.databases.column_source import plain_row
 from runtime.systems.databases.dialect import LOOKED_UP, PARAMETER, SqlConnection, Target
-from runtime.systems.databases.table_columns import columns_for, read_as
+from runtime.systems.databases.table_columns import ColumnKind, Made, columns_for, read_as
 
 V = TypeVar("V")
+NO_ROW = object()
+"""Stands for a part of a key that no row has."""
 
 
 class TableRows(Generic[V]):
@@ -49,10 +52,14 @@ class TableRows(Generic[V]):
         kinds = {column.name: column.kind for column in self._columns}
         of_key = [kinds.get(name) for name in self._table.key]
         self._adapt = [None if kind is None else dialect.adapt.get(kind) for kind in of_key]
+        makes = {column.name: column.make for column in self._columns}
+        own: dict[ColumnKind | None, Made] = {"int": _whole_number, "local": _local}
+        self._make = [own.get(kind) or makes.get(name) for name, kind in zip(self._table.key, of_key, strict=True)]
         # Said of what type each is: several keys are a table of their own, whose types some databases don't guess.
         casts = [PARAMETER if kind is None else f"CAST({PARAMETER} AS {dialect.types[kind]})" for kind in of_key]
         self._mark = f"({', '.join(casts)})"
-        self._read = read_as(self._value)
+        # A driver that takes all values as they are gives them back so: its text is no JSON.
+        self._read: Made = read_as(self._value) if dialect.adapt else lambda row: row
 
     async def __call__(self, keys: list[Any]) -> Mapping[Any, V]:
         """Return the rows of keys, by key; raises `Unavailable` where the database can't be asked now."""
@@ -65,7 +72,9 @@ class TableRows(Generic[V]):
 
     def _fetch(self, keys: Sequence[Any]) -> dict[Any, V]:
         table, dialect = self._table, self._table.dialect
-        said = {self._stored(table, key): key for key in keys}
+        said = {self._adapted(parts): key for key in keys if (parts := self._parts(key)) is not None}
+        if not said:
+            return {}
         try:
             if self._connection is None:
                 self._connection = dialect.connect()
@@ -79,8 +88,10 @@ class TableRows(Generic[V]):
             for fields in self._asked(self._connection, [*said]):
                 stored = tuple(fields[name] for name in table.key)
                 # Some drivers take a value as text, and give it back as what it is.
-                found = stored if stored in said else self._stored(table, stored)
+                found = stored if stored in said else self._adapted(stored)
                 if found in said:
+                    if said[found] in result:
+                        raise self._several_error(said[found])
                     result[said[found]] = self._made(fields)
                 else:
                     is_known = False
@@ -94,7 +105,17 @@ class TableRows(Generic[V]):
     def _fetched_alone(self, connection: SqlConnection, said: Mapping[tuple[Any, ...], Any]) -> dict[Any, V]:
         """Return the rows of keys of which only the table knows which row they name, as it takes others for one."""
         alone = {key: self._asked(connection, [stored]) for stored, key in said.items()}
+        if several := [key for key, rows in alone.items() if len(rows) > 1]:
+            raise self._several_error(several[0])
         return {key: self._made(rows[0]) for key, rows in alone.items() if rows}
+
+    def _several_error(self, key: object) -> SamzaError:
+        # Which of them a look-up gets, the database leaves open: another one each time.
+        table, names = self._table, ", ".join(self._table.key)
+        return SamzaError(
+            f"{table.where}, table {table.name} has several rows whose ({names}) is {key!r}, and a look-up "
+            "gives one: name columns that tell rows apart, as key=shop,id, or a view that has one row for each key"
+        )
 
     def _asked(self, connection: SqlConnection, keys: Sequence[tuple[Any, ...]]) -> list[dict[str, object]]:
         """Return the rows of keys; of one that the table compares in its own way, by the types that it has."""
@@ -153,12 +174,27 @@ class TableRows(Generic[V]):
         return dialect.as_read(connection, named, dialect.with_parameters(statement))
 
     def _made(self, row: dict[str, object]) -> V:
-        return msgspec.convert(self._read(row), self._value, dec_hook=made_of_plain)
+        try:
+            return msgspec.convert(self._read(row), self._value, dec_hook=made_of_plain)
+        except (msgspec.ValidationError, ValueError, TypeError) as error:
+            key = ", ".join(f"{name} {row.get(name)!r}" for name in self._table.key)
+            raise SerdeError(f"{self._table.where}, table {self._table.name}, row of {key}: {error}") from error
 
-    def _stored(self, table: DatabaseTable, key: Any) -> tuple[Any, ...]:
-        parts = key if isinstance(key, tuple) else (key,)
+    def _parts(self, key: object) -> tuple[Any, ...] | None:
+        """Return the values of a key as the sink of such a type keeps them; None where no row can have it."""
+        parts, table = key if isinstance(key, tuple) else (key,), self._table
         if len(parts) != len(table.key):
             raise SamzaError(f"{table.where}, table {table.name}: {key!r} is no key of ({', '.join(table.key)})")
+        try:
+            made = [
+                part if make is None or part is None else make(part)
+                for part, make in zip(parts, self._make, strict=True)
+            ]
+        except (SerdeError, AttributeError) as error:
+            raise SamzaError(f"{table.where}, table {table.name}: {key!r} is no key of it: {error}") from error
+        return None if NO_ROW in made else tuple(made)
+
+    def _adapted(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(part if adapt is None else adapt(part) for part, adapt in zip(parts, self._adapt, strict=True))
 
     def _drop(self) -> None:
@@ -169,13 +205,32 @@ class TableRows(Generic[V]):
                 connection.close()
 
 
+def _whole_number(part: object) -> object:
+    """Return a number by which a column of whole ones is asked: a database would round one that is none.
+
+    >>> _whole_number(2.0), _whole_number(1.5) is NO_ROW
+    (2, True)
+    """
+    if isinstance(part, float | Decimal):
+        return int(part) if part == part // 1 else NO_ROW
+    return part
+
+
+def _local(part: object) -> object:
+    if getattr(part, "tzinfo", None) is not None:
+        raise SerdeError(
+            "it has a time zone, and its column keeps times without one, which each session reads in its own"
+        )
+    return part
+
+
 def table_rows(url: str, value: type[V]) -> TableRows[V]:
     """Return what looks up rows of a database: `remote_table(connectors.table_rows("postgres://db/shop?…", Item))`.
 
     The URL names the table, and the columns of its key, as those of inputs and outputs do. `value` is the type of rows;
     a key is the value of its column, or a tuple of several. Look-ups of one call are one statement. A database that
-    can't be reached fails the call, which `on_error=retry(...)` of the join makes again. Raises SamzaError for a URL
-    without a table or a key.
+    can't be reached fails the call, which `on_error=retry(...)` of the join makes again; a key that several rows have
+    fails it as well. Raises SamzaError for a URL without a table or a key.
 
     >>> import sqlite3, tempfile, msgspec
     >>> from samza_dsl import App, connectors, remote_table

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 from operators.core.base import Batch, Serde, has_none
 from planner.model.errors import PlanError
 from runtime.encoding.formats.avro import Avro
+from runtime.encoding.formats.avro_bounds import long_in
 from runtime.encoding.formats.avro_container import (
     SINGLE,
     SYNC_BYTES,
@@ -25,7 +26,6 @@ from runtime.encoding.formats.avro_container import (
     head_of_file,
     records_in,
 )
-from runtime.encoding.formats.avro_nesting import long_in
 from runtime.encoding.formats.avro_shapes import columns_in
 from runtime.encoding.formats.rows import check_names, type_of_values
 from runtime.model.errors import Damaged, SamzaError, SerdeError
@@ -33,17 +33,20 @@ from runtime.ports.sink import Sink
 from runtime.ports.source import ReplaceableSource
 from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.folders import Folders
-from runtime.systems.files.places.contents import content_of
+from runtime.systems.files.places.contents import content_of, unpacked
 from runtime.systems.files.places.locations import DataFile, RemoteFile, needs_pyarrow
 from runtime.systems.files.record_files import AppendedFile, check_not_beyond
 
 LONGEST_HEAD = 1 << 26
+LONGEST_BLOCK = 1 << 28
+"""The bytes that a block stands for at most: a few can stand for any number, and writers make blocks of some kB."""
 ROWS_PER_BLOCK = 1_000
-UNPACKING: dict[str, Callable[[bytes], bytes]] = {
+UNPACKING: dict[str, Callable[[bytes], bytes | None]] = {
     "null": lambda data: data,
-    "deflate": lambda data: zlib.decompress(data, wbits=-15),
-    "bzip2": bz2.decompress,
-    "xz": lzma.decompress,
+    # Behind what fastavro has deflated lies a part of a checksum.
+    "deflate": lambda data: unpacked(data, lambda: zlib.decompressobj(-15), LONGEST_BLOCK, "anything"),
+    "bzip2": lambda data: unpacked(data, bz2.BZ2Decompressor, LONGEST_BLOCK),
+    "xz": lambda data: unpacked(data, lzma.LZMADecompressor, LONGEST_BLOCK),
     # Behind what snappy has compressed are four bytes of a checksum.
     "snappy": lambda data: _by_arrow("snappy", data[:-4]),
     "zstandard": lambda data: _by_arrow("zstandard", data),
@@ -166,7 +169,7 @@ class _BlockFile:
                 try:
                     count, behind = long_in(data, 0)
                     size, behind = long_in(data, behind)
-                except IndexError:
+                except (IndexError, SerdeError):
                     count, size, behind = -1, -1, 0
                 start = at + behind
                 at = start + size + SYNC_BYTES
@@ -187,13 +190,18 @@ class _BlockFile:
             raise SamzaError(f"{self.path} is compressed by {self.head.codec!r}, and what is read is {known}")
         data = self._content.read(block.start, block.size)
         try:
-            data = unpack(data)
+            found = unpack(data)
         except SamzaError:
             raise
         except Exception as error:
             raise Damaged(f"{self.path} has a block that can't be unpacked: {error}; restore it") from error
+        if found is None:
+            raise Damaged(
+                f"{self.path} has a block at byte {block.start} that stands for more than {LONGEST_BLOCK:,} bytes, "
+                "which is more than is read: write it in smaller ones"
+            )
         start = self._start
-        self._records = [start + record for record in records_in(self.head, block.rows, data, self.path)]
+        self._records = [start + record for record in records_in(self.head, block.rows, found, self.path)]
         self._first = block.first
 
 
@@ -280,7 +288,7 @@ class AvroSink(Sink):
         return head.sync
 
 
-def _by_arrow(codec: str, data: bytes) -> bytes:
+def _by_arrow(codec: str, data: bytes) -> bytes | None:
     with needs_pyarrow(f"what {codec} has compressed needs"):
         from runtime.systems.files.places.remote import unpacked_by
-    return unpacked_by(codec, data)
+    return unpacked_by(codec, data, LONGEST_BLOCK)

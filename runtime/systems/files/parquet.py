@@ -50,9 +50,11 @@ from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.folders import Folders
 from runtime.systems.files.places.locations import DataFile, RemoteFile, folder_name
 from runtime.systems.files.plain_columns import (
+    MIXED,
     RowColumns,
     UnlikeDeclared,
     batches_of,
+    check_one_kind,
     fields_in,
     in_microseconds,
     row_columns,
@@ -482,7 +484,7 @@ class RowFile:
         if self._file is None:
             try:
                 self._file = open_parquet(self.path)
-            except (OSError, pa.ArrowException) as error:
+            except Exception as error:  # of a file behind a URL, those of any library
                 raise SamzaError(f"can't read {self.path} as Parquet: {error}") from error
             groups = (self._file.metadata.row_group(group).num_rows for group in range(self._file.num_row_groups))
             self._starts = list(accumulate(groups, initial=0))
@@ -523,6 +525,19 @@ def json_rows(fields: Mapping[str, object], batch: pa.RecordBatch) -> list[bytes
     return list(map(msgspec.json.encode, rows))
 
 
+def _unread_error(columns: Sequence[pa.Array], names: Sequence[str], error: Exception) -> SamzaError:
+    """Return the error for a column of which values can't be made, as of text that is none, or an unknown time zone."""
+    for name, column in zip(names, columns, strict=True):
+        try:
+            column.to_pylist()
+        except (KeyError, ValueError):
+            return SamzaError(
+                f"the column {name!r} of type {column.type} holds what can't be read as that: {error}; write it as "
+                "another type, as text that is not UTF-8 as bytes"
+            )
+    return SamzaError(f"the columns {', '.join(names)} hold what can't be read: {error}")
+
+
 def json_values(batch: pa.RecordBatch) -> list[bytes]:
     """Return the values of the only column as JSON."""
     (name,) = batch.schema.names
@@ -559,7 +574,7 @@ def _spelled_rows(batch: pa.RecordBatch) -> list[dict[str, object]]:
         ) from error
     except (KeyError, ValueError) as error:
         if "duplicate" not in str(error):
-            raise
+            raise _unread_error(columns, batch.schema.names, error) from error
         told = ", ".join(one.name for one in batch.schema if pa.types.is_nested(one.type))
         raise SamzaError(
             f"one of the columns {told} holds a map that has a key twice, or a record that has a field twice, and a "
@@ -698,16 +713,12 @@ def _whole(value: Any) -> Any:
 def _column(values: list[Any], info: inspect.Type) -> pa.Array:
     kind = _type_in(values, info)
     column = pa.array(values, type=kind)
-    if kind is None and _has_times(column.type):
+    if kind is None:
+        check_one_kind(values)
         # Arrow would take an instant for the hour that it has in UTC.
-        zones = {zone for value in values for zone in _zones(value, ())}
-        if len({path for path, _ in zones}) < len(zones):
-            raise ValueError(_MIXED)
-        return column.cast(pa.timestamp("us", "UTC")) if getattr(column.type, "tz", None) else column
+        if getattr(column.type, "tz", None):
+            return column.cast(pa.timestamp("us", "UTC"))
     return column
-
-
-_MIXED = "some have a time zone, and some have none"
 
 
 def _type_in(values: Sequence[Any], info: inspect.Type) -> pa.DataType | None:
@@ -723,7 +734,7 @@ def _type_in(values: Sequence[Any], info: inspect.Type) -> pa.DataType | None:
     if isinstance(kind, inspect.DateTimeType):
         zones = {one.tzinfo is None for one in some if isinstance(one, datetime)}
         if len(zones) > 1:
-            raise ValueError(_MIXED)
+            raise ValueError(MIXED)
         return pa.timestamp("us", None if True in zones else "UTC") if _are_all(some, datetime) else None
     if isinstance(kind, inspect.DecimalType) and _are_all(some, Decimal):
         return pa.infer_type(some) if some else pa.decimal128(38, 18)
@@ -741,22 +752,6 @@ def _type_in(values: Sequence[Any], info: inspect.Type) -> pa.DataType | None:
 
 def _are_all(values: Sequence[object], kind: type) -> bool:
     return all(isinstance(value, kind) for value in values)
-
-
-def _has_times(kind: pa.DataType) -> bool:
-    return pa.types.is_timestamp(kind) or any(_has_times(kind.field(each).type) for each in range(kind.num_fields))
-
-
-def _zones(value: object, path: tuple[object, ...]) -> Iterator[tuple[tuple[object, ...], bool]]:
-    """Yield where times lie in a value, and whether they have a zone there."""
-    if isinstance(value, datetime):
-        yield path, value.tzinfo is not None
-    elif isinstance(value, dict):
-        for name, one in value.items():
-            yield from _zones(one, (*path, name))
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _zones(one, (*path, ...))
 
 
 _SCALARS: dict[type[inspect.Type], pa.DataType] = {

@@ -6,11 +6,13 @@ import datetime as dt
 import logging
 import re
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from decimal import Decimal
 from functools import lru_cache
 from itertools import accumulate, chain, count
 from keyword import iskeyword
+from numbers import Number
 from typing import Annotated, Any, NamedTuple, TypeAlias, cast
 
 import msgspec
@@ -114,6 +116,8 @@ def in_microseconds(column: pa.Array, finer: Callable[[str], None] = lambda what
 
     Where some end at nanoseconds, `finer` is called with what Arrow says of one that loses these.
     """
+    if pa.types.is_dictionary(column.type) and pa.types.is_temporal(column.type.value_type):
+        column = column.dictionary_decode()
     kind = _without_nanoseconds(column.type)
     if kind == column.type:
         return column
@@ -171,11 +175,16 @@ def times_beyond(column: pa.Array) -> dict[int, str]:
     is_in_zone = pa.types.is_timestamp(kind) and kind.tz is not None
     try:
         texts = (found.view(pa.timestamp(kind.unit)) if is_in_zone else found).cast(pa.string()).to_pylist()
-    except pa.ArrowException:  # of what is too far even for Arrow the number is left
-        texts = [f"{number} {kind}" for number in found.view(pa.int64()).to_pylist()]
-    else:
-        texts = [f"{_NO_FRACTION.sub('', text).replace(' ', 'T')}{'Z' if is_in_zone else ''}" for text in texts]
-    return dict(zip(places, texts, strict=True))
+    except pa.ArrowException:
+        texts = [""] * len(found)
+    numbers = found.view(pa.int32() if kind.bit_width == 32 else pa.int64()).to_pylist()
+    return {
+        # Of what is too far even for Arrow the number is left.
+        place: f"{_NO_FRACTION.sub('', text).replace(' ', 'T')}{'Z' if is_in_zone else ''}"
+        if text and not text.startswith("<")
+        else f"{number} {kind}"
+        for place, text, number in zip(places, texts, numbers, strict=True)
+    }
 
 
 _NO_FRACTION = re.compile(r"\.0+$")
@@ -432,6 +441,45 @@ def _array_of_any(column: list[Any]) -> pa.Array:
     # An int too large, text that is none, or a time without a zone: what these come to the bytes of a row say.
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
         raise UnlikeDeclared from error
+
+
+MIXED = "some have a time zone, and some have none"
+
+
+def check_one_kind(values: Iterable[object]) -> None:
+    """Raise ValueError where values are of several kinds in one place, of which Arrow would make one without a word.
+
+    It takes bools for floats, text for bytes, a time for its day, and one without a zone for one of UTC.
+    """
+    types = {*map(type, values)} - {type(None)}
+    if len(types) < 2 and types.issubset(_ONE_KIND):
+        return
+    met: dict[tuple[object, ...], str] = {}
+    for value in values:
+        for path, kind in _kinds(value, ()):
+            if (other := met.setdefault(path, kind)) != kind:
+                is_zone = {kind, other} == {"times", "times with a zone"}
+                raise ValueError(MIXED if is_zone else f"some are {other}, and some {kind}")
+
+
+def _kinds(value: object, path: tuple[object, ...]) -> Iterator[tuple[tuple[object, ...], str]]:
+    """Yield what lies in each place of a value; nothing where that is None."""
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield from _kinds(one, (*path, name))
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _kinds(one, (*path, ...))
+    elif isinstance(value, dt.datetime):
+        if value == value:  # of pandas, NaT is one
+            yield path, "times" if value.tzinfo is None else "times with a zone"
+    elif value is not None:
+        known = ((bool, "bools"), (Number, "numbers"), (str, "text"), (bytes, "bytes"), (dt.date, "dates"))
+        yield path, next((name for kind, name in known if isinstance(value, kind)), "others")
+
+
+_ONE_KIND = {int, float, str, bool, bytes, dt.date, dt.time, dt.timedelta, Decimal}
+"""Types of which all values are of one kind."""
 
 
 def _of_declared(values: list[Any], kind: pa.DataType, optional: bool) -> pa.Array:

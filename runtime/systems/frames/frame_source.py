@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, cast
@@ -15,7 +16,13 @@ from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.source import ReplaceableSource
 from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.parquet import ROWS_AT_ONCE, LaxJson, json_rows
+from runtime.systems.files.plain_columns import check_one_kind
 from runtime.systems.files.schemas import check_columns
+
+OF_OBJECTS = "O"
+"""The kind of columns of pandas that hold objects of Python, or categories, which may be such."""
+_NOT_OF_ARROW = re.compile(r"\b(BIT|TIME WITH TIME ZONE)\b")
+"""The types of DuckDB that it exports as their bytes, and without their time zone."""
 
 
 class FrameSource(ReplaceableSource):
@@ -126,11 +133,19 @@ def _columns_of(frame: Any, stream: str) -> pa.Table:
         return _of_polars(frame, stream)
     if isinstance(frame, pa.Table):
         return frame
+    for name, kind in zip(getattr(frame, "columns", ()), map(str, getattr(frame, "types", ())), strict=False):
+        if _NOT_OF_ARROW.search(kind):
+            raise SamzaError(
+                f"the column {name!r} of DuckDB's relation for {stream!r} is {kind}, of which Arrow has a part alone: "
+                "make it text there, as CAST(... AS VARCHAR)"
+            )
     # A batch; or what exports its columns to Arrow, as DuckDB's relations do.
     return pa.Table.from_batches([frame]) if isinstance(frame, pa.RecordBatch) else pa.table(frame)
 
 
 def _of_polars(frame: Any, stream: str) -> pa.Table:
+    if not hasattr(frame, "schema"):
+        raise SamzaError(f"a {type(frame).__name__} of polars is bound to {stream!r}: write .to_frame() behind it")
     if held := [name for name, kind in frame.schema.items() if kind.is_object()]:
         raise SamzaError(
             f"the column {held[0]!r} of the frame for {stream!r} holds objects of Python, of which Arrow has the "
@@ -154,8 +169,11 @@ def _of_pandas(frame: Any, stream: str) -> pa.Table:
     columns = []
     for place, name in enumerate(frame.columns):
         try:
+            column, kind = frame.iloc[:, place], frame.dtypes.iloc[place].kind
             # NaN is a number in a column of floats, and stands for what is missing in all others.
-            columns.append(pa.array(frame.iloc[:, place], from_pandas=frame.dtypes.iloc[place].kind != "f"))
+            columns.append(pa.array(column, from_pandas=kind != "f"))
+            if kind in OF_OBJECTS:
+                check_one_kind(column.where(column.notna(), None).tolist())
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise SamzaError(
                 f"the column {name!r} of the frame for {stream!r} holds what is no one type of column: {error}: make "

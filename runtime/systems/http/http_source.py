@@ -9,11 +9,13 @@ import re
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from runtime.model.errors import SamzaError
 from runtime.ports.connectors import Intake, PushedRecord, PushedSource
+from runtime.systems.files.places.contents import unpacked
 from runtime.systems.files.places.locations import needs
 from runtime.systems.host.addresses import address_of, is_local
 from runtime.systems.http.request_parts import Token, token_said
@@ -209,20 +211,13 @@ class _PostServer:
             return body
         if encoding not in PACKED:
             raise web.HTTPUnsupportedMediaType(text=f"the Content-Encoding is one of {', '.join(PACKED)}\n")
-        found, is_whole = b"", False
-        # A body of gzip may have several parts, one behind the other, as files that were joined have.
-        while body and (not is_whole or encoding == "gzip"):
-            unpacking = zlib.decompressobj(PACKED[encoding])
-            try:
-                found += unpacking.decompress(body, self._max_body_bytes + 1 - len(found))
-            except zlib.error:
-                is_whole = False
-                break
-            if len(found) > self._max_body_bytes:
-                raise web.HTTPRequestEntityTooLarge(self._max_body_bytes, len(found))
-            is_whole, body = unpacking.eof, unpacking.unused_data
-        if not is_whole or body:
-            raise web.HTTPBadRequest(text=f"the body is no whole {encoding}\n")
+        begin = partial(zlib.decompressobj, PACKED[encoding])
+        try:
+            found = unpacked(body, begin, self._max_body_bytes, "parts" if encoding == "gzip" else "nothing")
+        except (zlib.error, EOFError):
+            raise web.HTTPBadRequest(text=f"the body is no whole {encoding}\n") from None
+        if found is None:
+            raise web.HTTPRequestEntityTooLarge(self._max_body_bytes, self._max_body_bytes + 1)
         return found
 
     def _records(self, values: list[bytes]) -> list[PushedRecord]:

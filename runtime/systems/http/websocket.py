@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 AT_ONCE = 1_000
 """The messages that are appended at a time at most."""
+MOST_WAITING_BYTES = 1 << 26
+"""The bytes of messages that wait to be appended; then no more are received, and whoever sends has to wait."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
 CONNECT_S = 10.0
 """The time that a server has to take a connection."""
@@ -131,8 +133,9 @@ class _Client:
             url, headers=headers, heartbeat=HEARTBEAT_S, max_msg_size=self._most_bytes, autoping=True
         )
         socket = await asyncio.wait_for(connecting, CONNECT_S)
-        came: asyncio.Queue[bytes | None] = asyncio.Queue(2 * AT_ONCE)
-        beside = [asyncio.create_task(_receive(socket, came)), asyncio.create_task(_close_at_the_end(socket, intake))]
+        came = _Waiting(2 * AT_ONCE)
+        receiving = asyncio.create_task(_receive(socket, came))
+        beside = [receiving, asyncio.create_task(_close_at_the_end(socket, intake))]
         has_come = False
         try:
             for words in self._first(token):
@@ -151,6 +154,8 @@ class _Client:
             raise SamzaError(
                 f"{self.name} has sent a message of more than {self._most_bytes:,} bytes: say max_message_bytes="
             )
+        if not intake.wait(0):
+            _log.warning("%s %s; it is connected to anew", self.name, receiving.result())
         return has_come
 
     def _first(self, token: str | None) -> Sequence[str | bytes]:
@@ -204,8 +209,27 @@ def _kind_of(said: object) -> str:
     return f"a {type(said).__name__}{' of ' if kinds else ''}{', '.join(kinds)}"
 
 
-async def _receive(socket: aiohttp.ClientWebSocketResponse, came: asyncio.Queue[bytes | None]) -> None:
-    """Put messages into a queue, and None behind the last one of the connection."""
+class _Waiting(asyncio.Queue[bytes | None]):
+    """The messages that wait to be appended, and None behind the last: so many, and not more bytes than may wait."""
+
+    _held = 0
+
+    def full(self) -> bool:
+        """Whether whoever puts another one has to wait."""
+        return super().full() or self._held >= MOST_WAITING_BYTES
+
+    def _put(self, item: bytes | None) -> None:
+        super()._put(item)
+        self._held += len(item or b"")
+
+    def _get(self) -> bytes | None:
+        item: bytes | None = super()._get()
+        self._held -= len(item or b"")
+        return item
+
+
+async def _receive(socket: aiohttp.ClientWebSocketResponse, came: _Waiting) -> str:
+    """Put messages into a queue, and None behind the last one of the connection; return what has ended that."""
     import aiohttp
 
     while True:
@@ -216,10 +240,12 @@ async def _receive(socket: aiohttp.ClientWebSocketResponse, came: asyncio.Queue[
             await came.put(bytes(message.data))
         else:
             await came.put(None)
-            return
+            if message.type == aiohttp.WSMsgType.CLOSE:
+                return f"has closed the connection, {message.data} {message.extra or ''}".rstrip()
+            return f"is lost: {message.data or 'the connection has ended without a word'!r}"
 
 
-async def _some(came: asyncio.Queue[bytes | None]) -> list[bytes]:
+async def _some(came: _Waiting) -> list[bytes]:
     """Return the messages that are there, at least one; none where the connection has ended."""
     found: list[bytes] = []
     message = await came.get()

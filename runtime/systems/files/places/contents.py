@@ -7,15 +7,19 @@ import gzip
 import io
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from runtime.model.errors import Damaged, SamzaError
 from runtime.systems.files.places.locations import RemoteFile, needs_pyarrow
 
 if TYPE_CHECKING:
+    from lzma import LZMADecompressor
     from typing import BinaryIO
+
+    Unpacker = bz2.BZ2Decompressor | LZMADecompressor | zlib._Decompress
 
 UNKNOWN = sys.maxsize
 """The size of what was not unpacked to its end."""
@@ -63,16 +67,31 @@ class RemoteBytes(Content):
     """The bytes of a file behind a URL, fetched many at a time."""
 
     def __init__(self, file: RemoteFile) -> None:
-        self._file = file.opened()
-        self.size: int = self._file.size()
-        self._start, self._held = 0, b""
+        self._name, self._start, self._held = file, 0, b""
+        with self._told():
+            self._file = file.opened()
+            self.size: int = self._file.size()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Raise SamzaError for what Arrow or fsspec raise, each library of which has errors of its own."""
+        try:
+            yield
+        except (SamzaError, FileNotFoundError, PermissionError):
+            raise
+        except Exception as error:
+            raise SamzaError(
+                f"can't read {self._name}: {error or type(error).__name__}; run it again, or copy the file to this "
+                "machine, where what serves it tells no size of it, or gives no part"
+            ) from error
 
     def read(self, position: int, length: int) -> bytes:
         start = position - self._start
         if not 0 <= start <= start + min(length, self.size - position) <= len(self._held):
             # Who opens a file looks at its first bytes alone.
             is_first = position == 0 and length <= PACKED_AT_ONCE
-            self._held = self._file.read_at(length if is_first else max(length, AHEAD), position)
+            with self._told():
+                self._held = self._file.read_at(length if is_first else max(length, AHEAD), position)
             self._start = position
             start = 0
         return self._held[start : start + length]
@@ -165,15 +184,38 @@ class _PackedFile(io.RawIOBase):
         return self._position
 
 
+class _Bz2Streams:
+    """Streams of bzip2, one behind the other, of which a broken one is an error: Python takes it for the end."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._unpacking = file, bz2.BZ2Decompressor()
+
+    def read(self, length: int, /) -> bytes:
+        """Return up to so many bytes; none at the end."""
+        while True:
+            packed = b""
+            if self._unpacking.eof:
+                packed = self._unpacking.unused_data or self._file.read(PACKED_AT_ONCE)
+                if not packed:
+                    return b""
+                self._unpacking = bz2.BZ2Decompressor()
+            elif self._unpacking.needs_input:
+                packed = self._file.read(PACKED_AT_ONCE)
+                if not packed:
+                    raise EOFError("it ends within a stream")
+            if found := self._unpacking.decompress(packed, length):
+                return found
+
+
 def _zstd(file: BinaryIO) -> BinaryIO:
     with needs_pyarrow("what zstd has compressed needs"):
         from runtime.systems.files.places.remote import unzstd
     return unzstd(file)
 
 
-UNPACKING: dict[str, Callable[[BinaryIO], BinaryIO]] = {
-    ".gz": lambda file: gzip.GzipFile(fileobj=file),  # type: ignore[dict-item, return-value]  # one is as good
-    ".bz2": lambda file: bz2.BZ2File(file),  # type: ignore[dict-item, return-value]
+UNPACKING: dict[str, Callable[[BinaryIO], Unpacking]] = {
+    ".gz": lambda file: gzip.GzipFile(fileobj=file),
+    ".bz2": _Bz2Streams,
     ".zst": _zstd,
 }
 """By suffix, how a compressed file is read as what it stands for."""
@@ -193,6 +235,37 @@ PACKING: dict[str, Callable[[bytes], bytes]] = {
 }
 """By suffix, how a part of a file is compressed by itself."""
 assert PACKING.keys() == UNPACKING.keys(), "what is written compressed is read again"
+
+
+Behind = Literal["nothing", "anything", "parts"]
+MOST_PARTS = 1_000
+"""The parts that are joined at most: what lies behind each is copied, and empty ones take a few bytes."""
+
+
+def unpacked(data: bytes, begin: Callable[[], Unpacker], most: int, behind: Behind = "nothing") -> bytes | None:
+    r"""Return what bytes stand for, or None where that is more than `most`; raises EOFError for no whole of them.
+
+    Behind them there is "nothing", or "anything", which is left, or there are "parts" that were compressed by
+    themselves, as files that were joined have. What is broken raises the errors of whatever unpacks it.
+
+    >>> packed = zlib.compress(bytes(3))
+    >>> unpacked(packed, zlib.decompressobj, 3), unpacked(packed, zlib.decompressobj, 2)
+    (b'\x00\x00\x00', None)
+    """
+    found = b""
+    for _ in range(MOST_PARTS if behind == "parts" else 1):
+        unpacking = begin()
+        found += unpacking.decompress(data, most + 1 - len(found))
+        if len(found) > most:
+            return None
+        if not unpacking.eof:
+            raise EOFError("it is not whole")
+        data = unpacking.unused_data
+        if not data:
+            break
+    if data and behind != "anything":
+        raise EOFError("there is more behind it")
+    return found
 
 
 def packing_of(path: Path) -> Callable[[bytes], bytes] | None:

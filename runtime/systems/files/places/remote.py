@@ -82,8 +82,8 @@ def unzstd(file: BinaryIO) -> BinaryIO:
     return unpacked
 
 
-def unpacked_by(codec: str, data: bytes) -> bytes:
-    """Return what data stand for that snappy has compressed, or zstd; raises Arrow's own errors."""
+def unpacked_by(codec: str, data: bytes, most: int) -> bytes | None:
+    """Return what snappy or zstd has compressed, or None for more bytes than `most`; raises Arrow's own errors."""
     if codec == "snappy":
         size, shift, at = 0, 0, 0
         while True:
@@ -91,10 +91,9 @@ def unpacked_by(codec: str, data: bytes) -> bytes:
             at, shift = at + 1, shift + 7
             if data[at - 1] < 128:
                 break
-        unpacked: bytes = pa.Codec("snappy").decompress(data, size, asbytes=True)
-    else:
-        unpacked = pa.CompressedInputStream(pa.BufferReader(data), "zstd").read()
-    return unpacked
+        return None if size > most else pa.Codec("snappy").decompress(data, size, asbytes=True)
+    unpacked: bytes = pa.CompressedInputStream(pa.BufferReader(data), "zstd").read(most + 1)
+    return None if len(unpacked) > most else unpacked
 
 
 def zstd(data: bytes) -> bytes:
