@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from struct import Struct
+from sys import getrefcount
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from operators.core.base import EVENT_COLUMNS, Batch, Copies, Form, Key, Keys, Serde, Spec, Store
+from operators.core.base import EVENT_COLUMNS, Batch, Copies, Form, Key, Keys, Serde, Spec, Store, unplaced
 from operators.core.entry_keys import SHIFT, EntryKind, EntryKinds, Number, Rest
 from operators.state.keyed_state import (
     KEY_STATES,
+    OWN_REFERENCES,
     STATE,
     UNCHANGEABLE,
     KeyContext,
+    Lending,
     is_changed,
     keep,
     meaning_of,
@@ -199,7 +202,14 @@ class StatefulCalls:
 
     columns = EVENT_COLUMNS
 
-    def __init__(self, functions: dict[str, Callable[..., Any]], store: Store, keys: Keys, copies: Copies) -> None:
+    def __init__(
+        self,
+        functions: dict[str, Callable[..., Any]],
+        store: Store,
+        keys: Keys,
+        copies: Copies,
+        late_use: Callable[[str], Exception] = unplaced,
+    ) -> None:
         self.function: Callable[..., Awaitable[Iterable[object]]] = functions["async_flat_map"]
         self.init = functions.get("init")
         self.calls = ["init"] if self.init is not None else []
@@ -208,6 +218,7 @@ class StatefulCalls:
         self.copies = copies
         self.form: Form | None = None
         """The stored form of states; None if none is declared."""
+        self.lending = Lending(KeyContext, late_use)
 
     def prepare(self, message: KeyedMessage) -> None:
         """Read the state that the calls of a message begin with."""
@@ -216,6 +227,7 @@ class StatefulCalls:
 
     def call(self, message: KeyedMessage) -> Awaitable[Iterable[object]]:
         """Begin a try; raises ValueError for a message without a key."""
+        self.lending.check()
         key = message.key
         if key is None:
             raise ValueError("a record has no key, and async_flat_map with state needs one; partition_by(...) first")
@@ -225,8 +237,16 @@ class StatefulCalls:
         message.context = KeyContext[object, object](self, self.keys.decode(key), begins, message.timestamp)
         return self.function(message.value, message.context)
 
+    def end(self, message: KeyedMessage) -> None:
+        """Let nobody use the context of a call that has returned; called on the event loop, as `call` is."""
+        context = message.context
+        if context is not None and getrefcount(context) > OWN_REFERENCES:
+            message.context = context.moved()
+            self.lending.end(context)
+
     def take(self, batch: Batch) -> None:
         """Write the states that complete calls have left, by key."""
+        self.lending.check()
         for key, context in zip(batch.keys or (), batch.values, strict=True):
             assert key is not None
             keep(context, self.store, self.keys.encode(key), self.form)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from itertools import islice
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from operators.core.base import (
@@ -25,6 +26,7 @@ from operators.core.base import (
     Serde,
     Spec,
     Store,
+    unplaced,
 )
 from operators.core.durations import FIRST_REAL_MS, FIRST_REAL_S, LAST_REAL_S, whole_ms
 from operators.core.entry_keys import KEY, EntryKind, EntryKinds, Number, Rest
@@ -43,7 +45,7 @@ from operators.state.key_collections import (
     place_of,
     remove_all,
 )
-from operators.state.keyed_state import KEY_STATES, STATE, UNCHANGEABLE, K, S, meaning_of
+from operators.state.keyed_state import KEY_STATES, OWN_REFERENCES, STATE, UNCHANGEABLE, K, Lending, S, meaning_of
 from operators.state.timers import Timers
 
 TIMER, ALARM, EXPIRY, TOUCHED = b"t", b"a", b"x", b"u"
@@ -89,7 +91,7 @@ class Process(Spec):
     needs_id: ClassVar[bool] = True
     order_sensitive: ClassVar[bool] = True
     binds: ClassVar[tuple[str, ...]] = (
-        *("changed", "clean", "look_up", "context", "decode", "unchangeable", "in_hand"),
+        *("changed", "clean", "look_up", "lender", "references", "lend", "decode", "unchangeable", "in_hand"),
     )
 
     @property
@@ -112,7 +114,7 @@ class Process(Spec):
         """The code for a message; None where timers or expiries may be due between messages."""
         if self.beyond_keys:
             return None
-        return ("{context}.headers = {header}", *ON_MESSAGE) if self.is_given_headers else ON_MESSAGE
+        return (CONTEXT, "context_{id}.headers = {header}", *ON_MESSAGE[1:]) if self.is_given_headers else ON_MESSAGE
 
     def functions(self) -> dict[str, Callable[..., object]]:
         """The user's functions."""
@@ -142,6 +144,7 @@ class Process(Spec):
         form_of = context.formats.form
         operator = ProcessOperator(self, context.functions, context.store, context.keys, serde, context.most_held)
         operator.form = form_of(self.state)
+        operator.lending = Lending(ProcessContext, context.late_use)
         for kind, declared in ((LIST, self.lists), (MAP, self.maps)):
             for name, of_values in declared.items():
                 form = form_of(of_values)
@@ -150,13 +153,16 @@ class Process(Spec):
         return operator
 
 
+CONTEXT = "context_{id} = {lender}.context"
 ON_MESSAGE = (
+    CONTEXT,
     *READ_STATE,
-    "{context}.key = {user_key}",
-    "{context}._place, {context}.timestamp, {context}.state = {key}, {timestamp}, state_{id}",
-    "emitted_{id} = {on_message}({value}, {context})",
+    "context_{id}.key = {user_key}",
+    "context_{id}._place, context_{id}.timestamp, context_{id}.state = {key}, {timestamp}, state_{id}",
+    "emitted_{id} = {on_message}({value}, context_{id})",
     "if type(emitted_{id}) not in {in_hand}: emitted_{id} = [*emitted_{id}]",
-    "left_{id} = {context}.state",
+    "left_{id} = context_{id}.state",
+    f"if {{references}}(context_{{id}}) > {OWN_REFERENCES}: {{lend}}()",
     "if left_{id} is not state_{id} or type(left_{id}) not in {unchangeable}: {changed}[{key}] = left_{id}",
     "if left_{id} is None: {clean}.pop({key}, None)",
     "for {out} in emitted_{id} or ():",
@@ -319,6 +325,10 @@ class ProcessOperator(KeyStates):
         self.has_timers, self._has_alarms = "on_timer" in functions, "on_alarm" in functions
         self._waits = self.has_timers or spec.ttl_ms is not None
         self.context: ProcessContext[object, object] = ProcessContext(self)
+        self.lender, self.references = self, getrefcount
+        self.lending = Lending(ProcessContext, unplaced)
+        self._own_references = OWN_REFERENCES
+        """The references to the context that calls of timers make themselves, of which some are between messages."""
         self._now_ms: int | None = None
         self._reached = MIN_TIMESTAMP
         self._called_for_ms = NEVER
@@ -399,8 +409,19 @@ class ProcessOperator(KeyStates):
         """Return a time before the first timer's."""
         return self.timers.first - 1
 
+    def lend(self) -> None:
+        """Let the next call have another context, and nobody use the one that somebody has kept behind its call."""
+        kept, self.context = self.context, ProcessContext(self)
+        self.lending.end(kept)
+
+    def relieve(self) -> None:
+        """Write back where too much is held; raises what a context was used for behind its call."""
+        self.lending.check()
+        super().relieve()
+
     def write_back(self) -> None:
-        """Put the states and timers that have changed into the store."""
+        """Put the states and timers that have changed into the store; raises as `relieve` does."""
+        self.lending.check()
         super().write_back()
         for part in self._held:
             part.write_back()
@@ -413,6 +434,8 @@ class ProcessOperator(KeyStates):
     def forget(self) -> None:
         """Drop the states and timers that have changed."""
         super().forget()
+        # What others do with the one of a call that raised is of no key that comes.
+        self.context = ProcessContext(self)
         for part in self._held:
             part.forget()
 
@@ -442,12 +465,14 @@ class ProcessOperator(KeyStates):
         rows = zip(batch.values, batch.keys or [None] * len(batch), batch.timestamps, stamps, strict=True)
         late: list[int] = []
         context, ttl_ms, looks = self.context, self._ttl_ms, self.looks
+        self._own_references = OWN_REFERENCES + 1
         changed, clean, state_of = self.changed, self.clean, self.changed.get
         headers, before = batch.headers, 0
         try:
             for row, (value, key, timestamp, stamp) in enumerate(rows):
                 if (times := times_of(key)) is not None and times[0] <= stamp:
                     self._fire_before(key, stamp, out)
+                    context = self.context
                 if ttl_ms is not None and key is not None:
                     self._touch(key, timestamp, stamp)
                     context._is_late = timestamp + ttl_ms <= stamp
@@ -467,12 +492,18 @@ class ProcessOperator(KeyStates):
                 if left is not state or type(left) not in UNCHANGEABLE:
                     changed[key] = left
                     clean.pop(key, None)
-                if context._is_late:
-                    context._is_late = False
+                is_late, context._is_late = context._is_late, False
+                if getrefcount(context) > OWN_REFERENCES:
+                    self.lend()
+                    context = self.context
+                if is_late:
                     late.append(row)
                     if self.has_timers:
                         self._fire_behind(key, stamp, out)
+                        context = self.context
         finally:
+            self._own_references = OWN_REFERENCES
+            context = self.context
             context._stamp, context._is_late, context.headers = MIN_TIMESTAMP, False, NO_HEADERS
         self.late = batch.take(late) if late else None
         if out.headers is not None:
@@ -518,6 +549,7 @@ class ProcessOperator(KeyStates):
         `reached`, and never back; return how far they have come.
         """
         context, changed, clean, looks = self.context, self.changed, self.clean, self.looks
+        own_references = self._own_references
         for at_ms, key in due:
             self._called_for_ms = at_ms
             # As `read` does it: a call less for each.
@@ -535,6 +567,9 @@ class ProcessOperator(KeyStates):
             if left is not state or type(left) not in UNCHANGEABLE:
                 changed[key] = left
                 clean.pop(key, None)
+            if getrefcount(context) > own_references:
+                self.lend()
+                context, own_references = self.context, OWN_REFERENCES
         return reached
 
     def _emit(self, emitted: Iterable[object], place: Key, at: int, stamp: int, out: Batch) -> None:

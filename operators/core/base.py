@@ -362,6 +362,11 @@ def unnoted(key: object) -> None:
     """Take no note of a key."""
 
 
+def unplaced(name: str) -> Exception:
+    """Return the error for the use of a context behind its call, where it is not known of which operator."""
+    return ValueError(f"context.{name} is used behind its call")
+
+
 @dataclass(frozen=True)
 class OperatorContext:
     """All that the runtime gives a spec to build its operator from, in one task.
@@ -369,7 +374,8 @@ class OperatorContext:
     `functions` are the user's by name, ready to be called. State lies in `store` under `keys`, of which the operator
     may hold up to `most_held` changed entries beside it. `observer` returns, for a serde other than that of the keys,
     what takes note of the kinds of values that state lies under. `note_entry_key` takes note of a key by which the
-    user's function finds an entry, as of a map.
+    user's function finds an entry, as of a map. `late_use` returns the error for what is used of a context behind its
+    call.
     """
 
     functions: dict[str, Any]
@@ -379,6 +385,7 @@ class OperatorContext:
     most_held: int = MOST_HELD
     observer: Callable[[Serde], Callable[[list[object]], None]] = unobserved
     note_entry_key: Callable[[object], None] = unnoted
+    late_use: Callable[[str], Exception] = unplaced
 
 
 @runtime_checkable

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain
 from operator import attrgetter, itemgetter
+from sys import getrefcount
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -139,6 +140,12 @@ class KeyContext(Generic[K, S]):
         self._state: object = UNREAD
         self._assigned = False
 
+    def moved(self) -> KeyContext[K, S]:
+        """Return another one that has left the same state."""
+        other = KeyContext[K, S](self._states, self.key, self._place, self._timestamp)
+        other._state, other._assigned = self._state, self._assigned
+        return other
+
     @property
     def timestamp(self) -> int:
         """The event time, in ms; raises ValueError where messages have none."""
@@ -157,6 +164,48 @@ class KeyContext(Generic[K, S]):
     def state(self, value: S | None) -> None:
         self._state = value
         self._assigned = True
+
+
+def _own_references() -> int:
+    thing = object()
+    return getrefcount(thing) + 1
+
+
+OWN_REFERENCES = _own_references()
+"""The references that an attribute, a variable and their count make; more are others', as of a thread that goes on."""
+
+
+class Lending:
+    """Ends contexts behind their calls: what is used of one later is refused, there and where the next calls are made.
+
+    A context is handed out as it is, and most are used again. Only one that somebody has kept is ended, which its
+    references tell: to make one for each call, or to ask at each use, would cost more than many functions do.
+    """
+
+    def __init__(self, kind: type, late_use: Callable[[str], Exception]) -> None:
+        self._kind = kind
+        self._late_use = late_use
+        self._refused: Exception | None = None
+
+    def end(self, context: object) -> None:
+        """Let nobody use a context any more."""
+        context.__class__ = self._ended
+
+    def check(self) -> None:
+        """Raise the error of a context that was used behind its call."""
+        if self._refused is not None:
+            raise self._refused
+
+    @cached_property
+    def _ended(self) -> type:
+        def used(context: object, name: str, *value: object) -> object:
+            if name.startswith("__"):  # as a debugger asks
+                return object.__getattribute__(context, name)
+            self._refused = self._late_use(name)
+            raise self._refused
+
+        named = {"__slots__": (), "__getattribute__": used, "__setattr__": used}
+        return type(self._kind.__name__, (self._kind,), named)
 
 
 def meaning_of(init: Callable[[], object] | None) -> str:

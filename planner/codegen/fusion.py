@@ -16,7 +16,7 @@ from operators.core.policies import Fail
 from operators.core.sites import FUSED
 from operators.io import Input
 from planner.codegen.counters import droppers, exit_below, teller
-from planner.codegen.inlining import called, inlined, made_by, written_out
+from planner.codegen.inlining import ONE_VALUE, called, inlined, made_by, written_out
 from planner.model.graph import Graph
 from planner.model.plan import ExitPlan, SegmentPlan
 
@@ -365,6 +365,8 @@ class Writer:
         if self.inline:
             here = [name for name in names if called(text, name) is not None]
             found = {name: one for name in here if (one := written_out(names[name], _class(name))) is not None}
+            if text.lstrip().startswith("for "):  # over messages: of a call the first result is looked at
+                found = {name: one for name, one in found.items() if not isinstance(one.body, ONE_VALUE)}
             calling, text = text, inlined(text, found)
             if text != calling:
                 self.inlined[id] = None

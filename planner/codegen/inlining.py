@@ -36,6 +36,8 @@ PLAIN = (
 )
 """The parts of an expression that may be inlined: it calls nothing, binds nothing, and reads no name but parameters."""
 
+ONE_VALUE = (ast.Dict, ast.Constant, ast.JoinedStr)
+"""The expressions that are one value, and never a list of several."""
 LONGEST_TEXT = 40
 """The characters of a part of a function that are shown where it is why the function is called."""
 UNKNOWN = "its source is not at hand, or not what was compiled"

@@ -24,3 +24,12 @@ def refuse(where: Spec | Site | None, wrong: str, instead: str) -> PlanError:
         name = f"{where.kind} {where.op_id!r}" if where.op_id else where.kind
         return PlanError(f"{name} at {where.site}: {wrong}; write instead: {instead}")
     return PlanError(f"{where}: {wrong}; write instead: {instead}" if where else f"{wrong}; write instead: {instead}")
+
+
+def late_use(spec: Spec, name: str) -> PlanError:
+    """Return the error for a context that is used behind the call that it was given to, as by a thread that goes on."""
+    return refuse(
+        spec,
+        f"its function has ended, and context.{name} is used, which is of another key by now",
+        "await or join in the function what it begins, or give that what it needs, and not the context",
+    )

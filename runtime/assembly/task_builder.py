@@ -24,7 +24,7 @@ from operators.task import UserTask as TaskSpec
 from operators.windows.window import Window, WindowOperator
 from planner.checks.copartitioning import check_streams_alike
 from planner.codegen.folding import window_behind
-from planner.model.errors import refuse
+from planner.model.errors import late_use, refuse
 from planner.model.plan import StagePlan
 from runtime.assembly.assembly import Assembly, table_guard
 from runtime.assembly.awaiting import feed_ahead, let_await
@@ -283,6 +283,7 @@ class TaskBuilder:
             MOST_HELD if levers.hot_state else 0,
             partial(self._observer, spec),
             self._entry_note(spec),
+            partial(late_use, spec),
         )
 
     def _entry_note(self, spec: Spec) -> Callable[[object], None]:
@@ -292,7 +293,7 @@ class TaskBuilder:
     def _observer(self, spec: Spec, serde: Serde) -> Callable[[list[object]], None]:
         """Return what takes note of the kinds of ids, where they outlive the process."""
         is_kept = kind_of(spec).durable and tells_kinds(serde)
-        return self._kinds_of(spec).note_ids if is_kept else unobserved(serde)
+        return partial(self._kinds_of(spec).note_ids, serde.encode) if is_kept else unobserved(serde)
 
     @singledispatchmethod
     def _exit(self, spec: Spec, operators: Mapping[str, Operator]) -> Exit:
@@ -394,7 +395,8 @@ class TaskBuilder:
         id, named = spec.op_id or "", self.functions.by_operator[spec.op_id or ""]
         if not spec.stateful:
             return AwaitedExit(named["async_flat_map"])
-        calls = StatefulCalls(named, self._store(id, spec), self._kept_keys(id), copying(spec.state or Evolving()))
+        copies = copying(spec.state or Evolving())
+        calls = StatefulCalls(named, self._store(id, spec), self._kept_keys(id), copies, partial(late_use, spec))
         calls.form = form_of(spec.state, exactly=not self.assembly.levers.trust)
         return calls
 
@@ -435,6 +437,7 @@ class TaskBuilder:
                 context=lambda: TaskContext(self.number, store, places, form),
                 request=self.assembly.request,
                 source=self._source_at_hand,
+                late_use=partial(late_use, spec),
             ),
         )
 

@@ -36,8 +36,10 @@ from runtime.containers.protocol import (
     ToldState,
 )
 from runtime.functions.calls import Tracing
+from runtime.functions.failures import exit_error
 from runtime.functions.user_functions import Around
 from runtime.job.pipeline import Pipeline
+from runtime.loop.threads import operator_raising
 from runtime.model.assignment import Placement, sticky
 from runtime.model.errors import Fenced, SamzaError
 from runtime.model.metrics import RunMetrics
@@ -69,15 +71,27 @@ def digest_of(plan: Plan) -> str:
     return blake2b(replace(plan, streams=streams).to_json().encode(), digest_size=16).hexdigest()
 
 
-async def serve(connection: socket, start: Start, loaded: LoadedApplication) -> int:
+def serve(connection: socket, start: Start, loaded: LoadedApplication) -> int:
     """Run shares of an application, one run after the other, until the other process is gone; return the exit code.
 
     So tasks that are to be others need not wait until Python has started, and the application is loaded, once more.
     """
+    asked: list[SamzaError] = []
+    with asyncio.Runner() as runner:
+        try:
+            return runner.run(_serve(connection, start, loaded, asked))
+        except (SystemExit, KeyboardInterrupt) as error:
+            # Of a task beside a call. It is told as the loop comes to its end, when nobody knows any more whose it was.
+            spec = loaded.graph.specs.get(operator_raising(error, {}))
+            asked.append(exit_error(spec or f"a function of {loaded.graph.app!r}", error))
+            raise
+
+
+async def _serve(connection: socket, start: Start, loaded: LoadedApplication, asked: list[SamzaError]) -> int:
     line, kept = await Connection.over(connection), _KeptEnvironment()
     try:
         while True:
-            code, may_go_on = await _share(line, start, loaded, kept)
+            code, may_go_on = await _share(line, start, loaded, kept, asked)
             if not may_go_on:
                 return code
             line.say(Idle())
@@ -120,10 +134,13 @@ class _KeptEnvironment:
             self._opened.close()
 
 
-async def _share(line: Connection, start: Start, loaded: LoadedApplication, kept: _KeptEnvironment) -> tuple[int, bool]:
+async def _share(
+    line: Connection, start: Start, loaded: LoadedApplication, kept: _KeptEnvironment, asked: list[SamzaError]
+) -> tuple[int, bool]:
     """Run a share of one run until the other process says stop, or is gone.
 
-    Return the exit code that comes of it, and whether this process is fit for another run.
+    Return the exit code that comes of it, and whether this process is fit for another run. What ends the process at
+    once is what it was `asked` for.
     """
     graph = beside(loaded.graph, start.beside)
     try:
@@ -137,9 +154,7 @@ async def _share(line: Connection, start: Start, loaded: LoadedApplication, kept
         return 1, isinstance(error, Fenced)
     except asyncio.CancelledError:
         # Nobody else cancels this than Python, as it ends the process.
-        line.say(
-            loaded.tell(SamzaError("a function of the application has called sys.exit(), or stopped the event loop"))
-        )
+        line.say(loaded.tell(*asked or [SamzaError("a function of the application has stopped the event loop")]))
         return 1, False
     # One that never began has let go of its environment, which has no last numbers of it.
     line.say(EndedWell(metrics=run.metrics(stores=run.keeps_state) if has_begun else RunMetrics()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import lru_cache
 from itertools import chain, islice
@@ -15,9 +16,10 @@ from msgspec import inspect
 
 from operators.core.base import Key, Serde
 from operators.state.keyed_state import readers_of
+from runtime.encoding.copies import COPIED
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.nested_tuples import SCALARS
-from runtime.encoding.serdes import Declared, Evolving, decoded, encode_all
+from runtime.encoding.serdes import Declared, Evolving, Tagged, decoded, encode_all
 from runtime.encoding.storable import check_kept
 
 LOOKED_AT = 16
@@ -424,6 +426,39 @@ def are_unchangeable(values: list[Any], kinds: set[type] | None = None) -> bool:
         ):
             return False
     return True
+
+
+def values_kept(values: Sequence[Any]) -> Callable[[range], list[Any]]:
+    """Return what returns the values of rows as they are now, whatever functions do with them or with what it returned.
+
+    Values without bytes stay as functions leave them.
+
+    >>> values = [[1], [2]]
+    >>> anew = values_kept(values)
+    >>> values[1].append(3)
+    >>> anew(range(1, 2))
+    [[2]]
+    """
+    found = [*values]
+    if are_unchangeable(found):
+        return lambda rows: found[rows.start : rows.stop]
+    if COPIED.isdisjoint(map(type, found)):
+        # Records: bytes of many take a tenth of what a copy of each does, and are mostly never read.
+        with suppress(Exception):
+            data = encode_all(_TAGGED, found)
+            return lambda rows: [None if one is None else _TAGGED.decode(one) for one in data[rows.start : rows.stop]]
+    found = [*map(_copied, found)]
+    return lambda rows: [*map(_copied, found[rows.start : rows.stop])]
+
+
+_TAGGED = Tagged()
+
+
+def _copied(value: object) -> object:
+    try:
+        return _TAGGED.copy(value)
+    except Exception:
+        return value
 
 
 @lru_cache(maxsize=256)

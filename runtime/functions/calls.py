@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 from operators.core.base import NO_HEADERS, Batch, Headers
 from operators.core.policies import Policy, Retry
 from operators.core.wording import askable, shown, words_of
+from runtime.encoding.ownership import values_kept
 from runtime.functions.answers import Answers, Question
 from runtime.functions.at_work import tells
 from runtime.functions.failures import Failure, exit_in
+from runtime.functions.first_call import parts_of
 from runtime.functions.user_lines import OPERATOR
 from runtime.model.clock import clock_of, sleep_ms
 from runtime.model.errors import ExitAsked
@@ -71,7 +73,10 @@ class Asked:
     `rows` yields the rows of the calls that no worker has taken yet.
     """
 
-    __slots__ = ("arguments", "failed", "questions", "returned", "rows", "sizes", "tries", "values")
+    __slots__ = ("anew", "arguments", "failed", "questions", "returned", "rows", "sizes", "tries", "values")
+
+    anew: Callable[[range], list[Any]]
+    """Returns the messages of rows as they were before their first tries."""
 
     def __init__(self, arguments: Sequence[object]) -> None:
         self.arguments = arguments
@@ -86,6 +91,16 @@ class Asked:
     def headers_of(self, row: int) -> CallHeaders | None:
         """Return the headers of the message of a row; None where no message has any."""
         return None
+
+    def keep(self) -> None:
+        """Keep the messages as they are, where calls may be tried again: the function may change what it is given."""
+        self.anew = values_kept(self.arguments)
+
+    def renew(self, row: int) -> None:
+        """Let the next try at a row have its message as it was."""
+        arguments = [*self.arguments]
+        (arguments[row],) = self.anew(range(row, row + 1))
+        self.arguments = arguments
 
     def start(self, rows: Sequence[int]) -> None:
         """Set the calls, by row, that are started when this is submitted."""
@@ -199,6 +214,8 @@ class Calls:
         self._context = copy_context()
         # Once for all of these calls, so that what they log tells whose they are.
         self._context.run(OPERATOR.set, self._operator)
+        if isinstance(self._policy, Retry):
+            asked.keep()
         self._waiting.append(asked)
         self._hire_up_to(calls)
         assert len(self._workers) <= self._max_in_flight
@@ -420,6 +437,7 @@ class Calls:
         if isinstance(policy, Retry) and tries < policy.times and not isinstance(error, ExitAsked):
             self.retried += 1
             asked.tries[row] = tries + 1
+            asked.renew(row)
             self._workers.pop(worker, None)
             self._hire(Worker(), (asked, row), policy.backoff_ms * 2**tries)
             return
@@ -432,6 +450,8 @@ class Calls:
 
 def _listed(result: Any) -> list[object]:
     """Return the results of a call as a list; an error of a generator counts as raised by the call."""
+    if parts := parts_of(result):
+        raise TypeError(f"an async function returned one {parts} would go on; write instead: [value]")
     try:
         return list(result)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Checks the first result of each user function: a coroutine, which nobody would await, ends the run."""
+"""Checks the first result of each user function: a coroutine, or one value in the place of several, ends the run."""
 
 from __future__ import annotations
 
@@ -26,12 +26,17 @@ class HasCalls(Protocol):
         """The names of the attributes."""
 
 
+SEVERAL = frozenset({"flat_map", "on_message", "on_timer", "on_alarm"})
+"""The names of functions that return any number of messages."""
+
+
 def checked_once(
-    spec: Spec, function: Callable[..., T], settle: Callable[[Callable[..., T]], object]
+    spec: Spec, function: Callable[..., T], settle: Callable[[Callable[..., T]], object], name: str = ""
 ) -> Callable[..., T]:
     """Return a stand-in for `function`, until that has returned something; `settle(function)` then takes it away.
 
-    The stand-in raises PlanError, which no policy settles, where the result is a coroutine.
+    The stand-in raises PlanError, which no policy settles, where the result is a coroutine, or is one text or dict
+    where the name of the function says that it returns several messages.
     """
     is_settled = False
 
@@ -51,11 +56,25 @@ def checked_once(
             wrong = f"{spec.kind}(...) got a function that returns {what}, which nobody would await"
             instead = "an async function" if spec.has_effects else ".async_flat_map(...)"
             raise refuse(spec, wrong, f"a plain function, or {instead}")
+        if name in SEVERAL and (parts := parts_of(result)):
+            wrong = f"{spec.kind}(...) got a function that returns one {parts} would go on, and not itself"
+            raise refuse(spec, wrong, "[value], a list of all that goes on; or list(value), where these are meant")
         is_settled = True
         settle(function)
         return result
 
     return call
+
+
+def parts_of(result: object) -> str:
+    """Return the words for a result of which parts would go on as messages, where nobody means that; "" for others.
+
+    >>> parts_of({"a": 1}), parts_of(["a"])
+    ('dict, of which only the keys', '')
+    """
+    if isinstance(result, dict):
+        return f"{type(result).__name__}, of which only the keys"
+    return f"{type(result).__name__}, of which each letter" if isinstance(result, str | bytes | bytearray) else ""
 
 
 class CheckedAggregations:
@@ -121,7 +140,7 @@ def check_kept(spec: Spec, holder: HasCalls, aggregations: CheckedAggregations) 
         if isinstance(kept, Aggregation):
             aggregations.of(spec, kept).keep(holder, name)
         else:
-            setattr(holder, name, checked_once(spec, kept, partial(setattr, holder, name)))
+            setattr(holder, name, checked_once(spec, kept, partial(setattr, holder, name), name))
 
 
 def check_fused(segment: Segment, graph: Graph) -> None:
@@ -133,4 +152,4 @@ def check_fused(segment: Segment, graph: Graph) -> None:
             variable = bound(id, name)
             if callable(namespace.get(variable)):
                 settle = partial(namespace.__setitem__, variable)
-                namespace[variable] = checked_once(spec, namespace[variable], settle)
+                namespace[variable] = checked_once(spec, namespace[variable], settle, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import Enum
 from functools import cache
@@ -40,9 +40,9 @@ MOST_EQUAL = 10_000
 """The keys of an operator that are looked at for equal ones with other bytes."""
 EqualKeys = dict[object, tuple[object, bytes]]
 """Keys of one operator in all tasks of a process, with the first of those that are equal, and its bytes."""
-_MAY_BE_EQUAL = re.compile(r"Decimal| with a zone|\bdict\b")
-"""The kinds of keys of which equal ones have other bytes: 1.0 and 1.00, noon in Oslo and in UTC, dicts in any order."""
-_FORMS = re.compile(r"\bDecimal\b|\bdatetime\.(date)?time\b|[dD]ict\b|Mapping\b")
+_MAY_BE_EQUAL = re.compile(r"Decimal| with a zone|\bdict\b|\bfloat\b")
+"""The kinds of keys of which equal ones have other bytes: 1.0 and 1.00, 0.0 and -0.0, noon in Oslo and UTC, dicts."""
+_FORMS = re.compile(r"\bDecimal\b|\bfloat\b|\bdatetime\.(date)?time\b|[dD]ict\b|Mapping\b")
 """The same of the types of fields as they are told."""
 MISREAD = ", and fields and members of the former may be read as others of the latter"
 
@@ -65,17 +65,29 @@ class KeyKinds:
         self._equal = {} if equal is None else equal
         self._seen: set[object] = set()
         """The types of ids that were looked at; for tuples, those of their parts."""
+        self._of_forms: set[object] = set()
+        """Those of which equal ids may have other bytes."""
+        self._looked_at: set[bytes] = set()
+        """The ids of these that were looked at for equal ones."""
         self._seen_of_entries: set[object] = set()
 
-    def note_ids(self, ids: list[object]) -> None:
-        """Note the kinds of the ids of a batch."""
+    def note_ids(self, encode: Callable[[Any], bytes], ids: list[object]) -> None:
+        """Note the kinds of the ids of a batch, and which of them are equal and have other bytes."""
         # One walk in C over the types: a batch with nothing new costs no more.
-        if not self._seen.issuperset(map(type, ids)):
-            for id in ids:
-                kind: object = tuple(map(type, id)) if type(id) is tuple else type(id)
-                if kind not in self._seen:
-                    self._seen.add(kind)
-                    self.note(kept_kind(id))
+        if not self._of_forms and self._seen.issuperset(map(type, ids)):
+            return
+        for id in ids:
+            kind: object = tuple(map(type, id)) if type(id) is tuple else type(id)
+            if kind not in self._seen:
+                self._seen.add(kind)
+                self.note(told := kept_kind(id))
+                if _MAY_BE_EQUAL.search(told) or any(map(_has_several_forms, map(type, _parts_of(id)))):
+                    self._of_forms.add(kind)
+            if kind in self._of_forms and (data := encode(id)) not in self._looked_at:
+                self._looked_at.add(data)
+                self.note_equal(id, data, "ids")
+        if self.warning or len(self._looked_at) >= MOST_EQUAL:
+            self._of_forms.clear()
 
     def note(self, kind: str) -> None:
         """Note a kind, and warn where former runs have had other kinds, and not this one.
@@ -119,7 +131,7 @@ class KeyKinds:
         if alike:
             self._warn(of_what, {one.removeprefix(OF_ENTRIES) for one in alike}, kind.removeprefix(OF_ENTRIES))
 
-    def note_equal(self, key: object, data: bytes) -> None:
+    def note_equal(self, key: object, data: bytes, what: str = "keys") -> None:
         """Note a key with its bytes, and warn where one that is equal has others: to Python they are one, here two."""
         if self.warning:
             return  # one is told, and to look at each key for ever would cost more than its state
@@ -131,9 +143,10 @@ class KeyKinds:
             if known != data:
                 spec = self._spec
                 self.warning = (
-                    f"{spec.kind} {spec.op_id!r} at {spec.site}: two of its keys, {shown(first)} and {shown(key)}, are "
-                    "equal in Python and two keys here, since keys go by their bytes. Bring keys to one form where "
-                    "they are made, as by .quantize(Decimal('0.01')), .astimezone(UTC) or tuple(sorted(key.items()))"
+                    f"{spec.kind} {spec.op_id!r} at {spec.site}: two of its {what}, {shown(first)} and {shown(key)}, "
+                    f"are equal in Python and two {what} here, since {what} go by their bytes. Bring them to one form "
+                    "where they are made, as by .quantize(Decimal('0.01')), .astimezone(UTC), "
+                    "tuple(sorted(key.items())) or x + 0.0, which makes 0.0 of -0.0"
                 )
                 self._tell()
 

@@ -24,7 +24,7 @@ from runtime.loop.tables import BroadcastTables, TableReads
 from runtime.loop.threads import Watch, operator_raising
 from runtime.loop.waiting import LEAST_MS, LOOK_MS, Waiting
 from runtime.model.clock import Clock, sleep_ms
-from runtime.model.errors import ExitAsked, OperatorFailure, SamzaError
+from runtime.model.errors import OperatorFailure, SamzaError
 from runtime.ports.environment import Ear
 from runtime.reading.reader import Reader
 from runtime.reading.relay import AnyRelay, Relay, SplitRelay
@@ -232,11 +232,10 @@ class Loop:
     def exit_of(self, error: BaseException, graph: Graph) -> SamzaError | None:
         """Return the error that ends a run for what is no Exception; None where no function of the user's raised it."""
         operator = operator_raising(error, self._lines)
-        if operator in graph.specs:
-            return exit_error(graph.specs[operator], error)
-        return (
-            ExitAsked(f"a function of {graph.app!r} asked for it") if isinstance(exit_in(error), SystemExit) else None
-        )
+        spec = graph.specs.get(operator)
+        if spec is None and not isinstance(exit_in(error), SystemExit):
+            return None
+        return exit_error(f"a function of {graph.app!r}" if spec is None else spec, error)
 
     def stop(self) -> None:
         """Ask for an end: what is in flight completes, and is committed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import sys
 import threading
@@ -14,6 +15,7 @@ from operators.core.sites import FUSED
 from planner.codegen.fusion import row_in
 from runtime.functions.at_work import operator_at, told_by
 from runtime.functions.first_call import checked_once
+from runtime.functions.user_lines import OPERATOR
 from runtime.model.errors import OperatorFailure
 from runtime.stage.chain import Chain
 
@@ -111,6 +113,9 @@ def operator_raising(error: BaseException, lines: Mapping[str, tuple[str, ...]])
             found = owners[trace.tb_lineno - 1] or found
         elif frame.f_code is Chain.explore.__code__:
             found = frame.f_locals["entry"]
+        elif frame.f_code is asyncio.Handle._run.__code__:
+            # The event loop calls a task that a call has begun, or a callback, in a copy of the call's context.
+            found = frame.f_locals["self"]._context.get(OPERATOR) or found
         else:
             found = told_by(frame) or found
         trace = trace.tb_next

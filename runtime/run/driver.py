@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
 
@@ -51,6 +51,14 @@ class Committing(Protocol, metaclass=CheckedProtocol):
 
     def want_commit(self) -> None:
         """Ask for a commit as soon as it can be made."""
+
+
+@runtime_checkable
+class CallingFunctions(Protocol, metaclass=CheckedProtocol):
+    """A run that calls users' functions in this process."""
+
+    def exit_of(self, error: BaseException) -> SamzaError | None:
+        """Return the error that ends the run for what is no Exception; None where no function has raised it."""
 
 
 @runtime_checkable
@@ -114,7 +122,7 @@ def run_whatever_grows(make: Callable[[RunSettings], R], watch: Watch | None, se
     while True:
         try:
             run = make(settings)
-            return asyncio.run(_run_with_signals(run, watch))
+            return _run_in_loop(run, watch)
         except Grown as grown:
             if run is not None and run.stopping:
                 # Begun anew, it would know nothing of the stop, and go on for ever.
@@ -213,6 +221,27 @@ def _has_committed(run: Watched) -> bool:
     with suppress(SamzaError):
         return run.metrics(stores=False).commits > 0
     return False
+
+
+def _run_in_loop(run: R, watch: Watch | None) -> R:
+    # Inside as well: once the loop goes on to its end, a traceback may have lost whose task it was.
+    with exits_told(run), asyncio.Runner() as runner, exits_told(run):
+        return runner.run(_run_with_signals(run, watch))
+
+
+@contextmanager
+def exits_told(run: object) -> Iterator[None]:
+    """Raise the error that names the operator for an exit that a task beside its calls has asked for.
+
+    An event loop lets such an exit through at once, past whoever awaits the task.
+    """
+    try:
+        yield
+    except (SystemExit, KeyboardInterrupt) as error:
+        asked = run.exit_of(error) if isinstance(run, CallingFunctions) else None
+        if asked is None:
+            raise
+        raise asked from error
 
 
 async def _run_with_signals(run: R, watch: Watch | None) -> R:

@@ -368,9 +368,8 @@ class Run:
         """
         kind = None if (serde := self._serde_of(stream)) is None else type_of_values(serde)
         if kind is None:
-            raise SamzaError(
-                f"output({stream!r}): a frame has the columns of an output's type: app.output({stream!r}, value=Order)"
-            )
+            wanted = f"app.output({stream!r}, value=Order)"
+            raise SamzaError(f"output({stream!r}): a frame has the columns of an output's type: {wanted}")
         return OutputFrame(stream, kind, partial(self.received, stream))
 
     def _serde_of(self, stream: str) -> Serde | None:
@@ -387,7 +386,7 @@ class Run:
                 self._final = self.metrics()
             except BaseException as raised:
                 error = askable(raised)  # else the event loop, which looks at it, would never end
-                asked = self._loop.exit_of(error, self._graph) if not isinstance(error, Exception) else None
+                asked = self.exit_of(error) if not isinstance(error, Exception) else None
                 # What others have consumed since they took over is missing here, and is no damage.
                 fenced = self._fenced() if isinstance(error, Damaged) else None
                 # An environment that has failed may tell nothing; what ended the run is what counts.
@@ -403,6 +402,10 @@ class Run:
             raise
         finally:
             self._ended.set()
+
+    def exit_of(self, error: BaseException) -> SamzaError | None:
+        """Return the error that ends it for what is no Exception; None where no function of the user's raised it."""
+        return self._loop.exit_of(error, self._graph)
 
     async def _work(self) -> None:
         beside: list[asyncio.Task[None]] = []

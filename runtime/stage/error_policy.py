@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from planner.model.errors import PlanError
 from planner.model.graph import Graph
 from planner.model.plan import StagePlan
 from runtime.encoding.keys import KeySerde
+from runtime.encoding.ownership import values_kept
 from runtime.encoding.serdes import Tagged
 from runtime.functions.failures import Failure, Whence, advice_for, exit_error, record_error
 from runtime.model.clock import Clock
@@ -179,6 +180,10 @@ class Guard:
         except SerdeError as error:
             raise Failure(operator, SerdeError(f"{error} ({advice_for(self.graph.specs[operator])})")) from error
 
+    def anew(self, values: Sequence[Any]) -> Anew | None:
+        """Return values that are in memory alone as they are now, where what is done with them may be done again."""
+        return values_kept(values) if self.lenient else None
+
     def at_once(self, work: Callable[[], None], where: Callable[[int | None], Whence]) -> bool:
         """Do the work of several records; return whether that went well, or they are to be done one by one."""
         return self.takes_many and self._failed(work, where) is None
@@ -280,16 +285,20 @@ class Guard:
     def _call_sinks(self) -> None:
         """Call users' sinks with what reached them; where one raises, that call alone is made again."""
 
-        def attempt(id: str, most: int) -> Failure | None:
+        def attempt(id: str, most: int, held: deque[Any], anew: Anew | None) -> Failure | None:
             try:
                 self.chain.call_sink(id, most)
             except Failure as failure:
+                if anew is not None:
+                    (held[0],) = anew(range(1))
                 return failure
             return None
 
         for id, sink in self.chain.sinks.items():
             while sink.held:
-                failure = self._again(partial(attempt, id, 1 if self.lenient else len(sink.held)))
+                anew = self.anew([sink.held[0]]) if isinstance(self.graph.specs[id].on_error, Retry) else None
+                most = 1 if self.lenient else len(sink.held)
+                failure = self._again(partial(attempt, id, most, sink.held, anew))
                 if failure is not None:
                     raise Failure(id, failure.error, given_up=True)
 

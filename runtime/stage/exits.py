@@ -16,6 +16,7 @@ from operators.io import Headed
 from operators.joins.match_counts import Meetings
 from operators.partition_by import ByFunction, hash_
 from operators.scan import ScanOperator
+from operators.state.keyed_state import Lending
 from operators.task import Effects, Envelope, TaskContext, TaskOperator
 from operators.windows.window import WindowOperator
 from operators.windows.window_groups import Grouped, Groups
@@ -330,6 +331,7 @@ class TaskAsks:
     context: Callable[[], TaskContext]
     request: Callable[[Effects], None]
     source: Callable[[], tuple[str, int]]
+    late_use: Callable[[str], Exception]
 
 
 class TaskExit:
@@ -353,6 +355,7 @@ class TaskExit:
         self._form, self._by_key = calls.form, calls.by_key
         self._keys = keys
         self._context, self._request, self._source = asks.context, asks.request, asks.source
+        self._lending = Lending(TaskContext, asks.late_use)
 
     @property
     def calls(self) -> list[str]:
@@ -371,7 +374,7 @@ class TaskExit:
         for envelope, stamp in zip(self.envelopes(batch, *self._source()), stamps, strict=True):
             context = self._context_for(envelope)
             self.process(envelope, context)
-            self.apply(context.effects, envelope.timestamp, stamp)
+            self.apply(self._end(context), envelope.timestamp, stamp)
 
     def envelopes(self, batch: Batch, stream: str, partition: int) -> list[Envelope]:
         """Return rows as the messages that a task sees."""
@@ -395,9 +398,16 @@ class TaskExit:
             callback = Callback()
             self.process(envelope, context, callback)
             await callback.done
-        return [context.effects]
+        return [self._end(context)]
+
+    def _end(self, context: TaskContext) -> Effects:
+        """Return the effects of a call that has returned, to which nobody adds any more."""
+        effects = context.effects
+        self._lending.end(context)
+        return effects
 
     def _context_for(self, envelope: Envelope) -> TaskContext:
+        self._lending.check()
         context = self._context()
         if self._by_key:
             context.keep_to(envelope.key)
@@ -410,7 +420,7 @@ class TaskExit:
         if self._by_key:
             context.keep_to_known()
         self.window(context)
-        self.apply(context.effects, now_ms, now_ms)
+        self.apply(self._end(context), now_ms, now_ms)
 
     def apply(self, effects: Effects, timestamp: int | None, stamp: int | None) -> None:
         """Write state and messages, and pass requests on."""

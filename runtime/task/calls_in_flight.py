@@ -15,7 +15,7 @@ from runtime.functions.calls import Asked, Call, CallHeaders, Calls
 from runtime.functions.failures import Failure, Whence
 from runtime.reading.completion import RowsInFlight
 from runtime.stage.chain import Chain
-from runtime.stage.error_policy import Guard
+from runtime.stage.error_policy import Guard, on_rows
 from runtime.task.in_flight import how_many_end
 
 
@@ -191,11 +191,13 @@ class Flights:
                 place = flight.places[row]
                 self._guard.settle(failure, flight.raw.row(place), flight.where(place))
         for together in _alike(landed, self._carried):
+            batch, has_run = together.batch, self._guard.takes_many
+            anew = self._guard.anew(batch.values)
             # All at once under one savepoint. Where that is rolled back, message by message, so that a
             # policy drops just the one that failed.
-            if not self._guard.at_once(partial(self._take_effect, together.batch), together.where):
-                for batch, raw, where in together.messages():
-                    self._guard.one(partial(self._take_effect, batch), raw, where)
+            if not self._guard.at_once(partial(self._take_effect, batch), together.where):
+                for own, raw, where in together.messages():
+                    self._guard.one(on_rows(self._take_effect, batch, own, anew, has_run), raw, where)
         for flight, rows, _, _, failed in landed:
             self._messages -= len(rows) + len(failed)
             if flight.entry.release_rows([*rows, *failed]):
@@ -224,13 +226,13 @@ class _Together:
     def _sizes(self) -> list[int]:
         return [one.sizes.get(row, 1) for one in self._landed for row in one.rows]
 
-    def messages(self) -> Iterator[tuple[Batch, Batch, Whence]]:
-        """Yield each message by itself: its results, what a dead letter keeps of it, and where it is."""
+    def messages(self) -> Iterator[tuple[range, Batch, Whence]]:
+        """Yield each message by itself: the rows of its results, what a dead letter keeps of it, and where it is."""
         stop = 0
         for size, (flight, row) in zip(self._sizes, self._messages(), strict=True):
             stop += size
             place = flight.places[row]
-            yield self.batch.slice(stop - size, stop), flight.raw.row(place), flight.where(place)
+            yield range(stop - size, stop), flight.raw.row(place), flight.where(place)
 
     def where(self, row: int | None) -> Whence:
         """Return where the message is that a row came from; without a row all of them, as narrowly as can be said."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from math import inf
 from typing import Any, cast
@@ -12,6 +13,8 @@ from typing import Any, cast
 from operators.async_flat_map import NOWHERE_STORED, KeyedMessage, StatefulCalls
 from operators.core.base import Batch, Key, Slice
 from operators.state.keyed_state import KeyContext
+from operators.task import Envelope
+from runtime.encoding.ownership import values_kept
 from runtime.functions.calls import Asked, CallHeaders, Calls
 from runtime.functions.failures import Failure
 from runtime.reading.completion import Entry
@@ -35,6 +38,21 @@ class CallInFlight(Asked):
         self.unit = unit
         self.argument = argument
         self.place = place
+
+    @property
+    def _value(self) -> object:
+        return self.argument.value if isinstance(self.argument, KeyedMessage | Envelope) else self.argument
+
+    def keep(self) -> None:
+        self.anew = values_kept([self._value])
+
+    def renew(self, row: int) -> None:
+        (value,) = self.anew(range(1))
+        if isinstance(self.argument, KeyedMessage):
+            self.argument.value = value
+            return
+        self.argument = replace(self.argument, value=value) if isinstance(self.argument, Envelope) else value
+        self.arguments = (self.argument,)
 
     def headers_of(self, row: int) -> CallHeaders | None:
         batch, place = self.place
@@ -218,6 +236,8 @@ class Units:
 
     def returned(self, operator: str, call: CallInFlight) -> None:
         """Be told that a call is done; a thread may be at work here."""
+        if call.failure is None and isinstance(call.argument, KeyedMessage):
+            cast(StatefulCalls, self.chain.exits[operator]).end(call.argument)
         self._returned.append((operator, call))
         self._on_returned()
 

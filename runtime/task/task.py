@@ -29,7 +29,7 @@ from runtime.reading.reader import Reader
 from runtime.reading.relay import Relayed
 from runtime.reading.taken import Malformed, Taken
 from runtime.stage.chain import Chain
-from runtime.stage.error_policy import Emitted, Guard, LetterRows
+from runtime.stage.error_policy import Anew, Emitted, Guard, LetterRows
 from runtime.stage.outputs import Outputs
 from runtime.stage.timer import Timer
 from runtime.task.calls_in_flight import Flights
@@ -485,9 +485,8 @@ class Task:
                     self._admit_emitted(lane, id, fired, ())
                 elif fired is not None:
                     with resting_for(len(fired)):
-                        lane.guard.each(
-                            _running(lane.chain, id), fired, Emitted(fired, lane.chain.graph, id), emitted_by(id)
-                        )
+                        told = Emitted(fired, lane.chain.graph, id), emitted_by(id)
+                        lane.guard.each(_running(lane.chain, id), fired, *told, lane.guard.anew(fired.values))
                 lane.firing_pace.took(number, self._clock.elapsed_ms() - began)
                 # What fired may await: the next operator fires only when that is complete, since it
                 # may be fed by it.
@@ -577,7 +576,7 @@ class Task:
         where = (
             partial(reader.place, raw) if isinstance(reader, Reader) and isinstance(raw, Batch) else emitted_by(entry)
         )
-        before, anew = None, None
+        before, anew = None, lane.guard.anew(batch.values) if isinstance(reader, str) else None
         if isinstance(reader, Reader) and isinstance(raw, Batch | Relayed):
             before, anew = lane.explored.pop(reader, None), partial(reader.anew, batch, raw)
         found, failures = before or lane.explore(entry, owned(batch), where, anew)
@@ -634,7 +633,8 @@ class Task:
                     unit.held.append((operator, own))
             else:
                 where = places_of(returned, batch.owners or ())
-                self._hand_out(lane, *lane.explore(operator, batch, where), returned, stops)
+                found = lane.explore(operator, batch, where, lane.guard.anew(batch.values))
+                self._hand_out(lane, *found, returned, stops)
         for unit in returned:
             units.settle(unit)
         applicable = units.applicable()
@@ -653,12 +653,15 @@ class Task:
         emitted: list[tuple[str, Batch]] = []
         # Together under one savepoint, which is cheap. Where it is rolled back they take effect one by one
         # under their policies, so that those that are good do all the same.
+        again = _holding_again(lane, good)
         if lane.guard.at_once(partial(_take_effect, lane.chain, good, emitted), lambda row: span(good)):
             self._go_below(lane, good, emitted)
         else:
+            again()
             for unit in (message for one in good for message in one.messages()):
                 emitted = []
-                if lane.guard.one(partial(_take_effect, lane.chain, [unit], emitted), raw_of(unit), place_of(unit)):
+                work = partial(_take_effect, lane.chain, [unit], emitted, _holding_again(lane, [unit]))
+                if lane.guard.one(work, raw_of(unit), place_of(unit)):
                     self._go_below(lane, [unit], emitted)
         for unit in applicable:
             units.applied(unit)
@@ -668,8 +671,36 @@ class Task:
             self._admit_emitted(lane, id, batch, parents)
 
 
-def _take_effect(chain: Chain, units: Sequence[UnitInFlight], emitted: list[tuple[str, Batch]]) -> None:
+def _holding_again(lane: Lane, units: Sequence[UnitInFlight]) -> Callable[[], None]:
+    """Return what lets messages hold what they hold now, whatever functions have done with it since."""
+    if not lane.guard.lenient:
+        return lambda: None
+    kept: list[tuple[list[tuple[str, Slice]], int, Anew | None]] = []
+    for unit in units:
+        for place, (exit, (batch, start, stop)) in enumerate(unit.held):
+            if exit not in lane.chain.awaits:  # else it is what calls have left in state
+                kept.append((unit.held, place, lane.guard.anew(batch.values[start:stop])))
+
+    def again() -> None:
+        for held, place, anew in kept:
+            exit, (batch, start, stop) = held[place]
+            part = batch.slice(start, stop)
+            assert anew is not None, "it was kept"
+            part.values = anew(range(stop - start))
+            held[place] = exit, (part, 0, stop - start)
+
+    return again
+
+
+def _take_effect(
+    chain: Chain,
+    units: Sequence[UnitInFlight],
+    emitted: list[tuple[str, Batch]],
+    before: Callable[[], None] | None = None,
+) -> None:
     """Apply what messages hold, exit by exit, in their order; what must be awaited below is left in `emitted`."""
+    if before is not None:
+        before()
     emitted.clear()
     below: list[tuple[str, Batch]] = []
     by_exit: dict[str, list[Slice]] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import socket
@@ -78,7 +77,7 @@ def main() -> None:
         traced = telling(app.name, place) if start.opentelemetry else None
         hearing = Tracing(traced.hear, traced.call) if traced is not None else None
         loaded = LoadedApplication(graph, app.around, _failed, placement, hearing, begins)
-        sys.exit(asyncio.run(serve(connection, start, loaded)))
+        sys.exit(serve(connection, start, loaded))
 
 
 def _first_line(connection: socket.socket) -> bytes:

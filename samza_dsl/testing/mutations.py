@@ -14,7 +14,7 @@ from operators.core.base import Spec
 from operators.core.wording import shown
 from operators.process import ProcessContext
 from operators.state.keyed_state import KeyContext
-from planner.model.errors import PlanError, refuse
+from planner.model.errors import PlanError, late_use, refuse
 from planner.model.graph import Graph
 from runtime.encoding.ownership import are_unchangeable
 from runtime.encoding.serdes import Tagged
@@ -193,9 +193,7 @@ class LentContext:
 
     def _at_hand(self, name: str) -> object:
         if not self._is_open:
-            wrong = f"its function has ended, and context.{name} is used, which is of another key by now"
-            instead = "await or join in the function what it begins, or give that what it needs, and not the context"
-            self._mutations.late = refuse(self._spec, wrong, instead)
+            self._mutations.late = late_use(self._spec, name)
             raise self._mutations.late
         return self._context
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -21,9 +21,10 @@ from planner.model.plan import Plan
 from runtime.functions.user_functions import Functions
 from runtime.job.pipeline import Pipeline
 from runtime.model.checkpoint import SHARED, Checkpoint
-from runtime.model.errors import Grown
+from runtime.model.errors import ExitAsked, Grown
 from runtime.model.metrics import RunMetrics
 from runtime.ports.store import TaskStore
+from runtime.run.driver import exits_told
 from runtime.run.run import Run
 from runtime.run.settings import RunSettings
 from runtime.systems.memory.lists import ListSink, Unchanged
@@ -145,7 +146,7 @@ class VirtualProcess:
             self._run.wake()
         assert length_s >= 0, "time only goes on"
         commits, until_s = self.environment.commits, self._loop.time() + length_s
-        with suppress(Crash):
+        with self._dying_of_exits(), suppress(Crash):
             self._call(lambda: self._loop.proceed(until_s, turns))
         if self.environment.commits > commits:
             number = self.environment.commits - commits
@@ -157,6 +158,15 @@ class VirtualProcess:
             raise self._mutations.late
         if self.environment.doom.dead and not self.dead:
             self.die()
+
+    @contextmanager
+    def _dying_of_exits(self) -> Iterator[None]:
+        try:
+            with exits_told(self._run):
+                yield
+        except ExitAsked:
+            self.die()
+            raise
 
     def finish(self) -> None:
         """Let time pass until the run has ended or died; raises RuntimeError where it would not."""

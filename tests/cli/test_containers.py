@@ -237,7 +237,7 @@ def test_a_second_run_is_refused(program, folder, counting):
 ENDS = {
     "os._exit": (".map(lambda record: os._exit(3))", "exit code 3, as did 4 before it"),
     "sys.exit": (".map(lambda record: sys.exit(3))", "it has called sys.exit(3)"),
-    "sys.exit in a call": (".async_flat_map(leave)", "it has called sys.exit(3)"),
+    "sys.exit beside a call": (".async_flat_map(leaves)", "it has called sys.exit(3)"),
     "a signal": (".map(lambda record: os.kill(os.getpid(), 9))", "killed by SIGKILL, as did 4 before it"),
 }
 
@@ -249,11 +249,14 @@ def test_those_that_die_again_and_again_end_the_run(program, folder, write, how)
     write(
         "dying.py",
         f"""
-        import os, sys
+        import asyncio, os, sys
         from samza_dsl import App
 
-        async def leave(record):
+        async def leave():
             sys.exit(3)
+
+        async def leaves(record):
+            await asyncio.create_task(leave())
 
         app = App("dying")
         app.input("records"){step}.send_to(app.output("seen"))
@@ -265,6 +268,7 @@ def test_those_that_die_again_and_again_end_the_run(program, folder, write, how)
     assert run.returncode == (3 if how.startswith("sys.exit") else 1)
     errors = " ".join(errors.split())
     assert told in errors
+    assert ("async_flat_map 'async_flat_map-records' at " in errors) == (how == "sys.exit beside a call")
     assert how.startswith("sys.exit") == ("dying.py:" in errors)
     assert ("memory" in errors) == (how == "a signal")
     assert ("sys.exit()" in errors) == (how == "os._exit")

@@ -141,3 +141,75 @@ def test_what_was_committed_before_an_exit_is_not_done_again(tmp_path):
             produce("in", [1, 2, 3], data=tmp_path)
             with pytest.raises(SystemExit):
                 app.run(tmp_path, until_now=True)
+
+
+async def in_a_group(work):
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asyncio.Event().wait())
+        group.create_task(work())
+
+
+async def in_a_task(work):
+    await asyncio.create_task(work())
+
+
+async def gathered(work):
+    await asyncio.gather(asyncio.Event().wait(), work())
+
+
+async def behind_it(work, tasks=[]):  # noqa: B006
+    tasks[:] = [asyncio.create_task(work())]
+    await asyncio.sleep(0)
+
+
+async def in_a_callback(work):
+    asyncio.get_running_loop().call_soon(lambda: work().send(None))
+    await asyncio.sleep(0)
+
+
+async def in_a_thread(work):
+    await asyncio.to_thread(lambda: work().send(None))
+
+
+async def in_an_iterator(work):
+    async def generated():
+        yield await asyncio.create_task(work())
+
+    async for _ in generated():
+        pass
+
+
+async def waited(value):
+    await asyncio.sleep(0)
+    return [value]
+
+
+BESIDE = [in_a_group, in_a_task, gathered, behind_it, in_a_callback, in_a_thread, in_an_iterator]
+EXITS = [(SystemExit(3), "sys.exit(3)"), (KeyboardInterrupt(), "KeyboardInterrupt")]
+
+
+@pytest.mark.parametrize("run", ["live", "a test"])
+@pytest.mark.parametrize(("asked", "told"), EXITS)
+@pytest.mark.parametrize("way", BESIDE)
+def test_an_exit_beside_a_call_has_its_operator(way, asked, told, run):
+    async def leave():
+        raise asked
+
+    async def ask(value):
+        if value == 2:
+            await way(leave)
+        return [value]
+
+    app = App("leaving")
+    waits = app.input("in", value=int).async_flat_map(ask, op_id="leaves", on_error=skip)
+    waits.async_flat_map(waited, op_id="another").send_to(app.output("out"))
+    if run == "a test":
+        with pytest.raises(SamzaError, match=r"'leaves' at .*test_exit_asked.py:") as test:
+            testing.run(app, {"in": [1, 2, 3]})
+        assert told in str(test.value)
+        return
+    with pytest.raises(type(asked)) as ended:
+        app.run(MemoryEnvironment(), bind={"in": [1, 2, 3]})
+    assert isinstance(ended.value.__cause__, ExitAsked)
+    assert "'leaves' at " in str(ended.value.__cause__)
+    assert told in str(ended.value.__cause__)

@@ -13,6 +13,7 @@ from operators.stateless import Filter
 from planner.codegen.aggregating import compiled
 from planner.model.errors import PlanError
 from runtime.functions import first_call
+from runtime.model.errors import OperatorFailure
 from samza_dsl import (
     App,
     Options,
@@ -399,3 +400,33 @@ class Keeping:
 
     def __init__(self, aggregation):
         self.aggregation = aggregation
+
+
+APART = {
+    "flat_map, written out": lambda stream: stream.flat_map(lambda n: {"n": n}, op_id="it"),
+    "flat_map": lambda stream: stream.flat_map(str, op_id="it", on_error=skip),
+    "process": lambda stream: stream.process(lambda n, context: f"{n}", op_id="it", on_error=skip),
+    "process with timers": lambda stream: stream.process(
+        lambda n, context: {"n": n}, op_id="it", on_timer=lambda at, context: []
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", APART)
+def test_one_value_in_the_place_of_several_messages_is_told_on_the_first(kind):
+    app = App("apart")
+    APART[kind](app.input("numbers", value=int, key=abs, timestamp=abs)).sink(print)
+    wrong = r" 'it' at .*test_first_call.py:\d+: .* returns one (dict|str), of which .*; write instead: \[value\]"
+    with pytest.raises(PlanError, match=wrong):
+        testing.run(app, {"numbers": [7]})
+
+
+@pytest.mark.parametrize(("found", "words"), [({"a": 1}, "one dict, of which only the keys"), ("ab", "one str")])
+def test_one_value_of_a_call_in_the_place_of_several_is_told(found, words):
+    async def ask(value):
+        return found
+
+    app = App("apart")
+    app.input("numbers", value=int).async_flat_map(ask, op_id="it").sink(print)
+    with pytest.raises(OperatorFailure, match=rf"'it' at .*test_first_call.py:\d+: TypeError: .* {words}"):
+        testing.run(app, {"numbers": [7]})

@@ -544,6 +544,10 @@ class Price(NamedTuple):
     of: tuple[str, ...] = ()
 
 
+class Cell(Struct, frozen=True):
+    latitude: float
+
+
 EQUAL = {
     "dicts": ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
     "dicts in a tuple": ((1, [{"a": {"c": 1, "d": 2}}]), (1, [{"a": {"d": 2, "c": 1}}])),
@@ -552,6 +556,9 @@ EQUAL = {
     "decimals": (Decimal("1.0"), Decimal("1.00")),
     "in a tuple": (("a", Decimal("1")), ("a", Decimal("1.0"))),
     "zones": (at(0, UTC), at(0, UTC).astimezone(timezone(timedelta(hours=2)))),
+    "zeros": (0.0, -0.0),
+    "zeros in a tuple": ((48.1, round(-0.04, 1)), (48.1, round(0.04, 1))),
+    "zeros in a record": (Cell(0.0), Cell(-0.0)),
 }
 
 
@@ -578,11 +585,22 @@ def test_keys_that_are_equal_in_python_and_two_here_are_told(name, step, caplog)
         assert not run_on(memory(), again).metrics().warnings
 
 
+@pytest.mark.parametrize("name", EQUAL)
+def test_ids_that_are_equal_in_python_and_two_here_are_told(name):
+    one, other = EQUAL[name]
+    app = App("keyed")
+    numbers = app.input("numbers", value=int, key=lambda n: 1, timestamp=lambda n: n)
+    unlike = numbers.deduplicate(lambda n: one if n % 2 else other, within_ms=100, op_id="it")
+    unlike.map(str).send_to(app.output("out", value=str))
+    (told,) = run_on(memory(), app).metrics().warnings
+    assert re.search(r"'it' at .*test_key_kinds.py:\d+: two of its ids, .* are equal in Python and two ids here", told)
+
+
 def test_a_key_is_looked_at_for_equal_ones_once():
     looked = []
 
     class Kinds(KeyKinds):
-        def note_equal(self, key, data):
+        def note_equal(self, key, data, what="keys"):
             looked.append(key)
 
     keys = KeptKeys(Tagged(), Kinds(scanned(whole).graph().specs["it"], "keyed", memory(), set()))
