@@ -201,8 +201,8 @@ class ThroughConnect:
         from pyspark.sql import functions
 
         # As one aggregate: what groups is planned by the copy as spark.sql.shuffle.partitions tasks, 200 of them.
-        last = functions.max(functions.spark_partition_id())
-        (row,) = self._copy.range(MANY).agg(last).collect()
+        parts = self._copy.range(MANY).select(functions.spark_partition_id().alias("part"))
+        (row,) = parts.agg(functions.max("part")).collect()
         return int(row[0]) + 1
 
     @property
