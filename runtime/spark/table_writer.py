@@ -140,8 +140,7 @@ class KeptOutput:
         if found:
             raise SamzaError(
                 f"{self.where}: {self.into} has other columns than its values have fields: "
-                f"{'; '.join(map(str, found))}. Alter the table, and run this again, which computes nothing anew; or "
-                "remove what the run has laid down, and declare and map to what the table has"
+                f"{'; '.join(map(str, found))}. Alter the table, or map to what it has"
             )
 
     def columns(self) -> StructType | None:
