@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     Level = Callable[..., Iterator[pa.RecordBatch]]
 
 
+_log = logging.getLogger("samza_dsl")
 LONGEST = 200
 """The characters of the longest name of a stage."""
 
@@ -92,14 +94,15 @@ def run_batch(
         bound = kept.bound(said)
         # An earlier run's files, topics and handover come before its tables: laid down, these are not yet its end.
         goes_on = is_publishing(pipeline.graph, bound, data)
-        if not goes_on and (left := kept.left) is not None:
-            # An earlier run was through: only tables are written that do not have its rows yet.
-            kept.finish(left)
+        left = None if goes_on else kept.left
+        if not goes_on and (left is not None or places.is_left):
+            _tell_left(pipeline.graph.app)
+            # Only tables are written that do not have its rows yet, and sinks that have not all of them.
+            if left is not None:
+                kept.finish(left)
             places.deliver()
-            return SparkRun(KeptAlone(make_plan(pipeline.graph, whole(pipeline.options))), left, kept, on)
-        if not goes_on and places.is_left:
-            places.deliver()
-            return SparkRun(KeptAlone(make_plan(pipeline.graph, whole(pipeline.options))), RunMetrics(), kept, on)
+            alone = KeptAlone(make_plan(pipeline.graph, whole(pipeline.options)))
+            return SparkRun(alone, left or RunMetrics(), kept, on)
         if not goes_on:
             # Before inputs are laid down, which may take long.
             check_free(pipeline.graph, bound, data, cluster_of(settings.environment))
@@ -124,12 +127,22 @@ def _run_bound(
     application = Application(pipeline, data, settings.bind or {}, settings.span, handover, cluster)
     with closing(application):
         session = None if application.is_unpublished else on.opened()
+        if session is None:
+            _tell_left(application.plan.app)
         running = Running(application.plan)
         tell_order(application.plan)
         with watched(running, watch), running.failing():
             done = _run(application, session, None if watch is None else running)
             running.end(done.metrics())
     return done
+
+
+def _tell_left(app: str) -> None:
+    _log.warning(
+        "%s: an earlier run was through, and ended before all of its results were in place: they come there now, and "
+        "nothing is read or computed",
+        app,
+    )
 
 
 class KeptAlone:

@@ -74,7 +74,7 @@ class FrameColumns:
     def of(cls, stream: str, frame: DataFrame, reads: Sequence[Input], given: tuple[str, ...] = ()) -> FrameColumns:
         """Return those of a frame; raises SamzaError where two have one name."""
         # Spark looks columns up by their names in small letters, unless it was told otherwise.
-        is_exact = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+        is_exact = str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
         found = [name if is_exact else name.lower() for name in frame.columns]
         twice = [name for name, spelled in zip(frame.columns, found, strict=True) if found.count(spelled) > 1]
         if twice:

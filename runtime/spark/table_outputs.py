@@ -145,7 +145,16 @@ class KeptOutputs:
         for name, one in self.kept.items():
             done = self.place / f"{name}.done"
             if one.into is not None and not done.exists():
-                TableWriter(self._on.opened(), one, one.into, self._run).write(self.place / f"{name}.files")
+                try:
+                    TableWriter(self._on.opened(), one, one.into, self._run).write(self.place / f"{name}.files")
+                except SamzaError as error:
+                    if self._is_temporary:  # it goes with the run
+                        raise
+                    # Whoever mends the program alone would have the same rows refused again and again.
+                    raise SamzaError(
+                        f"{error}. The run is through, and {self.place} has its rows: run it again once the table "
+                        "takes them, which computes nothing; or remove that, and it is computed anew"
+                    ) from error
                 done.touch()
                 make_durable(self.place)
         # Not before all are through: whoever finds no note has nothing to go on with.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -32,6 +32,7 @@ from runtime.spark.columns import named, quoted, type_of
 from runtime.spark.session import copied
 from runtime.spark.spark_errors import as_said
 from runtime.systems.files.parquet import arrow_type
+from runtime.systems.files.places.locations import NO_VALUE
 from runtime.systems.files.places.tables import IntoTable, TableName
 from runtime.systems.files.schemas import ColumnType, FieldDifference, check_fields, differences, differences_of_value
 from runtime.systems.host.durable import make_durable, replace_durably
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
 
 MERGING = ("delta", "iceberg")
 """The formats of tables that rows can be merged into."""
+ABSENT = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST")
+"""The conditions by which a table of Delta is not there."""
+LOSSY = ("csv", "text")
+"""The formats of tables that do not hold all texts."""
 LAST = "samza_dsl_newer"
 _PLACES = {"samza_dsl_file": "_metadata.file_path", "samza_dsl_row": "_metadata.row_index"}
 """The columns that say where a row lies, in the order of rows."""
@@ -108,17 +113,35 @@ class KeptOutput:
             return [FieldDifference(VALUE, getattr(self.kind, "__name__", str(self.kind)), "no such column")]
         return differences_of_value(self.kind, VALUE, columns[VALUE])
 
-    def frame(self, session: SparkSession, there: StructType | None = None, placed: bool = False) -> DataFrame:
+    def frame(
+        self,
+        session: SparkSession,
+        there: StructType | None = None,
+        placed: bool = False,
+        parted: Collection[str] = (),
+    ) -> DataFrame:
         """Return its rows, which nobody has read yet, with columns as a table that is `there` has them.
 
-        With `placed` there are columns that say in which file a row lies, and where. Raises SamzaError where nothing
-        says what columns there are. A value that would change is an error once rows are read.
+        With `placed` there are columns that say in which file a row lies, and where; those that are `parted` come to be
+        names of folders. Raises SamzaError where nothing says what columns there are. A value that would change is an
+        error once rows are read.
         """
         with self.told("Spark can't have such columns"):
             parts, said = self._read(session), _PLACES if placed else {}
+            self._check_fits([kind for _, kind in parts], there)
             wanted = there or _wide(reduce(self._merged, (kind for _, kind in parts)))
             fitted = [_fitted(rows, kind, wanted, there is not None, said) for rows, kind in parts]
-            return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), fitted)
+            found = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), fitted)
+            return _named_by_folders(found, parted) if parted else found
+
+    def _check_fits(self, kinds: Iterable[StructType], there: StructType | None) -> None:
+        """Raise SamzaError where a table that is `there` has not the columns that values say."""
+        found = {} if there is None else {one: None for kind in kinds for one in _unlike(kind, there, _is_other)}
+        if found:
+            raise SamzaError(
+                f"{self.where}: {self.into} has other columns than its values have fields: "
+                f"{'; '.join(map(str, found))}. Alter the table, or map to what it has"
+            )
 
     def columns(self) -> StructType | None:
         """Return the columns that its type says, and those that its values would have if there were none."""
@@ -284,6 +307,11 @@ class TableWriter:
         if there is None:
             self._check_database(table)
             return
+        if (form := self._format(table)) in LOSSY:
+            raise self._wrong(
+                f"{table} is of {form}, in which an empty text is None and a line end the end of a row: write to a "
+                "table of Parquet, or bind the output to a .csv file"
+            )
         if table.format != "delta" and self._session.catalog.getTable(table.name).tableType in VIEWS:
             raise self._wrong(f"{table} is a view, to which nothing is written: name the table that it shows")
         if into.mode is None and begins and not there.isEmpty():
@@ -293,8 +321,8 @@ class TableWriter:
         found += [
             FieldDifference(name, "no such field", str(columns[name])) for name in into.key if name not in columns
         ]
-        own = self._one.columns()
-        found += [] if own is None else [*_unlike(own, there.schema)]
+        own, told = self._one.columns(), {one.field for one in found}
+        found += [] if own is None else [one for one in _unlike(own, there.schema) if one.field not in told]
         if found:
             listed = "; ".join(map(str, found))
             raise self._wrong(f"{table} has other columns than its type has fields: {listed}")
@@ -329,9 +357,11 @@ class TableWriter:
             # Empty at first: a table that is made with its rows may leave files without a table when somebody dies.
             self._create(self._one.frame(self._session), table)
             there = self._there(table)
-        form, rows = self._format(table), self._one.frame(self._session, None if there is None else there.schema)
+        form, schema = self._format(table), None if there is None else there.schema
+        parted = self._parted(table, form, there)
+        rows = self._one.frame(self._session, schema, parted=parted)
         if mode == "merge":
-            self._merge(table, form, there)
+            self._merge(table, form, schema, parted)
         elif form == "delta":
             # Delta remembers of each application the last version that it has written, and skips it a second time.
             once = {"txnAppId": self._run, "txnVersion": str(self._version)}
@@ -348,7 +378,7 @@ class TableWriter:
         if replaces:
             name, value = STATIC
             with copied(self._session, {f"spark.sql.sources.{name}": value}) as session:
-                own = self._one.frame(session, there.schema)
+                own = self._one.frame(session, there.schema, parted=self._parted(table, "", there))
                 own.select(*_in_order(own, there)).write.insertInto(table.name, overwrite=True)
             self._session.catalog.refreshTable(table.name)
             return
@@ -369,7 +399,8 @@ class TableWriter:
 
     def write_parted(self, place: Path) -> None:
         """Let Spark write rows as Parquet, in a folder for each value of the columns that these are parted by."""
-        self._one.frame(self._session).write.partitionBy(*self._into.partition_by).parquet(place.as_uri())
+        rows = self._one.frame(self._session, parted=self._into.partition_by)
+        rows.write.partitionBy(*self._into.partition_by).parquet(place.as_uri())
 
     def _create(self, rows: DataFrame, table: TableName) -> None:
         """Make a table without rows."""
@@ -397,7 +428,7 @@ class TableWriter:
         snapshots = self._session.table(f"{table.name}.snapshots")
         return not snapshots.where(functions.col("summary")[RUN] == self._own_version).isEmpty()
 
-    def _merge(self, table: TableName, form: str, there: DataFrame | None) -> None:
+    def _merge(self, table: TableName, form: str, schema: StructType | None, parted: Collection[str]) -> None:
         if form == "iceberg" and self._is_in_iceberg(table):
             return
         once = {
@@ -407,23 +438,22 @@ class TableWriter:
         }
         # In a copy of the session: what else is written in it is not of this run.
         with copied(self._session, once, alone=True) as session:
-            self._merge_in(session, table, there)
+            self._merge_in(session, table, self._one.frame(session, schema, placed=True, parted=parted))
         if table.format != "delta":
             self._session.catalog.refreshTable(table.name)
 
-    def _merge_in(self, session: SparkSession, table: TableName, there: DataFrame | None) -> None:
+    def _merge_in(self, session: SparkSession, table: TableName, rows: DataFrame) -> None:
         from pyspark.sql import functions
         from pyspark.sql.window import Window
 
         # Of rows with one key that run last in order: a key's are all of one task, whose files are numbered.
         newest = [named(place).desc() for place in _PLACES]
         place = functions.row_number().over(Window.partitionBy(*map(named, self._into.key)).orderBy(*newest))
-        view, schema = f"samza_dsl_{uuid4().hex}", None if there is None else there.schema
-        rows = self._one.frame(session, schema, placed=True).withColumn(LAST, place).where(f"{LAST} = 1")
-        rows = rows.drop(LAST, *_PLACES)
+        view = f"samza_dsl_{uuid4().hex}"
+        rows = rows.withColumn(LAST, place).where(f"{LAST} = 1").drop(LAST, *_PLACES)
         rows.createOrReplaceTempView(view)
         same = " AND ".join(f"t.{name} <=> s.{name}" for name in map(quoted, self._into.key))
-        target = f"delta.{quoted(table.name)}" if table.format == "delta" else table.name
+        target = _in_sql(table)
         try:
             # By name: the table may have columns that the rows have not.
             names = [*map(quoted, rows.columns)]
@@ -474,9 +504,21 @@ class TableWriter:
         try:
             return self._session.read.format("delta").load(table.name)
         except AnalysisException as error:
-            if error.getCondition() in ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST"):
+            # By its words: what the condition is asked by differs among versions of PySpark.
+            if any(f"[{one}" in str(error) for one in ABSENT):
                 return None
             raise as_said(error, f"{self._one.where}: Spark could not open {table}") from None
+
+    def _parted(self, table: TableName, form: str, there: DataFrame | None) -> Collection[str]:
+        """Return the columns whose values are the names of folders; of Iceberg none is read back from there."""
+        if form == "iceberg":
+            return ()
+        if there is None:
+            return self._into.partition_by
+        if form == "delta":
+            columns: list[str] = self._session.sql(f"DESCRIBE DETAIL {_in_sql(table)}").collect()[0]["partitionColumns"]
+            return columns
+        return [one.name for one in self._session.catalog.listColumns(table.name) if one.isPartition]
 
     def _format(self, table: TableName) -> str:
         """Return the format of a table that is there; "" where that is not known."""
@@ -489,6 +531,27 @@ class TableWriter:
 
     def _wrong(self, what: str) -> SamzaError:
         return SamzaError(f"{self._one.where}: {what}")
+
+
+def _in_sql(table: TableName) -> str:
+    return f"delta.{quoted(table.name)}" if table.format == "delta" else table.name
+
+
+def _named_by_folders(rows: DataFrame, parted: Collection[str]) -> DataFrame:
+    """Return rows of which one is an error where its folder would say None: Spark itself makes it None."""
+    from pyspark.sql import functions
+
+    columns = []
+    for name, kind in rows.dtypes:
+        column = quoted(name)
+        if name in parted and kind in _TEXTS:
+            wrong = _text(
+                f"{name} names folders there, and a text is empty or {NO_VALUE}, which whoever reads them takes for "
+                "None: filter such rows out, or map the field to another text"
+            )
+            column = f"IF({column} IN ('', '{NO_VALUE}'), RAISE_ERROR({wrong}), {column})"
+        columns.append(functions.expr(column).alias(name))
+    return rows.select(*columns)
 
 
 def _is_seen(path: Path) -> bool:
@@ -504,6 +567,8 @@ def _ddl(kind: Any) -> str:
             return f"MAP<{_ddl(kind.keyType)}, {_ddl(kind.valueType)}>"
         case "struct":
             return f"STRUCT<{', '.join(f'{quoted(one.name)}: {_ddl(one.dataType)}' for one in kind.fields)}>"
+        case "timestamp":
+            return "TIMESTAMP_LTZ"  # the other name is that of what spark.sql.timestampType says
         case _:
             return str(kind.simpleString())
 
@@ -665,22 +730,40 @@ def _is_unlike(given: DataType, to: DataType) -> bool:
     return to.typeName() == "string" and given.typeName() in ("binary", "timestamp", "timestamp_ntz", "daytimeinterval")
 
 
-def _unlike(given: Any, to: Any, where: str = "") -> Iterator[FieldDifference]:
-    """Yield what of a type is another text in the columns of a table, or no value there."""
+def _is_other(given: DataType, to: DataType) -> bool:
+    """Whether a cast would make other values, of a text a number or of a time that of the session's time zone, or null.
+
+    Numbers are looked at one by one.
+    """
+    if given.typeName() in (to.typeName(), "void") or (_is_number(given) and _is_number(to)):
+        return False
+    return to.typeName() not in _TEXTS or given.typeName() not in (*_TEXTS, "date", "decimal", "time")
+
+
+_TEXTS = ("string", "varchar", "char")
+
+
+def _unlike(
+    given: Any, to: Any, differ: Callable[[DataType, DataType], bool] = _is_unlike, where: str = ""
+) -> Iterator[FieldDifference]:
+    """Yield what of a type the columns of a table have not, or have as what is `differ`ent."""
     match given.typeName(), to.typeName():
         case "struct", "struct":
             found = {one.name: one.dataType for one in to.fields}
             for one in given.fields:
+                within = f"{where}.{one.name}".lstrip(".")
                 if one.name in found:
-                    yield from _unlike(one.dataType, found[one.name], f"{where}.{one.name}".lstrip("."))
+                    yield from _unlike(one.dataType, found[one.name], differ, within)
+                elif one.dataType.typeName() != "void":
+                    yield FieldDifference(within, str(one.dataType.simpleString()), "no such column")
         case "map", "struct":
             yield FieldDifference(where, str(given.simpleString()), str(to.simpleString()))
         case "array", "array":
-            yield from _unlike(given.elementType, to.elementType, f"{where}[]")
+            yield from _unlike(given.elementType, to.elementType, differ, f"{where}[]")
         case "map", "map":
-            yield from _unlike(given.keyType, to.keyType, f"{where}{{}}")
-            yield from _unlike(given.valueType, to.valueType, f"{where}[]")
-        case _ if _is_unlike(given, to):
+            yield from _unlike(given.keyType, to.keyType, differ, f"{where}{{}}")
+            yield from _unlike(given.valueType, to.valueType, differ, f"{where}[]")
+        case _ if differ(given, to):
             yield FieldDifference(where, str(given.simpleString()), str(to.simpleString()))
 
 

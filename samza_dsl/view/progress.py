@@ -123,7 +123,9 @@ class Progress:
         app = self.plan.app
         for operator in self.plan.operators:
             stream = operator.label
-            if operator.kind != Input.kind or self._read(operator.id):
+            # Without a number of it nobody knows: another run may have read it, and this one only published that.
+            known = any(one.operator == operator.id for one in self.metrics.operators)
+            if operator.kind != Input.kind or not known or self._read(operator.id):
                 continue
             parts = [one for one in self.metrics.inputs if fnmatchcase(one.stream, stream)]
             offset, lag = sum(one.offset for one in parts), sum(one.lag for one in parts)

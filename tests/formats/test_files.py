@@ -409,3 +409,32 @@ def test_times_in_parquet_that_spark_has_written_are_points_in_time(rows, is_leg
     zone = dt.UTC if is_legacy else None
     told = [[at and at.replace(tzinfo=zone) for at in (row.at, *(stop["at"] for stop in row.stops))] for row in rows]
     assert [[row.at, *(stop["at"] for stop in row.stops)] for row in found] == told
+
+
+OLD, NEW = (b"org.apache.spark.legacyDateTime", b""), (b"org.apache.spark.version", b"3.5.1")
+
+
+@given(
+    rows=st.lists(MOMENTS, min_size=1, max_size=4),
+    days=st.lists(st.dates(), max_size=4),
+    said=st.sampled_from([OLD, NEW, (b"org.apache.spark.version", b"2.4.8"), (b"org.apache.spark.legacyINT96", b"")]),
+)
+@settings(deadline=None, max_examples=examples(40, 1_000))
+def test_files_of_the_calendar_of_old_versions_of_spark_are_read_where_it_is_the_same(rows, days, said):
+    """Such as `datetimeRebaseModeInWrite=LEGACY` writes: their days before 1582 are others in Arrow and Python."""
+    days = [days[place] if place < len(days) else None for place in range(len(rows))]
+    schema = pa.schema(
+        [("at", MICROS), ("stops", pa.list_(pa.struct([("at", MICROS)]))), ("day", pa.date32())], dict([said])
+    )
+    columns = pa.table([[row.at for row in rows], [row.stops for row in rows], days], schema=schema)
+    times = [at for row in rows for at in (row.at, *(stop["at"] for stop in row.stops)) if at]
+    is_old = any(at < dt.datetime(1900, 1, 1) for at in times)
+    is_old |= any(day is not None and day < dt.date(1582, 10, 15) for day in days)
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place, "moments.parquet")
+        pq.write_table(columns, path)
+        if is_old and said != NEW:
+            with pytest.raises(SamzaError, match="are of the calendar of Spark before 3"):
+                read_all(path, Moments)
+        else:
+            assert [row.at for row in read_all(path, Moments)] == [row.at for row in rows]

@@ -167,13 +167,24 @@ class Order(msgspec.Struct):
     id: int = 0
     lines: list[Line] = []
     first: Line | None = None
+    shops: dict[str, list[Line]] = {}
 
 
 @pytest.mark.parametrize("write", [parquet_of, arrow_of, frame_of])
-@pytest.mark.parametrize("row", [{"id": 1, "lines": [{"Cents": 1}]}, {"id": 1, "first": {"CENTS": 1}}])
+@pytest.mark.parametrize(
+    "row",
+    [{"id": 1, "lines": [{"Cents": 1}]}, {"id": 1, "first": {"CENTS": 1}}, {"id": 1, "shops": {"a": [{"Cents": 1}]}}],
+)
 def test_nested_names_count_as_well(write, row, tmp_path):
-    with pytest.raises(SamzaError, match=r"'(Cents|CENTS)' where '(lines\[\]|first)\.cents' is read"):
+    with pytest.raises(SamzaError, match=r"'(Cents|CENTS)' where '(lines\[\]|first|shops.a\[\])\.cents' is read"):
         read(Order, write(row, tmp_path), tmp_path / "data")
+
+
+def test_names_within_maps_count_as_well(tmp_path):
+    kind = pa.map_(pa.string(), pa.list_(pa.struct([("Cents", pa.int64())])))
+    pq.write_table(pa.table({"shops": pa.array([[("a", [{"Cents": 1}])]], kind)}), tmp_path / "orders.parquet")
+    with pytest.raises(SamzaError, match=r"'Cents' where 'shops\.{}\[\]\.cents' is read"):
+        read(Order, tmp_path / "orders.parquet", tmp_path / "data")
 
 
 class ByAlias(pydantic.BaseModel):

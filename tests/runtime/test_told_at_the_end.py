@@ -7,9 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from planner.passes import plan
 from runtime.model.errors import OperatorFailure
+from runtime.model.metrics import RunMetrics
 from samza_dsl import App, count, skip, tumbling
 from samza_dsl.view.live import InNotebook
+from samza_dsl.view.progress import log_the_end
 
 UNREAD = r"silent: nothing was read of 'numbers', which is empty, or was never written"
 
@@ -58,6 +61,12 @@ def test_what_is_told_at_the_end_comes_to_the_log(run, tmp_path, caplog):
 def test_a_view_that_shows_it_has_the_log_not_tell_it_again(tmp_path, caplog, capsys):
     silent().run(tmp_path, until_now=True, live=True)
     assert re.search(UNREAD, capsys.readouterr().out)
+    assert not caplog.messages
+
+
+def test_of_an_input_whose_numbers_nobody_has_nothing_is_told(caplog):
+    """As of a run on Spark that another one has computed, and that comes to its places alone."""
+    log_the_end(SimpleNamespace(plan=plan(silent().graph()), metrics=RunMetrics))
     assert not caplog.messages
 
 

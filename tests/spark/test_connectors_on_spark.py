@@ -72,7 +72,7 @@ def bound(path: str) -> dict[str, object]:
 
 
 @pytest.mark.ci
-def test_a_table_is_read_and_one_written_once_whoever_dies(session, shop, tmp_path, monkeypatch):
+def test_a_table_is_read_and_one_written_once_whoever_dies(session, shop, tmp_path, monkeypatch, caplog):
     class DiedError(Exception):
         """The death of a driver."""
 
@@ -93,6 +93,7 @@ def test_a_table_is_read_and_one_written_once_whoever_dies(session, shop, tmp_pa
         database.commit()
     pipeline().run(tmp_path / "data", on=Spark(session), bind=bound(shop))
     assert totals_in(shop) == TOTALS
+    assert "an earlier run was through" in caplog.text and "nothing was read of" not in caplog.text
     # The next run is another one, whose rows would come beside those.
     with pytest.raises(SamzaError, match="earlier life"):
         pipeline().run(tmp_path / "data", on=Spark(session), bind=bound(shop))

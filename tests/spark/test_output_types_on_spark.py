@@ -1,15 +1,15 @@
 """The types of the columns that outputs on Spark have: of what tasks say together, and what fits none is told."""
 
-from datetime import time
+from datetime import UTC, datetime, time
 from unittest.mock import patch
 
 import msgspec
 import pytest
 from msgspec import Struct
 
-from samza_dsl import SamzaError, Spark
+from samza_dsl import App, SamzaError, Spark
 from tests.sample import crossed
-from tests.spark.test_outputs_on_spark import odd_app
+from tests.spark.test_outputs_on_spark import NO_ANSI, ansi, odd_app
 
 pytestmark = [pytest.mark.ci, pytest.mark.timeout(900)]
 
@@ -89,3 +89,70 @@ def test_a_map_is_no_struct_of_a_table(session, tmp_path, table):
     bind = {"odds": [kind({"a": 1})], "copies": f"table:{table}?mode=append"}
     with pytest.raises(SamzaError, match=r"counts: wanted map<string,bigint>, found struct<a:bigint>"):
         odd_app(kind).run(tmp_path, on=Spark(session), bind=bind)
+
+
+def loose(session, data, table, value):
+    """Run an application whose output does not say which columns its one value has."""
+    app = App("loose")
+    app.input("numbers", value=int).map(lambda number: value).send_to(app.output("copies", value=type(value)))
+    return app.run(data, on=Spark(session), bind={"numbers": [1], "copies": f"table:{table}?mode=append"})
+
+
+class When(Struct, frozen=True):
+    a: datetime
+
+
+MOMENT = datetime(2026, 1, 1, 12, tzinfo=UTC)
+OTHERS = [
+    ({"a": 1, "b": 2}, "a BIGINT", "b: wanted bigint, found no such column"),
+    ({"a": [{"x": 1, "y": 2}]}, "a ARRAY<STRUCT<x: BIGINT>>", r"a\[\]\.y: wanted bigint, found no such column"),
+    ({"a": "5"}, "a BIGINT", "a: wanted string, found bigint"),
+    ({"a": 5}, "a TIMESTAMP", "a: wanted bigint, found timestamp"),
+    ({"a": 5}, "a BOOLEAN", "a: wanted bigint, found boolean"),
+    (When(MOMENT), "a TIMESTAMP_NTZ", "a: wanted timestamp, found timestamp_ntz"),
+    (When(MOMENT.replace(tzinfo=None)), "a TIMESTAMP", "a: wanted timestamp_ntz, found timestamp"),
+]
+"""Values that a cast would change or drop, columns, and what is told."""
+
+
+@pytest.mark.parametrize(("value", "columns", "wrong"), OTHERS)
+def test_what_values_alone_say_is_held_against_a_table_too(session, tmp_path, table, value, columns, wrong):
+    session.sql(f"CREATE TABLE {table} ({columns}) USING parquet")
+    with ansi(session, NO_ANSI), pytest.raises(SamzaError, match=wrong):
+        loose(session, tmp_path, table, value)
+    assert session.table(table).isEmpty()
+
+
+def test_a_table_that_lacked_a_column_gets_its_rows_once_it_has_it(session, tmp_path, table):
+    session.sql(f"CREATE TABLE {table} (a BIGINT) USING parquet")
+    with pytest.raises(SamzaError, match=r"outputs has its rows: run it again once the table takes"):
+        loose(session, tmp_path, table, {"a": 1, "b": 2, "c": None})
+    session.sql(f"ALTER TABLE {table} ADD COLUMNS (b BIGINT)")
+    loose(session, tmp_path, table, {"a": 1, "b": 2, "c": None})
+    assert [*map(tuple, session.table(table).collect())] == [(1, 2)]
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_point_in_time_is_itself_whatever_timestamp_means_in_a_session(session, tmp_path, table, is_there):
+    session.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    session.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    try:
+        if is_there:
+            session.sql(f"CREATE TABLE {table} (at ARRAY<TIMESTAMP_LTZ>) USING parquet")
+        loose(session, tmp_path, table, {"at": [MOMENT]})
+        (found,) = session.sql(f"SELECT unix_seconds(at[0]) FROM {table}").collect()
+    finally:
+        session.conf.unset("spark.sql.timestampType")
+        session.conf.unset("spark.sql.session.timeZone")
+    assert found[0] == MOMENT.timestamp()
+
+
+@pytest.mark.parametrize("text", ["", "__HIVE_DEFAULT_PARTITION__"])
+def test_a_text_that_folders_would_make_none_is_told(session, tmp_path, table, text):
+    session.sql(f"CREATE TABLE {table} (n BIGINT, name STRING) USING parquet PARTITIONED BY (name)")
+    app = App("parting")
+    app.input("numbers", value=int).map(lambda n: {"name": text, "n": n}).send_to(app.output("copies", value=dict))
+    for number, into in enumerate((f"table:{table}?mode=append", f"{tmp_path}/folder/?partition_by=name")):
+        with pytest.raises(SamzaError, match="name names folders there, and a text is empty or"):
+            app.run(tmp_path / f"{number}", on=Spark(session), bind={"numbers": [1], "copies": into})
+    assert session.table(table).isEmpty() and not (tmp_path / "folder").exists()

@@ -189,6 +189,10 @@ class Pair(Struct, frozen=True):
     y: int = 0
 
 
+class Pairs(Struct, frozen=True):
+    pairs: list[Pair]
+
+
 NO_ANSI, ANSI = "false", "true"
 FINEST = Decimal("1.0000000000000000001")
 FITTING = [
@@ -336,10 +340,12 @@ def test_columns_that_an_output_has_not_have_the_defaults_of_their_table(session
         (IntoTable("table:not_there.rows"), "is to be made in not_there, which is no database"),
         (IntoTable("table:spark_catalog.`not there`.rows"), "is to be made in `not there`, which is no database"),
         (IntoTable("table:shown", "append"), "table:shown is a view, to which nothing is written"),
+        (IntoTable("table:in_csv", "append"), "table:in_csv is of csv, in which an empty text is None"),
     ],
 )
 def test_what_can_not_come_to_a_table_is_told_before_anything_is_computed(session, tmp_path, into, wrong):
     session.sql("CREATE OR REPLACE TEMP VIEW shown AS SELECT 1L n, CAST(1 AS DECIMAL(38, 18)) cost")
+    session.sql("CREATE TABLE IF NOT EXISTS in_csv (n BIGINT, cost DECIMAL(38, 18)) USING csv")
     app = App("failing")
     failing = app.input("odds", value=Amount).map(lambda amount: 1 // 0)
     failing.send_to(app.output("copies", value=Amount))
@@ -357,6 +363,9 @@ def test_what_can_not_come_to_a_table_is_told_before_anything_is_computed(sessio
             "words ARRAY<STRING>, at STRING",
             r"words\[\]: wanted binary, found string; at: wanted timestamp, found",
         ),
+        (Pair, "x BIGINT", "y: wanted bigint, found no such column"),
+        (Pairs, "pairs ARRAY<STRUCT<y: BIGINT>>", r"fields: pairs\[\]\.x: wanted int, found no such column$"),
+        (Pairs, "pairs ARRAY<STRUCT<x: BIGINT>>", r"pairs\[\]\.y: wanted bigint, found no such column"),
     ],
 )
 def test_what_no_column_could_hold_is_told_before_anything_is_computed(session, tmp_path, table, kind, columns, wrong):
@@ -467,19 +476,23 @@ STEPS = (
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step[1])
 @pytest.mark.parametrize("is_before", [True, False], ids=["before", "behind"])
-def test_a_run_that_dies_is_gone_on_with_and_nothing_comes_twice(session, tmp_path, table, step, is_before):
+def test_a_run_that_dies_is_gone_on_with_and_nothing_comes_twice(session, tmp_path, table, step, is_before, caplog):
     bound = {"copies": f"table:{table}_copies", "totals": f"table:{table}?mode=append"}
     session.sql(f"DROP TABLE IF EXISTS {table}_copies")
     with death(), dying(*step, is_before, 1):
         run(session, tmp_path, **bound)
     if totals := session.catalog.tableExists(table) and totals_in(session.table(table)):
         assert totals == TOTALS
-    over = not (tmp_path / "spark" / "legs" / "outputs" / "begun.msgpack").exists() and totals
+    outputs = tmp_path / "spark" / "legs" / "outputs"
+    is_through = step[1] != "begin" and (step[1] != "publish" or not is_before)
+    over = not (outputs / "begun.msgpack").exists() and totals
     if not over:
         run(session, tmp_path, **bound)
+        assert ("an earlier run was through" in caplog.text) == is_through
+        assert "nothing was read of" not in caplog.text
     assert totals_in(session.table(table)) == TOTALS
     assert session.table(f"{table}_copies").count() == len(LEGS)
-    assert not (tmp_path / "spark" / "legs" / "outputs").exists() or over
+    assert not outputs.exists() or over
     session.sql(f"DROP TABLE {table}_copies")
 
 

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import inspect
 
 from runtime.encoding.formats.plain_values import plain_default
-from runtime.encoding.formats.rows import Columns
+from runtime.encoding.formats.rows import ANY_KEY, Columns
 from runtime.encoding.record_types import hints_of, is_pydantic
 from runtime.encoding.value_types import SPELLED
 from runtime.model.errors import SerdeError
@@ -728,4 +728,6 @@ def columns_in(schema: Schema) -> Columns:
         return {}
     if "fields" in schema:
         return {field["name"]: columns_in(field["type"]) for field in schema["fields"]}
+    if "values" in schema:
+        return {ANY_KEY: columns_in(schema["values"])}
     return columns_in(schema["items"]) if "items" in schema else columns_in(schema.get("type"))

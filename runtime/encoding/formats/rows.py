@@ -27,6 +27,8 @@ NESTED = (
     inspect.NamedTupleType,
 )
 Columns: TypeAlias = Mapping[str, "Columns"]
+ANY_KEY = "{}"
+"""Stands for the keys of a map among the names of columns, each of which has the same within it."""
 """The names of columns, each with those of the records that it holds, or that its lists do; none of other columns."""
 VALUE = "value"
 """The column of a plain value, where such are rows."""
@@ -228,6 +230,9 @@ def misnamed(kind: inspect.Type, columns: Columns, where: str = "") -> Iterator[
     for member in members:
         if isinstance(member, inspect.CollectionType):
             yield from misnamed(member.item_type, columns, f"{where}[]")
+        elif isinstance(member, inspect.DictType):
+            for name, within in columns.items():
+                yield from misnamed(member.value_type, within, f"{where}.{name}".lstrip("."))
     own = {name for field in fields for name in field.names}
     others = {_bare(name): name for name in columns if name not in own}
     for names, _, of in fields:

@@ -501,7 +501,7 @@ class RowFile:
         if not self._starts[group] <= self._next <= row:
             self._next = self._starts[group]
             groups = range(group, file.num_row_groups)
-            self._batches = batches_in(file, self._at_once, groups, self._columns)
+            self._batches = batches_in(file, self._at_once, groups, self._columns, self.path)
         for batch in self._batches:
             self._first = self._next
             self._next += batch.num_rows

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import inspect
 
 from operators.core.declared_types import types_in
 from operators.core.wording import type_named
-from runtime.encoding.formats.rows import Columns, alternatives, check_names, column_types, fields_wanted
+from runtime.encoding.formats.rows import ANY_KEY, Columns, alternatives, check_names, column_types, fields_wanted
 from runtime.encoding.value_types import reads_text_as_bytes
 from runtime.model.errors import SamzaError, SerdeError
 
@@ -52,6 +54,8 @@ def _columns_within(kind: ColumnType) -> Columns:
         return {}
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _columns_within(kind.value_type)
+    if pa.types.is_map(kind):
+        return {ANY_KEY: _columns_within(kind.item_type)}
     return columns_in({one.name: one.type for one in kind}) if pa.types.is_struct(kind) else {}
 
 
@@ -100,19 +104,24 @@ def check_fields(kind: object, where: object) -> None:
 
 
 def batches_in(
-    file: pq.ParquetFile, at_once: int, groups: Iterable[int], columns: list[str] | None
+    file: pq.ParquetFile, at_once: int, groups: Iterable[int], columns: list[str] | None, where: object
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of row groups of a file of Parquet, some of its columns or all.
 
-    Points in time that Spark writes as INT96 are in UTC, as Spark reads them: Arrow takes them for local ones.
+    Points in time that Spark writes as INT96 are in UTC, as Spark reads them: Arrow takes them for local ones. Raises
+    SamzaError for dates and times that are others there than they say.
     """
+    has_old_calendar = _has_old_calendar(file.metadata.metadata or {})
     kinds: dict[str, pa.DataType] = {}
     if b"ARROW:schema" not in (file.metadata.metadata or {}):  # which says itself what Arrow has written
         leaves = (file.schema.column(place).physical_type for place in range(len(file.schema)))
         kinds = {one.name: _with_instants(one.type, leaves) for one in file.schema_arrow}
     for batch in file.iter_batches(at_once, row_groups=groups, columns=columns):
         wanted = pa.schema([one.with_type(kinds.get(one.name, one.type)) for one in batch.schema])
-        yield batch if batch.schema == wanted else batch.cast(wanted)
+        found = batch if batch.schema == wanted else batch.cast(wanted)
+        if has_old_calendar:
+            _check_calendar(found, where)
+        yield found
 
 
 def _with_instants(kind: pa.DataType, leaves: Iterator[str]) -> pa.DataType:
@@ -126,6 +135,44 @@ def _with_instants(kind: pa.DataType, leaves: Iterator[str]) -> pa.DataType:
     if types.is_list(kind):
         return pa.list_(kind.value_field.with_type(_with_instants(kind.value_type, leaves)))
     return pa.timestamp("us", "UTC") if next(leaves) == "INT96" else kind
+
+
+def _has_old_calendar(told: Mapping[bytes, bytes]) -> bool:
+    """Whether Spark has written a file with the calendar of its versions before 3, as it can still be told to."""
+    version = told.get(b"org.apache.spark.version", b"")
+    return not _OLD_CALENDAR.isdisjoint(told) or version.startswith((b"1.", b"2."))
+
+
+_OLD_CALENDAR = {b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"}
+
+
+def _check_calendar(batch: pa.RecordBatch, where: object) -> None:
+    """Raise SamzaError where rows of a file with the older calendar hold what is another date or time in this one.
+
+    Dates are before 1582-10-15, and times before 1900, as that calendar goes by time zones then.
+    """
+    old = [name for name, column in zip(batch.schema.names, batch.columns, strict=True) if _is_old(column)]
+    if old:
+        raise SamzaError(
+            f"{where} has dates before 1582-10-15 or times before 1900 in the column {old[0]!r}, and says that they "
+            "are of the calendar of Spark before 3.0, in which these are others: let Spark write it anew, "
+            "session.read.parquet(...).write.parquet(...), or bind such a DataFrame in a run on Spark"
+        )
+
+
+def _is_old(column: pa.Array) -> bool:
+    """Whether a column holds such dates or times, at any depth."""
+    kind, types = column.type, pa.types
+    if types.is_struct(kind):
+        return any(map(_is_old, column.flatten()))
+    if types.is_map(kind):
+        return _is_old(column.keys) or _is_old(column.items)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return _is_old(column.flatten())
+    if not (types.is_date(kind) or types.is_timestamp(kind)):
+        return False
+    first = dt.date(1582, 10, 15) if types.is_date(kind) else dt.datetime(1900, 1, 1, tzinfo=kind.tz and dt.UTC)
+    return pc.any(pc.less(column, pa.scalar(first, kind))).as_py() is True
 
 
 @contextmanager
