@@ -12,21 +12,21 @@ from operators.core.base import Batch, Output, Serde, Spec
 from operators.core.policies import DeadLetterPolicy
 from operators.io import Input, TableInput
 from operators.joins.table_join import TableContents
-from operators.partition_by import Broadcast
+from operators.partition_by import Broadcast, PartitionBy, hash_
 from operators.task import Effects
 from planner.checks.copartitioning import meetings
 from planner.model.graph import Graph
 from planner.model.levers import ALL, Levers
 from planner.model.plan import Plan, StagePlan
-from runtime.assembly.bindings import Bindings
-from runtime.assembly.partitions import look, repartitions_into
+from runtime.assembly.bindings import Bindings, intermediate_of
+from runtime.assembly.partitions import inputs_of, look, repartitions_into
 from runtime.encoding.formats.rows import RowSerde, has_columns, type_of_rows, type_of_values, wrong_names_of
 from runtime.encoding.formats.subjects import placed
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Json, MessagePack, Tagged
 from runtime.encoding.storable import ReadBack, read_back
 from runtime.functions.first_call import CheckedAggregations, check_kept
-from runtime.functions.user_functions import Around, Functions
+from runtime.functions.user_functions import Around, Functions, has_own
 from runtime.job.key_kinds import EqualKeys
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import Clock
@@ -35,9 +35,9 @@ from runtime.ports.environment import LiveEnvironment
 from runtime.ports.sink import Limit
 from runtime.ports.store import TaskStore
 from runtime.reading.event_times import EventTimes, Pacing
-from runtime.reading.folding import FoldingSegment
+from runtime.reading.folding import Columnar, FoldingSegment
 from runtime.reading.key_places import SAMPLE, KeyPlaces, Meeting
-from runtime.reading.reader import Columnar, Decoding, Reader, Shortcuts, StartPoint, Turn
+from runtime.reading.reader import Decoding, Reader, Shortcuts, StartPoint, Turn
 from runtime.reading.relay import AnyRelay
 from runtime.reading.shared_reads import SharedPartitions
 from runtime.stage.chain import Chain, FusedSegment, StageCode
@@ -90,10 +90,14 @@ class Assembly:
     """The names of the tasks of a stage, once for all that read what these write: there may be a thousand of each."""
     code: dict[str, StageCode] = field(default_factory=dict, init=False, repr=False)
     """The code of each stage, which tasks share."""
+    joint: dict[str, bool] = field(default_factory=dict, init=False, repr=False)
+    """By stage, whether it is run once for all tasks."""
     destinations: dict[int, Destination] = field(default_factory=dict, init=False, repr=False)
     """Where each output of the graph goes, by its identity, looked up once for all tasks."""
     held: KeySerde = field(default_factory=lambda: KeySerde(Tagged()), init=False, repr=False)
     """The keys that users' functions make, as they are held."""
+    stays: bool = False
+    """Whether all tasks are run here, and commit together."""
     merged: str = ""
     """The one producer of all that comes from other stages, where it comes merged by event time, block by block."""
 
@@ -273,6 +277,38 @@ class Assembly:
         if stage.buckets > 1 and to_all:
             return False
         return self.levers.relays and not any(spec.asynchronous or spec.has_effects for spec in specs)
+
+    def is_joint(self, stage: StagePlan) -> bool:
+        """Whether a stage is run once for all tasks: its messages are handed on in memory, and no function is a task's.
+
+        What it keeps are windows, each entry of which has one key, and goes by the hash of that to the store of a task.
+        Task by task, all that a step, a firing and a commit take beside messages is taken as often as there are tasks.
+        """
+        found = self.joint.get(stage.id)
+        if found is None:
+            found = self.joint[stage.id] = self._may_be_joint(stage)
+        return found
+
+    def _may_be_joint(self, stage: StagePlan) -> bool:
+        specs, into = [self.graph.specs[id] for id in stage.operators], repartitions_into(stage, self.graph)
+        if not (self.stays and self.levers.joint and self.only is None) or self.plan.options.threads or stage.apart:
+            return False
+        if len(stage.tasks) < 2 or stage.buckets > 1 or inputs_of(stage, self.graph) or not self.is_relayed(stage):
+            return False
+        # The partition of a key tells the task that has its state: by the user's own choice nobody could tell it again.
+        by_hash = self.graph.of(PartitionBy)
+        for id in (spec.op_id or "" for spec in into):
+            is_whole = self.bindings.partitions(intermediate_of(self.graph, self.graph.specs[id])) == len(stage.tasks)
+            if id not in by_hash or by_hash[id].by is not hash_ or by_hash[id].combines or not is_whole:
+                return False
+        keys = self.graph.key_serde(into[0].op_id or "")
+        kept = [spec for spec in specs if spec.stateful]
+        if any(self.graph.key_serde_into(spec.op_id or "") != keys for spec in kept):
+            return False
+        # Others find what they keep by ranges of a key, each of which would be looked for in the stores of all tasks.
+        if any(not spec.windowed or spec.sided or spec.wall_clock or spec.why_whole() is not None for spec in kept):
+            return False
+        return not any(spec.looks_up or has_own(spec) for spec in specs)
 
     def _needs_event_time(self, spec: Spec) -> bool:
         return any(self.graph.specs[id].event_time for id in self.graph.below(spec.op_id or ""))

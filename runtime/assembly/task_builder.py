@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial, singledispatchmethod
@@ -62,8 +62,9 @@ from runtime.stage.exits import (
     TaskCalls,
     TaskExit,
 )
-from runtime.stage.outputs import Destination, Outputs, late_exit, without_sides
+from runtime.stage.outputs import Destination, Outputs, late_exit, routed, without_sides
 from runtime.stage.timer import Timer
+from runtime.stores.joint import JointStore
 from runtime.stores.registry import kind_of
 from runtime.stores.shared import SharedStore
 from runtime.task.lane import Lane
@@ -75,20 +76,35 @@ OWN_SAMPLED = 16
 _log = logging.getLogger("samza_dsl")
 
 
-def tasks_of(assembly: Assembly, broadcast: Mapping[str, TableContents], numbers: Iterable[int]) -> list[Task]:
-    """Make the tasks of these numbers."""
-    return [TaskBuilder(assembly, number, broadcast).build() for number in numbers]
+def tasks_of(assembly: Assembly, broadcast: Mapping[str, TableContents], numbers: Collection[int]) -> list[Task]:
+    """Make the tasks of these numbers; the first runs the stages that are run once for all of them."""
+    first, *others = numbers or (None,)
+    if first is None:
+        return []
+    beside = [TaskBuilder(assembly, number, broadcast) for number in others]
+    return [one.build() for one in (TaskBuilder(assembly, first, broadcast, beside), *beside)]
 
 
 class TaskBuilder:
-    """Makes one task."""
+    """Makes one task, which runs some stages for those that are made `beside` it as well."""
 
-    def __init__(self, assembly: Assembly, number: int, broadcast: Mapping[str, TableContents]) -> None:
+    def __init__(
+        self,
+        assembly: Assembly,
+        number: int,
+        broadcast: Mapping[str, TableContents],
+        beside: Sequence[TaskBuilder] | None = None,
+    ) -> None:
         self.assembly = assembly
         self.graph = assembly.graph
         self.number = number
         self.virtual = assembly.plan.virtual(number)
-        self.stages = [stage for stage in assembly.stages if number in stage.tasks]
+        self.beside = beside or ()
+        mine = [stage for stage in assembly.stages if number in stage.tasks]
+        self.stages = [stage for stage in mine if beside is not None or not assembly.is_joint(stage)]
+        self.joint: list[Lane] = []
+        """The lanes that are run for this task and others."""
+        self.joint_stores: dict[str, JointStore] = {}
         self.checkpoint = assembly.checkpoints.get(self.virtual.name, Checkpoint(0))
         self.tables = dict(broadcast)
         self.meetings: dict[str, Meetings] = {}
@@ -113,7 +129,11 @@ class TaskBuilder:
                 self._add_table(spec.op_id or "", spec)
         task.lanes = [self._lane(stage) for stage in self.stages]
         task.meetings, task.kinds = self.meetings, self.kinds
-        task.begun = {id for id, due in self.checkpoint.due.items() if due.is_begun}
+        task.joint = self.joint
+        if self.beside:
+            task.beside = [one for joint in self.joint_stores.values() for one in joint.stores[1:]]
+        else:
+            task.lent = frozenset(id for lane in self.joint for id in lane.chain.operators)
         kinds_of_task(self.checkpoint, self.kinds, kinds_before(self.assembly.checkpoints))
         feed_ahead(task.lanes, self.assembly.plan.options)
         return task
@@ -150,7 +170,7 @@ class TaskBuilder:
         chain = Chain(self._code(stage, functions, frozenset(columns), exits), exits, operators)
         ceilings = self.assembly.ceilings.get(self.virtual.name, {})
         chain.ceilings = {id: ceilings[id] for id in operators if id in ceilings}
-        stores = [self.stores[id] for id in ids if id in self.stores]
+        stores = [self.joint_stores.get(id, self.stores[id]) for id in ids if id in self.stores]
         reads_on_loop = any(spec.terminal and spec.asynchronous for _, spec in specs)
         alone = self.alone if reads_on_loop else None
         guard = Guard(chain, self.graph, stores, self.outputs, self.assembly.clock, alone, exactly=not levers.trust)
@@ -162,6 +182,7 @@ class TaskBuilder:
         readers = list(self._readers(chain, foldings))
         lane = Lane(chain, readers, guard, StepPace(self.assembly.plan.options.batch_records if levers.batches else 1))
         lane.depth = self.assembly.plan.stages.index(stage)
+        self._share_out(lane, self._members(stage))
         writing = [self.graph.specs[id] for id in ids if self.graph.specs[id].repartitions]
         lane.writes = frozenset(intermediate_of(self.graph, spec) for spec in writing)
         lane.task_exits = {id: one for id, one in exits.items() if isinstance(one, TaskExit)}
@@ -176,6 +197,18 @@ class TaskBuilder:
             let_await(lane, self.graph, self.assembly.plan.options, self.assembly.on_returned, located, levers.flights)
             self._remember(lane)
         return lane
+
+    def _share_out(self, lane: Lane, members: Sequence[TaskBuilder]) -> None:
+        """Note what of a lane is whose, where it is run for several tasks, and what these have begun to fire."""
+        due = (one for member in members for one in member.checkpoint.due.items())
+        lane.begun = {id for id, left in due if left.is_begun and id in lane.chain.operators}
+        if len(members) > 1:
+            lane.shares = {
+                one.virtual.name: [reader for reader in lane.readers if reader.origin.partition == one.number]
+                for one in members
+            }
+            for one in members:
+                one.joint.append(lane)
 
     def _code(
         self,
@@ -236,16 +269,34 @@ class TaskBuilder:
         bindings, stage = self.assembly.bindings, chain.stage
         yield from self._input_readers(chain, foldings)
         for spec in repartitions_into(stage, self.graph):
-            stream = intermediate_of(self.graph, spec)
-            if 0 <= (number := stage.partition_of(self.number, stream)) < bindings.partitions(stream):
-                yield self._intermediate_reader(stage, spec.op_id or "", spec, stream, number)
+            stream, relay = intermediate_of(self.graph, spec), None
+            if self.assembly.is_relayed(stage):
+                keys, values = self.graph.key_serde(spec.op_id or "") or Tagged(), spec.value or Evolving()
+                relay = Relay(KeySerde(values), KeySerde(keys), spec.op_id or "", asked=is_lenient(self.graph, stage))
+            found = [
+                one._intermediate_reader(stage, spec, stream, number, relay)
+                for one in self._members(stage)
+                if 0 <= (number := stage.partition_of(one.number, stream)) < bindings.partitions(stream)
+            ]
+            for reader in found[:1]:
+                reader.beside = found[1:]
+            if relay is not None:
+                relay.partitions = len(found)
+            yield from found
 
-    def _intermediate_reader(self, stage: StagePlan, id: str, spec: Repartition, stream: str, number: int) -> Reader:
+    def _members(self, stage: StagePlan) -> Sequence[TaskBuilder]:
+        """Return those for whose tasks a stage is run here, this one first."""
+        if not self.assembly.is_joint(stage):
+            return [self]
+        members = [self, *(one for one in self.beside if one.number in stage.tasks)]
+        assert [one.number for one in members] == [*range(len(members))], "each has the partition of its number"
+        return members
+
+    def _intermediate_reader(
+        self, stage: StagePlan, spec: Repartition, stream: str, number: int, relay: Relay | None
+    ) -> Reader:
+        id = spec.op_id or ""
         writing = next(stage for stage in self.assembly.plan.stages if id in stage.operators)
-        relay = None
-        if self.assembly.is_relayed(stage):
-            keys, values = self.graph.key_serde(id) or Tagged(), spec.value or Evolving()
-            relay = Relay(KeySerde(values), KeySerde(keys), id, asked=is_lenient(self.graph, stage))
         return Reader(
             self.assembly.bindings.origin(stream, number, self.virtual.bucket),
             Decoding(
@@ -275,12 +326,14 @@ class TaskBuilder:
 
     def _context(self, id: str, spec: Spec) -> OperatorContext:
         levers = self.assembly.levers
+        stage = next(stage for stage in self.stages if id in stage.operators)
+        members = self._members(stage)
         return OperatorContext(
             self.functions.by_operator[id],
-            self._store(id, spec),
+            self._store(id, spec) if len(members) == 1 else self._joint_store(id, spec, members),
             self._kept_keys(id),
             StoredFormats(exactly=not levers.trust),
-            MOST_HELD if levers.hot_state else 0,
+            MOST_HELD * len(members) if levers.hot_state else 0,
             partial(self._observer, spec),
             self._entry_note(spec),
             partial(late_use, spec),
@@ -362,6 +415,10 @@ class TaskBuilder:
             return CombiningExit(spec.combines, aggregation, self.outputs, to, self.assembly.clock.now_ms)
         values = OwnValues(to.value, self._as_it_is(spec))
         found = PartitionByExit(self.outputs, to, values, exactly=not self.assembly.levers.trust)
+        found.is_joint = any(
+            spec in repartitions_into(stage, self.graph) and self.assembly.is_joint(stage)
+            for stage in self.assembly.stages
+        )
         behind = window_behind(self.graph, spec.op_id or "")
         found.behind = "" if behind is None else behind.exit
         return found
@@ -525,6 +582,18 @@ class TaskBuilder:
             )
             self.stores[id] = kind_of(spec).open(place)
         return self.stores[id]
+
+    def _joint_store(self, id: str, spec: Spec, members: Sequence[TaskBuilder]) -> JointStore:
+        """Return the stores of several tasks as one, in which an entry lies by the partition of its key."""
+        place_of = routed(hash_, self._keys(id), len(members))
+
+        def place_at(place: bytes) -> int:
+            key = spec.key_at(place)
+            assert key is not None, "each entry is of one key"
+            return place_of(key)
+
+        found = self.joint_stores[id] = JointStore([one._store(id, spec) for one in members], place_at)
+        return found
 
     def _owns(self, spec: Spec, place: bytes) -> bool:
         self._asked += 1

@@ -31,6 +31,8 @@ from runtime.task.task import Task
 
 STATE = "state"
 """The checkpoint that says what the state of all tasks means."""
+Words = Sequence[tuple[str, Control]]
+"""The words of a task on event time, each with the stream that it goes to."""
 Siblings = Callable[[int], Sequence[str]]
 """Returns the names of the virtual tasks that share the partitions of one, by its number."""
 DELETED = "deleted"
@@ -81,7 +83,7 @@ class Committer:
         """The tasks whose state the commit at hand has."""
         self._listeners: Listeners = {}
         """The readers that are told in memory what the commit at hand says of event time, by stream and partition."""
-        self._words: dict[int, dict[str, Control]] = {}
+        self._words: dict[int, Words] = {}
         """By task, what its commit that is under way says of event time, by stream.
 
         Tasks that commit by themselves may do so at once: what one has said must not be taken for another one's.
@@ -115,6 +117,7 @@ class Committer:
         checkpoints: dict[str, Checkpoint] = {}
         consumed: dict[tuple[str, int], int] = {}
         together: dict[tuple[str, str, int], int] = {}
+        _touch_joint(tasks)
         for task in tasks:
             # A lane with nothing to read passes on the watermark of others, which may have moved while nothing was
             # done in it.
@@ -131,18 +134,18 @@ class Committer:
             forgotten += [writes for writes in task.answers_to_forget() if writes.items]
             appends += self._messages(task)
             self._words[task.number] = self._controls(task, among)
-            positions = tuple(one for reader in task.readers for one in reader.positions())
+            positions = tuple(one for reader in task.checkpointed for one in reader.positions())
             lowest = _lowest(task.name, positions)
             assert all(self.reached.get(place, at) <= at for place, at in lowest.items()), "a checkpoint goes on"
             kinds = to_note(task.kinds)
             checkpoints[task.name] = Checkpoint(self.generation, positions, meanings=kinds, due=task.left_due())
             # Only streams between stages: what is consumed of these may go, as no one else reads them. An input is not
             # ours.
-            between = {(r.origin.stream, r.origin.partition) for lane in task.lanes for r in lane.readers if r.later}
+            between = {(one.origin.stream, one.origin.partition) for one in task.checkpointed if one.later}
             together |= lowest
             consumed |= {(stream, at): offset for (_, stream, at), offset in lowest.items() if (stream, at) in between}
             self.put_ms[task.number] = self.put_ms.get(task.number, 0) + self._clock.elapsed_ms() - started
-        appends = self._with_words(appends, _by_stream(self._words.get(task.number, {}) for task in tasks))
+        appends = self._with_words(appends, _by_stream(self._words.get(task.number, ()) for task in tasks))
         taken = {task.number: self.taken[task.number] for task in tasks if task.touched and task.number in self.taken}
         if forgotten and self._answers is self._bindings.environment:
             state, forgotten = state + forgotten, []
@@ -262,7 +265,7 @@ class Committer:
         self.commits += 1
         for relay in self.relays.values():
             relay.clear()
-        words = _by_stream(self._words.pop(task.number, {}) for task in tasks)
+        words = _by_stream(self._words.pop(task.number, ()) for task in tasks)
         self._note(words)
         for name, checkpoint in commit.checkpoints.items():
             self.reached |= _lowest(name, checkpoint.positions)
@@ -334,19 +337,23 @@ class Committer:
             try:
                 changes = store.changes()
             except SerdeError as error:
-                raise unkept_error(task.lanes[0].chain.graph.specs[store.name], error) from error
+                lane = next(lane for lane in (*task.lanes, *task.joint) if store.name in lane.chain.stage.operators)
+                raise unkept_error(lane.chain.graph.specs[store.name], error) from error
             if changes.items:
                 yield changes
 
-    def _controls(self, task: Task, tasks: Sequence[Task]) -> dict[str, Control]:
-        """Return what a task has to tell of event time in each stream that it writes."""
-        return {
-            stream: Control(task.name, max(watermark, told), self.generation, lane.is_idle)
+    def _controls(self, task: Task, tasks: Sequence[Task]) -> Words:
+        """Return what a task tells of event time in each stream that it writes, also for whom it runs lanes for."""
+        return [
+            (stream, Control(name, max(watermark, told), self.generation, is_idle))
             for lane in task.lanes
+            if lane.writes
+            for watermark, is_idle, known in ((_told_below(lane, tasks), lane.is_idle, lane.was_idle),)
             for stream in lane.writes
-            for told, was_idle in (self._told.get((task.name, stream), (MIN_TIMESTAMP, lane.was_idle)),)
-            if (watermark := _told_below(lane, tasks)) > told or lane.is_idle != was_idle
-        }
+            for name in lane.shares or (task.name,)
+            for told, was_idle in (self._told.get((name, stream), (MIN_TIMESTAMP, known)),)
+            if watermark > told or is_idle != was_idle
+        ]
 
     def _messages(self, task: Task) -> list[Append]:
         return [
@@ -447,10 +454,10 @@ def _listeners(tasks: Sequence[Task], among: Sequence[Task], relays: Mapping[tup
     return found
 
 
-def _by_stream(said: Iterable[Mapping[str, Control]]) -> dict[str, list[Control]]:
+def _by_stream(said: Iterable[Words]) -> dict[str, list[Control]]:
     """Return what several tasks say of event time, by stream."""
     found: dict[str, list[Control]] = {}
-    for stream, control in (one for words in said for one in words.items()):
+    for stream, control in (one for words in said for one in words):
         found.setdefault(stream, []).append(control)
     return found
 
@@ -478,6 +485,17 @@ def _lowest(task: str, positions: Iterable[Position]) -> dict[tuple[str, str, in
         place = task, one.stream, one.partition
         found[place] = min(one.offset, found.get(place, one.offset))
     return found
+
+
+def _touch_joint(tasks: Sequence[Task]) -> None:
+    """Touch each task for which something was done in a lane that is run for several of them.
+
+    Its state and its positions may have changed by that. Whoever runs the lane comes first of them, and so all is in
+    their stores when they are gathered.
+    """
+    if any(task.touched and any(lane.shares for lane in task.lanes) for task in tasks):
+        for task in tasks:
+            task.touched = task.touched or bool(task.joint)
 
 
 def _only_tells(lane: Lane) -> bool:

@@ -88,6 +88,12 @@ class Functions:
         return thing
 
 
+def has_own(spec: Spec) -> bool:
+    """Whether each task has objects of its own among the functions of an operator."""
+    found = spec.functions().values()
+    return any(any(map(_is_opened, one.functions if isinstance(one, Aggregation) else (one,))) for one in found)
+
+
 def _is_opened(thing: object) -> bool:
     """Whether each task has a copy of an object of the user's, opened and closed for it."""
     return not isinstance(thing, type) and (hasattr(thing, "open") or hasattr(thing, "close"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 from runtime.reading.reader import Reader
@@ -141,9 +141,13 @@ class HandedOn:
             found = self._first()
         return found
 
-    def pass_on(self) -> None:
-        """Go on behind the next one: what that leaves waits for the next round, so that none starves."""
-        self._round.popleft()
+    def turns(self) -> Iterator[Choice]:
+        """Yield those that are fed next, to the end of a round: what they leave waits for the next one."""
+        choice = self.next()
+        while choice is not None:
+            self._round.popleft()
+            yield choice
+            choice = None if self._is_much_behind() else self._first()
 
     def wait_enough(self) -> bool:
         """Whether so much is handed on that it is to be taken in before more is read.

@@ -27,7 +27,7 @@ from runtime.model.clock import Clock, sleep_ms
 from runtime.model.errors import OperatorFailure, SamzaError
 from runtime.ports.environment import Ear
 from runtime.reading.reader import Reader
-from runtime.reading.relay import AnyRelay, Relay, SplitRelay
+from runtime.reading.relay import AnyRelay, JointRelay, Relay, SplitRelay
 from runtime.task.lane import Lane
 from runtime.task.task import Task
 from runtime.task.together import Companions, feed_together
@@ -385,13 +385,15 @@ class Loop:
         return task.at_cut and (self.stopping or self.commits.is_due(task))
 
     def _feed_relayed(self) -> bool:
-        """Take in what is handed on in memory, later stages first."""
-        choice = self._relayed.next()
-        if choice is not None:
-            self._relayed.pass_on()
+        """Take in what is handed on in memory, later stages first: as much of a round as fits in a slice of time."""
+        began, fed = self._clock.elapsed_ms(), False
+        # With many partitions each has little: to look around before each of them would cost as much as that.
+        for choice in self._relayed.turns():
             self._feed_from(choice)
-            self._handed_on_ms = self._clock.elapsed_ms()
-        return choice is not None
+            fed, self._handed_on_ms = True, self._clock.elapsed_ms()
+            if self._handed_on_ms - began > SLICE_MS:
+                break
+        return fed
 
     @property
     def _tell_every(self) -> int:
@@ -609,7 +611,9 @@ class Loop:
                 for reader in lane.readers:
                     self._read_from(Choice(task, lane, reader))
                     if reader.relay is not None:
-                        self._relayed.add(reader.relay, Choice(task, lane, reader))
+                        # Of those that share a relay the first takes from it.
+                        if reader.beside or not lane.shares:
+                            self._relayed.add(reader.relay, Choice(task, lane, reader))
                         self._hand_on_to(lane, reader, reader.relay, task)
         self._know_readers()
 
@@ -636,7 +640,7 @@ class Loop:
         """Hand on to a reader from the next commit: what was written before lies in the log, and is read first."""
         place, factor = (reader.origin.stream, reader.origin.partition), lane.chain.stage.buckets
         if factor == 1:
-            self._fresh[place] = relay
+            self._fresh[place] = JointRelay(relay, reader.origin.partition) if relay.partitions > 1 else relay
             return
         split = self._splits.setdefault(place, SplitRelay())
         split.add(lane.chain.stage.bucket_of(task.number), factor, relay)

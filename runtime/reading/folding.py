@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from operators.core.base import LATEST_MS, MAX_TIMESTAMP, Batch, Key, has_none
 from operators.core.wording import askable
@@ -100,6 +100,13 @@ class PreparedRows(NamedTuple):
     watermark: int
     places: list[int] | None
     dropped: Mapping[str, int]
+
+
+class Columnar(Protocol):
+    """A function that folds rows that lie in columns, or makes records of them."""
+
+    def run(self, table: Any, watermark: int, disorder_ms: int, /) -> Folded | PreparedRows | None:
+        """Return what they come to, or the records that they are; None where they are to be read one by one."""
 
 
 def begins_well(folded: Folded | PreparedRows) -> bool:

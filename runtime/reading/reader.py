@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from math import inf
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Serde, has_none
 from operators.windows.window_groups import Grouped
@@ -26,20 +26,13 @@ from runtime.model.history import AtRest
 from runtime.ports.streams import OUTSIDE, Control, Read, ends, made_anew_error
 from runtime.reading.completion import Entry, InFlight, RowsInFlight
 from runtime.reading.event_times import UNPACED, Pacing
-from runtime.reading.folding import Folded, FoldingSegment, PreparedRows, SharedGroups, begins_well, lowest_of
+from runtime.reading.folding import Columnar, Folded, FoldingSegment, PreparedRows, SharedGroups, begins_well, lowest_of
 from runtime.reading.origin import Origin
 from runtime.reading.relay import Relay, Relayed
 from runtime.reading.shared_reads import SharedReads
 from runtime.reading.sieve import WHOLE, KeyShare, Sieve
 from runtime.reading.taken import Taken, after, column_of, values_anew
 from runtime.reading.watermarks import RECORDS, News, ProducerWatermarks, SourceWatermark, to_ms
-
-
-class Columnar(Protocol):
-    """A function that folds rows that lie in columns, or makes records of them."""
-
-    def run(self, table: Any, watermark: int, disorder_ms: int, /) -> Folded | PreparedRows | None:
-        """Return what they come to, or the records that they are; None where they are to be read one by one."""
 
 
 @dataclass
@@ -148,6 +141,8 @@ class Reader:
         self.stop_at, self.rest = turn.stop_at, turn.rest
         self.priority, self.later = turn.priority, turn.later
         self.relay = shortcuts.relay
+        self.beside: Sequence[Reader] = ()
+        """The readers of the other partitions, where it takes what is handed on for all of them."""
         self._decoding = decoding
         self.folding, self._columnar = shortcuts.folding, shortcuts.columnar
         self.shared: SharedGroups | None = None
@@ -236,12 +231,10 @@ class Reader:
 
     def place(self, batch: Batch, row: int | None) -> Whence:
         """Return where a record is; without a row, one of the batch."""
-        stream, partition, offsets = self.origin.stream, self.origin.partition, batch.offsets
-        if offsets is None:
-            return Whence(stream, partition)  # it came by a relay, and is nowhere stored
-        if row is None:
-            return Whence(stream, partition, offsets[0], offsets[-1])
-        return Whence(stream, partition, offsets[row])
+        here, offsets = Whence(self.origin.stream, self.origin.partition), batch.offsets
+        if offsets is None:  # it came by a relay, and is nowhere stored
+            return here if self.relay is None else self.relay.whence(here, batch.keys, row)
+        return here._replace(offset=offsets[0], last=offsets[-1]) if row is None else here._replace(offset=offsets[row])
 
     def position(self) -> Position:
         """Return the position to checkpoint: the low watermark, and event time as of there."""
@@ -365,7 +358,9 @@ class Reader:
 
         Who decides what is read first asks what it `awaits` as well.
         """
-        return self.is_stored() or (bool(self.relay) and not self.awaits)
+        # What is stored for any of those that it takes rows for was written before these.
+        beside = (self, *self.beside)
+        return self.is_stored() or (bool(self.relay) and not any(one.awaits or one.is_stored() for one in beside))
 
     @property
     def _has_all(self) -> bool:
@@ -610,7 +605,8 @@ class Reader:
 
     def _locate(self, batch: Batch) -> None:
         if self._decoding.located:
-            batch.origins = [Whence(self.origin.stream, self.origin.partition).headers()] * len(batch)
+            here = Whence(self.origin.stream, self.origin.partition)
+            batch.origins = [here.headers()] * len(batch) if self.relay is None else self.relay.origins(here, batch)
 
     @tells(lambda known: known["self"].entry)
     def unfold(self, taken: Taken) -> Taken:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from threading import Lock
 from typing import Any
 
 from operators.core.base import Batch, Headers, Key, Slice
-from operators.partition_by import bucket_of
+from operators.partition_by import bucket_of, murmur2
 from operators.windows.window_groups import Grouped
 from runtime.encoding.keys import KeySerde, remembering
 from runtime.encoding.ownership import are_unchangeable
 from runtime.encoding.serdes import encode_all
+from runtime.functions.failures import Whence
 
 MOST_RELAYED = 10_000
 """Rows that wait for their reader before those that write them take in no more."""
@@ -47,6 +48,11 @@ class Relay:
         """The number of rows of the first batch that are taken."""
         self._stored = 0
         """The number of rows that the commit at hand stores."""
+        self.partitions = 1
+        """The partitions whose rows it has: all of a stream, or one."""
+        self._partition_of: Callable[[Any], int] = remembering(self._placed)
+        self._parts: list[Batch] = []
+        """The stored rows of each partition, while a commit asks for them, where it is that of several."""
 
     def __len__(self) -> int:
         gone = self._gone  # first: what is given meanwhile by another thread makes it more, and never less than none
@@ -118,12 +124,78 @@ class Relay:
         self._stored = len(rows)
         return encoded(rows, self.values, self.keys)
 
+    def partition_of(self, key: Key | None) -> int:
+        """Return the partition of a row, where it has those of all: the first one for what has no key."""
+        return self._partition_of(key) or 0
+
+    def _placed(self, key: Key) -> int:
+        return murmur2(self.keys.encode(key)) % self.partitions
+
+    def whence(self, here: Whence, keys: Sequence[Key | None] | None, row: int | None) -> Whence:
+        """Return where a row is from, given what that is for rows of a reader's own partition; for none, of any row."""
+        if self.partitions == 1 or keys is None:
+            return here
+        return here._replace(partition=None if row is None else self.partition_of(keys[row]))
+
+    def origins(self, here: Whence, batch: Batch) -> list[Mapping[str, bytes] | None]:
+        """Return by row the headers by which a dead letter tells where it is from."""
+        if self.partitions == 1 or batch.keys is None:
+            return [here.headers()] * len(batch)
+        found = [here._replace(partition=partition).headers() for partition in range(self.partitions)]
+        return [here.headers() if key is None else found[self.partition_of(key)] for key in batch.keys]
+
+    def stored_by_partition(self) -> list[Batch]:
+        """Return the rows of each partition of the stream as it stores them."""
+        if not self._parts:
+            rows, found = self.stored(), [list[int]() for _ in range(self.partitions)]
+            for row, key in enumerate(rows.keys or ()):
+                found[self.partition_of(key)].append(row)
+            self._parts = [rows.take(part) for part in found]
+        return self._parts
+
     def clear(self) -> None:
         """Forget the rows, which a commit has stored."""
         assert len(self) == self._stored, "what is forgotten is what the commit has stored"
+        self._parts = []
         self.batches.clear()
         self._gone = self._given
         self._taken = self._stored = 0
+
+
+class JointRelay:
+    """Rows on their way to one partition, which one reader takes with those to all others of the stream.
+
+    They are handed on together, and told apart only where a commit stores what was not taken.
+    """
+
+    def __init__(self, relay: Relay, partition: int) -> None:
+        self.relay = relay
+        self._partition = partition
+
+    def __bool__(self) -> bool:
+        return bool(self.relay)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the reader is so far behind that no more should come."""
+        return self.relay.is_full
+
+    @property
+    def operator(self) -> str:
+        """The id of the operator that hands on."""
+        return self.relay.operator
+
+    def give(self, batch: Batch | Grouped) -> None:
+        """Hand rows on, whichever partitions they are of."""
+        self.relay.give(batch)
+
+    def stored(self) -> Batch:
+        """Return the rows of the partition as the stream stores them; they stay until `clear`."""
+        return self.relay.stored_by_partition()[self._partition]
+
+    def clear(self) -> None:
+        """Forget the rows, which a commit has stored."""
+        self.relay.clear()
 
 
 class SplitRelay:
@@ -190,7 +262,7 @@ class SplitRelay:
             relay.clear()
 
 
-AnyRelay = Relay | SplitRelay
+AnyRelay = Relay | JointRelay | SplitRelay
 
 
 @dataclass(frozen=True)

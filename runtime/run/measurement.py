@@ -105,7 +105,7 @@ def _operators(graph: Graph, task: Task, lane: Lane) -> list[OperatorMetrics]:
             retried=guard.retried[id]
             + (lane.units.pools[id].retried if lane.units is not None and id in lane.units.pools else 0),
             late=lane.chain.counts.late.get(id, 0),
-            cache_misses=task.stores[id].misses if id in task.stores else 0,
+            cache_misses=sum(store.misses for store in (*task.stores.values(), *task.beside) if store.name == id),
             watermark=lane.time_at(id),
             counters={
                 **_met(task, id, derive.received(id)),

@@ -558,6 +558,7 @@ class Run:
             discovers=not (until_now or ends),
             ceilings=span.ceilings if span is not None else {},
             rests=span.rests if span is not None else {},
+            stays=share is None and span is None and not by_task,
         )
         numbers = range(self.plan.tasks) if share is None else ()
         # How far partitions are is asked once, for all together: a loop asks no broker.

@@ -105,6 +105,8 @@ class PartitionByExit:
         """Whether what is sent is decoded again and compared."""
         self.behind = ""
         """The exit to the windows behind it for which values may be grouped before."""
+        self.is_joint = False
+        """Whether one reader takes in memory what goes to all partitions."""
         self.calls = ["by"] if isinstance(to.by, ByFunction) else []
         assert to.key is not None
         self._keys, self._values = KeySerde(to.key), values
@@ -146,7 +148,7 @@ class PartitionByExit:
             self._values.own_groups(groups.by_slots.values())
         parts: dict[int, Grouped] = {}
         for slots, group in groups.by_slots.items():
-            for partition, share in self._shares(group):
+            for partition, share in [(0, group)] if in_memory and self.is_joint else self._shares(group):
                 if partition not in parts:
                     parts[partition] = Grouped(self.behind)
                 parts[partition].add(slots, groups.places[slots], share)
@@ -164,7 +166,9 @@ class PartitionByExit:
         outputs, stream = self._outputs, self._to.stream
         if self.stays_in_memory:
             rows.values = self._values.own(rows.values)
-            for partition, found in outputs.spread(self._to, rows, self._place_of, keys):
+            # Told apart only where a commit stores them.
+            parts = [(0, rows)] if self.is_joint else outputs.spread(self._to, rows, self._place_of, keys)
+            for partition, found in parts:
                 outputs.hand_own((stream, partition), found)
             return
         for partition, found in outputs.spread(self._to, rows, self._place_of, keys):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -50,6 +50,10 @@ class Lane:
     held_back: bool = False
     explored: dict[Reader, Explored] = field(default_factory=dict)
     task_exits: dict[str, TaskExit] = field(default_factory=dict)
+    shares: Mapping[str, Sequence[Reader]] = field(default_factory=dict)
+    """Where it is run for several tasks: the readers of each of them, by its name."""
+    begun: set[str] = field(default_factory=set)
+    """The operators that have fired some of what was due at one time, and not all of it."""
     depth: int = 0
     """The number of stages of the plan before this one."""
     writes: frozenset[str] = frozenset()

@@ -83,8 +83,12 @@ class Task:
         self.touched = False
         self.is_quiet = False
         """Whether nothing is to be done in it but what others have done first: feed it, or take it in anew."""
-        self.begun: set[str] = set()
-        """The operators that have fired some of what was due at one time, and not all of it."""
+        self.joint: list[Lane] = []
+        """The lanes that are run once for several tasks, of which this is one; the first of them runs them."""
+        self.beside: list[TaskStore] = []
+        """The stores of other tasks in which lanes that it runs for them keep their state."""
+        self.lent: frozenset[str] = frozenset()
+        """The operators whose stores are among those of another task's `beside`, which counts what is to be written."""
         self._uncommitted: int | None = None
         self._has_due: bool | None = None
         self._options = options
@@ -103,7 +107,8 @@ class Task:
     @property
     def dirty_count(self) -> int:
         """The number of changed entries of state that wait for the next commit."""
-        in_stores = sum(store.dirty_count for store in self.stores.values())
+        own = (store for id, store in self.stores.items() if id not in self.lent)
+        in_stores = sum(store.dirty_count for store in (*own, *self.beside))
         return in_stores + sum(lane.chain.unwritten for lane in self.lanes)
 
     @property
@@ -137,6 +142,12 @@ class Task:
     def readers(self) -> list[Reader]:
         """All of its readers."""
         return [*(reader for lane in self.lanes for reader in lane.readers), *self.table_readers]
+
+    @property
+    def checkpointed(self) -> list[Reader]:
+        """The readers whose positions are in its checkpoint: of lanes that are run for several tasks its own."""
+        own = (reader for lane in self.lanes if not lane.shares for reader in lane.readers)
+        return [*own, *(reader for lane in self.joint for reader in lane.shares[self.name]), *self.table_readers]
 
     @property
     def awaits(self) -> bool:
@@ -227,7 +238,7 @@ class Task:
             self.thread = self._uncommitted = self._has_due = None
             # A transaction that only reads keeps pages from being used again: it lasts for one piece of
             # work, and no longer.
-            for store in self.stores.values():
+            for store in (*self.stores.values(), *self.beside):
                 store.rest()
 
     def owners(self, file: str) -> Sequence[str]:
@@ -438,10 +449,9 @@ class Task:
 
     def left_due(self) -> dict[str, LeftDue]:
         """Return what is due by event time, by operator: a commit leaves it to the next one, or to the next run."""
-        if not self._is_due_by_event_time():
-            return {}
-        found = (one for lane in self.lanes for one in lane.chain.left_due(lane.watermark).items())
-        return {id: LeftDue(at, id in self.begun) for id, at in found}
+        lanes = [*(lane for lane in self.lanes if not lane.shares), *self.joint]
+        found = ((lane, lane.chain.left_due(lane.watermark)) for lane in lanes if lane.chain.operators)
+        return {id: LeftDue(at, id in lane.begun) for lane, due in found for id, at in due.items()}
 
     def _is_due_by_event_time(self) -> bool:
         return any(lane.chain.is_due(lane.watermark) for lane in self.lanes if lane.chain.operators)
@@ -526,7 +536,7 @@ class Task:
                 fired = lane.guard.fire(id, until, most, by_clock)
             is_more = next_due() <= until
             if not by_clock:
-                (self.begun.add if is_more else self.begun.discard)(id)
+                (lane.begun.add if is_more else lane.begun.discard)(id)
             yield id, fired, most if is_more else 0
 
     def _refuse(self, guard: Guard, reader: Reader, malformed: Sequence[Malformed]) -> None:

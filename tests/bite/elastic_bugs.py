@@ -279,8 +279,8 @@ ELASTIC_BUGS = (
     Bug(
         "a parent that is fenced commits after the claim of its children",
         "runtime/systems/kafka/coordination/owner.py",
-        "settle(streams, app, table, lambda claim: claim.run < generation)",
-        "settle(streams, app, table, lambda claim: False)",
+        "settle(streams, app, lambda claim: claim.run < generation)",
+        "settle(streams, app, lambda claim: False)",
         CLAIMED,
     ),
     Bug(

@@ -3,6 +3,7 @@
 from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from zlib import crc32
 
 import pytest
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from runtime.model.errors import SamzaError
 from runtime.ports.commits import Commit
 from runtime.ports.store import StorePlace
 from runtime.stores.cache import CachedStore
+from runtime.stores.joint import JointStore
 from runtime.stores.memory import MemoryStore
 from runtime.stores.registry import StoreKind, register, store_kind, store_kinds
 from runtime.systems.log.environment import LogEnvironment
@@ -33,8 +35,11 @@ def opened(kind, environment):
     return store_kind(kind).open(StorePlace(environment, "app", "st", 3, MessagePack()))
 
 
-@pytest.fixture(params=["lmdb on log", *store_kinds()])
+@pytest.fixture(params=["lmdb on log", "joint", *store_kinds()])
 def store(request, tmp_path):
+    if request.param == "joint":
+        yield JointStore([MemoryStore("st"), MemoryStore("st")], lambda place: crc32(place) % 2)
+        return
     kind, _, place = request.param.partition(" on ")
     environment = LogEnvironment(tmp_path) if place else MemoryEnvironment()
     yield opened(kind, environment)
@@ -309,6 +314,38 @@ class RedisShapedStoreMachine(CachedStoreMachine):
         self.store = opened(REDIS_SHAPED, self.environment)
 
 
+class Committed(JointStore):
+    """The stores of three tasks as one, which are committed together."""
+
+    def changes(self):
+        return [store.changes() for store in self.stores]
+
+    def committed(self):
+        for store in self.stores:
+            store.committed()
+
+
+class JointStoreMachine(CachedStoreMachine):
+    """What is run once for several tasks keeps each entry in the store of one of them."""
+
+    def restart(self):
+        self.generation = self.environment.own("app")
+        stores = [CachedStore(self.environment, "app", "st", task, MessagePack(), self.capacity) for task in range(3)]
+        self.store = Committed(stores, lambda place: crc32(place) % 3)
+
+    @precondition(lambda self: self.saved is None)
+    @rule()
+    def commit(self):
+        self.environment.commit(Commit("app", self.generation, [], self.store.changes(), {}))
+        self.store.committed()
+        self.durable = deepcopy(self.model)
+        for task in range(3):
+            committed = self.environment.state_range("app", "st", task)
+            mine = sorted((key, value) for key, value in self.model.items() if crc32(key) % 3 == task)
+            assert [(key, MessagePack().decode(value)) for key, value in committed] == mine
+
+
+TestJointStore = JointStoreMachine.TestCase
 TestMemoryStore = MemoryStoreMachine.TestCase
 TestRedisShapedStore = RedisShapedStoreMachine.TestCase
 TestCachedStore = CachedStoreMachine.TestCase

@@ -67,11 +67,11 @@ class Sink:
 class StandIn(SimpleNamespace):
     """A task, as far as a commit looks at it."""
 
-    readers, table_readers = Task.readers, Task.table_readers
+    readers, table_readers, checkpointed = Task.readers, Task.table_readers, Task.checkpointed
     committed = Task.committed
     told = Task.told
     answers_to_forget = Task.answers_to_forget
-    remembering = ()
+    remembering, joint, beside = (), (), ()
     kinds: ClassVar = {}
     name = property(lambda self: str(self.number))
     firing, in_flight = False, 0
@@ -129,6 +129,7 @@ class World:
             ),
             units=None,
             writes=frozenset({BETWEEN}),
+            shares={},
             is_idle=False,
             was_idle=False,
             follow=lambda: None,

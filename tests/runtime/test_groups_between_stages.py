@@ -95,7 +95,7 @@ def pipelines(draw):
 
 def told(failure):
     """Return what an error says but for the place: rows have one in the log, and what is handed on has none."""
-    return re.split(r",? on (a message|one record of|groups-by)|; ", str(failure))[0]
+    return re.split(r",? on (a message|one record of|what groups-by|groups-by)|; ", str(failure))[0]
 
 
 def outcome(app, parts, levers):

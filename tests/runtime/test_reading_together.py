@@ -280,7 +280,7 @@ def test_what_many_hand_on_further_is_taken_in_together(monkeypatch):
     again = hashed.partition_by(lambda r: r[2], partitions=partitions, op_id="by-other")
     again.map(lambda r: r[2]).send_to(app.output("out-0"))
     parts = [[(part * 1_000 + one, 50, one % 97) for one in range(1_000)] for part in range(4)]
-    (values,), *_ = outcome(app, 1, parts, ALL)
+    (values,), *_ = outcome(app, 1, parts, replace(ALL, joint=False))
     assert Counter(map(int, values)) == Counter(one % 97 for _ in parts for one in range(1_000))
     assert fed[1] >= partitions
     assert fed[2] <= fed[1] + 2 * partitions

@@ -37,7 +37,7 @@ from runtime.model.clock import Clock, SystemClock
 from runtime.model.garbage import MADE, collector_patient
 from runtime.model.metrics import RunMetrics
 from runtime.ports.sink import Sink
-from runtime.reading.reader import Columnar
+from runtime.reading.folding import Columnar
 from runtime.run.composition import Composition
 from runtime.run.measurement import measure
 from runtime.systems.files.files import open_sink
