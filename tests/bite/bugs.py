@@ -287,7 +287,8 @@ BUGS = (
         "a timer waits for the watermark whatever its key has had since",
         "operators/process.py",
         "                if (times := times_of(key)) is not None and times[0] <= stamp:\n"
-        "                    self._fire_before(key, stamp, out)\n",
+        "                    self._fire_before(key, stamp, out)\n"
+        "                    context = self.context\n",
         "",
         Tested("tests/runtime/test_state_in_time.py"),
     ),
