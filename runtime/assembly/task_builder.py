@@ -88,7 +88,7 @@ class TaskBuilder:
         self.graph = assembly.graph
         self.number = number
         self.virtual = assembly.plan.virtual(number)
-        self.stages = [stage for stage in assembly.stages if number in stage.tasks]
+        self.stages = [stage for stage in assembly.stages if stage.is_run_by(number)]
         self.checkpoint = assembly.checkpoints.get(self.virtual.name, Checkpoint(0))
         self.tables = dict(broadcast)
         self.meetings: dict[str, Meetings] = {}
@@ -402,7 +402,7 @@ class TaskBuilder:
     def _remote_join_exit(self, spec: RemoteJoin, operators: Mapping[str, Operator]) -> Exit:
         id = spec.op_id or ""
         # They share in what is asked for a second.
-        tasks = next(len(stage.tasks) for stage in self.stages if id in stage.operators)
+        tasks = next(len(stage.bases) * stage.buckets for stage in self.stages if id in stage.operators)
         meetings = self.meetings[id] = Meetings(0)
         return RemoteJoining(spec, self.functions.by_operator[id], tasks, self.functions.contexts[id].count, meetings)
 

@@ -126,7 +126,9 @@ class Progress:
             if operator.kind != Input.kind or self._read(operator.id):
                 continue
             parts = [one for one in self.metrics.inputs if fnmatchcase(one.stream, stream)]
-            offset, lag = sum(one.offset for one in parts), sum(one.lag for one in parts)
+            # Of tasks that are split several read a partition, and have come as far where nothing is left.
+            offset = sum({(one.stream, one.partition): one.offset for one in parts}.values())
+            lag = sum(one.lag for one in parts)
             if not any(one.end for one in parts):
                 yield (
                     f"nothing was read of {stream!r}, which is empty, or was never written: samza-dsl streams list "
@@ -302,7 +304,8 @@ def _all_of(stream: str, parts: list[InputMetrics]) -> ReadProgress:
         min(one.watermark for one in parts),
         all(one.ended for one in parts),
         not all(one.ended for one in parts) and all(one.ended or one.idle for one in parts),
-        sum(map(_held, parts)),
+        # It is held back from a partition, however many of the tasks that it is split into read that.
+        sum({one.partition: _held(one) for one in parts}.values()),
     )
 
 
