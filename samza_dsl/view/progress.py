@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import NamedTuple, Protocol
@@ -223,7 +223,7 @@ class Progress:
     @property
     def held(self) -> int:
         """The number of offsets of all inputs that open transactions have held back for long."""
-        return sum(map(_held, self.metrics.inputs))
+        return _held(self.metrics.inputs)
 
     @property
     def unowned(self) -> int:
@@ -304,13 +304,13 @@ def _all_of(stream: str, parts: list[InputMetrics]) -> ReadProgress:
         min(one.watermark for one in parts),
         all(one.ended for one in parts),
         not all(one.ended for one in parts) and all(one.ended or one.idle for one in parts),
-        # It is held back from a partition, however many of the tasks that it is split into read that.
-        sum({one.partition: _held(one) for one in parts}.values()),
+        _held(parts),
     )
 
 
-def _held(one: InputMetrics) -> int:
-    return one.held if one.held_ms >= HELD_MS else 0
+def _held(inputs: Iterable[InputMetrics]) -> int:
+    # It is held back from a partition, however many of the tasks that it is split into read that.
+    return sum({(one.stream, one.partition): one.held for one in inputs if one.held_ms >= HELD_MS}.values())
 
 
 def _are_alike(sides: list[set[str]]) -> bool:
