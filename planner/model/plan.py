@@ -204,6 +204,15 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
             return self.bases
         return [base + self.width * bucket for bucket in range(self.buckets) for base in self.bases]
 
+    def is_run_by(self, task: int) -> bool:
+        """Whether a task runs it, which every task is asked: so nothing is listed for it.
+
+        >>> stage = StagePlan(id="s", inputs=("a",), operators=(), partitions=2, buckets=4, width=3)
+        >>> [task for task in range(-1, 14) if stage.is_run_by(task)] == stage.tasks
+        True
+        """
+        return task >= 0 and self.bucket_of(task) < self.buckets and self.base_of(task) in self.bases
+
     def bucket_of(self, task: int) -> int:
         """Return the bucket of keys that a task has in its base task's partitions."""
         return 0 if self.buckets == 1 else task // self.width
@@ -270,8 +279,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tasks(self) -> int:
         """The number of tasks: the partitions of the widest stage, or the largest number of a task plus one."""
-        # The numbers of a stage go up, so its last one is its largest.
-        return max((task + 1 for stage in self.stages for task in stage.tasks[-1:]), default=0)
+        # The numbers of a stage go up, so its last one is its largest. Every task asks for this: none is listed for it.
+        return max(
+            (base + 1 + one.width * (one.buckets - 1) for one in self.stages for base in one.bases[-1:]), default=0
+        )
 
     def virtual(self, task: int) -> VirtualTask:
         """Return the share of the partitions that a task has, by its number."""

@@ -56,7 +56,7 @@ def _calls(
     ended: Callable[[Asked, int], None] | None = None,
 ) -> Calls:
     spec, function = graph.specs[id], lane.chain.exits[id].call  # type: ignore[attr-defined]
-    timeout_ms = spec.call_timeout_ms(len(lane.chain.stage.tasks))
+    timeout_ms = spec.call_timeout_ms(len(lane.chain.stage.bases) * lane.chain.stage.buckets)
     return Calls(id, function, min(spec.most_calls, most), timeout_ms, spec.on_error or fail, told, ended)
 
 

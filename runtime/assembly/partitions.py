@@ -110,8 +110,11 @@ def look(
     # Of these all tasks share one reader.
     shared = [stream for table in tables if table.broadcast for stream in bindings.streams_of(table)]
     bindings.look({stream: range(bindings.partitions(stream)) for stream in shared})
-    for bucket in {stage.bucket_of(number) for stage in stages[:1] for number in numbers}:
-        alike = [number for number in numbers if stages[0].bucket_of(number) == bucket]
+    by_bucket: dict[int, list[int]] = {}
+    for stage in stages[:1]:
+        for number in numbers:
+            by_bucket.setdefault(stage.bucket_of(number), []).append(number)
+    for bucket, alike in by_bucket.items():
         bindings.look(_read_by(bindings, graph, stages, tables, alike), bucket)
 
 
@@ -127,7 +130,7 @@ def _read_by(
         streams = [stream for spec in inputs_of(stage, graph) for stream in bindings.streams_of(spec)]
         streams += [intermediate_of(graph, spec) for spec in repartitions_into(stage, graph)]
         for stream in streams:
-            read = {stage.partition_of(number, stream) for number in numbers if number in stage.tasks}
+            read = {stage.partition_of(number, stream) for number in numbers if stage.is_run_by(number)}
             places.setdefault(stream, set()).update(read & {*range(bindings.partitions(stream))})
     bases = {base for stage in stages for base in map(stage.base_of, numbers)}
     for table in (table for table in tables if not table.broadcast):

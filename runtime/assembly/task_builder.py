@@ -100,7 +100,7 @@ class TaskBuilder:
         self.number = number
         self.virtual = assembly.plan.virtual(number)
         self.beside = beside or ()
-        mine = [stage for stage in assembly.stages if number in stage.tasks]
+        mine = [stage for stage in assembly.stages if stage.is_run_by(number)]
         self.stages = [stage for stage in mine if beside is not None or not assembly.is_joint(stage)]
         self.joint: list[Lane] = []
         """The lanes that are run for this task and others."""
@@ -461,7 +461,7 @@ class TaskBuilder:
     def _remote_join_exit(self, spec: RemoteJoin, operators: Mapping[str, Operator]) -> Exit:
         id = spec.op_id or ""
         # They share in what is asked for a second.
-        tasks = next(len(stage.tasks) for stage in self.stages if id in stage.operators)
+        tasks = next(len(stage.bases) * stage.buckets for stage in self.stages if id in stage.operators)
         meetings = self.meetings[id] = Meetings(0)
         return RemoteJoining(spec, self.functions.by_operator[id], tasks, self.functions.contexts[id].count, meetings)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from msgspec import MsgspecError
@@ -191,7 +191,7 @@ class Committer:
         return environment.answers() if isinstance(environment, RememberingEnvironment) else environment
 
     def _consumed_by_all(
-        self, tasks: Iterable[Task], together: dict[tuple[str, str, int], int], consumed: Iterable[tuple[str, int]]
+        self, tasks: Collection[Task], together: dict[tuple[str, str, int], int], consumed: Iterable[tuple[str, int]]
     ) -> dict[tuple[str, int], int]:
         """Return how far all virtual tasks have come that share partitions with those of a commit, where it is known.
 
@@ -199,9 +199,9 @@ class Committer:
         under way, and fail.
         """
         assert self._siblings is not None
-        names = {task.name: self._siblings(task.number) for task in tasks}
+        # Of those alone that have read something: each has as many siblings as its task has parts.
         sharing = {
-            where: next(siblings for name, siblings in names.items() if (name, *where) in together)
+            where: self._siblings(next(task.number for task in tasks if (task.name, *where) in together))
             for where in consumed
         }
         places = [(name, *where) for where, siblings in sharing.items() for name in siblings]

@@ -529,9 +529,8 @@ class Run:
             until_now = self._is_until_now(opened, settings)
             ends = ends_of(self._environment, opened, self._graph, settings.drains) if until_now else {}
             if span is not None:
-                history = open_history(
-                    span, self._environment, self._bindings, self._graph, self.plan, opened.generation
-                )
+                where = self._environment, self._bindings, self._graph, self.plan
+                history = open_history(span, *where, opened.generation)
         ends = follow(history, self._bindings) if history is not None else ends
         # What comes from now on is for another run.
         self._is_short = until_now or span is not None

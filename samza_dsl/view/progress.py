@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import NamedTuple, Protocol
@@ -128,7 +128,9 @@ class Progress:
             if operator.kind != Input.kind or not known or self._read(operator.id):
                 continue
             parts = [one for one in self.metrics.inputs if fnmatchcase(one.stream, stream)]
-            offset, lag = sum(one.offset for one in parts), sum(one.lag for one in parts)
+            # Of tasks that are split several read a partition, and have come as far where nothing is left.
+            offset = sum({(one.stream, one.partition): one.offset for one in parts}.values())
+            lag = sum(one.lag for one in parts)
             if not any(one.end for one in parts):
                 yield (
                     f"nothing was read of {stream!r}, which is empty, or was never written: samza-dsl streams list "
@@ -223,7 +225,7 @@ class Progress:
     @property
     def held(self) -> int:
         """The number of offsets of all inputs that open transactions have held back for long."""
-        return sum(map(_held, self.metrics.inputs))
+        return _held(self.metrics.inputs)
 
     @property
     def unowned(self) -> int:
@@ -304,12 +306,13 @@ def _all_of(stream: str, parts: list[InputMetrics]) -> ReadProgress:
         min(one.watermark for one in parts),
         all(one.ended for one in parts),
         not all(one.ended for one in parts) and all(one.ended or one.idle for one in parts),
-        sum(map(_held, parts)),
+        _held(parts),
     )
 
 
-def _held(one: InputMetrics) -> int:
-    return one.held if one.held_ms >= HELD_MS else 0
+def _held(inputs: Iterable[InputMetrics]) -> int:
+    # It is held back from a partition, however many of the tasks that it is split into read that.
+    return sum({(one.stream, one.partition): one.held for one in inputs if one.held_ms >= HELD_MS}.values())
 
 
 def _are_alike(sides: list[set[str]]) -> bool:

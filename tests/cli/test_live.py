@@ -110,7 +110,9 @@ def test_what_an_open_transaction_holds_back_for_long_is_told_everywhere():
     found = metrics(2_000, 500)
     first, second, *others = found.inputs
     for for_ms, is_told in ((5_000.0, False), (15_000.0, True)):
-        held = replace(found, inputs=(replace(first, held=100, held_ms=for_ms), second, *others))
+        # Of a task that is split both parts read the partition.
+        part = replace(first, held=100, held_ms=for_ms)
+        held = replace(found, inputs=(part, replace(part, task=90), second, *others))
         progress = progress_of(held)
         told = [line_of(progress), summary_of(progress, "stopped"), drawn(progress, "running")]
         assert ["100 held back by an open transaction" in one for one in told] == [is_told] * 3

@@ -272,3 +272,25 @@ def test_who_rolls_elasticity_back_finds_all_as_if_there_had_been_none(found, fa
     assert testing.unordered(testing.run(app, {"hits": found}, schedule)) == testing.unordered(
         testing.run(app, {"hits": found})
     )
+
+
+def of_two_inputs(app: App) -> None:
+    """Bring together what two inputs have, whose partitions have tasks of their own."""
+    both = hit(app).merge(app.input("others", value=Hit, key=str, timestamp=lambda one: one.at), op_id="both")
+    both.map(lambda one: [one.user, one.n], op_id="pair").send_to(app.output("seen", value=list))
+    moved = both.partition_by(lambda one: f"n{one.n % 3}", partitions=3, key_type=str, op_id="by-n")
+    moved.window(tumbling(milliseconds=8), total(lambda one: one.n), op_id="totals").map(
+        lambda pane: [pane.key, pane.start, pane.value]
+    ).send_to(app.output("totals-seen", value=list))
+
+
+def test_tasks_by_stream_and_partition_are_split_and_merged_as_those_by_partition_are():
+    app, found = app_of(of_two_inputs, group_by="stream_partition"), hits(KEYS, size=8)
+    assert len(app.plan({"hits": 2, "others": 1}).stages[0].bases) == 3, "each partition of each input has a task"
+    check_laws(
+        app,
+        {"hits": found, "others": found},
+        partitions={"hits": 2, "others": 1},
+        rescale=True,
+        examples=scale(5, 12, 2_000),
+    )

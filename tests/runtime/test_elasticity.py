@@ -1,6 +1,7 @@
 """Tasks that are split and merged from run to run: what all of them come to is what the records say."""
 
 import asyncio
+import sys
 from collections import Counter
 from contextlib import closing
 from itertools import combinations
@@ -30,7 +31,7 @@ from runtime.model.errors import Grown
 from runtime.opening.rescaling import rescaled, scalings
 from runtime.ports.commits import Commit
 from runtime.ports.store import StorePlace
-from runtime.ports.streams import Control, StreamConfig
+from runtime.ports.streams import Append, Control, StreamConfig
 from runtime.reading.sieve import KeyShare, Sieve
 from runtime.reading.taken import Taken
 from runtime.reading.watermarks import ProducerWatermarks
@@ -43,7 +44,7 @@ from samza_dsl import App, Options, count, produce, sliding, tumbling
 from tests.building import APP, build
 from tests.runtime.test_laws import World, crash_points, worlds
 from tests.scale import examples, scale
-from tests.simulation.crash import memory, run_through
+from tests.simulation.crash import memory, run_once, run_through
 from tests.simulation.loop import rest, simulate
 from tests.strategies import Event, Node, Pipeline
 
@@ -482,3 +483,29 @@ def test_the_history_says_how_long_it_took_until_tasks_went_on():
     (split,) = scalings(environment.checkpoints(APP))
     assert (split.before, split.now, split.why) == (1, 2, "asked for")
     assert split.took_ms >= 2 * 70, "two tasks were opened one after the other"
+
+
+def calls_of_a_run(factor):
+    """Return how many calls of the plan and of what makes tasks of it a run has that keeps state in so many parts."""
+    app, environment = App(APP, Options(elasticity=factor)), memory()
+    environment.create_stream("words", StreamConfig())
+    environment.append([Append("words", 0, Batch([b"1"], keys=[b"one"]))])
+    sums = app.input("words", value=int, key=str).scan(lambda so_far, one: (so_far or 0) + one, op_id="sums")
+    sums.send_to(app.output("seen", value=int))
+    calls = 0
+
+    def count_it(frame, event, argument):
+        nonlocal calls
+        calls += event == "call" and any(one in frame.f_code.co_filename for one in ("planner", "assembly"))
+
+    sys.setprofile(count_it)
+    try:
+        run_once(app, environment, until_now=True)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_the_work_to_begin_grows_with_the_number_of_parts_and_not_with_its_square():
+    once, few, many = map(calls_of_a_run, (32, 128, 512))
+    assert many - few < 5 * (few - once), "of four times as many parts each is the same work"

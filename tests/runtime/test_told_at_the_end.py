@@ -10,7 +10,7 @@ import pytest
 from planner.passes import plan
 from runtime.model.errors import OperatorFailure
 from runtime.model.metrics import RunMetrics
-from samza_dsl import App, count, skip, tumbling
+from samza_dsl import App, Options, count, produce, skip, tumbling
 from samza_dsl.view.live import InNotebook
 from samza_dsl.view.progress import log_the_end
 
@@ -56,6 +56,16 @@ def test_what_is_told_at_the_end_comes_to_the_log(run, tmp_path, caplog):
     told = [message for message in caplog.messages if "nothing was read of 'numbers'" in message]
     assert len(told) == 1
     assert {one.name for one in caplog.records} == {"samza_dsl"}
+
+
+@pytest.mark.parametrize("factor", [1, 4])
+def test_what_split_tasks_have_read_before_counts_once(factor, tmp_path, caplog):
+    app = silent()
+    app.options = Options(elasticity=factor)
+    produce("numbers", range(6), data=tmp_path, partitions=2)
+    app.run(tmp_path, until_now=True)
+    app.run(tmp_path, until_now=True)
+    assert "'silent' has read all of it before, up to offset 6." in caplog.text
 
 
 def test_a_view_that_shows_it_has_the_log_not_tell_it_again(tmp_path, caplog, capsys):

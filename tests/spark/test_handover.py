@@ -5,23 +5,26 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from operators.core.base import Batch
 from runtime.model.history import HistorySpan
+from runtime.opening.rescaling import factor_of
 from runtime.ports.streams import Append, StreamConfig
 from runtime.reprocessing.recomputation import take_over
 from runtime.systems.files.archive import archive_stream
 from samza_dsl import App, count, tumbling
 from tests.building import build
+from tests.runtime.test_elasticity import can_be_split
 from tests.runtime.test_handover import drawn_cuts
 from tests.runtime.test_laws import worlds
 from tests.sample import sample
 from tests.scale import examples
 from tests.simulation.crash import memory
 from tests.spark.shuffling import run_here
-from tests.strategies import SEVERAL_STAGES
+from tests.strategies import APP, SEVERAL_STAGES
 
 OPERATORS_BY_KEY = {
     "scan": lambda keyed: keyed.scan(lambda total, n: total + n, init=int),
@@ -40,14 +43,19 @@ def by_key(kept, key):
     return app
 
 
-def check_handed_over(world, cuts, seed, bind=None):
-    """Run history as Spark would, take it over, run the rest live, and compare with what the records say."""
+def check_handed_over(world, cuts, seed, bind=None, factor=None):
+    """Run history as Spark would, take it over, run the rest live, and compare with what the records say.
+
+    With a factor the tasks of the live run are split.
+    """
     app = build(world.pipeline, world.options, world.seed)
     with tempfile.TemporaryDirectory() as scratch, patch("runtime.units.shuffle_rows.BLOCK", 1 + seed % 3):
         directory = Path(scratch) / "handover"
         run_here(app, world.environment, bind, seed, HistorySpan(until=cuts, hands_over=True), directory)
         assert [file.name for file in Path(scratch).iterdir()] == ["handover"]
         take_over(app.pipeline(), world.environment, directory)
+    if factor is not None:
+        world.options, world.outcome.is_split = replace(world.options, elasticity=factor), True
     assert world.run() == 0
     world.outcome.check_results()
     assert world.outcome.ends().items() <= world.outcome.positions().items()
@@ -57,6 +65,14 @@ def check_handed_over(world, cuts, seed, bind=None):
 @settings(max_examples=examples(40, 10_000))
 def test_history_that_units_hand_over_and_the_rest_come_to_what_the_records_say(world, data, seed):
     check_handed_over(world, drawn_cuts(data, world), seed)
+
+
+@given(worlds(("partition_by", "window", "scan")), st.data(), st.integers(0, 999), st.sampled_from((2, 4)))
+@settings(max_examples=examples(20, 5_000))
+def test_who_takes_over_may_split_the_tasks_that_units_did_not(world, data, seed, factor):
+    assume(can_be_split(world))
+    check_handed_over(world, drawn_cuts(data, world), seed, factor=factor)
+    assert factor_of(world.environment.checkpoints(APP)) == factor
 
 
 @pytest.mark.parametrize("kinds", sample(SEVERAL_STAGES), ids="-".join)
