@@ -288,7 +288,7 @@ class TaskBuilder:
         """Return those for whose tasks a stage is run here, this one first."""
         if not self.assembly.is_joint(stage):
             return [self]
-        members = [self, *(one for one in self.beside if one.number in stage.tasks)]
+        members = [self, *(one for one in self.beside if stage.is_run_by(one.number))]
         assert [one.number for one in members] == [*range(len(members))], "each has the partition of its number"
         return members
 

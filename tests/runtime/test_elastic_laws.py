@@ -292,5 +292,5 @@ def test_tasks_by_stream_and_partition_are_split_and_merged_as_those_by_partitio
         {"hits": found, "others": found},
         partitions={"hits": 2, "others": 1},
         rescale=True,
-        examples=scale(5, 12, 2_000),
+        examples=examples(12, 2_000),
     )
