@@ -310,7 +310,9 @@ def test_few_entries_are_of_no_key(step):
     specs, whole = entries_of(step, rows, rows)
     assert whole, "the step has left state to look at"
     first = {place[:1] for (_, place), key in keys_in(specs, whole).items() if key is None}
-    assert first == EVERYWHERE.get(step, set())
+    known = EVERYWHERE.get(step, set())
+    # By the machine's clock it depends on that how far windows are.
+    assert first == known or ("by clock" in step and first < known)
 
 
 @given(pipeline=pipelines(), seed=st.integers(0, 2**32))
