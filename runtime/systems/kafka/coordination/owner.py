@@ -135,7 +135,7 @@ class Owner:
             with fenced_told(app):
                 yield
         except SamzaError as error:
-            self.failure = error
+            self.failure = self.failure or error
             raise
 
     async def end(self) -> None:
