@@ -78,9 +78,9 @@ _log = logging.getLogger("samza_dsl")
 
 def tasks_of(assembly: Assembly, broadcast: Mapping[str, TableContents], numbers: Collection[int]) -> list[Task]:
     """Make the tasks of these numbers; the first runs the stages that are run once for all of them."""
-    first, *others = numbers or (None,)
-    if first is None:
+    if not numbers:
         return []
+    first, *others = numbers
     beside = [TaskBuilder(assembly, number, broadcast) for number in others]
     return [one.build() for one in (TaskBuilder(assembly, first, broadcast, beside), *beside)]
 
@@ -416,7 +416,7 @@ class TaskBuilder:
         values = OwnValues(to.value, self._as_it_is(spec))
         found = PartitionByExit(self.outputs, to, values, exactly=not self.assembly.levers.trust)
         found.is_joint = any(
-            spec in repartitions_into(stage, self.graph) and self.assembly.is_joint(stage)
+            self.assembly.is_joint(stage) and spec in repartitions_into(stage, self.graph)
             for stage in self.assembly.stages
         )
         behind = window_behind(self.graph, spec.op_id or "")

@@ -82,8 +82,7 @@ def serve(connection: socket, start: Start, loaded: LoadedApplication) -> int:
             return runner.run(_serve(connection, start, loaded, asked))
         except (SystemExit, KeyboardInterrupt) as error:
             # Of a task beside a call. It is told as the loop comes to its end, when nobody knows any more whose it was.
-            spec = loaded.graph.specs.get(operator_raising(error, {}))
-            asked.append(exit_error(spec or f"a function of {loaded.graph.app!r}", error))
+            asked.append(exit_error(loaded.graph, operator_raising(error, {}), error))
             raise
 
 

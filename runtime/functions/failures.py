@@ -170,12 +170,13 @@ def exit_in(error: BaseException) -> SystemExit | KeyboardInterrupt | None:
     return next((found for one in within if (found := exit_in(one)) is not None), None)
 
 
-def exit_error(whose: Spec | str, error: BaseException) -> SamzaError:
+def exit_error(graph: Graph, operator: str, error: BaseException) -> SamzaError:
     """Return the error that ends a run for what a function raised that is no Exception, whatever its policy is.
 
-    Where it is not known of which operator, a text says whose it is.
+    Where it is not known of which operator, it tells of the application alone.
     """
-    place = whose if isinstance(whose, str) else f"{whose.kind} {whose.op_id!r} at {whose.site}"
+    spec = graph.specs.get(operator)
+    place = f"a function of {graph.app!r}" if spec is None else f"{spec.kind} {spec.op_id!r} at {spec.site}"
     ends = "the run ends, and what was not committed yet is processed again by the next one"
     failure: SamzaError
     if isinstance(asked := exit_in(error), SystemExit):

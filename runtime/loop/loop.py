@@ -232,10 +232,9 @@ class Loop:
     def exit_of(self, error: BaseException, graph: Graph) -> SamzaError | None:
         """Return the error that ends a run for what is no Exception; None where no function of the user's raised it."""
         operator = operator_raising(error, self._lines)
-        spec = graph.specs.get(operator)
-        if spec is None and not isinstance(exit_in(error), SystemExit):
+        if operator not in graph.specs and not isinstance(exit_in(error), SystemExit):
             return None
-        return exit_error(f"a function of {graph.app!r}" if spec is None else spec, error)
+        return exit_error(graph, operator, error)
 
     def stop(self) -> None:
         """Ask for an end: what is in flight completes, and is committed."""

@@ -307,7 +307,7 @@ class Guard:
         if isinstance(failure.error, PlanError):
             raise failure.error  # a mistake in the program, not in a record
         if isinstance(failure.error, ExitAsked):
-            raise exit_error(self.graph.specs[failure.operator], failure.error.__cause__ or failure.error)
+            raise exit_error(self.graph, failure.operator, failure.error.__cause__ or failure.error)
         spec = self.graph.specs[failure.operator]
         policy = final(spec.on_error) if spec.on_error is not None else None
         if not spec.source and not spec.asynchronous and where.partition is not None:

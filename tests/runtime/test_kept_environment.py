@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from operators.core.base import Batch
 from runtime.model.errors import EnvironmentFault, Fenced
 from runtime.ports.streams import Append, Offsets, StreamConfig
-from tests.runtime.test_standby import TASKS, Container, writes
+from tests.runtime.test_standby import TASKS, Container, note, writes
 from tests.scale import examples
 from tests.simulation.kafka import opened, simulated
 from tests.simulation.kafka_brokers import LOST, MARKERS_S, SESSION_S, UNHEARD, Cluster, Trouble
@@ -51,8 +51,7 @@ def test_what_is_committed_in_one_run_is_there_in_the_next(runs, seed):
                 if one.members.taken:
                     with pytest.raises(Fenced):
                         one.commits([(min(one.members.taken), "st", 0, True)])
-                    one.does(one.members.leave)
-                    one.does(one.environment.let_go, APP)
+                    one.lets_go()
             there = {}
             for place in ("first", "second"):
                 if place in kept:
@@ -70,9 +69,7 @@ def test_what_is_committed_in_one_run_is_there_in_the_next(runs, seed):
                     if mine := [change for change in changes if change[0] in one.members.taken]:
                         one.read |= {task: max(read.get(task, 0), one.read.get(task, 0)) for task, *_ in mine}
                         one.commits(mine)
-                        for task, store, key, is_there in mine:
-                            entries = committed.setdefault((task, store), {})
-                            _ = entries.update({b"%d" % key: b"1"}) if is_there else entries.pop(b"%d" % key, None)
+                        note(committed, mine)
             found = {place: entries for one in there.values() for place, entries in one.state().items()}
             assert found == {place: entries for place, entries in committed.items() if entries}
             for (place, one), end in zip(there.items(), ends, strict=False):
@@ -81,8 +78,7 @@ def test_what_is_committed_in_one_run_is_there_in_the_next(runs, seed):
                     thread.catch_up(cluster.loop.time() + SESSION_S)
                     continue
                 if end != "is fenced":
-                    one.does(one.members.leave)
-                    one.does(one.environment.let_go, APP)
+                    one.lets_go()
                 (away if end == "stays away" else kept)[place] = one
         for one in (*kept.values(), *away.values()):
             one.does(one.environment.close)

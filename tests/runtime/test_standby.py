@@ -90,9 +90,20 @@ class Container:
         }
         return {place: entries for place, entries in found.items() if entries}
 
+    def lets_go(self) -> None:
+        self.does(self.members.leave)
+        self.does(self.environment.let_go, APP)
+
     def dies(self) -> None:
         self.cluster.expire(self.context.run(PROCESS.get))
         self.does(die, self.cluster, self.environment)
+
+
+def note(committed: dict[tuple[int, str], dict[bytes, bytes]], changes: list[tuple[int, str, int, bool]]) -> None:
+    """Take note of what was committed, by task and store."""
+    for task, store, key, is_there in changes:
+        entries = committed.setdefault((task, store), {})
+        _ = entries.update({b"%d" % key: b"1"}) if is_there else entries.pop(b"%d" % key, None)
 
 
 @given(steps, st.integers(0, 1_000))
@@ -121,9 +132,7 @@ def test_who_takes_over_with_a_copy_replays_what_was_committed_since_it_followed
             elif changes := [one for one in step if one[0] in theirs]:
                 first.commits(changes)
                 since += len({one[:3] for one in changes})
-                for task, store, key, is_there in changes:
-                    entries = committed.setdefault((task, store), {})
-                    _ = entries.update({b"%d" % key: b"1"}) if is_there else entries.pop(b"%d" % key, None)
+                note(committed, changes)
         copies = {task.base for task in second.environment._state.copies(APP)}
         first.dies()
         thread.catch_up(cluster.loop.time() + SESSION_S)
@@ -165,9 +174,7 @@ def test_what_containers_of_a_host_leave_is_whole_where_changelogs_are_cut(steps
         for step in [*steps, "ended"]:
             if isinstance(step, list):
                 here.commits(step)
-                for task, store, key, is_there in step:
-                    entries = committed.setdefault((task, store), {})
-                    _ = entries.update({b"%d" % key: b"1"}) if is_there else entries.pop(b"%d" % key, None)
+                note(committed, step)
                 continue
             if step == "killed":
                 here.dies()

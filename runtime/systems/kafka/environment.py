@@ -597,9 +597,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         return self._state.remove(app) or bool(topics)
 
     def let_go(self, app: str) -> None:
-        assert self._thread is not None
-        if (owner := self._owners.pop(app, None)) is not None:
-            stop(self._thread, let_go(self._streams, app, owner, self._counted(app, owner)))
+        self._end(app)
         self._state.drop(app)
         self._told = lambda: None
         self._streams.rest()
@@ -611,7 +609,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             announced.leave()
         try:
             for app in [*self._owners]:
-                self.let_go(app)
+                self._end(app)
             if self._outside is not None:
                 stop(self._thread, ended(self._outside))
             self._streams.close()
@@ -623,6 +621,11 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             for descriptor in self._locks.values():
                 os.close(descriptor)
             self._locks.clear()
+
+    def _end(self, app: str) -> None:
+        owner = self._owners.pop(app, None)
+        if owner is not None and self._thread is not None:
+            stop(self._thread, let_go(self._streams, app, owner, self._counted(app, owner)))
 
     def _counted(self, app: str, owner: Owner, tasks: Collection[VirtualTask] | None = None) -> dict[int, Batch]:
         """Return, by number, what says how much state tasks have that were run here, all or some of them."""

@@ -134,8 +134,10 @@ class KafkaPublisher:
                     f"{self._topic.name!r} and that topic, and begin anew."
                 )
             end = await table.end_of_all()
-            while (entries := await table.now()) is not None and (table.known_to or 0) < end:
+            entries = await table.now()
+            while (table.known_to or 0) < end:
                 await sleep_ms(LOOK_MS)
+                entries = await table.now()
             said = entries.get(self._name.encode())
         finally:
             await table.stop()
