@@ -1,21 +1,27 @@
 """Laws of connections to Kafka: whoever has closed all that was opened has none, whatever brokers do meanwhile."""
 
+import asyncio
 import tempfile
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from operators.core.base import Batch
 from runtime.model.errors import SamzaError
 from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.kafka.client.clients import during
 from runtime.systems.kafka.client.topic import KafkaTopic
 from runtime.systems.kafka.streams.ranges import KafkaRanges
 from runtime.systems.kafka.streams.sink import KafkaSink
+from tests.scale import examples
+from tests.simulation import kafka_clients
 from tests.simulation.kafka import die, opened, simulated
 from tests.simulation.kafka_brokers import LOST, UNHEARD, Cluster, Trouble
+from tests.simulation.kafka_clients import Admin, Consumer, Producer
 
 TOPIC = KafkaTopic("kafka://simulated:9092/words")
 troubles = st.builds(Trouble, st.integers(1, 12), st.sampled_from([LOST, UNHEARD]))
@@ -93,6 +99,32 @@ def test_who_has_closed_all_has_no_connection(steps, troubles, seed):
         for step in steps:
             with suppress(SamzaError):
                 step(environment, stack)
+
+
+@given(
+    st.sampled_from([Consumer, Producer, Admin]),
+    st.sampled_from([0, 0.5, 1]),
+    st.lists(st.integers(0, 6_000), min_size=1, max_size=3),
+    st.integers(0, 1_000),
+)
+@settings(max_examples=examples(100, 5_000))
+def test_who_is_cancelled_while_a_client_begins_or_ends_has_no_connection(kind, refuses, waits_ms, seed):
+    cluster = Cluster(seed)
+    cluster.refuses = refuses
+
+    async def use() -> None:
+        async with during(kind(cluster)), during(kind(cluster)):
+            pass
+
+    async def cancelled() -> None:
+        using = asyncio.ensure_future(use())
+        for wait_ms in waits_ms:
+            await asyncio.wait([using], timeout=wait_ms / 1_000)
+            using.cancel()
+        await asyncio.wait([using])
+
+    with patch.object(kafka_clients, "HANGS", 0.4), simulated(cluster) as thread:
+        thread.call(cancelled())
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -108,6 +109,8 @@ def die(cluster: Cluster, environment: KafkaEnvironment) -> None:
     environment._streams._fetchers.clear()
     for announced in environment._announced:
         announced._joining.cancel()
+        # Else what it has not yet begun would open a connection behind its end.
+        environment._streams._thread.call(asyncio.wait([announced._joining]))
     environment._announced.clear()
     environment._owners.clear()
     environment._streams._thread = SimpleNamespace(call=lambda work: work.close())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
@@ -156,15 +156,14 @@ async def begun(client: C, *topics: str, within_s: float = BEGIN_S) -> C:
 
     cluster.add_listener(hear)
     try:
-        # Shielded, since a beginning that is cancelled in its midst leaves a connection open; `_cancelled` ends it in
+        # Shielded, since a beginning that is cancelled in its midst leaves a connection open; `_given_up` ends it in
         # its own time.
         async with asyncio.timeout(within_s):
             await asyncio.shield(beginning)
             if topics:
                 await connections(client).set_topics(topics)
     except BaseException:
-        await _cancelled(beginning, answered)
-        await ended(client)
+        await _to_its_end(_given_up(client, beginning, answered))
         raise
     finally:
         cluster.remove_listener(hear)  # of connections that are shared, which stay
@@ -172,10 +171,8 @@ async def begun(client: C, *topics: str, within_s: float = BEGIN_S) -> C:
 
 
 async def ended(client: Begun) -> None:
-    """End a client, whatever it still waits for; its errors tell nothing any more."""
-    # A stop closes connections last: not where it fails before, nor where what it cancels goes on all the same.
-    for ending in (client.stop if hasattr(client, "stop") else client.close, connections(client).close):
-        await _awaited(ending())
+    """End a client, whatever it still waits for, also for who is cancelled; its errors tell nothing any more."""
+    await _to_its_end(_close(client))
 
 
 async def side_by_side(work: Iterable[Awaitable[R]]) -> list[R]:
@@ -208,13 +205,33 @@ def _wait_for_brokers(connections: AIOKafkaClient) -> None:
     connections.bootstrap = bootstrap_until_known
 
 
-async def _cancelled(beginning: asyncio.Future[Any], answered: asyncio.Event) -> None:
-    """Stop a client's beginning; before brokers have answered it would lose its first connection, left open."""
+async def _close(client: Begun) -> None:
+    # A stop closes connections last: not where it fails before, nor where what it cancels goes on all the same.
+    for ending in (client.stop if hasattr(client, "stop") else client.close, connections(client).close):
+        await _awaited(ending())
+
+
+async def _given_up(client: Begun, beginning: asyncio.Future[Any], answered: asyncio.Event) -> None:
+    """End a client that begins; before brokers have answered a cancelled one would lose its first connection."""
     hearing = asyncio.ensure_future(answered.wait())
     await asyncio.wait([beginning, hearing], timeout=STOP_S, return_when=asyncio.FIRST_COMPLETED)
     hearing.cancel()
     beginning.cancel()
     await _awaited(beginning)
+    await _close(client)
+
+
+async def _to_its_end(work: Coroutine[object, object, None]) -> None:
+    """Do work to its end, and raise a cancel that comes meanwhile behind it: cut off, it would leave things open."""
+    ending, cancelled = asyncio.ensure_future(work), None
+    while not ending.done():
+        try:
+            await asyncio.wait([ending])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    await ending
 
 
 async def _awaited(ending: Awaitable[object]) -> None:
