@@ -1,4 +1,4 @@
-"""E1 to E4: what virtual tasks cost who has none, and bring to one partition; a dropped record, and a pause."""
+"""E1 to E4: what virtual tasks cost who has none, and bring to one partition; a split's pause, and what it costs."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ KEYS = 512
 BUSY_S, BLOCKED_S = 50e-6, 1e-3
 FACTOR, THREADS, CONTAINERS = 8, 8, 2
 MOST_TASKS, MOST_CONTAINERS = 10_000, 8
+MOST_PAUSE_MS, MOST_DROPPED, MOST_MODEL_MS = 1_000, 0.15, 50
+"""The bars of E4: the ms that tasks stand still, a dropped record ÷ a processed one, and the ms for a job model."""
 BEFORE = "a88de10^"
 """The last build without virtual tasks: all that came since is in E1 as well."""
 UNSPLIT = ("B2", "B3d", "B6", "B9-5")
@@ -159,7 +161,11 @@ class SplitBlocked(Elastic):
 
 
 class SplitPause(Elastic):
-    description = ShapeDescription("E4", "the pause of a split with 3,000,000 entries of state ÷ a second", 1.0)
+    description = ShapeDescription(
+        "E4",
+        "a split of 3,000,000 entries: its pause, a dropped record, the model of 10,000 tasks: the worst ÷ its bar",
+        1.0,
+    )
 
     def figures(self) -> Figures:
         entries = self.scaled(3_000_000)
@@ -178,7 +184,8 @@ class SplitPause(Elastic):
             "a dropped record ÷ a processed one": dropped / processed,
             "ms for the job model of 10,000 virtual tasks": model_ms,
         }
-        return Figures(max(pauses) / 1_000, curve)
+        worst = max(max(pauses) / MOST_PAUSE_MS, dropped / processed / MOST_DROPPED, model_ms / MOST_MODEL_MS)
+        return Figures(worst, curve)
 
     async def _pauses(self) -> list[float]:
         found: list[float] = []

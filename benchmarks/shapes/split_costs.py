@@ -1,4 +1,4 @@
-"""E5 to E8: the performance tests that the published design of virtual tasks names, each under its name."""
+"""E5 to E9: the performance tests that the published design of virtual tasks names, and the hash beside Kafka."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING
 
 from benchmarks.memory import growth_mib, tree_mib
+from benchmarks.on_kafka import OnKafka
+from benchmarks.running import run
 from benchmarks.shapes.elasticity import fill, key_of
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
+from operators.partition_by import bucket_of
+from planner.model.virtual_tasks import MOST_BUCKETS
+from runtime.encoding.keys import KeySerde, remembering
 from runtime.opening.rescaling import rescale
 from runtime.ports.streams import StreamConfig
 from runtime.systems.log.environment import LogEnvironment
-from samza_dsl import App, Options
+from samza_dsl import App, Options, String
 
 if TYPE_CHECKING:
     from runtime.run.run import Run
@@ -57,6 +62,27 @@ class KeyHash(Shape):
             processed.append(took_ms / number * 1e6)
         curve = {"ns to hash for a message": median(hashed), "ns of a message": median(processed)}
         return Figures(median(shares), curve)
+
+
+class KeyHashOnKafka(Shape):
+    """The hash of a key that came before, as most have, beside what a message takes from a broker to a broker."""
+
+    description = ShapeDescription("E9", "processor time to find a key's hash ÷ that of a message of B12", 0.02)
+
+    def figures(self) -> Figures:
+        number = self.scaled(500_000)
+        chain, keys = OnKafka(number, self.scratch), [f"{key_of(one)}" for one in range(number)]
+        encode = KeySerde(String()).encode
+        hashed, processed = [], []
+        for _ in range(self.rounds):
+            hash_of = remembering(lambda key: bucket_of(encode(key), 0, MOST_BUCKETS))
+            began = process_time()
+            for _ in map(hash_of, keys):
+                pass
+            hashed.append((process_time() - began) / number * 1e9)
+            processed.append(run(chain, chain.ours).cpu_seconds / number * 1e9)
+        curve = {"ns to hash for a message": median(hashed), "ns of a message of B12": median(processed)}
+        return Figures(median(hashed) / median(processed), curve)
 
 
 class CheckpointMigration(Shape):
