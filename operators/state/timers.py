@@ -65,6 +65,8 @@ class Timers:
         self._written = 0
         """The number of times that were written or read since those held were counted."""
         self._beyond = MIN_TIMESTAMP
+        self._is_first_known = False
+        """Whether the store has a timer at `_beyond`, so that it is the first of all where none is held."""
 
     @property
     def first(self) -> int:
@@ -78,9 +80,9 @@ class Timers:
                         return at_ms
                     self._go_on(keys.pop(), at_ms)
                 del self._at[heapq.heappop(self._times)]
-            if self._beyond == NEVER:
-                return NEVER
-            self._read_on()
+            if self._is_first_known or self._beyond == NEVER:
+                return self._beyond
+            self._look_on()
 
     @property
     def unwritten(self) -> int:
@@ -120,6 +122,7 @@ class Timers:
         """Take a timer back; nothing happens where there is none."""
         if at_ms >= self._beyond:
             self._apart[at_ms, key] = False
+            self._is_first_known = self._is_first_known and at_ms > self._beyond
             return
         times = self._of.get(key)
         if times is None or (place := bisect_left(times, at_ms)) == len(times) or times[place] != at_ms:
@@ -196,6 +199,7 @@ class Timers:
         for held in (self._of, self._at, self._times, self._new, self._gone, self._apart):
             held.clear()
         self._beyond, self._in_order, self._number, self._written = MIN_TIMESTAMP, None, 0, 0
+        self._is_first_known = False
 
     def _count_at_end(self, key: Key) -> None:
         self._set_at_end[key] += 1
@@ -253,6 +257,14 @@ class Timers:
         keys[:] = self.keys.in_order(due)[::-1] if due else []
         self._in_order = at_ms
 
+    def _look_on(self) -> None:
+        """Learn the first time of those that may be in the store alone, and read no timer before it is near."""
+        # So a start, or a split, need not wait until as many are read as may be held.
+        self._write()
+        start = self.prefix + ordered(self._beyond)
+        place = next((place for place, _ in self.store.range(start, beyond(self.prefix))), None)
+        self._beyond, self._is_first_known = NEVER if place is None else number_at(place, 1), place is not None
+
     def _read_on(self) -> None:
         """Read the next timers of those that may be in the store alone, all of one time together."""
         self._write()
@@ -276,6 +288,7 @@ class Timers:
             number, last = number + 1, at_ms
         assert reached > self._beyond, "what is read comes nearer to the end"
         self._beyond, self._written = reached, self._written + number
+        self._is_first_known = reached != NEVER
 
     def _write(self) -> None:
         if not (self._new or self._gone or self._apart):
@@ -309,7 +322,7 @@ class Timers:
         """Leave the later half of the times to the store, which has all of them."""
         assert not self.unwritten, "only what the store has may be left to it"
         everything = sorted(chain.from_iterable(self._of.values()))
-        self._beyond = everything[len(everything) // 2]
+        self._beyond, self._is_first_known = everything[len(everything) // 2], True
         for key, times in [*self._of.items()]:
             del times[bisect_left(times, self._beyond) :]
             times.stored = len(times)

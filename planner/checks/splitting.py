@@ -14,6 +14,9 @@ from planner.model.graph import Graph
 from planner.model.plan import Plan, Unsplit
 from planner.model.virtual_tasks import wrong_factor
 
+MOST_TASKS = 1 << 14
+"""The tasks that split ones can come to: each has its reader and its operators, which take about a ms to make."""
+
 
 class Refusal(NamedTuple):
     """An operator whose tasks can't be split: where the user wrote it, why, and what to write instead."""
@@ -54,6 +57,13 @@ def check_factor(plan: Plan, factor: int) -> None:
     """
     if wrong := wrong_factor(factor):
         raise PlanError(wrong)
+    base = max((one.bases[-1] + 1 for one in plan.stages if one.bases), default=0)
+    if factor > 1 and base * factor > MOST_TASKS:
+        most = MOST_TASKS // base
+        raise PlanError(
+            f"{base} tasks in {factor} parts each are more than the {MOST_TASKS} that an application can have; write "
+            f"instead: {1 << max(most.bit_length() - 1, 0)}"
+        )
     refused = splittable(plan) if factor > 1 else ()
     if refused:
         each = "\n".join(map(str, refused))

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 MOST_BUCKETS = 1 << 16
-"""The largest factor: a hash is remembered once, for every factor there may be."""
+"""The buckets that a hash is remembered in, for every factor there may be."""
+MOST_PARTS = 1 << 12
+"""The largest factor: each part looks for its own among the entries of all, so that more would take minutes to open."""
 WHOLE = "all"
 """The bucket of a task that has its partitions for itself."""
 
@@ -57,8 +59,8 @@ def wrong_factor(factor: int) -> str:
     >>> wrong_factor(8), wrong_factor(6)
     ('', '6 is no power of two, by which tasks are split and become one again; write instead: 4 or 8')
     """
-    if factor > MOST_BUCKETS:
-        return f"{factor} is more than the {MOST_BUCKETS} buckets that keys are in; write instead: {MOST_BUCKETS}"
+    if factor > MOST_PARTS:
+        return f"{factor} is more than the {MOST_PARTS} parts that a task can have; write instead: {MOST_PARTS}"
     if factor < 1 or factor & (factor - 1):
         below = 1 << max(factor.bit_length() - 1, 0) if factor > 0 else 1
         wrong = f"{factor} is no power of two, by which tasks are split and become one again"

@@ -11,7 +11,7 @@ from operators.core.sites import here
 from operators.core.wording import named, shown
 from planner.checks.splitting import splittable
 from planner.model.plan import Plan
-from planner.model.virtual_tasks import MOST_BUCKETS
+from planner.model.virtual_tasks import MOST_PARTS
 from runtime.functions.user_lines import user_lines
 from runtime.model.assignment import Scale
 from runtime.model.clock import sleep_ms
@@ -112,7 +112,7 @@ class Autosizer:
         """
         now, base = plan.options.factor, plan.tasks // plan.options.factor
         factor = now
-        while base * factor < containers and factor < MOST_BUCKETS:
+        while base * factor < containers and factor < MOST_PARTS:
             factor *= 2
         refused = splittable(plan) if factor > now else ()
         if not refused:

@@ -66,7 +66,7 @@ def test_what_was_changed_since_is_shown_when_it_was_run_with_that(call, orders,
 
 def test_a_size_that_cannot_be_is_refused_and_one_for_later_is_told_as_it_will_be(call, orders):
     call("run", "spending.py", "--until-now")
-    for factor, wrong in (("3", "is no power of two"), ("131072", "more than the 65536 buckets")):
+    for factor, wrong in (("3", "is no power of two"), ("8192", "more than the 4096 parts")):
         assert wrong in call("scale", "spending", "--factor", factor).stderr
     assert "as many as the next run says" in call("scale", "spending", "--factor", "2", "--containers", "3").stderr
     assert call("run", "spending.py", "--until-now").exit_code == 0

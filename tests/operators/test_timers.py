@@ -102,3 +102,21 @@ def test_timers_are_a_set_in_the_order_of_time_and_key(steps, most_held, make, a
     ]
     timers.write_back()
     assert [*store.range(b"t", b"u")] == []
+
+
+@given(st.lists(TIMES, min_size=1, max_size=9), st.sampled_from([1, 100]), st.booleans())
+def test_timers_that_are_not_due_are_not_read(times, most_held, sets):
+    keys, store, read = KeySerde(Tagged()), durable(), []
+    written = Timers(store, keys, b"t")
+    for at in times:
+        for number in range(20):
+            written.set(number, at)
+    written.write_back()
+    range_of = store.range
+    store.range = lambda *bounds: (read.append(one) or one for one in range_of(*bounds))
+    timers, first = Timers(store, keys, b"t", most_held), min(times)
+    for _ in range(3):
+        if sets:
+            timers.set(20, first + 1)
+        assert timers.first == first and timers.take(first - 1) is None and not timers.look_ahead(first - 1)
+    assert len(read) == 1

@@ -63,10 +63,10 @@ REFUSED = {
 }
 
 
-def planned(make):
+def planned(make, partitions=1):
     app = App("parts")
     make(app, app.input("in", value=list, key=key, partitioned_by_key=True, timestamp=lambda row: row[1]))
-    return app.plan()
+    return app.plan({"in": partitions})
 
 
 @pytest.mark.parametrize("which", REFUSED)
@@ -122,6 +122,14 @@ def test_what_has_an_entry_of_no_key_is_not_split():
 def test_a_factor_is_a_power_of_two(factor):
     with pytest.raises(PlanError, match=rf"{factor} is no power of two, .*write instead: (1|2|4|8) or (2|4|8|16)"):
         check_factor(planned(SPLIT["window"]), factor)
+
+
+@pytest.mark.parametrize(("partitions", "factor", "most"), [(64, 512, 256), (5, 4_096, 2_048), (1, 8_192, 4_096)])
+def test_more_parts_than_can_be_opened_are_refused(partitions, factor, most):
+    plan = planned(SPLIT["window"], partitions)
+    with pytest.raises(PlanError, match=rf"write instead: {most}$"):
+        check_factor(plan, factor)
+    check_factor(plan, most)
 
 
 def test_a_key_that_is_a_table_s_may_have_other_bytes_than_an_id():
