@@ -20,7 +20,14 @@ from benchmarks.shapes.partitions import ManyPartitions, ManyStreams
 from benchmarks.shapes.pyspark_by_hand import PySparkByHand
 from benchmarks.shapes.shape import Shape
 from benchmarks.shapes.sliding_sum import SlidingSum
-from benchmarks.shapes.split_costs import CheckpointMigration, KeyHash, KeyHashOnKafka, MemoryOfAll, SplitStore
+from benchmarks.shapes.split_costs import (
+    CheckpointMigration,
+    KeyHash,
+    KeyHashOnKafka,
+    MemoryOfAll,
+    PausesByOperator,
+    SplitStore,
+)
 from benchmarks.shapes.start_up import StartUp
 from benchmarks.shapes.two_containers import TwoReadWrite4, TwoReadWrite5, TwoReadWrite6, TwoWordCount
 from benchmarks.shapes.watched import ChainWithMetrics, LogWithMetrics, Queries
@@ -62,6 +69,7 @@ KINDS: tuple[type[Shape], ...] = (
     CheckpointMigration,
     MemoryOfAll,
     SplitStore,
+    PausesByOperator,
     ChainWithMetrics,
     LogWithMetrics,
     Queries,

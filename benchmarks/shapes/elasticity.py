@@ -6,7 +6,8 @@ import asyncio
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
@@ -91,6 +92,38 @@ def fill(path: Path, number: int, end: bool = True, partitions: int = 1) -> None
     log.close()
 
 
+async def pauses_of(app: App, data: Path, factors: Iterable[int]) -> list[float]:
+    """Run an application on what is there, split its tasks by each of these factors in turn, and return the ms of each.
+
+    They count from the last commit of the former tasks until the new ones go on.
+    """
+    found: list[float] = []
+    told = _Told()
+    log = logging.getLogger("samza_dsl")
+    log.addHandler(told)
+    log.setLevel(logging.INFO)
+    async with app.running(data=data) as run:
+        await run.settled()
+        for factor in factors:
+            with closing(LogEnvironment(data)) as environment:
+                environment.ask_scale(app.name, Scale(factor))
+            found.append(await told.pauses.get())
+    log.removeHandler(told)
+    return found
+
+
+class _Told(logging.Handler):
+    """Takes the pauses from what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: asyncio.Queue[float] = asyncio.Queue()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "go on after" in record.msg and isinstance(record.args, tuple):
+            self.pauses.put_nowait(float(str(record.args[-1])))
+
+
 class Unsplit(Shape):
     """What runs whose tasks nobody splits take, beside the last build in which none could be split."""
 
@@ -170,7 +203,7 @@ class SplitPause(Elastic):
     def figures(self) -> Figures:
         entries = self.scaled(3_000_000)
         fill(self.scratch / "filled", entries, end=False)
-        pauses = asyncio.run(self._pauses())
+        pauses = asyncio.run(pauses_of(_entries(), self.scratch / "filled", [4, 1] * self.rounds))
         log = LogEnvironment(self.scratch / "filled")
         cuts = [one.took_ms for one in scalings(log.checkpoints("entries"))]
         log.close()
@@ -186,29 +219,6 @@ class SplitPause(Elastic):
         }
         worst = max(max(pauses) / MOST_PAUSE_MS, dropped / processed / MOST_DROPPED, model_ms / MOST_MODEL_MS)
         return Figures(worst, curve)
-
-    async def _pauses(self) -> list[float]:
-        found: list[float] = []
-
-        class Told(logging.Handler):
-            pauses: asyncio.Queue[float] = asyncio.Queue()
-
-            def emit(self, record: logging.LogRecord) -> None:
-                if "go on after" in record.msg and isinstance(record.args, tuple):
-                    self.pauses.put_nowait(float(str(record.args[-1])))
-
-        told, log = Told(), logging.getLogger("samza_dsl")
-        log.addHandler(told)
-        log.setLevel(logging.INFO)
-        async with _entries().running(data=self.scratch / "filled") as run:
-            await run.settled()
-            for round in range(2 * self.rounds):
-                environment = LogEnvironment(self.scratch / "filled")
-                environment.ask_scale("entries", Scale((4, 1)[round % 2]))
-                environment.close()
-                found.append(await told.pauses.get())
-        log.removeHandler(told)
-        return found
 
     def _dropped(self) -> tuple[float, float]:
         """Return the seconds of a processor for a dropped record, and for a processed one."""

@@ -1,18 +1,19 @@
-"""E5 to E9: the performance tests that the published design of virtual tasks names, and the hash beside Kafka."""
+"""E5 to E10: the performance tests that the published design names, the hash beside Kafka, and pauses by kind."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.memory import growth_mib, tree_mib
 from benchmarks.on_kafka import OnKafka
 from benchmarks.running import run
-from benchmarks.shapes.elasticity import fill, key_of
+from benchmarks.shapes.elasticity import fill, key_of, pauses_of
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
 from operators.partition_by import bucket_of
 from planner.model.virtual_tasks import MOST_BUCKETS
@@ -20,7 +21,19 @@ from runtime.encoding.keys import KeySerde, remembering
 from runtime.opening.rescaling import rescale
 from runtime.ports.streams import StreamConfig
 from runtime.systems.log.environment import LogEnvironment
-from samza_dsl import App, Options, String
+from samza_dsl import (
+    App,
+    Json,
+    MessageStream,
+    Options,
+    ProcessContext,
+    String,
+    after_count,
+    count,
+    counted,
+    session,
+    tumbling,
+)
 
 if TYPE_CHECKING:
     from runtime.run.run import Run
@@ -109,6 +122,43 @@ class CheckpointMigration(Shape):
                     found[name].append((perf_counter() - began) * 1_000)
         curve = {name: median(some) for name, some in found.items()} | {"tasks": float(tasks)}
         return Figures(max(map(median, found.values())) / 1_000, curve)
+
+
+HOUR_MS, NOON_MS = 3_600_000, 1_764_331_200_000
+
+
+def _set_timer(number: int, context: ProcessContext[int, int]) -> None:
+    context.state = number
+    context.set_timer(NOON_MS + HOUR_MS + number)
+
+
+OPERATORS: dict[str, Callable[[MessageStream[int, int]], MessageStream[Any, Any]]] = {
+    "scan": lambda stream: stream.scan(lambda total, number: (total or 0) + number),
+    "process with timers": lambda stream: stream.process(_set_timer, on_timer=lambda at_ms, context: None),
+    "process with lists": lambda stream: stream.process(lambda number, context: context.list("all").append(number)),
+    "a tumbling window": lambda stream: stream.window(tumbling(hours=1), count()),
+    "a window with a trigger": lambda stream: stream.window(tumbling(hours=1), count(), early=after_count(9)),
+    "sessions": lambda stream: stream.window(session(hours=1), count()),
+    "counted windows": lambda stream: stream.window(counted(9), count()),
+}
+
+
+class PausesByOperator(Shape):
+    """One entry of state, or two, for each record: so that what an operator reads at a start is seen."""
+
+    description = ShapeDescription("E10", "the pause of a split for each operator, with 100,000 keys: ms, as shown")
+
+    def figures(self) -> Figures:
+        curve = {}
+        for number, (name, make) in enumerate(OPERATORS.items()):
+            data, app = self.scratch / f"{number}", App(f"pauses-{number}", Options(commit_interval_ms=100))
+            fill(data, self.scaled(100_000), end=False)
+            numbers = app.input(
+                "numbers", value=int, key=lambda number: number, partitioned_by_key=True, timestamp=lambda _: NOON_MS
+            )
+            make(numbers).filter(lambda _: False).send_to(app.output("done", value=Json()))
+            curve[f"ms, {name}"] = median(asyncio.run(pauses_of(app, data, [4, 1] * self.rounds)))
+        return Figures(None, curve)
 
 
 class MemoryOfAll(Shape):
