@@ -22,10 +22,10 @@ from runtime.systems.kafka.client.private_names import answer_to
 from runtime.systems.kafka.client.topic import KafkaCluster
 from runtime.systems.kafka.client.topic_configs import (
     BETWEEN_CONFIGS,
-    SEGMENTS,
     TABLE_CONFIGS,
     amend,
     configs_in,
+    segments_of,
     wrong_in,
 )
 from runtime.systems.kafka.state.changelog import Changelog
@@ -120,20 +120,23 @@ def needs_of(
     streams = [_topic_of(stream) for stream in plan.streams]
     streams += [_made(topic.name, topic.role, topic.config) for topic in in_place if topic.config is not None]
     changelog = Changelog("")
-    tables = TABLE_CONFIGS | SEGMENTS
     own = [
         NeededTopic(
             changelog.topic(plan.app, store.name),
             "changelog",
             changelog.config.partitions,
-            configs_of(changelog.config) | tables | LARGE,
+            configs_of(changelog.config) | TABLE_CONFIGS | segments_of(changelog.config) | LARGE,
         )
         for store in plan.stores
         if store.kind != "memory"
     ]
     if plan.options.metrics_to is not None:
         streams.append(NeededTopic(plan.options.metrics_to, "metrics", 1, configs_of(METRICS_CONFIG)))
-    own.append(NeededTopic(ledger_of(plan.app), "checkpoints", 1, configs_of(TABLE) | tables | LARGE))
+    own.append(
+        NeededTopic(
+            ledger_of(plan.app), "checkpoints", 1, configs_of(TABLE) | TABLE_CONFIGS | segments_of(TABLE) | LARGE
+        )
+    )
     own.append(NeededTopic(cluster.registry, "registry", 1, configs_of(TABLE) | TABLE_CONFIGS))
     return Needs(plan.app, principal, (*streams, *own), tuple(_rights(plan, cluster, in_place)))
 

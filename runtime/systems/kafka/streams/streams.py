@@ -56,12 +56,12 @@ from runtime.systems.kafka.client.topic_configs import (
     BETWEEN_CONFIGS,
     CODECS,
     COMPRESSION,
-    SEGMENTS,
     STAMPS,
     TABLE_CONFIGS,
     altering,
     amend,
     configs_in,
+    segments_of,
     wrong_in,
 )
 from runtime.systems.kafka.streams.compacted_topic import (
@@ -478,7 +478,7 @@ class KafkaStreams:
     async def _create(self, name: str, config: StreamConfig, own: bool) -> None:
         configs = configs_of(config)
         if own or config.intermediate:
-            configs |= TABLE_CONFIGS | SEGMENTS if own else BETWEEN_CONFIGS
+            configs |= TABLE_CONFIGS | segments_of(config) if own else BETWEEN_CONFIGS
             configs["max.message.bytes"] = str(LARGEST_BYTES)
         # Said first: a topic of which nobody has said what it is would never become a stream between stages.
         await self._register(name, msgspec.msgpack.encode(_Known(config, own)))
