@@ -83,7 +83,7 @@ def readers_of(kind: type) -> tuple[Callable[[Any], object], ...] | None:
 
 def typed(form: Form | None, value: object) -> object:
     """Return a value as the declared type has it; itself where none is declared, or where a serde is."""
-    return value if form is None or value is None or form.dump is not form.load else form.dump(value)
+    return value if form is None or value is None or not form.fits else form.dump(value)
 
 
 def undeclared(stored: V) -> V:
@@ -106,7 +106,7 @@ def loaded(form: Form | None, stored: Any) -> Any:
 def typed_sides(forms: tuple[Form | None, Form | None], values: list[tuple[int, object]]) -> list[tuple[int, object]]:
     """Return values, each behind the number of its side, as those of the types that are declared for the sides."""
     # As `typed` does it, looked up once for all values: a form of a serde changes nothing here.
-    dumps = [None if form is None or form.dump is not form.load else form.dump for form in forms]
+    dumps = [None if form is None or not form.fits else form.dump for form in forms]
     return [(side, value if value is None or (dump := dumps[side]) is None else dump(value)) for side, value in values]
 
 

@@ -304,8 +304,10 @@ class Guard:
 
     def settle(self, failure: Failure, raw: Batch, where: Whence) -> None:
         """Apply the policy of the operator that failed to a record with no effects left; raises when it is to fail."""
-        if isinstance(failure.error, PlanError | UnreadState):
+        if isinstance(failure.error, PlanError):
             raise failure.error  # a mistake in the program, not in a record
+        if isinstance(failure.error, UnreadState):
+            raise self._told(failure, where)
         if isinstance(failure.error, ExitAsked):
             raise exit_error(self.graph, failure.operator, failure.error.__cause__ or failure.error)
         spec = self.graph.specs[failure.operator]
@@ -331,7 +333,8 @@ class Guard:
         self.chain.trace(failure)
         spec = self.graph.specs[failure.operator]
         if isinstance(failure.error, UnreadState):
-            return failure.error  # which names its operator
+            owner, told = f"{spec.kind} {spec.op_id!r} at {spec.site}: ", str(failure.error)
+            return UnreadState(f"{owner * (not told.startswith(owner))}{told}")
         if isinstance(failure.error, TooLarge):
             return TooLarge(
                 f"{spec.kind} {spec.op_id!r} at {spec.site}: {failure.error}; it came of {where}, and nothing of that "

@@ -6,7 +6,7 @@ import pytest
 from msgspec import defstruct
 
 from runtime.model.errors import UnreadState
-from samza_dsl import App, collect, dead_letter, produce, retry, skip, tumbling
+from samza_dsl import App, MessagePack, collect, dead_letter, produce, retry, skip, tumbling
 
 NOW = 3_600_000
 
@@ -15,13 +15,14 @@ def of_state(context, value):
     context.state = value
 
 
-def in_process(note, look):
+def in_process(note, look, serde=None):
     def step(stream, made, on_error):
         def work(value, context):
             look(context) if made is None else note(context, made(value))
             return ()
 
-        return stream.process(work, op_id="keeps", on_error=on_error)
+        declared = {} if serde is None else {"state": serde(int | sys.modules[__name__].Kept)}
+        return stream.process(work, op_id="keeps", on_error=on_error, **declared)
 
     return step
 
@@ -54,6 +55,7 @@ def windowed(stream, made, on_error):
 
 STEPS = {
     "state": in_process(of_state, lambda context: context.state),
+    "serde": in_process(of_state, lambda context: context.state, MessagePack),
     "list": in_process(lambda context, one: context.list("kept").append(one), lambda context: [*context.list("kept")]),
     "map": in_process(lambda context, one: context.map("kept").update(a=one), lambda context: context.map("kept")["a"]),
     "call": called,
@@ -89,5 +91,6 @@ def test_state_that_cannot_be_read_ends_a_run_whatever_the_policy(step, on_error
     now = defstruct("Kept", [("of", int), ("more", int)], frozen=True, module=__name__)
     monkeypatch.setattr(sys.modules[__name__], "Kept", now)
     produce("in", [NOW, NOW + 1], data=tmp_path, value=int)
-    with pytest.raises(UnreadState, match=r"'keeps' at .*: its state can't be read: .* gives no default"):
+    unread = r"'keeps' at .*: its state can't be read: .*( gives no default|required field `more`)"
+    with pytest.raises(UnreadState, match=unread):
         app_of(step, None, on_error).run(tmp_path, until_now=True)
