@@ -218,7 +218,7 @@ class StatefulCalls:
         self.copies = copies
         self.form: Form | None = None
         """The stored form of states; None if none is declared."""
-        self.lending = Lending(KeyContext, late_use)
+        self.lending = Lending(late_use)
 
     def prepare(self, message: KeyedMessage) -> None:
         """Read the state that the calls of a message begin with."""

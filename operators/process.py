@@ -26,7 +26,6 @@ from operators.core.base import (
     Serde,
     Spec,
     Store,
-    unplaced,
 )
 from operators.core.durations import FIRST_REAL_MS, FIRST_REAL_S, LAST_REAL_S, whole_ms
 from operators.core.entry_keys import KEY, EntryKind, EntryKinds, Number, Rest
@@ -144,7 +143,7 @@ class Process(Spec):
         form_of = context.formats.form
         operator = ProcessOperator(self, context.functions, context.store, context.keys, serde, context.most_held)
         operator.form = form_of(self.state)
-        operator.lending = Lending(ProcessContext, context.late_use)
+        operator.lending = operator.lists.lending = Lending(context.late_use)
         for kind, declared in ((LIST, self.lists), (MAP, self.maps)):
             for name, of_values in declared.items():
                 form = form_of(of_values)
@@ -286,7 +285,7 @@ class ProcessContext(Generic[K, S]):
         """Return a map among this key's state, whose entries are read and written one by one."""
         operator = self._operator
         place, form = operator.place(MAP, self._place, name), operator.forms.get((MAP, name))
-        return MapState(operator.store, place, operator.serde, form)
+        return MapState(self, place, operator.serde, form)
 
 
 class ProcessOperator(KeyStates):
@@ -326,7 +325,7 @@ class ProcessOperator(KeyStates):
         self._waits = self.has_timers or spec.ttl_ms is not None
         self.context: ProcessContext[object, object] = ProcessContext(self)
         self.lender, self.references = self, getrefcount
-        self.lending = Lending(ProcessContext, unplaced)
+        self.lending = self.lists.lending
         self._own_references = OWN_REFERENCES
         """The references to the context that calls of timers make themselves, of which some are between messages."""
         self._now_ms: int | None = None
@@ -412,7 +411,7 @@ class ProcessOperator(KeyStates):
     def lend(self) -> None:
         """Let the next call have another context, and nobody use the one that somebody has kept behind its call."""
         kept, self.context = self.context, ProcessContext(self)
-        self.lending.end(kept)
+        self.lending.end(kept, lambda name: "map(...)" if name == "_operator" else name)  # by which maps find the store
 
     def relieve(self) -> None:
         """Write back where too much is held; raises what a context was used for behind its call."""

@@ -263,10 +263,14 @@ class Copies(Protocol):
 
 
 class Form(NamedTuple):
-    """The stored form of a declared type or serde: `dump` makes what the store keeps, and `load` the state again."""
+    """The stored form of a declared type or serde: `dump` makes what the store keeps, and `load` the state again.
+
+    One that `fits` keeps the state itself, as one of the type.
+    """
 
     dump: Callable[[object], object]
     load: Callable[[object], Any]
+    fits: bool = False
 
 
 class Keys(Protocol):

@@ -164,7 +164,7 @@ def raised(error: BaseException) -> str:
     """
     try:
         text = "".join(traceback.format_exception_only(error)).strip()
-    except Exception:  # its notes, its class, or what a SyntaxError holds are not what they should be
+    except BaseException:  # its notes, its class, or what a SyntaxError holds are not what they should be
         return named(error)
     return cut(encodable(text))
 
@@ -204,6 +204,6 @@ def cut(text: str) -> str:
 def _safely(tell: Callable[[object], str], thing: object, name: str) -> str:
     try:
         text = tell(thing)
-    except Exception as error:
+    except BaseException as error:  # an exit, too: nobody asks for one by how a record failed
         return f"<{class_name(thing)} whose {name} raised {class_name(error)}>"
     return cut(encodable(text))

@@ -6,12 +6,22 @@ from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Mu
 from functools import lru_cache
 from itertools import chain, islice
 from operator import eq
-from typing import Any, TypeGuard, TypeVar, cast
+from sys import getrefcount
+from typing import Any, Protocol, TypeGuard, TypeVar, cast
 
 from operators.core.base import MOST_HELD, Form, Key, Keys, Serde, Store
 from operators.core.entry_keys import LENGTH_BYTES, EntryKind, LengthAhead, Rest, beyond
 from operators.core.wording import shown
-from operators.state.keyed_state import UNCHANGEABLE, are_plain, dumped, is_plain, loaded, undeclared
+from operators.state.keyed_state import (
+    OWN_REFERENCES,
+    UNCHANGEABLE,
+    Lending,
+    are_plain,
+    dumped,
+    is_plain,
+    loaded,
+    undeclared,
+)
 
 E = TypeVar("E")
 M = TypeVar("M")
@@ -257,6 +267,7 @@ class KeyLists:
         self.by_name: dict[str, dict[Key, ListState[Any]]] = {}
         """The lists of each name, of which an operator has few, by key."""
         self._changes = ListChanges()
+        self.lending = Lending()
 
     @property
     def unwritten(self) -> int:
@@ -282,15 +293,18 @@ class KeyLists:
         new = [one.write_back(entries, gone) for one in changed]
         # What may be changed in place is read again from the store, which then knows of it for a savepoint.
         if not are_plain(entries.values()):
-            for one, values in zip(changed, new, strict=True):
-                if not are_plain(values):
-                    one.let_go()
+            _let_go(changed, new)
         self._store.update(entries)
         self._store.delete_all(gone)
+        written = [*changed]
         changed.clear()
         self._changes.number = 0
         if sum(map(len, self.by_name.values())) > self._most_held:
-            self.by_name.clear()
+            self._drop_all()
+        elif kept := {one for one in written if getrefcount(one) > OWN_REFERENCES + 1}:
+            for named in self.by_name.values():
+                for key in [key for key, one in named.items() if one in kept]:
+                    self._end(named.pop(key))
 
     def newest(self) -> Iterator[Any]:
         """Yield the entries that the store does not have, of the lists that changed last first."""
@@ -301,12 +315,31 @@ class KeyLists:
         for named in self.by_name.values():
             if (one := named.pop(key, None)) is not None:
                 self._changes.lists.pop(one, None)
+                self._end(one)
 
     def forget(self) -> None:
         """Drop what is beside the store."""
-        self.by_name.clear()
         self._changes.lists.clear()
         self._changes.number = 0
+        self._drop_all()
+
+    def _drop_all(self) -> None:
+        for named in self.by_name.values():
+            for one in named.values():
+                if getrefcount(one) > OWN_REFERENCES:
+                    self._end(one)
+        self.by_name.clear()
+
+    def _end(self, one: ListState[Any]) -> None:
+        """Let nobody use a list that is no more the one of its key, or that somebody has kept behind its call."""
+        self.lending.end(one, lambda name: "list(...)")
+
+
+def _let_go(lists: Iterable[ListState[Any]], values: Iterable[list[Any]]) -> None:
+    """Leave to the store what may be changed in place, where the values are those that it did not have."""
+    for one, new in zip(lists, values, strict=True):
+        if not are_plain(new):
+            one.let_go()
 
 
 class EntryKeys:
@@ -352,6 +385,20 @@ def _is_of_scalars(key: object) -> TypeGuard[tuple[object, ...]]:
     return type(key) is tuple and SCALARS.issuperset(map(type, key))
 
 
+class MapStore(Protocol):
+    """The operator of a context, which has the entries of its maps."""
+
+    store: Store
+
+
+class MapContext(Protocol):
+    """The context that a map is asked of."""
+
+    @property
+    def _operator(self) -> MapStore:
+        """Its operator."""
+
+
 class MapState(MutableMapping[M, N]):
     """A map in the state of a key, whose entries are read and written one by one, in the order of their bytes.
 
@@ -364,17 +411,18 @@ class MapState(MutableMapping[M, N]):
     ...     return [known]
     """
 
-    __slots__ = ("_decode", "_encode", "_form", "_place", "_store")
+    __slots__ = ("_context", "_decode", "_encode", "_form", "_place")
 
-    def __init__(self, store: Store, place: bytes, serde: Serde, form: Form | None = None) -> None:
-        self._store = store
+    def __init__(self, context: MapContext, place: bytes, serde: Serde, form: Form | None = None) -> None:
+        # Who keeps a map has kept its context by that, which ends behind its call, and the map with it.
+        self._context = context
         self._form = form
         self._place = place
         self._encode = serde.encode
         self._decode = serde.decode
 
     def __getitem__(self, key: M) -> N:
-        held = self._store.get(self._place + self._encode(key))
+        held = self._context._operator.store.get(self._place + self._encode(key))
         if held is None:
             raise KeyError(key)
         value: N = loaded(self._form, held[0])
@@ -382,11 +430,11 @@ class MapState(MutableMapping[M, N]):
 
     def __setitem__(self, key: M, value: N) -> None:
         # In a tuple, so that None is a value of the map and not an entry that is absent.
-        self._store.put(self._place + self._encode(key), (dumped(self._form, value),))
+        self._context._operator.store.put(self._place + self._encode(key), (dumped(self._form, value),))
 
     def __delitem__(self, key: M) -> None:
         self[key]
-        self._store.delete(self._place + self._encode(key))
+        self._context._operator.store.delete(self._place + self._encode(key))
 
     def __iter__(self) -> Iterator[M]:
         return (key for key, _ in self._walk())
@@ -406,7 +454,7 @@ class MapState(MutableMapping[M, N]):
     def _walk(self) -> Iterator[tuple[M, Any]]:
         """Yield each key with its value in its stored form, which is read only where the value is asked for."""
         start, length = self._place, len(self._place)
-        for place, (value,) in self._store.range(start, beyond(start)):
+        for place, (value,) in self._context._operator.store.range(start, beyond(start)):
             key: M = self._decode(place[length:])
             # A former version wrote sets in the order of one process: such an entry comes to where it is looked for.
             # One of other bytes stays: with an int where a float is declared the function's own key finds it there.
@@ -415,22 +463,22 @@ class MapState(MutableMapping[M, N]):
                 and (now := start + self._encode(key)) != place
                 and sorted(now) == sorted(place)
             ):
-                self._store.delete(place)
-                if self._store.get(now) is not None:
+                self._context._operator.store.delete(place)
+                if self._context._operator.store.get(now) is not None:
                     continue  # assigned again since
-                self._store.put(now, (value,))
+                self._context._operator.store.put(now, (value,))
             yield key, value
 
     def __len__(self) -> int:
-        return sum(1 for _ in self._store.range(self._place, beyond(self._place)))
+        return sum(1 for _ in self._context._operator.store.range(self._place, beyond(self._place)))
 
     def __repr__(self) -> str:
         return f"MapState({dict(self)!r})"
 
     def clear(self) -> None:
         """Remove all entries."""
-        for place, _ in list(self._store.range(self._place, beyond(self._place))):
-            self._store.delete(place)
+        for place, _ in list(self._context._operator.store.range(self._place, beyond(self._place))):
+            self._context._operator.store.delete(place)
 
 
 class _Items(ItemsView[M, N]):

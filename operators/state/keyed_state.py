@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import chain
 from operator import attrgetter, itemgetter
 from sys import getrefcount
@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from operators.core.base import Form, Store, shape_of
+from operators.core.base import Form, Store, shape_of, unplaced
 from operators.core.entry_keys import EntryKind, EntryKinds, Rest
 
 K = TypeVar("K")
@@ -83,7 +83,7 @@ def readers_of(kind: type) -> tuple[Callable[[Any], object], ...] | None:
 
 def typed(form: Form | None, value: object) -> object:
     """Return a value as the declared type has it; itself where none is declared, or where a serde is."""
-    return value if form is None or value is None or form.dump is not form.load else form.dump(value)
+    return value if form is None or value is None or not form.fits else form.dump(value)
 
 
 def undeclared(stored: V) -> V:
@@ -106,7 +106,7 @@ def loaded(form: Form | None, stored: Any) -> Any:
 def typed_sides(forms: tuple[Form | None, Form | None], values: list[tuple[int, object]]) -> list[tuple[int, object]]:
     """Return values, each behind the number of its side, as those of the types that are declared for the sides."""
     # As `typed` does it, looked up once for all values: a form of a serde changes nothing here.
-    dumps = [None if form is None or form.dump is not form.load else form.dump for form in forms]
+    dumps = [None if form is None or not form.fits else form.dump for form in forms]
     return [(side, value if value is None or (dump := dumps[side]) is None else dump(value)) for side, value in values]
 
 
@@ -176,36 +176,37 @@ OWN_REFERENCES = _own_references()
 
 
 class Lending:
-    """Ends contexts behind their calls: what is used of one later is refused, there and where the next calls are made.
+    """Ends what calls are handed behind them: what is used of it later is refused, there and at the next calls.
 
-    A context is handed out as it is, and most are used again. Only one that somebody has kept is ended, which its
-    references tell: to make one for each call, or to ask at each use, would cost more than many functions do.
+    Contexts and lists are handed out as they are, and most are used again. Only what somebody has kept is ended, which
+    its references tell: to make one for each call, or to ask at each use, would cost more than many functions do.
     """
 
-    def __init__(self, kind: type, late_use: Callable[[str], Exception]) -> None:
-        self._kind = kind
+    def __init__(self, late_use: Callable[[str], Exception] = unplaced) -> None:
         self._late_use = late_use
         self._refused: Exception | None = None
+        self._ended: dict[type, type] = {}
 
-    def end(self, context: object) -> None:
-        """Let nobody use a context any more."""
-        context.__class__ = self._ended
+    def end(self, lent: object, named: Callable[[str], str] = str) -> None:
+        """Let nobody use a context any more, or what one has handed out; `named` says of what it is used for."""
+        kind = type(lent)
+        if kind not in self._ended:
+            self._ended[kind] = self._ended_kind(kind, named)
+        lent.__class__ = self._ended[kind]
 
     def check(self) -> None:
-        """Raise the error of a context that was used behind its call."""
+        """Raise the error of what was used behind its call."""
         if self._refused is not None:
             raise self._refused
 
-    @cached_property
-    def _ended(self) -> type:
-        def used(context: object, name: str, *value: object) -> object:
+    def _ended_kind(self, kind: type, named: Callable[[str], str]) -> type:
+        def used(lent: object, name: str, *value: object) -> object:
             if name.startswith("__"):  # as a debugger asks
-                return object.__getattribute__(context, name)
-            self._refused = self._late_use(name)
+                return object.__getattribute__(lent, name)
+            self._refused = self._late_use(named(name))
             raise self._refused
 
-        named = {"__slots__": (), "__getattribute__": used, "__setattr__": used}
-        return type(self._kind.__name__, (self._kind,), named)
+        return type(kind)(kind.__name__, (kind,), {"__slots__": (), "__getattribute__": used, "__setattr__": used})
 
 
 def meaning_of(init: Callable[[], object] | None) -> str:

@@ -349,7 +349,7 @@ class RowsByTime:
     def _stored(self, rows: list[Row]) -> list[object]:
         """Return rows as one entry: a list of all times, stamps and flags, which is encoded at once, and the values."""
         form = self.form
-        values = [row[2] if form is None or form.dump is form.load else dumped(form, row[2]) for row in rows]
+        values = [row[2] if form is None or form.fits else dumped(form, row[2]) for row in rows]
         return [[field for at, stamp, _, waits in rows for field in (at, stamp, waits)], *values]
 
     def _rows(self, stored: list[Any]) -> list[Row]:

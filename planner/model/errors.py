@@ -27,9 +27,10 @@ def refuse(where: Spec | Site | None, wrong: str, instead: str) -> PlanError:
 
 
 def late_use(spec: Spec, name: str) -> PlanError:
-    """Return the error for a context that is used behind the call that it was given to, as by a thread that goes on."""
+    """Return the error for a context, or a list or map of it, that is used behind its call, as by a thread."""
     return refuse(
         spec,
-        f"its function has ended, and context.{name} is used, which is of another key by now",
-        "await or join in the function what it begins, or give that what it needs, and not the context",
+        f"its function has ended, and context.{name} is used, which is of use during that call alone",
+        "await or join in the function what it begins, or give that what it needs, and not the context; ask in each "
+        "call for the lists and maps of its key",
     )

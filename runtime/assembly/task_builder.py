@@ -38,7 +38,7 @@ from runtime.encoding.storable import StoredFormats, form_of
 from runtime.functions.answers import Answers, asking_of
 from runtime.functions.remote_rows import RemoteJoining
 from runtime.functions.user_functions import Functions
-from runtime.job.key_kinds import KeptKeys, KeyKinds, kinds_before, kinds_of_task, tells_kinds
+from runtime.job.key_kinds import EqualKeys, KeptKeys, KeyKinds, kinds_before, kinds_of_task, tells_kinds
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import monotonic_ms
 from runtime.ports.environment import RememberingEnvironment
@@ -625,7 +625,7 @@ class TaskBuilder:
         app, environment = self.assembly.plan.app, self.assembly.bindings.environment
         id = spec.op_id or ""
         if id not in self.kinds:
-            equal = self.assembly.equal_keys.setdefault(id, {})
+            equal = self.assembly.equal_keys.setdefault(id, EqualKeys())
             self.kinds[id] = KeyKinds(spec, app, environment, self.assembly.told, equal)
         return self.kinds[id]
 

@@ -34,7 +34,7 @@ from runtime.encoding.serdes import (
     encode_all,
     encoded,
 )
-from runtime.model.errors import SerdeError
+from runtime.model.errors import SerdeError, UnreadState
 
 SURE = frozenset({int, float, bool, bytes, type(None)})
 """The types of which every value has bytes when no type is declared; text may have lone surrogates, and is not one."""
@@ -128,9 +128,14 @@ def form_of(declared: Serde | None, exactly: bool = False) -> Form | None:
             raise SerdeError(f"{_short(state)} can't be kept: {_said(error)}") from error
 
     def load(stored: object) -> object:
-        return decode(stored.data) if type(stored) is Encoded else stored
+        try:
+            if kind is not None:
+                return fit(stored)
+            return decode(stored.data) if type(stored) is Encoded else stored
+        except Exception as error:
+            raise UnreadState(f"its state can't be read: {_said(error)}") from error
 
-    return Form(dump, load) if kind is None else Form(fit, fit)
+    return Form(dump, load) if kind is None else Form(fit, load, fits=True)
 
 
 @dataclass(frozen=True)

@@ -38,15 +38,37 @@ MOST_MEMBERS = 200
 """The members of an Enum beyond which they are no part of a kind."""
 MOST_EQUAL = 10_000
 """The keys of an operator that are looked at for equal ones with other bytes."""
-EqualKeys = dict[object, tuple[object, bytes]]
-"""Keys of one operator in all tasks of a process, with the first of those that are equal, and its bytes."""
+FIRST_LOOKS = 1_000
+"""The looks at keys of any kind; more are made once there are several kinds, as of 7 and 7.0."""
 _MAY_BE_EQUAL = re.compile(r"Decimal| with a zone|\bdict\b|\bfloat\b")
 """The kinds of keys of which equal ones have other bytes: 1.0 and 1.00, 0.0 and -0.0, noon in Oslo and UTC, dicts."""
-_FORMS = re.compile(r"\bDecimal\b|\bfloat\b|\bdatetime\.(date)?time\b|[dD]ict\b|Mapping\b")
+_FORMS = re.compile(r"\bAny\b|\bDecimal\b|\bfloat\b|\bdatetime\.(date)?time\b|[dD]ict\b|Mapping\b")
 """The same of the types of fields as they are told."""
 MISREAD = ", and fields and members of the former may be read as others of the latter"
 
 _log = logging.getLogger("samza_dsl")
+
+
+class EqualKeys:
+    """Keys of one operator in all tasks of a process, with the first of those that are equal, and its bytes."""
+
+    def __init__(self) -> None:
+        self.found: dict[object, tuple[object, bytes]] = {}
+        self.looks = FIRST_LOOKS
+        """The looks that are left at keys of kinds that alone have no equal ones."""
+        self._kinds: set[str] = set()
+
+    def take_kind(self, kind: str) -> None:
+        """Note a kind; where it is the second one, keys of any may be equal."""
+        if kind not in self._kinds and kind != "NoneType":
+            self._kinds.add(kind)
+            self.looks += MOST_EQUAL * (len(self._kinds) == 2)
+
+    def take_look(self) -> bool:
+        """Whether a key of any kind is to be looked at; counts that as done."""
+        is_left = self.looks > 0
+        self.looks -= is_left
+        return is_left
 
 
 class KeyKinds:
@@ -62,7 +84,7 @@ class KeyKinds:
         self.new: set[str] = set()
         self.warning = ""
         self._spec, self._app, self._environment, self._told = spec, app, environment, told
-        self._equal = {} if equal is None else equal
+        self.equal = EqualKeys() if equal is None else equal
         self._seen: set[object] = set()
         """The types of ids that were looked at; for tuples, those of their parts."""
         self._of_forms: set[object] = set()
@@ -74,7 +96,7 @@ class KeyKinds:
     def note_ids(self, encode: Callable[[Any], bytes], ids: list[object]) -> None:
         """Note the kinds of the ids of a batch, and which of them are equal and have other bytes."""
         # One walk in C over the types: a batch with nothing new costs no more.
-        if not self._of_forms and self._seen.issuperset(map(type, ids)):
+        if not self._of_forms and not self.equal.looks and self._seen.issuperset(map(type, ids)):
             return
         for id in ids:
             kind: object = tuple(map(type, id)) if type(id) is tuple else type(id)
@@ -83,7 +105,8 @@ class KeyKinds:
                 self.note(told := kept_kind(id))
                 if _MAY_BE_EQUAL.search(told) or any(map(_has_several_forms, map(type, _parts_of(id)))):
                     self._of_forms.add(kind)
-            if kind in self._of_forms and (data := encode(id)) not in self._looked_at:
+            is_looked_at = kind in self._of_forms or self.equal.take_look()
+            if is_looked_at and (data := encode(id)) not in self._looked_at:
                 self._looked_at.add(data)
                 self.note_equal(id, data, "ids")
         if self.warning or len(self._looked_at) >= MOST_EQUAL:
@@ -94,6 +117,7 @@ class KeyKinds:
 
         Of a class that has changed each run is told: what lies under the former is there, and will not be found.
         """
+        self.equal.take_kind(kind)
         if not kind or kind in self.new or without_zones(kind) in self.before - {kind}:
             return  # a version that told no zones has noted it
         if kind in self.before:
@@ -136,17 +160,17 @@ class KeyKinds:
         if self.warning:
             return  # one is told, and to look at each key for ever would cost more than its state
         with suppress(TypeError):  # what a user's class holds may have no hash
-            hashed = _hashable(key)
-            if len(self._equal) >= MOST_EQUAL and hashed not in self._equal:
+            hashed, found = _hashable(key), self.equal.found
+            if len(found) >= MOST_EQUAL and hashed not in found:
                 return
-            first, known = self._equal.setdefault(hashed, (key, data))
+            first, known = found.setdefault(hashed, (key, data))
             if known != data:
-                spec = self._spec
+                spec, self.equal.looks = self._spec, 0
                 self.warning = (
                     f"{spec.kind} {spec.op_id!r} at {spec.site}: two of its {what}, {shown(first)} and {shown(key)}, "
                     f"are equal in Python and two {what} here, since {what} go by their bytes. Bring them to one form "
                     "where they are made, as by .quantize(Decimal('0.01')), .astimezone(UTC), "
-                    "tuple(sorted(key.items())) or x + 0.0, which makes 0.0 of -0.0"
+                    "tuple(sorted(key.items())), float(x), or x + 0.0, which makes 0.0 of -0.0"
                 )
                 self._tell()
 
@@ -190,7 +214,8 @@ class KeptKeys(KeySerde):
         return key if kind is bytes else self.serde.encode(key)  # type: ignore[return-value]
 
     def encode_all(self, keys: list[Any]) -> list[bytes | None]:
-        if not self._seen.issuperset(map(type, keys)):
+        is_looked_at = self._kinds.equal.looks and bytes not in self._seen
+        if is_looked_at or not self._seen.issuperset(map(type, keys)):
             self._look(keys)
         return super().encode_all(keys)
 
@@ -227,14 +252,17 @@ class KeptKeys(KeySerde):
                 if kind not in self._kinds_noted:
                     self._kinds_noted.add(kind)
                     self._kinds.note(kind)
-                if self._may_be_equal(key, kind):
+                may_be_equal = self._may_be_equal(key, kind)
+                if may_be_equal or (not self._is_of_one_class and self._kinds.equal.take_look()):
                     self._look_for_equal(key)
-                is_looked_at = not self._may_be_equal(key, kind) or len(self._looked_at) >= MOST_EQUAL
-                if self._is_of_one_class and is_looked_at:
+                if self._is_of_one_class and (not may_be_equal or len(self._looked_at) >= MOST_EQUAL):
                     self._seen.add(bytes)  # all others are of that class, too
             elif key is not None:
-                self._seen.add(type(key))
-                self._kinds.note(kept_kind(key))
+                if type(key) not in self._seen:
+                    self._seen.add(type(key))
+                    self._kinds.note(kept_kind(key))
+                if self._kinds.equal.take_look():
+                    self._kinds.note_equal(key, self.serde.encode(key))
 
     def _told_kind(self, key: object) -> str:
         return kept_kind(key)

@@ -57,6 +57,10 @@ class SerdeError(SamzaError):
     """Bytes that are not what the serde reads, or a value that it can't write."""
 
 
+class UnreadState(SerdeError):
+    """Stored state that can't be read by the types as they are now: of no record's fault, and no policy heeds it."""
+
+
 class EnvironmentFault(SamzaError):
     """The data directory can't be used as asked."""
 

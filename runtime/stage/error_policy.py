@@ -21,7 +21,7 @@ from runtime.encoding.ownership import values_kept
 from runtime.encoding.serdes import Tagged
 from runtime.functions.failures import Failure, Whence, advice_for, exit_error, record_error
 from runtime.model.clock import Clock
-from runtime.model.errors import ExitAsked, OperatorFailure, SerdeError, TooLarge
+from runtime.model.errors import ExitAsked, SamzaError, SerdeError, TooLarge, UnreadState
 from runtime.ports.store import TaskStore
 from runtime.stage.chain import Chain
 from runtime.stage.outputs import Outputs, letter_of
@@ -306,6 +306,8 @@ class Guard:
         """Apply the policy of the operator that failed to a record with no effects left; raises when it is to fail."""
         if isinstance(failure.error, PlanError):
             raise failure.error  # a mistake in the program, not in a record
+        if isinstance(failure.error, UnreadState):
+            raise self._told(failure, where)
         if isinstance(failure.error, ExitAsked):
             raise exit_error(self.graph, failure.operator, failure.error.__cause__ or failure.error)
         spec = self.graph.specs[failure.operator]
@@ -327,9 +329,12 @@ class Guard:
             raise self._told(failure, where)
         failure.let_go()
 
-    def _told(self, failure: Failure, where: Whence) -> OperatorFailure | TooLarge:
+    def _told(self, failure: Failure, where: Whence) -> SamzaError:
         self.chain.trace(failure)
         spec = self.graph.specs[failure.operator]
+        if isinstance(failure.error, UnreadState):
+            owner, told = f"{spec.kind} {spec.op_id!r} at {spec.site}: ", str(failure.error)
+            return UnreadState(f"{owner * (not told.startswith(owner))}{told}")
         if isinstance(failure.error, TooLarge):
             return TooLarge(
                 f"{spec.kind} {spec.op_id!r} at {spec.site}: {failure.error}; it came of {where}, and nothing of that "

@@ -359,7 +359,7 @@ class TaskExit:
         self._form, self._by_key = calls.form, calls.by_key
         self._keys = keys
         self._context, self._request, self._source = asks.context, asks.request, asks.source
-        self._lending = Lending(TaskContext, asks.late_use)
+        self._lending = Lending(asks.late_use)
 
     @property
     def calls(self) -> list[str]:

@@ -10,7 +10,7 @@ from operators.core.base import Serde
 from runtime.encoding.serdes import encoded
 from runtime.encoding.storable import check_kept
 from runtime.model.clock import monotonic_ms
-from runtime.model.errors import SerdeError
+from runtime.model.errors import UnreadState
 from runtime.ports.environment import Environment, typed
 from runtime.ports.state import StateWrites
 from runtime.ports.store import StorePlace, TaskStore
@@ -253,7 +253,7 @@ class CachedStore(TaskStore):
         except Exception as error:
             drop = typed(self._environment, f"state forget {self._app} {self._name}")
             told = f"{self.owner}: its state can't be read: {error}"
-            raise SerdeError(f"{told}; or drop the state of this operator alone: {drop}") from error
+            raise UnreadState(f"{told}; or drop the state of this operator alone: {drop}") from error
 
     def _evict(self) -> None:
         clean = self._clean

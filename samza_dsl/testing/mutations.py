@@ -12,20 +12,16 @@ from typing import Any
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import Spec
 from operators.core.wording import shown
-from operators.process import ProcessContext
-from operators.state.keyed_state import KeyContext
-from planner.model.errors import PlanError, late_use, refuse
+from planner.model.errors import PlanError, refuse
 from planner.model.graph import Graph
 from runtime.encoding.ownership import are_unchangeable
 from runtime.encoding.serdes import Tagged
 from samza_dsl.fluent.checks import is_coroutine_function
 
-LENT = (ProcessContext, KeyContext)
-FIRST = range(1)
 AS_THEY_ARE = ("merge",)
 """The kinds that hand on the very messages that come to them, though no code of theirs says so."""
 MESSAGES = {
-    **dict.fromkeys(("on_message", "on_timer", "on_alarm", "async_flat_map", "process", "window"), FIRST),
+    **dict.fromkeys(("on_message", "on_timer", "on_alarm", "async_flat_map", "process", "window"), range(1)),
     "step": range(1, 2),
     "emit": range(0),
 }
@@ -56,8 +52,6 @@ class Mutations:
         self._results: dict[str, dict[int, tuple[object, Mark]]] = {}
         """The newest results by operator and identity, where somebody below keeps them as they are."""
         self._around: dict[tuple[int, str], tuple[object, list[Callable[..., object]]]] = {}
-        self.late: PlanError | None = None
-        """The error of a context that was used behind its call, as in a thread that goes on."""
 
     def around(self, function: Callable[..., Any], operator: str) -> Callable[..., object]:
         """Return a function that does the same, and raises where it changes a value that it is given."""
@@ -77,9 +71,6 @@ class Mutations:
             return {place: mark for place, mark in found if mark is not None}
 
         def check(arguments: tuple[object, ...], before: Mapping[int, bytes]) -> None:
-            for one in arguments[1:]:
-                if type(one) is LentContext:
-                    one._close()
             for place, mark in before.items():
                 if mark_of(arguments[place]) != mark:
                     raise _changed(
@@ -87,8 +78,7 @@ class Mutations:
                     )
 
         @functools.wraps(function)
-        def called(*given: Any) -> object:
-            arguments = self._lent(spec, places, given)
+        def called(*arguments: Any) -> object:
             before = marks(arguments)
             try:
                 result = function(*arguments)
@@ -128,19 +118,11 @@ class Mutations:
             check(arguments, before)
 
         @functools.wraps(function)
-        async def called_async(*given: Any) -> object:
-            arguments = self._lent(spec, places, given)
+        async def called_async(*arguments: Any) -> object:
             before = marks(arguments)
             return await awaited(function(*arguments), arguments, before)
 
         return called_async if is_coroutine_function(function) else called
-
-    def _lent(self, spec: Spec, places: range, arguments: tuple[object, ...]) -> tuple[object, ...]:
-        """Return arguments with contexts that are of use during the call alone; raises where one was used behind it."""
-        if self.late is not None:
-            raise self.late
-        lent = (LentContext(one, spec, self) if isinstance(one, LENT) else one for one in arguments[1:])
-        return arguments if places != FIRST else (*arguments[:1], *lent)
 
     def _noted(self, spec: Spec, result: Any) -> Any:
         """Take note of results that are kept below as they are; raises where one was handed on before, and changed."""
@@ -177,31 +159,6 @@ class Mutations:
             if spec.keeps_values or spec.kind in AS_THEY_ARE:
                 todo += self._graph.children(spec.op_id or "")
         return False
-
-
-class LentContext:
-    """A context as a function is given it for one call: what is written behind that would be another key's state."""
-
-    __slots__ = ("_context", "_is_open", "_mutations", "_spec")
-
-    def __init__(self, context: object, spec: Spec, mutations: Mutations) -> None:
-        for name, value in zip(self.__slots__, (context, True, mutations, spec), strict=True):
-            object.__setattr__(self, name, value)
-
-    def _close(self) -> None:
-        object.__setattr__(self, "_is_open", False)
-
-    def _at_hand(self, name: str) -> object:
-        if not self._is_open:
-            self._mutations.late = late_use(self._spec, name)
-            raise self._mutations.late
-        return self._context
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._at_hand(name), name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        setattr(self._at_hand(name), name, value)
 
 
 def mark_of(value: object) -> Mark:

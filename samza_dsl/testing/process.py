@@ -153,9 +153,6 @@ class VirtualProcess:
             self.tell("committed" if number == 1 else f"committed {number} times")
         if self._driving is not None and self._driving.done():
             self._see_end(self._driving)
-        if self._mutations.late is not None:
-            self.die()
-            raise self._mutations.late
         if self.environment.doom.dead and not self.dead:
             self.die()
 

@@ -50,7 +50,7 @@ class Subclassed(Exception):
 class Nameless(type):
     @property
     def __name__(cls):
-        raise RuntimeError("no name")
+        raise SystemExit("no name")
 
 
 class OfNameless(Exception, metaclass=Nameless):
@@ -63,7 +63,16 @@ class Frozen(Exception):
 
 
 def refuses(self, *_args):
-    raise RuntimeError("not to be asked")
+    raise SystemExit("not to be asked")
+
+
+def exiting(kind):
+    """Return an error whose text is no text, but the end of a program."""
+
+    def ends(self):
+        raise kind
+
+    return type("Exiting", (Exception,), {"__str__": ends, "__repr__": ends})()
 
 
 ATTRIBUTES = {
@@ -105,6 +114,11 @@ def odd_syntax():
 ERRORS = {
     "mute": Mute,
     "odd": Odd,
+    "exits": lambda: exiting(SystemExit),
+    "interrupts": lambda: exiting(KeyboardInterrupt),
+    "cancels": lambda: exiting(asyncio.CancelledError),
+    "closes": lambda: exiting(GeneratorExit),
+    "exiting argument": lambda: ValueError(exiting(SystemExit)),
     "subclass of str": Subclassed,
     "file name": lambda: FileNotFoundError(2, "No such file", os.fsdecode(b"caf\xe9.txt")),
     "class without a name": lambda: OfNameless("told"),

@@ -5,8 +5,9 @@ import sys
 from dataclasses import dataclass, make_dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
-from enum import Enum
-from typing import NamedTuple
+from enum import Enum, IntEnum, StrEnum
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ from msgspec import Struct, defstruct
 from operators.core.base import Batch
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Json, Tagged
-from runtime.job.key_kinds import KeptKeys, KeyKinds, kept_kind
+from runtime.job.key_kinds import FIRST_LOOKS, MOST_EQUAL, KeptKeys, KeyKinds, kept_kind
 from runtime.model.errors import OperatorFailure
 from runtime.opening.stored_state import forget, move
 from runtime.ports.streams import Append, StreamConfig
@@ -548,6 +549,18 @@ class Cell(Struct, frozen=True):
     latitude: float
 
 
+class Mixed(Struct, frozen=True):
+    of: Any
+
+
+class Seven(IntEnum):
+    SEVEN = 7
+
+
+class Named(StrEnum):
+    SEVEN = "seven"
+
+
 EQUAL = {
     "dicts": ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
     "dicts in a tuple": ((1, [{"a": {"c": 1, "d": 2}}]), (1, [{"a": {"d": 2, "c": 1}}])),
@@ -559,6 +572,16 @@ EQUAL = {
     "zeros": (0.0, -0.0),
     "zeros in a tuple": ((48.1, round(-0.04, 1)), (48.1, round(0.04, 1))),
     "zeros in a record": (Cell(0.0), Cell(-0.0)),
+    "numbers": (7, 7.0),
+    "numbers in a tuple": (("a", 7), ("a", 7.0)),
+    "numbers in a record": (Mixed(7), Mixed(7.0)),
+    "numbers in a set": (frozenset([7]), frozenset([7.0])),
+    "number and truth": (1, True),
+    "number and decimal": (7, Decimal(7)),
+    "number and fraction": (7, Fraction(7)),
+    "number and member": (7, Seven.SEVEN),
+    "text and member": ("seven", Named.SEVEN),
+    "hours that come twice": (datetime(2020, 10, 25, 2), datetime(2020, 10, 25, 2, fold=1)),
 }
 
 
@@ -603,9 +626,17 @@ def test_a_key_is_looked_at_for_equal_ones_once():
         def note_equal(self, key, data, what="keys"):
             looked.append(key)
 
-    keys = KeptKeys(Tagged(), Kinds(scanned(whole).graph().specs["it"], "keyed", memory(), set()))
+    def kept():
+        return KeptKeys(Tagged(), Kinds(scanned(whole).graph().specs["it"], "keyed", memory(), set()))
+
+    keys = kept()
     held = keys.hold([Decimal(1), (Decimal(2), "a"), ("b", 3), at(0, UTC)])
     for _ in range(3):
         keys.encode_all(held)
         keys.seek(held[0])
-    assert looked == [Decimal(1), (Decimal(2), "a"), at(0, UTC)]
+    assert looked == [Decimal(1), (Decimal(2), "a"), ("b", 3), at(0, UTC)]
+    for make, most in ((lambda n: ("b", n), FIRST_LOOKS), (lambda n: ("b", n) if n else 7.0, MOST_EQUAL)):
+        looked.clear()
+        keys = kept()
+        keys.encode_all(keys.hold([*map(make, range(2 * MOST_EQUAL))]))
+        assert most <= len(looked) < most + FIRST_LOOKS + 2

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from planner.model.errors import PlanError
@@ -115,6 +115,54 @@ def test_contexts_that_are_kept_and_not_used_cost_nothing_of_what_is_counted(way
         expected.append([key, counts[key]])
     assert [msgspec.json.decode(value) for _, value, _ in rows_of(environment, "out")[0]] == expected
     assert not any(errors)
+
+
+KINDS = {
+    "list": (lambda context: context.list("seen"), lambda seen, at: seen.append(at)),
+    "map": (lambda context: context.map("seen"), lambda seen, at: seen.__setitem__(at, True)),
+}
+
+
+def app_that_keeps(kind, told):
+    """Return an application that may use again what a call before it was handed, and may fail behind that."""
+    asked, add = KINDS[kind]
+    known = {}
+
+    def note(value, context):
+        number = value["at"] - 1_000
+        does = told[number][1]
+        seen = known.get(context.key) if "again" in does else None
+        if seen is None:
+            seen = known[context.key] = asked(context)
+        add(seen, number)
+        if "raise" in does:
+            raise ValueError(number)
+        return [[context.key, sorted(seen)]]
+
+    return app_of(plain, note, Options(commit_interval_ms=1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["", "again", "raise", "again, raise"])), max_size=9))
+@example([("a", "again"), ("a", "again, raise"), ("a", "again")])
+@settings(max_examples=examples(40, 1_000))
+def test_lists_and_maps_that_are_kept_have_what_calls_have_left_or_are_refused(kind, told):
+    environment, refusal = memory(), None
+    fill(environment, "in", [records(key for key, _ in told)])
+    try:
+        run_once(app_that_keeps(kind, told), environment)
+    except PlanError as error:
+        refusal = str(error)
+    if refusal is not None:
+        assert re.search(TOLD.format(rf"{kind}\(\.\.\.\)"), refusal)
+        assert any("again" in does for _, does in told)
+        return
+    left, expected = {"a": [], "b": []}, []
+    for number, (key, does) in enumerate(told):
+        if "raise" not in does:
+            left[key].append(number)
+            expected.append([key, [*left[key]]])
+    assert [msgspec.json.decode(value) for _, value, _ in rows_of(environment, "out")[0]] == expected
 
 
 def test_a_call_whose_task_goes_on_is_told():

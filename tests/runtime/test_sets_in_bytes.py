@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from enum import Enum
+from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
@@ -232,12 +233,17 @@ def test_an_entry_under_a_set_in_the_order_of_hashes_is_read(value, serde, packe
         assert keys.decode(in_a_tuple) == (1, value)
 
 
+def context_of(store):
+    """Return what a map is asked of."""
+    return SimpleNamespace(_operator=SimpleNamespace(store=store))
+
+
 @pytest.mark.parametrize("is_assigned_since", [False, True])
 @pytest.mark.parametrize("make", [lambda names: Point(1, names), lambda names: (1, Spot(names, (names,)))])
 def test_entries_of_maps_under_a_former_order_come_to_where_they_are_looked_for(make, is_assigned_since):
     crew = make(frozenset("abcdefgh"))
     keys, store = KeySerde(Tagged()), MemoryStore()
-    seen = MapState(store, b"here", EntryKeys(Tagged(), keys, lambda key: None))
+    seen = MapState(context_of(store), b"here", EntryKeys(Tagged(), keys, lambda key: None))
     seen["other"] = 0
     former = unsorted(crew)
     assert keys.encode(keys.hold_one(crew)) != former and keys.lies_under(crew, former)
@@ -258,7 +264,7 @@ class Real(Struct, frozen=True):
 
 @pytest.mark.parametrize("key", [Real(7), (1, Real(7)), Real(2**40)])
 def test_a_walk_over_a_map_leaves_entries_where_the_functions_own_keys_find_them(key):
-    seen = MapState(MemoryStore(), b"here", EntryKeys(Tagged(), KeySerde(Tagged()), lambda key: None))
+    seen = MapState(context_of(MemoryStore()), b"here", EntryKeys(Tagged(), KeySerde(Tagged()), lambda key: None))
     seen[key] = 1
     assert [*seen.items()] == [(key, 1)] and [*seen] == [key]
     assert seen[key] == 1 and seen.pop(key) == 1 and not len(seen)
