@@ -128,19 +128,20 @@ class RowsFetched:
             raised = askable(error)
             told = raised if isinstance(raised, Exception) else TimeoutError("the call for this key was given up")
             for coming in self._close(gathering):
-                coming.set_exception(told)
-                # Looked at here, since whoever does not wait any more will not, and asyncio would then complain.
-                coming.exception()
+                _fail(coming, told)
             raise
         now = clock_of(asyncio.get_running_loop())()
-        met = [key for key in gathering.keys if rows.get(key) is not None]
+        met = [key for key in gathering.keys if not isinstance(rows.get(key), Exception | None)]
         self._meetings.note(0, gathering.keys)
         self._meetings.note(1, met)
         self._meetings.count(len(met), len(gathering.keys) - len(met), met)
         for key, coming in zip(gathering.keys, self._close(gathering), strict=True):
             row = rows.get(key)
-            self._kept.put(key, row, now)
-            coming.set_result(row)
+            if isinstance(row, Exception):
+                _fail(coming, askable(row))
+            else:
+                self._kept.put(key, row, now)
+                coming.set_result(row)
 
     async def _await_turn(self, gathering: Gathering) -> None:
         """Wait for more keys, and until the next call may be made; the batch stays open as long."""
@@ -175,6 +176,13 @@ class RowsFetched:
         if self._gathering is gathering:
             self._gathering = None
         return [self._coming.pop(key) for key in gathering.keys]
+
+
+def _fail(coming: asyncio.Future[object], error: Exception) -> None:
+    # No future takes that one, as a coroutine that it ends would seem to return.
+    coming.set_exception(RuntimeError(shown(error)) if isinstance(error, StopIteration) else error)
+    # Looked at here, since whoever does not wait any more will not, and asyncio would then complain.
+    coming.exception()
 
 
 def _stranger_error(key: object, asked: list[object]) -> ValueError:

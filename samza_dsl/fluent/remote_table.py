@@ -31,7 +31,7 @@ class RemoteTable(Generic[K, V]):
 
 
 def remote_table(
-    fetch_many: Callable[[list[K]], Awaitable[Mapping[K, V]]],
+    fetch_many: Callable[[list[K]], Awaitable[Mapping[K, V | Exception]]],
     *,
     batch_size: int = 100,
     batch_wait_ms: Duration = 5,
@@ -46,10 +46,11 @@ def remote_table(
     """Return a table that is read from a service: `join` takes it in the place of a table, with `on=`.
 
     `await fetch_many(keys)` returns the rows of up to `batch_size` different keys, as a mapping; keys without a row, or
-    with None, are absent. It is an async function, or an object with `open(context)` and `close()`, of which every task
-    has its own. Up to `max_in_flight` messages of a task await rows at once, in an `order` as in `async_flat_map`.
-    Messages of one key wait for one answer; keys of several are gathered for `batch_wait_ms`. An answer that takes
-    longer than `timeout_ms` has failed, and the join's `on_error` says what then, e.g. `retry(3, backoff_ms=100)`.
+    with None, are absent, and an exception in place of a row fails the messages of that key alone. It is an async
+    function, or an object with `open(context)` and `close()`, of which every task has its own. Up to `max_in_flight`
+    messages of a task await rows at once, in an `order` as in `async_flat_map`. Messages of one key wait for one
+    answer; keys of several are gathered for `batch_wait_ms`. An answer that takes longer than `timeout_ms` has failed,
+    and the join's `on_error` says what then, e.g. `retry(3, backoff_ms=100)`.
 
     Each task keeps up to `cache_size` rows for `ttl_ms`, and knows for `absent_ttl_ms` (without it, as long) that there
     is none; 0 keeps nothing. All tasks together make at most `fetches_per_second` calls. Raises PlanError for a

@@ -5,7 +5,10 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
+from functools import partial
+from threading import Event
 from typing import Any
 
 from operators.core.base import Serde
@@ -26,7 +29,7 @@ from runtime.ports.connectors import (
     SourceRecord,
     TransactionalSink,
 )
-from samza_dsl.testing.deaths import DyingLines, DyingRows, PlayedDeath, apart, is_of_death
+from samza_dsl.testing.deaths import DyingLines, DyingRows, HashOfLives, PlayedDeath, apart, is_of_death
 
 Content = Callable[[], Sequence[object]]
 """Returns the values that somebody else finds in a place now, in any order."""
@@ -34,6 +37,12 @@ MOST_AT_ONCE = 7
 MANY = 1 << 60
 GROWTHS = 5
 """How often a place gets more, where a suite can have that."""
+PATIENCE_S = 0.3
+"""How long the next owner is waited for, which the lock of one that stands in its transaction may hold up."""
+Following = tuple[PositionedSink, SinkOwner, int, Sequence[SinkRow]]
+"""The sink of an owner that follows, itself, the position that it has found, and the rows that it has written."""
+HELD_UP = 2
+"""How often the next owner is held up before nothing else is expected."""
 
 
 def check_source(
@@ -332,8 +341,9 @@ def check_sink(
 
     `make` opens the sink, which is empty at first, `content` returns the values that are in it, and `rows` are written
     again and again. Where a row replaces that of its key, say `by_key`. The sink dies at rows, and at any line of the
-    files of its functions, which are called in other threads than `make`, as a run calls them. Raises AssertionError
-    for what is lost, double, or not fenced.
+    files of its functions, which are called in other threads than `make`, as a run calls them; there the next owner
+    overtakes it, too. `hash` is another one for each sink that is made. Raises AssertionError for what is lost, double,
+    or not fenced.
 
     >>> from samza_dsl.connectors import IdempotentSink, SinkRow
     >>> kept: dict[str, int] = {}
@@ -344,12 +354,17 @@ def check_sink(
     assert len(rows) > 1, "give some rows, so that one of them can be lost"
     sink, chance = make(), random.Random(seed)
     if isinstance(sink, TransactionalSink):
-        _SinkTrial(make, content, rows, chance, by_key, (sink.write, sink.flush, sink.recover)).cut_back(sink, times)
+        trial = _SinkTrial(make, content, rows, chance, by_key, (sink.write, sink.flush, sink.recover))
+        play: Callable[[], None] = partial(trial.cut_back, sink, times)
     elif isinstance(sink, PositionedSink):
-        _SinkTrial(make, content, rows, chance, by_key, (sink.write, sink.claim)).positioned(sink, times)
+        trial = _SinkTrial(make, content, rows, chance, by_key, (sink.write, sink.claim))
+        play = partial(trial.positioned, sink, times)
     else:
         assert isinstance(sink, IdempotentSink | AtLeastOnceSink), f"{sink!r} is no sink of samza_dsl.connectors"
-        _SinkTrial(make, content, rows, chance, by_key, (sink.write,)).delivered(sink, times)
+        trial = _SinkTrial(make, content, rows, chance, by_key, (sink.write,))
+        play = partial(trial.delivered, sink, times)
+    with trial.hashes:
+        play()
 
 
 class _SinkTrial:
@@ -364,10 +379,15 @@ class _SinkTrial:
         by_key: bool,
         functions: Sequence[Callable[..., Any]],
     ) -> None:
-        self._make, self._content, self._rows, self._chance, self._by_key = make, content, rows, chance, by_key
-        self._lines = DyingLines(functions)
+        self._making, self._content, self._rows, self._chance, self._by_key = make, content, rows, chance, by_key
+        self._lines, self.hashes = DyingLines(functions), HashOfLives(functions)
         self._given: list[SinkRow] = []
         """All rows that have to be there."""
+
+    def _make(self) -> Any:
+        """Return the sink of the next life."""
+        self.hashes.life += 1
+        return self._making()
 
     def cut_back(self, sink: TransactionalSink, times: int) -> None:
         """Try a sink that is cut back to positions."""
@@ -451,6 +471,7 @@ class _SinkTrial:
                     self._check_fenced(*past.pop(self._chance.randrange(len(past))), position)
         for zombie, _ in past:
             apart(zombie.close)
+        sink, owner, position = self._overtaken(sink, owner, position, times // 2)
         self._check_partitions(sink, owner, position)
         self._check_others(*self._begun_anew(sink, owner, position))
 
@@ -492,6 +513,75 @@ class _SinkTrial:
                 raise AssertionError(f"generation {owner.generation} has written after a later one: raise Fenced")
         apart(sink.close)
         self._compare("exactly once")
+
+    def _overtaken(
+        self, sink: PositionedSink, owner: SinkOwner, position: int, times: int
+    ) -> tuple[PositionedSink, SinkOwner, int]:
+        """Let the next owner claim and write while this one stands at a line of its write; return the last one.
+
+        Where a lock holds the next one up, this one goes on meanwhile: whichever is first, the rows of both are there
+        once, or this one was refused.
+        """
+        held_up, lines = 0, self._lines.lines
+        for line in range(0, lines + 1, lines // max(times, 1) + 1):
+            late = self._some()
+            write = partial(sink.write, owner, late, position, position + 1)
+            is_held_up, refusal, following = self._stands(write, line, owner)
+            self._let_go(sink)
+            held_up += is_held_up
+            if isinstance(following, Exception):
+                # What the one that stood has held may have failed it, which a run tries again.
+                following = apart(self._follows, owner._replace(generation=owner.generation + 2))
+            sink, owner, found, rows = following
+            stood = f", as an owner of the past stood at {self._lines.place} while the next one claimed and wrote"
+            if found > position:
+                self._given += late
+            else:
+                assert refusal is not None, f"write() has returned{stood}: raise Fenced"
+            self._given += rows
+            position = found + 2
+            advice = f"{stood}: look at the owner within the transaction of the rows, and lock it there"
+            self._compare("exactly once", advice)
+            found = apart(sink.claim, owner)
+            assert found == position, f"claim() returned {found}, and {position} was written to{advice}"
+            if held_up == HELD_UP:
+                break
+        return sink, owner, position
+
+    def _stands(
+        self, write: Callable[[], None], line: int, owner: SinkOwner
+    ) -> tuple[bool, BaseException | None, Following | Exception]:
+        """Let the next owner follow while one stands at a line of its write, or as long as no lock holds it up.
+
+        Return whether one does, what the write has raised, and the owner that followed, or what that has raised.
+        """
+        stands, goes_on = Event(), Event()
+
+        def stand() -> None:
+            stands.set()
+            goes_on.wait()
+
+        with ThreadPoolExecutor(2, thread_name_prefix="samza-dsl-suite") as pool:
+            written = pool.submit(self._lines.call, write, alive=line, then=stand)
+            written.add_done_callback(lambda _: stands.set())
+            stands.wait()
+            following = pool.submit(self._follows, owner._replace(generation=owner.generation + 1))
+            is_held_up = bool(wait([following], PATIENCE_S).not_done)
+            goes_on.set()
+        raised = following.exception()
+        return is_held_up, written.exception(), raised if isinstance(raised, Exception) else following.result()
+
+    def _follows(self, owner: SinkOwner) -> Following:
+        """Claim and write as the next owner; return its sink, itself, the position that it has found, and its rows."""
+        sink, rows = self._make(), self._some()
+        try:
+            found = sink.claim(owner)
+            sink.write(owner, rows, found, found + 2)
+        except BaseException:
+            with suppress(Exception):
+                sink.close()
+            raise
+        return sink, owner, found, rows
 
     def _check_partitions(self, sink: PositionedSink, owner: SinkOwner, position: int) -> None:
         """Let the owner of another partition of the output write beside this one: each has a position of its own."""
@@ -607,6 +697,8 @@ class _SinkTrial:
         lost, more = wanted - found, found - wanted
         place = self._lines.place
         behind = behind or (f", after a death at {place}" if place else "")
+        if self.hashes.is_asked:
+            behind += ", and hash() of text, which each process has another one of, was asked for: zlib.crc32 lasts"
         assert not lost, f"promised is {promise}, and the sink lacks {[*lost.elements()][:5]}{behind}"
         if promise != "at least once":
             assert not more, f"promised is {promise}, and the sink has {[*more.elements()][:5]} beside{behind}"

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from numbers import Number
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType, FunctionType
 from typing import Any, TypeVar
 
 from runtime.ports.connectors import SinkRow
@@ -49,15 +50,24 @@ class DyingLines:
     """
 
     def __init__(self, functions: Iterable[Callable[..., Any]]) -> None:
-        codes = map(_code_of, functions)
-        self._files = {code.co_filename for code in codes if code is not None}
+        found = map(_function_of, functions)
+        self._files = {one.__code__.co_filename for one in found if one is not None}
         self.lines = 0
         """The most lines that a call has run until now; 0 for functions that are not of Python."""
         self.place = ""
         """The line at which a call has died last."""
 
-    def call(self, function: Callable[..., R], *arguments: object, alive: int | None = None) -> R:
-        """Call a function, which dies behind so many lines; raises what it raises, in the end `PlayedDeath`."""
+    def call(
+        self,
+        function: Callable[..., R],
+        *arguments: object,
+        alive: int | None = None,
+        then: Callable[[], object] | None = None,
+    ) -> R:
+        """Call a function, which dies behind so many lines, or goes on behind what is to be called `then`.
+
+        Raises what it raises, in the end `PlayedDeath`.
+        """
         seen = 0
 
         def trace(frame: FrameType, event: str, argument: object) -> Any:
@@ -67,7 +77,9 @@ class DyingLines:
             if event == "line":
                 if seen == alive:
                     self.place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-                    raise PlayedDeath
+                    if then is None:
+                        raise PlayedDeath
+                    then()
                 seen += 1
             return trace
 
@@ -96,18 +108,53 @@ def is_of_death(error: BaseException | None) -> bool:
     return False
 
 
-def _code_of(function: Any) -> CodeType | None:
-    """Return the code of a function of Python, of whatever shape; None for any other.
+class HashOfLives:
+    """Lets the modules of a connector's functions have another `hash` in each life, as each process has for text.
 
-    >>> _code_of(partial(is_of_death, None)) is is_of_death.__code__, _code_of([].append)
+    Within a life equal values have one. What a class says of itself, `__hash__`, is for the dicts of this process.
+    """
+
+    def __init__(self, functions: Iterable[Callable[..., Any]]) -> None:
+        found = [one.__globals__ for one in map(_function_of, functions) if one is not None]
+        self._names = [names for names in {id(names): names for names in found}.values() if "hash" not in names]
+        self.life = 0
+        self.is_asked = False
+        """Whether somebody has asked for one that the next process would not have."""
+
+    def __enter__(self) -> None:
+        for names in self._names:
+            names["hash"] = self._hash
+
+    def __exit__(self, *_: object) -> None:
+        for names in self._names:
+            del names["hash"]
+
+    def _hash(self, value: object) -> int:
+        found = hash(value)
+        if _has_lasting_hash(value) or sys._getframe(1).f_code.co_name == "__hash__":
+            return found
+        self.is_asked = True
+        return hash((self.life, found))
+
+
+def _has_lasting_hash(value: object) -> bool:
+    """Whether the hash of a value is the same in each process.
+
+    >>> _has_lasting_hash((1, 2.5)), _has_lasting_hash((1, "a"))
+    (True, False)
+    """
+    return all(map(_has_lasting_hash, value)) if type(value) is tuple else value is None or isinstance(value, Number)
+
+
+def _function_of(function: Any) -> FunctionType | None:
+    """Return the function of Python that is called, of whatever shape; None for any other.
+
+    >>> _function_of(partial(is_of_death, None)) is is_of_death, _function_of([].append)
     (True, None)
     """
     if isinstance(function, partial):
-        return _code_of(function.func)
+        return _function_of(function.func)
     if inspect.ismethod(function):
-        return _code_of(function.__func__)
-    if inspect.isfunction(function):
-        code: CodeType = inspect.unwrap(function).__code__
-        return code
-    called = type(function).__call__
-    return _code_of(called) if inspect.isfunction(called) else None
+        return _function_of(function.__func__)
+    found = inspect.unwrap(function) if inspect.isfunction(function) else type(function).__call__
+    return found if inspect.isfunction(found) else None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from decimal import Decimal
 from itertools import count
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
 import hypothesis.strategies as st
@@ -23,6 +23,7 @@ from runtime.ports.connectors import SinkOwner, SinkRow
 from runtime.systems.connectors.table_rows import TableRows
 from samza_dsl import SamzaError, connectors
 from tests.databases.conftest import NUMBERS, Database
+from tests.scale import examples
 
 ROWS, FEW_STEPS = 3_000, 2_000
 INDEXED: list[tuple[str, ...]] = [("word",), ("n",), ("word", "n"), ("n", "word")]
@@ -233,11 +234,46 @@ def test_a_key_finds_what_was_put_under_it_however_it_is_said(
             assert [row.n for row in looks_up._fetch(asked).values()] == [7]
         assert looks_up._fetch(others) == {}
         if kind is dt.datetime:
-            with pytest.raises(SamzaError, match="no time zone"):
-                looks_up._fetch([MOMENT.replace(tzinfo=None)])
+            assert_told(looks_up, MOMENT.replace(tzinfo=None), "no time zone")
         if kind is LOCAL:
-            with pytest.raises(SamzaError, match="time zone"):
-                looks_up._fetch([MOMENT])
+            assert_told(looks_up, MOMENT, "time zone")
+
+
+def assert_told(looks_up: Any, key: Any, words: str) -> None:
+    [(of, error)] = looks_up._fetch([key]).items()
+    assert of == key and isinstance(error, SamzaError) and words in str(error)
+
+
+ASKED: dict[Any, list[Any]] = {
+    # By the type of the key: keys of rows that are there, twice there or of other types, of none, and what is no key.
+    int: [1, 2, 3, 4, 9, 2**70, -(2**63) - 1, (1, 2), Decimal("1e50"), 1.5, float("nan"), dt.date(2026, 1, 1), "x"],
+    str: ["1", "2", "3", "4", "9", "a\0b", "\ud800", ("1", "2"), 7, dt.date(2026, 1, 1), b"1"],
+}
+
+
+@pytest.mark.parametrize("kind", [*ASKED])
+def test_keys_come_to_the_same_together_as_one_by_one(database: Database, kind: Any) -> None:
+    table, of = database.table(), msgspec.defstruct("Row", [("id", kind), ("note", Literal["good"])])
+    database.change(f"CREATE TABLE {table} (id {'BIGINT' if kind is int else 'TEXT'}, note TEXT)")
+    database.change(
+        f"INSERT INTO {table} VALUES ('1', 'good'), ('2', 'good'), ('2', 'good'), ('3', 'bad'), ('4', 'good')"
+    )
+    url = database.where if "://" in database.where else f"{database.kind}:///{database.where}"
+
+    def told(found: dict[Any, Any]) -> dict[Any, str]:
+        return {key: repr(row) for key, row in found.items()}
+
+    with opened(f"{url}{'&' if '?' in url else '?'}table={table}&key=id", of) as looks_up:
+
+        @given(st.lists(st.sampled_from(ASKED[kind]), unique_by=repr, max_size=12))
+        @settings(max_examples=examples(30, 500))
+        def law(keys: list[Any]) -> None:
+            alone = {key: row for key in keys for key, row in told(looks_up._fetch([key])).items()}
+            assert told(looks_up._fetch(keys)) == alone
+
+        law()
+        found = looks_up._fetch(ASKED[kind])
+        assert {kind(1), kind(4)} <= {key for key, row in found.items() if isinstance(row, of)}
 
 
 @pytest.mark.ci

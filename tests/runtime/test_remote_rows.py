@@ -204,6 +204,27 @@ def test_an_answer_that_fails_meets_the_policy_of_each_message_that_waits_for_it
     assert [keys for _, keys in service.calls] == [[1, 2]] * (2 if out else 1)
 
 
+@given(
+    numbers=st.lists(st.integers(0, 39), max_size=20),
+    bad=st.sets(st.integers(0, 9)),
+    said=tables,
+    error=st.sampled_from((ValueError("no such"), KeyError(), StopIteration("no such"), TimeoutError())),
+)
+@settings(max_examples=examples(40, 500))
+def test_an_error_in_place_of_a_row_is_of_the_messages_of_its_key_alone(numbers, bad, said, error):
+    class Partial(Service):
+        async def __call__(self, keys):
+            return await super().__call__(keys) | {key: error for key in keys if key in bad}
+
+    with testing.running(joined(Partial(), dead_letter("bad"), **said)) as run:
+        run.send("in", *numbers)
+        run.advance_time(seconds=60)
+        out, letters = run.read("out"), [int(one.value) for one in run.dead_letters("bad")]
+    rows = {key: key * 10 for key in range(PRESENT)}
+    assert sorted(out) == sorted([n, rows.get(n % 10)] for n in numbers if n % 10 not in bad)
+    assert sorted(letters) == sorted(n for n in numbers if n % 10 in bad)
+
+
 def test_an_answer_that_takes_too_long_has_failed_for_all_who_wait_for_it():
     service = Service(delays=(5_000, 0))
     with testing.running(joined(service, dead_letter("bad"), timeout_ms=100, batch_wait_ms=0)) as run:

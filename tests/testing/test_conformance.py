@@ -1,6 +1,7 @@
 """The suites for connectors notice each kind of mistake that they are there for."""
 
 import sqlite3
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -26,7 +27,7 @@ from samza_dsl.connectors import (
     SourceRecord,
     TransactionalSink,
 )
-from samza_dsl.testing import check_pulled, check_sink, check_source
+from samza_dsl.testing import check_pulled, check_sink, check_source, conformance
 
 ROWS = [SinkRow(n, key=f"key {n % 5}") for n in range(20)]
 
@@ -36,6 +37,8 @@ class Kept:
 
     def __init__(self, mistake: str = "") -> None:
         self.mistake = mistake
+        self.lock = threading.Lock()
+        """Held by whoever is in a transaction."""
         self.values: list[Any] = []
         self.by_key: dict[Any, Any] = {}
         self.owners: dict[object, SinkOwner] = {}
@@ -45,6 +48,10 @@ class Kept:
         return [*self.values, *self.by_key.values()]
 
     def claim(self, owner: SinkOwner) -> int:
+        with self.lock:
+            return self.claimed(owner)
+
+    def claimed(self, owner: SinkOwner) -> int:
         part, known = self.part_of(owner), self.owners.get(self.part_of(owner))
         self.owners[part] = owner
         if known is None or owner.identity != known.identity:
@@ -60,14 +67,23 @@ class Kept:
         return owner.place
 
     def write(self, owner: SinkOwner, rows: Sequence[SinkRow], position: int, following: int) -> None:
+        if self.mistake == "looks before the transaction":
+            self.look(owner, position, following)
+        with self.lock:
+            if self.mistake != "looks before the transaction":
+                self.look(owner, position, following)
+            self.keep(self.part_of(owner), rows, following)
+
+    def look(self, owner: SinkOwner, position: int, following: int) -> None:
         part = self.part_of(owner)
         known = self.owners[part]
         is_mine = (owner.identity, owner.generation) == (known.identity, known.generation)
         if is_mine and self.mistake == "takes rows again" and self.positions[part] == following:
-            self.values = [*self.values, *self.taken(rows)]
             return
         if not (is_mine and position == self.positions[part]) and self.mistake != "zombies write":
             raise Fenced("there is another one")
+
+    def keep(self, part: object, rows: Sequence[SinkRow], following: int) -> None:
         if not rows and self.mistake == "nothing to do":
             return
         found = self.taken(rows)
@@ -96,7 +112,12 @@ class Kept:
             self.values = []
 
     def positioned(self) -> PositionedSink:
-        return PositionedSink("kept", self.claim, self.write, self.empty)
+        return PositionedSink("kept", self.claim, self.write, self.empty, self.close)
+
+    def close(self) -> None:
+        # As a database does for who has died in a transaction.
+        if self.lock.locked():
+            self.lock.release()
 
     def transactional(self) -> TransactionalSink:
         def recover(position: int) -> None:
@@ -113,6 +134,8 @@ class Kept:
             for row in rows:
                 if self.mistake == "never replaced":
                     self.by_key.setdefault(row.key, row.value)
+                elif self.mistake == "hash":
+                    self.by_key[hash(row.key)] = row.value
                 else:
                     self.by_key[row.key] = row.value
 
@@ -143,6 +166,11 @@ def test_a_sink_that_keeps_its_promise_passes(kind: Callable[[Kept], Any], seed:
         (Kept.positioned, "takes rows again", "beside, as rows whose answer was lost were written again"),
         (Kept.positioned, "zombies write", "raise Fenced|whose answer was lost"),
         (Kept.positioned, "claims again", "raise Fenced"),
+        (
+            Kept.positioned,
+            "looks before the transaction",
+            r"stood at test_conformance\.py:\d+ while the next",
+        ),
         (Kept.positioned, "another position", "claim"),
         (Kept.positioned, "keeps", "beside"),
         (
@@ -156,10 +184,15 @@ def test_a_sink_that_keeps_its_promise_passes(kind: Callable[[Kept], Any], seed:
         (Kept.transactional, "never cut back", "beside"),
         (Kept.transactional, "loses one", "lacks"),
         (Kept.idempotent, "never replaced", "lacks"),
+        (Kept.idempotent, "hash", r"beside.*hash\(\) of text"),
         (Kept.at_least_once, "loses one", "lacks"),
     ],
 )
-def test_a_mistake_of_a_sink_is_noticed(kind: Callable[[Kept], Any], mistake: str, said: str) -> None:
+def test_a_mistake_of_a_sink_is_noticed(
+    kind: Callable[[Kept], Any], mistake: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "transaction" in mistake:
+        monkeypatch.setattr(conformance, "PATIENCE_S", 60)  # it is noticed before somebody stands within one
     kept = Kept(mistake)
     with pytest.raises(AssertionError, match=said):
         check_sink(lambda: kind(kept), kept.content, ROWS, times=300)

@@ -314,7 +314,10 @@ class _Http:
                 failed = ValueError("what answers is no registry: its answer is nested too deep")
             except (OSError, HTTPException, ValueError) as error:
                 failed = error
-        raise Unreachable(f"the registry {self._shown} can't be asked: {failed}") from failed
+        # To ask again would show the same certificate.
+        is_trusted = not isinstance(getattr(failed, "reason", None), ssl.SSLCertVerificationError)
+        kind = Unreachable if is_trusted else Refused
+        raise kind(f"the registry {self._shown} can't be asked: {failed}") from failed
 
     def _authorization(self, user: str | None, password: str | None) -> str | None:
         token = self._registry.token

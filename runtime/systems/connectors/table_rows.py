@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from decimal import Decimal
+from math import isfinite
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -21,6 +22,8 @@ from runtime.systems.databases.dialect import LOOKED_UP, PARAMETER, SqlConnectio
 from runtime.systems.databases.table_columns import ColumnKind, Made, columns_for, read_as
 
 V = TypeVar("V")
+Stored = tuple[object, ...]
+"""The values of a key as its columns have them."""
 NO_ROW = object()
 """Stands for a part of a key that no row has."""
 
@@ -61,8 +64,8 @@ class TableRows(Generic[V]):
         # A driver that takes all values as they are gives them back so: its text is no JSON.
         self._read: Made = read_as(self._value) if dialect.adapt else lambda row: row
 
-    async def __call__(self, keys: list[Any]) -> Mapping[Any, V]:
-        """Return the rows of keys, by key; raises `Unavailable` where the database can't be asked now."""
+    async def __call__(self, keys: list[Any]) -> Mapping[Any, V | Exception]:
+        """Return the rows of keys, by key, and errors for keys that are wrong; raises `Unavailable` for what passes."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._fetch, keys)
 
     def close(self) -> None:
@@ -70,44 +73,75 @@ class TableRows(Generic[V]):
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._drop()
 
-    def _fetch(self, keys: Sequence[Any]) -> dict[Any, V]:
-        table, dialect = self._table, self._table.dialect
-        said = {self._adapted(parts): key for key in keys if (parts := self._parts(key)) is not None}
-        if not said:
-            return {}
-        try:
-            if self._connection is None:
-                self._connection = dialect.connect()
-                target = Target(dialect.quoted(table.name), self._columns, table.key)
-                self._folds = dialect.folds(self._connection, target)
-                self._choose(self._connection, target, next(iter(said)))
-            if self._folds:
-                return self._fetched_alone(self._connection, said)
-            result: dict[Any, V] = {}
-            is_known = True
-            for fields in self._asked(self._connection, [*said]):
-                stored = tuple(fields[name] for name in table.key)
-                # Some drivers take a value as text, and give it back as what it is.
-                found = stored if stored in said else self._adapted(stored)
-                if found in said:
-                    if said[found] in result:
-                        raise self._several_error(said[found])
-                    result[said[found]] = self._made(fields)
-                else:
-                    is_known = False
-            left = {} if is_known else {stored: key for stored, key in said.items() if key not in result}
-            return result | self._fetched_alone(self._connection, left)
-        except dialect.errors as error:
-            self._drop()
-            kind = Unavailable if dialect.passes(error) else SamzaError
-            raise kind(f"{table.where}, table {table.name}: {error}") from error
+    def _fetch(self, keys: Sequence[object]) -> dict[object, V | Exception]:
+        """Return the row of each key that has one; what is wrong with a key or its row is an error in place of it."""
+        said: dict[Stored, list[object]] = {}
+        result: dict[object, V | Exception] = {}
+        for key in keys:
+            try:
+                stored = self._stored(key)
+            except SamzaError as error:
+                result[key] = error
+            else:
+                # Keys that are two here may be one there, as an enum's member and its value.
+                if stored is not None:
+                    said.setdefault(stored, []).append(key)
+        found = self._looked_up({stored: equal[0] for stored, equal in said.items()}) if said else {}
+        for key, *others in said.values():
+            if key in found:
+                result |= dict.fromkeys((key, *others), found[key])
+        return result
 
-    def _fetched_alone(self, connection: SqlConnection, said: Mapping[tuple[Any, ...], Any]) -> dict[Any, V]:
+    def _looked_up(self, said: Mapping[Stored, object]) -> dict[object, V | Exception]:
+        """Return rows by key; halves are asked where the database refuses one of the keys, and does not say which."""
+        table, dialect = self._table, self._table.dialect
+        try:
+            return self._found(said)
+        except dialect.errors as error:
+            kind = Unavailable if dialect.passes(error) else SamzaError
+            told = kind(f"{table.where}, table {table.name}: {error}")
+            if not dialect.refuses(error):
+                self._drop()
+                raise told from error
+            if len(said) == 1:
+                told.__cause__ = error
+                return dict.fromkeys(said.values(), told)
+        stored, half = [*said], len(said) // 2
+        first, second = ({one: said[one] for one in part} for part in (stored[:half], stored[half:]))
+        return self._looked_up(first) | self._looked_up(second)
+
+    def _found(self, said: Mapping[Stored, object]) -> dict[object, V | Exception]:
+        table, dialect = self._table, self._table.dialect
+        if self._connection is None:
+            connection = dialect.connect()
+            target = Target(dialect.quoted(table.name), self._columns, table.key)
+            self._connection, self._folds = connection, dialect.folds(connection, target)
+            self._choose(connection, target, next(iter(said)))
+        if self._folds:
+            return self._fetched_alone(self._connection, said)
+        result: dict[object, V | Exception] = {}
+        # Of "7" and 7 a row has the one, and a column of text finds it for both.
+        is_known = len({tuple(map(type, stored)) for stored in said}) == 1
+        for fields in self._asked(self._connection, [*said]):
+            stored = tuple(fields[name] for name in table.key)
+            # Some drivers take a value as text, and give it back as what it is.
+            found = stored if stored in said else self._adapted(stored)
+            if found in said:
+                key = said[found]
+                result[key] = self._several_error(key) if key in result else self._made(fields)
+            else:
+                is_known = False
+        left = {} if is_known else {stored: key for stored, key in said.items() if key not in result}
+        return result | self._fetched_alone(self._connection, left)
+
+    def _fetched_alone(self, connection: SqlConnection, said: Mapping[Stored, object]) -> dict[object, V | Exception]:
         """Return the rows of keys of which only the table knows which row they name, as it takes others for one."""
         alone = {key: self._asked(connection, [stored]) for stored, key in said.items()}
-        if several := [key for key, rows in alone.items() if len(rows) > 1]:
-            raise self._several_error(several[0])
-        return {key: self._made(rows[0]) for key, rows in alone.items() if rows}
+        return {
+            key: self._several_error(key) if len(rows) > 1 else self._made(rows[0])
+            for key, rows in alone.items()
+            if rows
+        }
 
     def _several_error(self, key: object) -> SamzaError:
         # Which of them a look-up gets, the database leaves open: another one each time.
@@ -117,20 +151,18 @@ class TableRows(Generic[V]):
             "gives one: name columns that tell rows apart, as key=shop,id, or a view that has one row for each key"
         )
 
-    def _asked(self, connection: SqlConnection, keys: Sequence[tuple[Any, ...]]) -> list[dict[str, object]]:
+    def _asked(self, connection: SqlConnection, keys: Sequence[Stored]) -> list[dict[str, object]]:
         """Return the rows of keys; of one that the table compares in its own way, by the types that it has."""
-        statement = self._statements.get(len(keys))
-        is_first = not self._statements
-        if statement is None:
-            # What the table is like is asked once for a connection: a look-up is to cost one statement.
-            statement = self._statements[len(keys)] = self._statement(connection, len(keys))
+        # What the table is like is asked once for a connection: a look-up is to cost one statement.
+        statement = self._statements.get(len(keys)) or self._statement(connection, len(keys))
         found = connection.execute(statement, self._parameters(keys))
         names = [one[0] for one in found.description]
-        if is_first:
+        if not self._statements:
             check_names(self._value, {name: {} for name in names}, f"{self._table.where}, table {self._table.name},")
+        self._statements[len(keys)] = statement
         return [plain_row(names, row) for row in found.fetchall()]
 
-    def _choose(self, connection: SqlConnection, target: Target, key: tuple[Any, ...]) -> None:
+    def _choose(self, connection: SqlConnection, target: Target, key: Stored) -> None:
         """Choose what has an index used, whose collation need not be that of "="; say so where none serves."""
         table, dialect = self._table, self._table.dialect
         if dialect.scans is None:
@@ -142,7 +174,7 @@ class TableRows(Generic[V]):
         self._finds = {}
         dialect.say_index(table.where, table.name, table.key, "each look-up")
 
-    def _parameters(self, keys: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    def _parameters(self, keys: Sequence[Stored]) -> Stored:
         said = tuple(part for key in keys for part in key)
         # A value whose type only its column says stands for itself: what names it once more would give it one.
         return said * 2 if self._folds and self._finds else said
@@ -173,14 +205,16 @@ class TableRows(Generic[V]):
             )
         return dialect.as_read(connection, named, dialect.with_parameters(statement))
 
-    def _made(self, row: dict[str, object]) -> V:
+    def _made(self, row: dict[str, object]) -> V | SerdeError:
         try:
             return msgspec.convert(self._read(row), self._value, dec_hook=made_of_plain)
-        except (msgspec.ValidationError, ValueError, TypeError) as error:
+        except (msgspec.ValidationError, ValueError, TypeError, RecursionError) as error:
             key = ", ".join(f"{name} {row.get(name)!r}" for name in self._table.key)
-            raise SerdeError(f"{self._table.where}, table {self._table.name}, row of {key}: {error}") from error
+            told = SerdeError(f"{self._table.where}, table {self._table.name}, row of {key}: {error}")
+            told.__cause__ = error
+            return told
 
-    def _parts(self, key: object) -> tuple[Any, ...] | None:
+    def _stored(self, key: object) -> Stored | None:
         """Return the values of a key as the sink of such a type keeps them; None where no row can have it."""
         parts, table = key if isinstance(key, tuple) else (key,), self._table
         if len(parts) != len(table.key):
@@ -190,11 +224,11 @@ class TableRows(Generic[V]):
                 part if make is None or part is None else make(part)
                 for part, make in zip(parts, self._make, strict=True)
             ]
-        except (SerdeError, AttributeError) as error:
+            return None if NO_ROW in made else self._adapted(tuple(made))
+        except (SerdeError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
             raise SamzaError(f"{table.where}, table {table.name}: {key!r} is no key of it: {error}") from error
-        return None if NO_ROW in made else tuple(made)
 
-    def _adapted(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _adapted(self, parts: Stored) -> Stored:
         return tuple(part if adapt is None else adapt(part) for part, adapt in zip(parts, self._adapt, strict=True))
 
     def _drop(self) -> None:
@@ -212,7 +246,8 @@ def _whole_number(part: object) -> object:
     (2, True)
     """
     if isinstance(part, float | Decimal):
-        return int(part) if part == part // 1 else NO_ROW
+        # Not by // 1, which a Decimal of more digits than its context has refuses.
+        return int(part) if isfinite(part) and part == int(part) else NO_ROW
     return part
 
 
@@ -230,7 +265,8 @@ def table_rows(url: str, value: type[V]) -> TableRows[V]:
     The URL names the table, and the columns of its key, as those of inputs and outputs do. `value` is the type of rows;
     a key is the value of its column, or a tuple of several. Look-ups of one call are one statement. A database that
     can't be reached fails the call, which `on_error=retry(...)` of the join makes again; a key that several rows have
-    fails it as well. Raises SamzaError for a URL without a table or a key.
+    fails the messages of that key, as do a row that is not of the type and a key that the database can't take. Raises
+    SamzaError for a URL without a table or a key.
 
     >>> import sqlite3, tempfile, msgspec
     >>> from samza_dsl import App, connectors, remote_table

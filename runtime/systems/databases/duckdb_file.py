@@ -69,6 +69,12 @@ def dialect_at(path: str | Path) -> tuple[Dialect, str]:
         return _DuckDbConnection(library.connect(str(path)))
 
     of_rows = (library.IntegrityError, library.DataError, pa.ArrowException, OverflowError, UnicodeEncodeError)
+
+    def refuses(error: Exception) -> bool:
+        # A value that the driver can't give is an invalid input, as is a database that is only read.
+        ungiven = isinstance(error, library.InvalidInputException) and "Python " in str(error)
+        return ungiven or isinstance(error, of_rows)
+
     dialect = Dialect(
         name="duckdb",
         connect=connect,
@@ -78,7 +84,7 @@ def dialect_at(path: str | Path) -> tuple[Dialect, str]:
         put=put,
         typed=_typed,
         changes=_CHANGES,
-        refuses=lambda error: isinstance(error, of_rows),
+        refuses=refuses,
         adapt={"decimal": str, "uuid": str},
         has_savepoints=False,
         most_tried=512,

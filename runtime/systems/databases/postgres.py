@@ -112,10 +112,10 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
         return connection  # type: ignore[no-any-return]  # psycopg's, whose statements are literals to type checkers
 
     def refuses(error: Exception) -> bool:
-        # Data and constraints by their classes, and what a trigger raises; what the driver can't send has no state.
+        # What the driver can't send has no state.
         if isinstance(error, psycopg.DataError | UnicodeEncodeError | OverflowError):
             return True
-        return isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(("22", "23", "44", "P0001"))
+        return isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(_OF_ROWS)
 
     def passes(error: Exception) -> bool:
         # Two runs that make a table at once, or claim a place for the first time: the second try finds it there.
@@ -328,6 +328,9 @@ _FOLDING: dict[ColumnKind | None, re.Pattern[str]] = {
     **dict.fromkeys(("decimal", "instant", "local", "time", "duration"), _ROUNDED),
 }
 """The types in which keys of a kind may be one that differ in ours: letters of either case, dates, what is rounded."""
+_OF_ROWS = ("22", "23", "44", "P0001", "42846")
+"""The states of errors that are of a row: data, constraints, what a trigger raises, and what has no cast to a type."""
+
 _ASK = """
 SET CONSTRAINTS ALL IMMEDIATE;
 DO $$

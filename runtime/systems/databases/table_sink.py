@@ -75,16 +75,17 @@ class TableSink:
             token = self._tokens[owner.place] = secrets.randbits(62)
             # The mark is the application's, whichever of its outputs and partitions has found no table.
             made = not is_there or any(made for app, made in self._writers(connection) if app == owner.app)
-            row = (owner.identity, owner.generation, token, position, self._name, int(made))
+            row = (owner.identity, owner.generation, token, position)
             mark = self._dialect.mark
             if found is None:
                 marks = ", ".join([mark] * 9)
-                connection.execute(f"INSERT INTO {POSITIONS} VALUES ({marks})", (*owner.place, *row))
+                values: tuple[object, ...] = (*owner.place, *row, self._name, int(made))
+                connection.execute(f"INSERT INTO {POSITIONS} VALUES ({marks})", values)
             else:
-                names = ", ".join(
-                    f"{name} = {mark}" for name in ("identity", "generation", "token", "position", "name", "made")
-                )
-                connection.execute(f"UPDATE {POSITIONS} SET {names} WHERE {self._at}", (*row, *self._place(owner)))
+                # No column of the key: DuckDB would put another row, and let who read the old one change that unseen.
+                names = f" = {mark}, ".join(("identity", "generation", "token", "position", "made"))
+                values = (*row, int(made), *self._place(owner))
+                connection.execute(f"UPDATE {POSITIONS} SET {names} = {mark} WHERE {self._at}", values)
             self._check(connection)
             return position
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import ssl
 import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -161,6 +162,10 @@ class _Webhook:
             status, answer, said = self._asked(lane, to_json(row.value), headers)
         except http.client.HTTPException as error:
             raise Unavailable(f"{self.name}: {error!r}") from error
+        except ssl.SSLCertVerificationError as error:
+            # To come again would show the same one.
+            wrong = f"{self.name} is not trusted: {error.verify_message}"
+            raise SamzaError(f"{wrong}. The row waits, and is posted when the application is run again") from error
         if 200 <= status < 300:
             return None
         words = answer[:300].decode(errors="replace").strip()

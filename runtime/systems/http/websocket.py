@@ -115,6 +115,8 @@ class _Client:
                     if error.status in FINAL:
                         raise SamzaError(f"{self.name} is refused: {error.status} {error.message}") from error
                     _log.warning("%s: %d %s; it is tried again", self.name, error.status, error.message)
+                except aiohttp.ClientConnectorCertificateError as error:
+                    raise SamzaError(f"{self.name} is not trusted: {error.certificate_error}") from error
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
                     _log.warning("%s can't be reached, and is tried again: %r", self.name, error)
                 if await asyncio.to_thread(intake.wait, pause_s):
