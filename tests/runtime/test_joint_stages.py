@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 from planner.model.levers import ALL
 from runtime.loop.chooser import HandedOn
 from runtime.model.errors import SamzaError
-from samza_dsl import App, Options, count, dead_letter, tumbling
+from samza_dsl import App, Options, by_clock, count, dead_letter, fold, session, total, tumbling, whole
 from samza_dsl.testing.environment import CrashPoint
+from tests.conformance import pipelines as conformance
+from tests.conformance.pipelines import PARTITIONS, events, filled
+from tests.conformance.test_runners import results
 from tests.runtime.test_groups_between_stages import outcome, pipelines, told
 from tests.scale import examples
 from tests.simulation.crash import Crash, Watched, fill, memory, rows_of, run_once
@@ -62,6 +65,85 @@ def test_each_way_goes_on_with_what_the_other_has_left(pipeline, batch_records, 
                 continue
         outcomes.append(sorted(value for rows in rows_of(environment, "out") for _, value, _ in rows))
     assert outcomes[0] == outcomes[1]
+
+
+def expiring(app):
+    """Keep what expires, in states that are changed in place."""
+
+    def on_message(event, context):
+        context.state[str(event.number)] = len(context.list("last"))
+        context.list("last").append([event.number])
+        return [(context.key, sorted(context.state))]
+
+    conformance.events(app).process(on_message, init=dict, ttl_ms=60).send_to(app.output("out"))
+
+
+def looked_up(app):
+    """Add up by key what is looked up in a table that all have, within sessions and by the clock."""
+    read, few = conformance.events(app), app.table("few", key=str, value=conformance.Event, broadcast=True)
+    found = read.join(few, lambda event, row: event.number + (row.number if row else 7), on=lambda event: event.key)
+    sums = found.scan(lambda so_far, number: so_far + number, init=int, op_id="sums")
+    sums.send_to(app.output("sums", value=int))
+    conformance.told(app, sums.window(session(milliseconds=40), count(), op_id="gaps"))
+    by_clock_ = sums.window(by_clock(tumbling(hours=1)), total(lambda n: n), op_id="by-clock")
+    by_clock_.map(lambda pane: pane.key, op_id="keys").send_to(app.output("keys"))
+
+
+def tables(app):
+    """Join two tables of the application's own by key."""
+    left, right = (conformance.events(app, stream).to_table(f"own-{stream}") for stream in ("events", "more"))
+    both = left.join(right, lambda one, other: (one.number, other.number), op_id="both")
+    newest = fold(lambda: None, lambda row, change: change.new)
+    panes = both.changes().window(whole(), newest, op_id="newest")
+    panes.map(lambda pane: (pane.key, pane.value), op_id="last").send_to(app.output("out"))
+
+
+OPERATORS = {one.__name__: one for one in (expiring, looked_up, tables)} | {
+    name: conformance.PIPELINES[name]
+    for name in ("processed", "joins_of_streams", "nearest", "own_tables", "triggers", "retractions")
+}
+
+
+def moved(app, stream="events"):
+    """Read what the pipelines of the conformance suite read, behind a repartitioning by the keys that it has."""
+    return events(app, stream).partition_by(
+        lambda event: event.key, key_type=str, partitions=PARTITIONS, op_id=f"{stream}-moved"
+    )
+
+
+def behind(name, options):
+    """Return one of the pipelines of the conformance suite, which use every operator, behind a repartitioning."""
+    app = App(name.replace("_", "-"), options)
+    with patch.object(conformance, "events", moved):
+        OPERATORS[name](app)
+    return app
+
+
+@given(
+    st.sampled_from([*OPERATORS]),
+    st.integers(1, 40),
+    st.lists(st.tuples(st.sampled_from([True, True, False]), st.sampled_from([None, None, 2]), points), max_size=3),
+    st.integers(0, 9),
+)
+@settings(max_examples=examples(30, 2_000), deadline=None)
+def test_each_way_goes_on_with_what_the_other_keeps(name, batch_records, runs, seed):
+    """What one run keeps, that dies and runs a stage once for all tasks or by task, split or not, the next goes on with."""
+    found, turns = [], HandedOn.turns
+    for ways in ([(False, None, None)], [*runs, (True, None, None)]):
+        environment, chance = filled(seed), random.Random(seed)
+        with patch.object(HandedOn, "turns", lambda all: turns(all) if chance.random() < 0.7 else ()):  # noqa: B023
+            for way, factor, crash in ways:
+                options = Options(
+                    batch_records=batch_records, max_uncommitted=10, commit_interval_ms=5, elasticity=factor
+                )
+                try:
+                    run_once(behind(name, options), Watched(environment, crash), levers=replace(ALL, joint=way))
+                    break
+                except Crash:
+                    pass
+        found.append(results(behind(name, Options()), environment))
+    assert found[0] == found[1]
+    assert any(found[0].values())
 
 
 def lettering(options):
