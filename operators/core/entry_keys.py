@@ -182,7 +182,7 @@ class EntryKind:
 
     @cached_property
     def length_ahead(self) -> int | None:
-        """Where the key begins, if it comes first, behind its length."""
+        """The place at which the key begins, if it comes first, behind its length."""
         first = self.parts[0] if self.parts else None
         return LENGTH_BYTES if type(first) is LengthAhead and first.name == KEY else None
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from operator import itemgetter
 from typing import Any
 
-from operators.core.entry_keys import EntryKinds, kind_at
+from operators.core.entry_keys import LENGTH_BYTES, EntryKinds, kind_at
 from runtime.ports.state import StateWrites
 from runtime.ports.store import TaskStore
+
+_HEAD = itemgetter(slice(0, 1 + LENGTH_BYTES))
+"""Cuts out of a place the first byte and the length behind it."""
 
 
 class EntryPlaces:
@@ -37,10 +41,19 @@ class EntryPlaces:
 
     def each(self, places: Collection[bytes]) -> Iterable[int]:
         """Return the number of the store of each place."""
-        # Operators write entries of one kind at once: cut and looked up in C, they take a third of what each takes alone.
+        # Operators write entries of one kind at once: cut and looked up in C, they take a third of what each takes.
         firsts = {*map(self._first, places)}
-        key_of = self._keys.get(firsts.pop()) if len(firsts) == 1 else None
-        return map(self.at, places) if key_of is None else map(self._place_of, map(key_of, places))
+        first = firsts.pop() if len(firsts) == 1 else None
+        if first is None or first not in self._kinds:
+            return map(self.at, places)
+        if (key_of := self._keys.get(first)) is not None:
+            return map(self._place_of, map(key_of, places))
+        # Keys behind their length are mostly of one length.
+        heads = {*map(_HEAD, places)} if first and self._kinds[first].length_ahead == LENGTH_BYTES else set[bytes]()
+        if len(heads) != 1:
+            return map(self.at, places)
+        length = int.from_bytes(heads.pop()[1:], "big")
+        return map(self._place_of, map(itemgetter(slice(1 + LENGTH_BYTES, 1 + LENGTH_BYTES + length)), places))
 
     def between(self, start: bytes, end: bytes | None) -> int | None:
         """Return the number of the one store that may have entries of a range; None where several may."""
@@ -92,23 +105,16 @@ class JointStore(TaskStore):
         self._to(self._place_of(key)).delete(key)
 
     def update(self, entries: Mapping[bytes, object]) -> None:
-        parts: dict[int, dict[bytes, object]] = {}
+        parts = defaultdict[int, dict[bytes, object]](dict)
         for place, (key, value) in zip(self._places.each(entries), entries.items(), strict=True):
-            part = parts.get(place)
-            if part is None:
-                part = parts[place] = {}
-            part[key] = value
+            parts[place][key] = value
         for place, part in parts.items():
             self._to(place).update(part)
 
     def delete_all(self, keys: Iterable[bytes]) -> None:
-        parts: dict[int, list[bytes]] = {}
-        gone = [*keys]
+        parts, gone = defaultdict[int, list[bytes]](list), [*keys]
         for place, key in zip(self._places.each(gone), gone, strict=True):
-            part = parts.get(place)
-            if part is None:
-                part = parts[place] = []
-            part.append(key)
+            parts[place].append(key)
         for place, part in parts.items():
             self._to(place).delete_all(part)
 
@@ -120,11 +126,11 @@ class JointStore(TaskStore):
         return merge(*found, key=itemgetter(0))
 
     def drop(self, start: bytes, end: bytes, most: int | None = None) -> int:
-        # Of all the first ones are known by their order, which asks for the entries.
-        if most is not None and (only := self._places.between(start, end)) is None:
-            return super().drop(start, end, most)
-        places = range(len(self.stores)) if most is None else (only,)
-        return sum(self._to(place).drop(start, end, most) for place in places)
+        if (only := self._places.between(start, end)) is not None:
+            return self._to(only).drop(start, end, most)
+        if most is None:
+            return sum([self._to(place).drop(start, end) for place, _ in enumerate(self.stores)])
+        return super().drop(start, end, most)  # the first ones of all, which their entries tell
 
     def savepoint(self) -> None:
         if self._saved is not None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from planner.model.errors import PlanError
 from operators.core.entry_keys import OF_KEYS
+from planner.model.errors import PlanError
 from runtime.encoding.serdes import MessagePack, Tagged
 from runtime.model.errors import SamzaError
 from runtime.ports.commits import Commit
