@@ -148,20 +148,43 @@ class EntryKind:
 
     def key_in(self, place: bytes, start: int) -> bytes | None:
         """Return the key in a place; None for an entry of no one key."""
-        if (ahead := self._ahead) is not None:
+        if (ahead := self.ahead) is not None:
             assert len(place) >= start + ahead, f"an entry at {place!r} ends before its key"
             return place[start + ahead :]
+        if (begins := self.length_ahead) is not None:
+            ends = (begins := begins + start) + int.from_bytes(place[begins - LENGTH_BYTES : begins], "big")
+            assert len(place) >= ends, f"an entry at {place!r} ends before its key does"
+            return place[begins:ends]
         key = self.parts_of(place, start).get(KEY)
         assert key is None or isinstance(key, bytes), "a key is bytes in a place"
         return key
 
+    def key_between(self, place: bytes, end: bytes | None, start: int) -> bytes | None:
+        """Return the key of all entries from a place on and below `end`; None where these may be of several.
+
+        >>> values = EntryKind("value", LengthAhead(), Rest("name"))
+        >>> place = b"v" + values.bytes_of({KEY: b"AA", "name": b"n"})
+        >>> values.key_between(place, beyond(place), 1), values.key_between(b"v", b"w", 1)
+        (b'AA', None)
+        """
+        if end is None or (begins := self.length_ahead) is None or len(place) < (begins := begins + start):
+            return None
+        ends = begins + int.from_bytes(place[begins - LENGTH_BYTES : begins], "big")
+        return place[begins:ends] if len(place) >= ends and end <= beyond(place[:ends]) else None
+
     @cached_property
-    def _ahead(self) -> int | None:
+    def ahead(self) -> int | None:
         """The bytes ahead of the key, where they are as many in each place."""
         # Where tasks are split each look asks for the key: so that it is one slice, mostly.
         *ahead, last = self.parts or (None,)
         is_fixed = all(isinstance(part, Number) for part in ahead) and isinstance(last, Rest) and last.name == KEY
         return NUMBER_BYTES * len(ahead) if is_fixed else None
+
+    @cached_property
+    def length_ahead(self) -> int | None:
+        """The place at which the key begins, if it comes first, behind its length."""
+        first = self.parts[0] if self.parts else None
+        return LENGTH_BYTES if type(first) is LengthAhead and first.name == KEY else None
 
 
 EntryKinds = Mapping[bytes, EntryKind]

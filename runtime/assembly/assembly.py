@@ -281,7 +281,7 @@ class Assembly:
     def is_joint(self, stage: StagePlan) -> bool:
         """Whether a stage is run once for all tasks: its messages are handed on in memory, and no function is a task's.
 
-        What it keeps are windows, each entry of which has one key, and goes by the hash of that to the store of a task.
+        Each entry of what it keeps has one key, and goes by the hash of that to the store of a task.
         Task by task, all that a step, a firing and a commit take beside messages is taken as often as there are tasks.
         """
         found = self.joint.get(stage.id)
@@ -305,10 +305,16 @@ class Assembly:
         kept = [spec for spec in specs if spec.stateful]
         if any(self.graph.key_serde_into(spec.op_id or "") != keys for spec in kept):
             return False
-        # Others find what they keep by ranges of a key, each of which would be looked for in the stores of all tasks.
-        if any(not spec.windowed or spec.sided or spec.wall_clock or spec.why_whole() is not None for spec in kept):
+        # A user's own task, what is kept beyond the keys of messages, and tables in partitions are each task's.
+        if any(spec.terminal or not spec.keyed or spec.why_whole() is not None for spec in kept):
             return False
-        return not any(spec.looks_up or has_own(spec) for spec in specs)
+        # Heaps of timers are slower the more keys they have, and states lie together by task: that outweighed the steps
+        # where processes with timers and lists were measured in 16 and 64 partitions.
+        if any(spec.beyond_keys or spec.wall_clock for spec in kept):
+            return False
+        if any(table.stream in stage.tables and not table.broadcast for table in self.graph.tables.values()):
+            return False
+        return not any(map(has_own, specs))
 
     def _needs_event_time(self, spec: Spec) -> bool:
         return any(self.graph.specs[id].event_time for id in self.graph.below(spec.op_id or ""))

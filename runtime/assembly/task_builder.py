@@ -64,7 +64,7 @@ from runtime.stage.exits import (
 )
 from runtime.stage.outputs import Destination, Outputs, late_exit, routed, without_sides
 from runtime.stage.timer import Timer
-from runtime.stores.joint import JointStore
+from runtime.stores.joint import EntryPlaces, JointStore
 from runtime.stores.registry import kind_of
 from runtime.stores.shared import SharedStore
 from runtime.task.lane import Lane
@@ -585,14 +585,8 @@ class TaskBuilder:
 
     def _joint_store(self, id: str, spec: Spec, members: Sequence[TaskBuilder]) -> JointStore:
         """Return the stores of several tasks as one, in which an entry lies by the partition of its key."""
-        place_of = routed(hash_, self._keys(id), len(members))
-
-        def place_at(place: bytes) -> int:
-            key = spec.key_at(place)
-            assert key is not None, "each entry is of one key"
-            return place_of(key)
-
-        found = self.joint_stores[id] = JointStore([one._store(id, spec) for one in members], place_at)
+        places = EntryPlaces(spec.entry_kinds(), routed(hash_, self._keys(id), len(members)))
+        found = self.joint_stores[id] = JointStore([one._store(id, spec) for one in members], places)
         return found
 
     def _owns(self, spec: Spec, place: bytes) -> bool:

@@ -9,6 +9,7 @@ from functools import partial
 
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, NEVER, Batch
 from runtime.functions.failures import Failure, Whence
+from runtime.model.checkpoint import LeftDue
 from runtime.reading.reader import Reader
 from runtime.reading.watermarks import event_time
 from runtime.stage.chain import Chain
@@ -114,6 +115,12 @@ class Lane:
         if now_ms is None:
             return self.chain.watermark_at(id, self.watermark)
         return MAX_TIMESTAMP if self.watermark == MAX_TIMESTAMP else now_ms
+
+    def left_due(self) -> dict[str, LeftDue]:
+        """Return what is due by event time, by operator."""
+        if not self.chain.operators:
+            return {}
+        return {id: LeftDue(at, id in self.begun) for id, at in self.chain.left_due(self.watermark).items()}
 
     @property
     def next_alarm(self) -> int:

@@ -447,11 +447,19 @@ class Task:
             self._has_due = self._is_due_by_event_time()
         return self._has_due
 
-    def left_due(self) -> dict[str, LeftDue]:
-        """Return what is due by event time, by operator: a commit leaves it to the next one, or to the next run."""
-        lanes = [*(lane for lane in self.lanes if not lane.shares), *self.joint]
-        found = ((lane, lane.chain.left_due(lane.watermark)) for lane in lanes if lane.chain.operators)
-        return {id: LeftDue(at, id in lane.begun) for lane, due in found for id, at in due.items()}
+    def left_due(self, joint: dict[int, dict[str, LeftDue]]) -> dict[str, LeftDue]:
+        """Return what is due by event time, by operator: a commit leaves it to the next one, or to the next run.
+
+        In `joint` is what was found of lanes that are run for several tasks, by their identities, at this commit.
+        """
+        found: dict[str, LeftDue] = {}
+        for lane in (one for one in self.lanes if not one.shares):
+            found |= lane.left_due()
+        for lane in self.joint:
+            if id(lane) not in joint:
+                joint[id(lane)] = lane.left_due()
+            found |= joint[id(lane)]
+        return found
 
     def _is_due_by_event_time(self) -> bool:
         return any(lane.chain.is_due(lane.watermark) for lane in self.lanes if lane.chain.operators)

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from operators.core.entry_keys import OF_KEYS
 from planner.model.errors import PlanError
 from runtime.encoding.serdes import MessagePack, Tagged
 from runtime.model.errors import SamzaError
 from runtime.ports.commits import Commit
 from runtime.ports.store import StorePlace
 from runtime.stores.cache import CachedStore
-from runtime.stores.joint import JointStore
+from runtime.stores.joint import EntryPlaces, JointStore
 from runtime.stores.memory import MemoryStore
 from runtime.stores.registry import StoreKind, register, store_kind, store_kinds
 from runtime.systems.log.environment import LogEnvironment
@@ -38,7 +39,7 @@ def opened(kind, environment):
 @pytest.fixture(params=["lmdb on log", "joint", *store_kinds()])
 def store(request, tmp_path):
     if request.param == "joint":
-        yield JointStore([MemoryStore("st"), MemoryStore("st")], lambda place: crc32(place) % 2)
+        yield JointStore([MemoryStore("st"), MemoryStore("st")], EntryPlaces(OF_KEYS, lambda key: crc32(key) % 2))
         return
     kind, _, place = request.param.partition(" on ")
     environment = LogEnvironment(tmp_path) if place else MemoryEnvironment()
@@ -331,7 +332,7 @@ class JointStoreMachine(CachedStoreMachine):
     def restart(self):
         self.generation = self.environment.own("app")
         stores = [CachedStore(self.environment, "app", "st", task, MessagePack(), self.capacity) for task in range(3)]
-        self.store = Committed(stores, lambda place: crc32(place) % 3)
+        self.store = Committed(stores, EntryPlaces(OF_KEYS, lambda key: crc32(key) % 3))
 
     @precondition(lambda self: self.saved is None)
     @rule()

@@ -77,7 +77,7 @@ class StandIn(SimpleNamespace):
     firing, in_flight = False, 0
     __eq__, __hash__ = object.__eq__, object.__hash__
 
-    def left_due(self):
+    def left_due(self, joint):
         return {}
 
 
