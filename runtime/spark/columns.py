@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zoneinfo import available_timezones
 
 import pyarrow as pa
 from msgspec import inspect
@@ -38,7 +39,7 @@ from runtime.systems.files.schemas import (
 from runtime.systems.files.table_files import KEY, OF_ARCHIVE, TIMES, VALUE, WATERMARK, PackedJson
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
 PLAIN: Mapping[str, pa.DataType] = {
@@ -317,6 +318,49 @@ def quoted(name: str) -> str:
     ('`a.b`', '````')
     """
     return "`" + name.replace("`", "``") + "`"
+
+
+def quoted_text(value: str) -> str:
+    """Return a text as SQL has it."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def sql_type(kind: Any) -> str:
+    """Return a type as SQL has it, with names of fields as they are written."""
+    match kind.typeName():
+        case "array":
+            return f"ARRAY<{sql_type(kind.elementType)}>"
+        case "map":
+            return f"MAP<{sql_type(kind.keyType)}, {sql_type(kind.valueType)}>"
+        case "struct":
+            return f"STRUCT<{', '.join(f'{quoted(one.name)}: {sql_type(one.dataType)}' for one in kind.fields)}>"
+        case "timestamp":
+            return "TIMESTAMP_LTZ"  # the other name is that of what spark.sql.timestampType says
+        case _:
+            return str(kind.simpleString())
+
+
+_WITHOUT_ZONE = ("timestamp_ntz", "timestamp[us]")
+
+
+def times_advice(session: SparkSession, found: Iterable[FieldDifference]) -> str:
+    """Return what to write for a time where just one, it or its column, has a zone; Spark has two answers to that.
+
+    Its SQL would take a time for one of the session's zone, its Python for one of this machine's.
+    """
+    zone = session.conf.get("spark.sql.session.timeZone", None)
+    known = f'ZoneInfo("{zone if zone in available_timezones() else "UTC"}")'
+    told = []
+    for one in found:
+        if not one.found.startswith("timestamp") or not one.wanted.startswith(("datetime", "timestamp")):
+            continue
+        value = one.field.rpartition(".")[2]
+        if one.found in _WITHOUT_ZONE:
+            fits = f"{value}.astimezone({known}).replace(tzinfo=None)", "TIMESTAMP"
+        else:
+            fits = f"{value}.replace(tzinfo={known})", "TIMESTAMP_NTZ"
+        told.append(f"{one.field} could be {fits[0]}, in the session's or another time zone, or its column {fits[1]}")
+    return "".join(f". {one}" for one in told)
 
 
 def named(column: str) -> Column:

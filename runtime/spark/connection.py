@@ -249,5 +249,6 @@ class ThroughConnect:
         """Do nothing: the server names them."""
 
     def add_zip(self, path: Path) -> None:
-        """Add it to the session, for its workers alone."""
-        self._copy.addArtifacts(str(path), pyfile=True)
+        """Add it to the session and its copy, for their workers alone: frames of the user's run in the session."""
+        for one in dict.fromkeys((self.session, self._copy)):
+            one.addArtifacts(str(path), pyfile=True)

@@ -20,6 +20,7 @@ from runtime.model.errors import SamzaError
 from runtime.ports.source import Source
 from runtime.spark.columns import FrameColumns, PackedRows, kept_type, named
 from runtime.spark.connection import connected
+from runtime.spark.own_code import with_own_code
 from runtime.spark.session import clone_of, has_arrow_tables
 from runtime.spark.spark_errors import as_said
 from runtime.systems.files.files import KIND_OF_SUFFIX, kind_read, open_files
@@ -93,7 +94,8 @@ def frame_of(session: SparkSession, stream: str, what: object, reads: Sequence[I
             return _of_files(session, stream, asked, reads)
     with opening(stream, asked.frame):
         if isinstance(asked.frame, RDD):
-            return _of_rdd(session, stream, asked, reads)
+            # Its types may be asked of its values, by workers.
+            return with_own_code(connected(session), partial(_of_rdd, session, stream, asked, reads))
         frame, has_order = opened(session, stream, asked.frame)
         return _of_table(stream, asked, frame, has_order, reads)
 

@@ -109,8 +109,12 @@ def reports_of(frame: Frame, laying: Laying) -> list[LaidRows]:
         names = frame.rows.columns
         # By places: Spark itself takes a dot in the name of a column that goes to Python for a field within one.
         by_place = frame.rows.toDF(*[f"c{place}" for place in range(len(names))])
-        rows = by_place.mapInArrow(partial(_lay_down, laying, names), REPORT)
-        found = [LaidRows(*row) for row in with_own_code(connected(rows.sparkSession), rows.collect)]
+        # Made anew where it is run again: a server of Spark Connect keeps a frame with the modules there were before.
+        asked = with_own_code(
+            connected(by_place.sparkSession),
+            lambda: by_place.mapInArrow(partial(_lay_down, laying, names), REPORT).collect(),
+        )
+        found = [LaidRows(*row) for row in asked]
     except Exception as error:
         same = told(error)
         raise same or as_said(error, f"{laying.name}: Spark could not read it") from None

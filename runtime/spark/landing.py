@@ -40,7 +40,9 @@ def landing(on: Spark, graph: Graph, bind: Mapping[str, object], until_now: bool
     """
     assert on.checkpoint is not None
     inputs = {spec.stream for spec in graph.inputs.values()}
-    asked = {name: found for name, what in bind.items() if name in inputs and (found := _streaming(what)) is not None}
+    asked = {
+        name: found for name, what in bind.items() if name in inputs and (found := _streaming(name, what)) is not None
+    }
     landings: dict[str, object] = {}
     with ExitStack() as stack:
         for name, table in asked.items():
@@ -150,10 +152,11 @@ class LandedFrame:
         make_durable(self.rows)
 
 
-def _streaming(what: object) -> SparkTable | None:
-    """Return a streaming DataFrame as a table; None for all else."""
+def _streaming(stream: str, what: object) -> SparkTable | None:
+    """Return a streaming DataFrame as a table; None for all else. Raises SamzaError where Spark can't open it."""
     table = what if isinstance(what, SparkTable) else SparkTable(what)
-    return table if _frame(table) is not None else None
+    with opening(stream, table.frame):  # through Spark Connect it is asked for here
+        return table if _frame(table) is not None else None
 
 
 def _frame(table: SparkTable) -> DataFrame | None:

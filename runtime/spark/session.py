@@ -26,6 +26,8 @@ JVM_OPTIONS = "spark.driver.extraJavaOptions"
 NEEDS = "running on Spark needs {what}, which is not installed: pip install 'samza-dsl[spark]'"
 OLDEST = (3, 5)
 """The oldest PySpark that a test has run jobs on."""
+OLDEST_CONNECT = (4, 0)
+"""The oldest whose frames of Spark Connect are DataFrames, and give their rows as Arrow."""
 WORKERS = {
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
@@ -71,6 +73,14 @@ class Spark:
 
         Raises SamzaError without PySpark, without Java, and where a session is there and something else was asked for.
         """
+        found = self._found()
+        if is_of_connect(found):
+            import pyspark
+
+            check_version(pyspark.__version__, OLDEST_CONNECT, " through Spark Connect")
+        return found
+
+    def _found(self) -> SparkSession:
         if self.session is not None:
             _check_unsaid(self, "a session was given")
             if _is_stopped(self.session):
@@ -208,18 +218,19 @@ def check_installed() -> None:
     check_version(pyspark.__version__)
 
 
-def check_version(version: str) -> None:
+def check_version(version: str, oldest: tuple[int, int] = OLDEST, way: str = "") -> None:
     """Raise SamzaError for a PySpark that is too old.
 
     >>> check_version("4.3.0"), check_version("3.5.9.dev1")
     (None, None)
     """
     found = tuple(map(int, re.findall(r"\d+", version)[:2]))
-    if found < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
+    if found < oldest:
+        wanted = ".".join(map(str, oldest))
+        older = f", or begin the session by its JVM, SparkSession.builder.master(...), on {version}" if way else ""
         raise SamzaError(
-            f"samza-dsl runs on PySpark {oldest} or newer, and {version} is installed: "
-            f"pip install 'pyspark>={oldest}', of the version that the cluster has"
+            f"samza-dsl runs{way} on PySpark {wanted} or newer, and {version} is installed: "
+            f"pip install 'pyspark>={wanted}', of the version that the cluster has{older}"
         )
 
 

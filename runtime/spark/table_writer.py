@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -28,7 +28,7 @@ from runtime.encoding.formats.rows import (
     type_of_values,
 )
 from runtime.model.errors import SamzaError, system_errors_told
-from runtime.spark.columns import named, quoted, type_of
+from runtime.spark.columns import named, quoted, quoted_text, sql_type, times_advice, type_of
 from runtime.spark.session import copied
 from runtime.spark.spark_errors import as_said
 from runtime.systems.files.parquet import arrow_type
@@ -128,19 +128,30 @@ class KeptOutput:
         """
         with self.told("Spark can't have such columns"):
             parts, said = self._read(session), _PLACES if placed else {}
-            self._check_fits([kind for _, kind in parts], there)
+            self._check_fits(session, [kind for _, kind in parts], there)
             wanted = there or _wide(reduce(self._merged, (kind for _, kind in parts)))
             fitted = [_fitted(rows, kind, wanted, there is not None, said) for rows, kind in parts]
             found = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), fitted)
             return _named_by_folders(found, parted) if parted else found
 
-    def _check_fits(self, kinds: Iterable[StructType], there: StructType | None) -> None:
+    def _check_fits(self, session: SparkSession, kinds: Sequence[StructType], there: StructType | None) -> None:
         """Raise SamzaError where a table that is `there` has not the columns that values say."""
         found = {} if there is None else {one: None for kind in kinds for one in _unlike(kind, there, _is_other)}
         if found:
             raise SamzaError(
                 f"{self.where}: {self.into} has other columns than its values have fields: "
-                f"{'; '.join(map(str, found))}. Alter the table, or map to what it has"
+                f"{'; '.join(map(str, found))}. Alter the table, or map to what it has{times_advice(session, found)}"
+            )
+
+        self.check_texts(there, {name for kind in kinds for name in kind.names})
+
+    def check_texts(self, there: StructType | None, names: Collection[str]) -> None:
+        """Raise SamzaError where some columns of a table have texts within that Spark would pad or cut."""
+        said = {one.name: _said_type(one) for one in (() if there is None else there.fields) if one.name in names}
+        if odd := [f"{name} {kind}" for name, kind in said.items() if _CUT.search(kind) and not _CUT.fullmatch(kind)]:
+            raise SamzaError(
+                f"{self.where}: {self.into} has {', '.join(odd)}, of whose texts Spark would pad or cut some: make it "
+                "STRING"
             )
 
     def columns(self) -> StructType | None:
@@ -325,7 +336,9 @@ class TableWriter:
         found += [] if own is None else [one for one in _unlike(own, there.schema) if one.field not in told]
         if found:
             listed = "; ".join(map(str, found))
-            raise self._wrong(f"{table} has other columns than its type has fields: {listed}")
+            times = times_advice(self._session, found)
+            raise self._wrong(f"{table} has other columns than its type has fields: {listed}{times}")
+        self._one.check_texts(there.schema, columns_of(self._one.kind) or ())
 
     def _check_database(self, table: TableName) -> None:
         """Raise SamzaError where the database is absent in which a table is to be made."""
@@ -405,7 +418,7 @@ class TableWriter:
     def _create(self, rows: DataFrame, table: TableName) -> None:
         """Make a table without rows."""
         form = "iceberg" if table.format == "iceberg" else self._session.conf.get("spark.sql.sources.default")
-        columns = ", ".join(f"{quoted(field.name)} {_ddl(field.dataType)}" for field in rows.schema.fields)
+        columns = ", ".join(f"{quoted(field.name)} {sql_type(field.dataType)}" for field in rows.schema.fields)
         parts = ", ".join(map(quoted, self._into.partition_by))
         parted = f" PARTITIONED BY ({parts})" if parts else ""
         self._session.sql(f"CREATE TABLE IF NOT EXISTS {table.name} ({columns}) USING {form}{parted}").collect()
@@ -502,7 +515,9 @@ class TableWriter:
         from pyspark.errors import AnalysisException
 
         try:
-            return self._session.read.format("delta").load(table.name)
+            found = self._session.read.format("delta").load(table.name)
+            assert found.columns is not None, "through Spark Connect a table is looked for when it is asked something"
+            return found
         except AnalysisException as error:
             # By its words: what the condition is asked by differs among versions of PySpark.
             if any(f"[{one}" in str(error) for one in ABSENT):
@@ -545,7 +560,7 @@ def _named_by_folders(rows: DataFrame, parted: Collection[str]) -> DataFrame:
     for name, kind in rows.dtypes:
         column = quoted(name)
         if name in parted and kind in _TEXTS:
-            wrong = _text(
+            wrong = quoted_text(
                 f"{name} names folders there, and a text is empty or {NO_VALUE}, which whoever reads them takes for "
                 "None: filter such rows out, or map the field to another text"
             )
@@ -556,21 +571,6 @@ def _named_by_folders(rows: DataFrame, parted: Collection[str]) -> DataFrame:
 
 def _is_seen(path: Path) -> bool:
     return path.name[0] not in "._"
-
-
-def _ddl(kind: Any) -> str:
-    """Return a type as SQL has it, with names of fields as they are written."""
-    match kind.typeName():
-        case "array":
-            return f"ARRAY<{_ddl(kind.elementType)}>"
-        case "map":
-            return f"MAP<{_ddl(kind.keyType)}, {_ddl(kind.valueType)}>"
-        case "struct":
-            return f"STRUCT<{', '.join(f'{quoted(one.name)}: {_ddl(one.dataType)}' for one in kind.fields)}>"
-        case "timestamp":
-            return "TIMESTAMP_LTZ"  # the other name is that of what spark.sql.timestampType says
-        case _:
-            return str(kind.simpleString())
 
 
 def _in_order(rows: DataFrame, there: DataFrame) -> list[Column]:
@@ -586,7 +586,7 @@ def _in_order(rows: DataFrame, there: DataFrame) -> list[Column]:
 
 def _unsaid(column: Any) -> str:
     """Return what a column of a table has where nothing is said: its default, or None."""
-    return f"CAST({column.metadata.get('CURRENT_DEFAULT', 'NULL')} AS {_ddl(column.dataType)})"
+    return f"CAST({column.metadata.get('CURRENT_DEFAULT', 'NULL')} AS {sql_type(column.dataType)})"
 
 
 def _files(place: str) -> list[Path]:
@@ -648,11 +648,34 @@ def _fitted(
 
     given = {one.name: one.dataType for one in kind.fields}
     columns = [
-        functions.expr(_Exact(name, is_there).sql(quoted(name), given[name], kind)).alias(name)
-        for name, kind in ((one.name, one.dataType) for one in wanted.fields)
-        if name in given
+        functions.expr(
+            _whole_text(one, _Exact(one.name, is_there).sql(quoted(one.name), given[one.name], one.dataType))
+        ).alias(one.name)
+        for one in wanted.fields
+        if one.name in given
     ]
     return rows.select(*columns, *(functions.col(of).alias(name) for name, of in said.items()))
+
+
+_CUT = re.compile(r"(var)?char\((\d+)\)")
+"""The types of texts that Spark fills up with spaces, or of which it cuts these."""
+
+
+def _said_type(column: Any) -> str:
+    """Return the type that a column of a table was given: of its texts Spark says only there how long they are."""
+    return str(column.metadata.get("__CHAR_VARCHAR_TYPE_STRING") or column.dataType.simpleString())
+
+
+def _whole_text(column: Any, value: str) -> str:
+    """Return the SQL of a value in which a text is an error that the column would have with other spaces."""
+    cut = _CUT.fullmatch(_said_type(column))
+    if cut is None:
+        return value
+    does, fits = ("cut", "<=") if cut[1] else ("pad or cut", "=")
+    wrong = quoted_text(f"{column.name} is {cut[0]} there, and Spark would {does} spaces of ")
+    advice = quoted_text(": do so before, or make the column STRING")
+    told = f"RAISE_ERROR(CONCAT({wrong}, '\\'', {value}, '\\'', {advice}))"
+    return f"IF(LENGTH({value}) {fits} {cut[2]} OR {value} IS NULL, {value}, {told})"
 
 
 @dataclass(frozen=True)
@@ -672,21 +695,21 @@ class _Exact:
         if given == to:
             return value
         if given.typeName() == "void":
-            return f"CAST(NULL AS {_ddl(to)})"
+            return f"CAST(NULL AS {sql_type(to)})"
         item, within = f"samza_dsl_{self.depth}", replace(self, depth=self.depth + 1)
         match given.typeName(), to.typeName():
             case "array", "array" if given.elementType.typeName() == "void":
                 # Spark fails where it looks at one of them.
-                nulls = f"ARRAY_REPEAT(CAST(NULL AS {_ddl(to.elementType)}), SIZE({value}))"
+                nulls = f"ARRAY_REPEAT(CAST(NULL AS {sql_type(to.elementType)}), SIZE({value}))"
                 return f"IF({value} IS NULL, NULL, {nulls})"
             case "struct", "struct":
                 own = {one.name: one.dataType for one in given.fields}
                 fields = ", ".join(
-                    f"{_text(one.name)}, "
+                    f"{quoted_text(one.name)}, "
                     + (
                         within.sql(f"{value}.{quoted(one.name)}", own[one.name], one.dataType)
                         if one.name in own
-                        else f"CAST(NULL AS {_ddl(one.dataType)})"
+                        else f"CAST(NULL AS {sql_type(one.dataType)})"
                     )
                     for one in to.fields
                 )
@@ -698,20 +721,20 @@ class _Exact:
                 one = within.sql(f"{item}.value", given.valueType, to.valueType)
                 return f"MAP_FROM_ENTRIES(TRANSFORM(MAP_ENTRIES({value}), {item} -> STRUCT({key}, {one})))"
         if _is_unlike(given, to):
-            return self._checked(value, "FALSE", f"CAST(NULL AS {_ddl(to)})", to)
+            return self._checked(value, "FALSE", f"CAST(NULL AS {sql_type(to)})", to)
         if not _is_number(given) or not _is_number(to):
-            return f"CAST({value} AS {_ddl(to)})"
-        kept = f"TRY_CAST({value} AS {_ddl(to)})"
+            return f"CAST({value} AS {sql_type(to)})"
+        kept = f"TRY_CAST({value} AS {sql_type(to)})"
         if given.typeName() in _FLOATS and to.typeName() in _FLOATS:
             beyond = "DOUBLE('infinity')"
             return self._checked(
                 value, f"ISNAN({value}) OR ABS({value}) = {beyond} OR ABS({kept}) < {beyond}", kept, to
             )
-        return self._checked(value, f"TRY_CAST({kept} AS {_ddl(given)}) = {value}", kept, to)
+        return self._checked(value, f"TRY_CAST({kept} AS {sql_type(given)}) = {value}", kept, to)
 
     def _checked(self, value: str, fits: str, kept: str, to: Any) -> str:
         where = "there" if self.is_there else "where no table says otherwise"
-        wrong = _text(f"{self.column} is {to.simpleString()} {where}, which can't be ")
+        wrong = quoted_text(f"{self.column} is {to.simpleString()} {where}, which can't be ")
         told = f"RAISE_ERROR(CONCAT({wrong}, CAST({value} AS STRING)))"
         return f"CASE WHEN {value} IS NULL OR COALESCE({fits}, FALSE) THEN {kept} ELSE {told} END"
 
@@ -765,8 +788,3 @@ def _unlike(
             yield from _unlike(given.valueType, to.valueType, differ, f"{where}[]")
         case _ if differ(given, to):
             yield FieldDifference(where, str(given.simpleString()), str(to.simpleString()))
-
-
-def _text(value: str) -> str:
-    """Return a text as SQL has it."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

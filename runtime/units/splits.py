@@ -12,7 +12,8 @@ from planner.columnar.lowering import ColumnStart, Lowered
 from planner.columnar.projection import Reshaped
 from runtime.ports.source import Source, UncountedSource
 from runtime.ports.streams import Offsets, Read
-from runtime.systems.files.files import files_of_one_kind, open_files
+from runtime.systems.files.csv_files import CsvSource
+from runtime.systems.files.files import files_of_one_kind, kind_read, open_files
 from runtime.systems.files.folders import Folders
 from runtime.systems.files.places.contents import stored_size
 from runtime.systems.files.places.locations import DataFile
@@ -118,6 +119,8 @@ class Splits:
 
     def _open(self, file: DataFile) -> Source:
         if self._lowered is None:
+            if self._opened is open_files and kind_read(file.path) == "csv":
+                return CsvSource([file], among=self._files)  # one serde reads all of them, so they have one header
             return self._opened([file])
         from runtime.systems.files.parquet_columns import ColumnsOfParquet
 

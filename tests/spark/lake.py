@@ -3,6 +3,7 @@
 # It makes an environment with the newest PySpark that both formats support, and fetches their jars:
 # python -m tests.spark.lake --kills 50
 # python -m tests.spark.lake --kills 50 --streaming
+# python -m tests.spark.lake --kills 50 --connect
 
 import argparse
 import os
@@ -103,11 +104,11 @@ def killed(runs: Runs, how: str, table: str, mode: str, kills: int, chance: rand
             continue
         whole += 1
         rows, distinct, versions = runs.counted(table)
-        times = whole if mode == "append" and how == "batch" else 1
+        times = whole if mode == "append" and how != "streaming" else 1
         expected = (times * ROWS, ROWS)
         assert (rows, distinct) == expected, (table, mode, whole, rows, distinct)
         # A run, or a micro-batch of the only one, is one version of the table: written twice it would be two.
-        most = whole if how == "batch" else BATCHES
+        most = BATCHES if how == "streaming" else whole
         assert versions <= most, (table, mode, whole, versions)
         if how == "streaming" and whole:
             runs.anew()
@@ -122,14 +123,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=50, help="for each format and mode")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--streaming", action="store_true", help="in micro-batches")
+    way = parser.add_mutually_exclusive_group()
+    way.add_argument("--streaming", dest="how", action="store_const", const="streaming", help="in micro-batches")
+    way.add_argument("--connect", dest="how", action="store_const", const="connect", help="through Spark Connect")
     parser.add_argument("--modes", default="append,overwrite,merge")
     said = parser.parse_args()
     python, found, chance = environment(), jars(), random.Random(said.seed)
     for mode in said.modes.split(","):
         for form, table in (("delta", "delta:{}/delta"), ("iceberg", "iceberg:lake.db.rows")):
             with tempfile.TemporaryDirectory(prefix="samza-dsl-lake-") as directory:
-                how = "streaming" if said.streaming else "batch"
+                how = said.how or "batch"
                 runs = Runs(python, Path(directory), found)
                 told = killed(runs, how, table.format(directory), mode, said.kills, chance)
                 print(f"{form}, {mode}: {told}", flush=True)

@@ -1,5 +1,6 @@
 """A run on Spark that writes to a table, and says when it begins to write there."""
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +53,8 @@ def main(directory, how, table, mode, *jars):
         "spark.sql.warehouse.dir": f"{directory}/warehouse",
         "spark.sql.shuffle.partitions": "2",
     }
-    spark = Spark(master="local[2]", options=options)
+    connects = how == "connect"
+    spark = through_connect(options) if connects else Spark(master="local[2]", options=options)
     form, _, name = table.partition(":")
     if how == "count":
         count(spark.opened(), form, name)
@@ -61,14 +63,26 @@ def main(directory, how, table, mode, *jars):
         begin(spark.opened(), form, name)
     into = IntoTable(table, mode, key="number" if mode == "merge" else ())
     bind = {"rows": into}
-    if how == "batch":
+    if how != "streaming":
         pipeline().run(Path(directory, "data"), on=spark, bind={**bind, "numbers": [*range(ROWS)]})
+        if connects:
+            os._exit(0)  # to stop a session whose server lives in this process asks that server again and again
         return
     lines = Path(directory, "numbers.jsonl")
     lines.write_text("".join(f"{number}\n" for number in range(ROWS)))
     micro_batch_inputs.MOST_BYTES = lines.stat().st_size // BATCHES + 100  # as it ends behind a line
     spark = replace(spark, checkpoint=Path(directory, "checkpoint"), end=True)
     pipeline().run(Path(directory, "data"), on=spark, bind={**bind, "numbers": lines})
+
+
+def through_connect(options):
+    """Return what runs through Spark Connect, on a server that lives and dies with this process."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.remote("local[2]")
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    return Spark(builder.getOrCreate())
 
 
 def begin(session, form, name):

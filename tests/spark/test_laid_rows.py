@@ -1,6 +1,7 @@
 """What workers lay down of a table, and what is read of it: no Spark is needed for that."""
 
 import tempfile
+from contextlib import closing, suppress
 from itertools import groupby
 from pathlib import Path
 
@@ -277,3 +278,34 @@ def test_a_worker_lays_down_lists_that_lack_an_offset(tmp_path):
     assert [*offsets_lacking(rows.column(0))]
     (found,) = laid(Laying(tmp_path, "t"), 0, iter([rows]))
     assert pq.read_table(found.file).to_pylist() == [{"c": []}, {"c": None}]
+
+
+@settings(deadline=None, max_examples=examples(40, 2_000))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a,b", "b,a", "a", ""]), st.lists(st.integers(0, 9), max_size=2)),
+        min_size=1,
+        max_size=4,
+    ),
+    st.data(),
+)
+def test_csv_that_each_worker_opens_by_itself_is_read_as_in_a_local_run_or_refused(tmp_path_factory, files, data):
+    """One serde reads the rows of all files: of another header values would come to each other's fields."""
+    directory = tmp_path_factory.mktemp("csv")
+    for place, (header, rows) in enumerate(files):
+        lines = (
+            [header, *(",".join(f"{one}{number}" for one in header.split(",")) for number in rows)] if header else []
+        )
+        (directory / f"{place}.csv").write_text("".join(f"{line}\n" for line in lines))
+    order = data.draw(st.permutations(range(len(files))))
+
+    def read(opened):
+        """Return the rows by their partitions; None where they are refused."""
+        with suppress(SamzaError), closing(opened()) as source:
+            serde = source.serde(Json(dict[str, str]))
+            found = {one: source.read(one, 0) for one in order}
+            return {one: [*map(serde.decode, got.batch.values)] if got else [] for one, got in found.items()}
+        return None
+
+    live = read(lambda: open_source(directory))
+    assert read(lambda: Splits.at(directory)) == live

@@ -7,11 +7,12 @@ import sys
 import venv
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import pytest
 
 from runtime.spark.batch import sent_to, spark_hash
-from runtime.spark.session import check_version
+from runtime.spark.session import check_installed
 from samza_dsl import SamzaError, Spark
 from tests.source import ROOT
 from tests.spark.ways import TICKS, app
@@ -42,22 +43,30 @@ def ran(command, tmp_path, python=sys.executable, **said):
     return told
 
 
-def test_a_session_of_spark_connect_runs_all_that_another_does(tmp_path):
-    told = ran([sys.executable, "-m", "tests.spark.ways", "connect", tmp_path / "data"], tmp_path).stdout.splitlines()
+def bare_python(place):
+    """Return a Python that has all that we need but ourselves, as an image that was made for something else."""
+    venv.create(place / "bare", with_pip=False)
+    (packages,) = (place / "bare").glob("lib/python*/site-packages")
+    (here,) = {path for path in sys.path if path.endswith("site-packages")}
+    (packages / "rest.pth").write_text(here)
+    bare = place / "bare" / "bin" / "python"
+    lacking = subprocess.run([bare, "-I", "-c", "import samza_dsl"], cwd=place, capture_output=True, text=True)
+    assert "No module named 'samza_dsl'" in lacking.stderr
+    return bare
+
+
+def test_a_session_of_spark_connect_runs_all_that_another_does_on_workers_that_lack_our_code(tmp_path):
+    begins = ["import pathlib, sys", f"sys.path.insert(0, {str(ROOT)!r})", "from tests.spark import ways"]
+    (tmp_path / "begins.py").write_text("\n".join([*begins, "ways.main('connect', pathlib.Path('data').absolute())"]))
+    bare = bare_python(tmp_path)
+    told = ran([sys.executable, tmp_path / "begins.py"], tmp_path, bare, PYTHONPATH="").stdout.splitlines()
     assert told[:3] == [TOTALS, TOTALS, str(len(TICKS))]
     assert told[3].startswith("map 'broken' at ") and "ZeroDivisionError" in told[3]
 
 
 def test_it_starts_under_spark_submit_and_our_code_goes_to_workers_that_have_none(tmp_path):
-    """Their Python has all that we need but ourselves, as an image that was made for something else."""
-    venv.create(tmp_path / "bare", with_pip=False)
-    (packages,) = (tmp_path / "bare").glob("lib/python*/site-packages")
-    (here,) = {path for path in sys.path if path.endswith("site-packages")}
-    (packages / "rest.pth").write_text(here)
-    bare = tmp_path / "bare" / "bin" / "python"
+    bare = bare_python(tmp_path)
     shutil.copy(ROOT / "tests" / "spark" / "ways.py", tmp_path / "ways.py")
-    lacking = subprocess.run([bare, "-I", "-c", "import samza_dsl"], cwd=tmp_path, capture_output=True, text=True)
-    assert "No module named 'samza_dsl'" in lacking.stderr
     begins = ["import pathlib, sys", f"sys.path.insert(0, {str(ROOT)!r})", "import ways"]
     (tmp_path / "begins.py").write_text("\n".join([*begins, "ways.main('submit', pathlib.Path('data'))"]))
     submit = Path(sys.executable).with_name("spark-submit")
@@ -105,6 +114,14 @@ def test_rows_are_sent_to_their_task_without_repartition_by_id(session):
         ]
 
 
-def test_a_pyspark_that_is_too_old_is_named():
-    with pytest.raises(SamzaError, match=r"runs on PySpark 3\.5 or newer, and 3\.4\.4 is installed"):
-        check_version("3.4.4")
+@pytest.mark.parametrize(
+    ("way", "version", "wanted"),
+    [("", "3.4.4", r"runs on PySpark 3\.5"), ("connect", "3.5.9", r"Connect on PySpark 4\.0")],
+)
+def test_a_pyspark_that_is_too_old_is_named(way, version, wanted):
+    session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    with (
+        pytest.raises(SamzaError, match=rf"{wanted} or newer, and {version} is installed"),
+        patch("pyspark.__version__", version),
+    ):
+        Spark(session).opened() if way else check_installed()

@@ -116,13 +116,14 @@ PLAIN = CsvFiles("")
 class CsvSource(RecordSource):
     """A bounded input of CSV, one file per partition, all with the same header; empty lines are no records.
 
-    Values are the bytes of the record, which quoted line breaks spread over several lines; keys are None. Raises
-    SamzaError when headers differ, or when one names a column twice.
+    Values are the bytes of the record, which quoted line breaks spread over several lines; keys are None. Other readers
+    may have the files that these are `among`, whose rows one serde reads. Raises SamzaError when headers differ, or
+    when one names a column twice.
     """
 
     name = "csv"
 
-    def __init__(self, files: Sequence[DataFile], dialect: CsvFiles = PLAIN) -> None:
+    def __init__(self, files: Sequence[DataFile], dialect: CsvFiles = PLAIN, among: Iterable[DataFile] = ()) -> None:
         super().__init__(files, _splitting(dialect), dialect.encoding)
         self._dialect = dialect
         self._kind: object = Any
@@ -131,7 +132,9 @@ class CsvSource(RecordSource):
             self.folders.told_of(0, dialect.header)
             self.header = (*dialect.header, *self.folders.names)
             return
-        headers = {header: file.path for file in files if (header := _header_of(file.path, dialect)) is not None}
+        example = next((file for file in among if _header_of(file.path, dialect) is not None), None)
+        told = [*files] if example is None else [example, *files]
+        headers = {header: file.path for file in told if (header := _header_of(file.path, dialect)) is not None}
         if len(headers) > 1:
             (first, one), (second, other) = list(headers.items())[:2]
             raise SamzaError(f"{one} has the columns {first} and {other} has {second}; bind files with one header")
