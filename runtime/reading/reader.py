@@ -175,9 +175,7 @@ class Reader:
         self.appended: list[tuple[int, int]] = []
         """When what was read since the last commit was appended, and how many rows each is."""
         self._offered: Taken | None = None
-        self._ended, self._seen_version = False, -1
-        self._heard_end = False
-        """Whether it has read that there is no more: what a sibling has fetched for it, brokers need not tell it again."""
+        self._ended, self._heard_end, self._seen_version = False, False, -1
         self._stream_id = position.stream_id if position else 0
         self._know(origin.stream_id())
         if self.next_offset:
@@ -503,6 +501,7 @@ class Reader:
             self._producers.take(taken.control)
             assert self.watermark >= before, "no producer takes event time back"
             self.idle = self._producers.is_idle
+        # Of what a sibling has fetched for it, brokers tell its own fetcher nothing: neither that this was the end.
         self._heard_end = self._heard_end or ends(taken.control)
         self.refresh()
         return taken

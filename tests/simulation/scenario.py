@@ -55,8 +55,8 @@ class Scenario:
     always more while another has something left. `jumps` are (after ms, by ms) of the wall clock, which begins at
     `start_ms`; with them, events lie about the night in which summer time changes. Runs are awaited, or they go on
     `beside` the block of an `async with`. To read a record takes `work_ms`. With `bound`, an output is a
-    file. Of `asks` each is (after ms, a factor by which tasks are then to be split). It is on a log, or `on_kafka`, where
-    a process is killed, or brokers fail it, at the nth request that changes something.
+    file. Of `asks` each is (after ms, a factor by which tasks are then to be split). It is on a log, or `on_kafka`,
+    where a process is killed, or brokers fail it, at the nth request that changes something.
     """
 
     seed: int
