@@ -51,6 +51,8 @@ LOOK_EVERY = 50
 TROUBLES = {"killed": (DYING, DEAD), "fails": (LOST, UNHEARD)}
 MOST_LIVES = 4
 """How many more lives than faults it may take: what has struck may be told in the next one."""
+ENDED_S = 30.0
+"""After how long nothing is left of clients that do not stop when they are told to."""
 MEMORY = Path("/dev/shm")
 """Where files lie in memory, on systems that have such a place: a disk takes longer than all else."""
 
@@ -75,7 +77,7 @@ class KafkaWorld:
 
     def play(self) -> None:
         """Play it to its end; raises what is wrong."""
-        with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder, simulated(self.cluster):
+        with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder, simulated(self.cluster) as thread:
             self.folder = Path(folder)
             self.arriving = self.others.run(Arriving, self.scenario, self.folder, self.cluster)
             while self.arriving.left and not self.scenario.arriving:
@@ -87,6 +89,7 @@ class KafkaWorld:
             self.cluster.committed = None
             self.others.run(self.environment.close)
             self._check_end()
+            thread.catch_up(self.cluster.loop.time() + ENDED_S)  # what ends by itself must leave nothing open
 
     def tell(self, what: str) -> None:
         """Note what happens."""
