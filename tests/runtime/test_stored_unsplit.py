@@ -10,8 +10,11 @@ from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from runtime.commit.commit import STATE
+from runtime.model.assignment import Scale
+from runtime.model.checkpoint import Checkpoint
 from runtime.opening.rewind import UNFINISHED
 from runtime.ports.streams import END, StreamConfig
+from runtime.systems.kafka.state.ledger import ledger_of
 from samza_dsl import Options
 from tests.runtime.stored_unsplit import CLICKS, HALF, PARTITIONS, append_to, begin, clicks_app, go_on, results_in
 from tests.simulation.crash import memory, run_once
@@ -95,8 +98,24 @@ def test_a_version_from_before_is_told_as_long_as_tasks_are_split():
     check_told(environment, (1, 2, 4, 1))
 
 
-def test_so_it_is_on_kafka(tmp_path):
-    with simulated(cluster_before()):
+def take_in_as_before(key, said):
+    """Read a record of a ledger as that version does."""
+    for prefix in (b"kept:", b"given:", b"homes:", b"reached:"):
+        if key.startswith(prefix):
+            return int(key.removeprefix(prefix))
+    others = (b"generation", b"run:", b"whole:", b"changelog:", b"said:", b"claim:")
+    return key if key.startswith(others) else msgspec.msgpack.decode(said, type=Checkpoint)
+
+
+def test_so_it_is_on_kafka_whose_ledger_it_can_read_when_they_are_merged(tmp_path):
+    cluster = cluster_before()
+    with simulated(cluster):
         environment = opened(tmp_path)
-        check_told(environment, (1, 2, 1))
+        check_told(environment, (1, 2))
+        environment.ask_scale("clicks", Scale(1))
+        check_told(environment, (1,))
         environment.close()
+    log = cluster.topics[ledger_of("clicks")].partitions[0].log
+    newest = {one.record.key: one.record.value for one in log if one.record is not None}
+    found = [take_in_as_before(key, said) for key, said in newest.items() if said is not None]
+    assert len(found) > 10

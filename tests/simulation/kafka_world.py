@@ -77,7 +77,10 @@ class KafkaWorld:
 
     def play(self) -> None:
         """Play it to its end; raises what is wrong."""
-        with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder, simulated(self.cluster) as thread:
+        with (
+            tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder,
+            simulated(self.cluster) as thread,
+        ):
             self.folder = Path(folder)
             self.arriving = self.others.run(Arriving, self.scenario, self.folder, self.cluster)
             while self.arriving.left and not self.scenario.arriving:
@@ -169,6 +172,7 @@ class KafkaWorld:
         self.cluster.troubles = []
         environment = opened(self.folder / "anew")
         outcome = self._outcome(environment)
+        self._check_ledger()
         if self.scenario.options.guarantee == "exactly_once":
             environment.own(APP)
             expected = outcome.check_results()
@@ -179,6 +183,15 @@ class KafkaWorld:
         else:
             outcome.check_all_sent()  # where all was read there may lie markers behind
         environment.close()
+
+    def _check_ledger(self) -> None:
+        """Check that versions before elasticity can read the ledger where tasks are whole: they know no other names."""
+        partition = self.cluster.partition(ledger_of(APP), 0)
+        written = [one.record for at, one in enumerate(partition.log) if at not in partition.aborted]
+        names = {one.key: one.value for one in written if one is not None and one.key is not None}
+        said = [key.decode().rpartition(":")[2] for key, value in names.items() if value is not None]
+        parts = [name for name in said if is_task(name) and "-" in name]
+        assert not parts or any(key.decode() in parts for key, value in names.items() if value is not None), parts
 
 
 class Life:
