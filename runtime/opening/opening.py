@@ -32,6 +32,7 @@ from runtime.opening.former_inputs import TABLES, followed, tables_noted
 from runtime.opening.former_layout import Moving, check_moves, check_replay, moving
 from runtime.opening.rescaling import rescale, tell_split
 from runtime.opening.rewind import (
+    UNFINISHED,
     check_state,
     drop_laid_otherwise,
     drop_read_streams,
@@ -39,6 +40,7 @@ from runtime.opening.rewind import (
     forget_what_does_not_fit,
     meanings_of,
     rewind,
+    told_of_split,
 )
 from runtime.opening.stored_state import STORES, check_between, finish, forget, lies, lost
 from runtime.ports.commits import Commit
@@ -295,14 +297,14 @@ def recover(environment: Environment, opened: Opened, graph: Graph, now_ms: int)
     # Rows behind what was committed are of a run that died: they come again.
     positions = bindings.recover_outputs(recorded, generation)
     bindings.catch_up(generation)
-    meanings, noted = meanings_of(plan, graph), checkpoints.get(STATE, Checkpoint(0))
+    meanings, noted = told_of_split(meanings_of(plan, graph), plan), checkpoints.get(STATE, Checkpoint(0))
     begun = {SHARED: Checkpoint(generation, outputs=positions)} if positions != recorded else {}
     if meanings != noted.meanings:
         since = {
             store: noted.watermarks.get(store) for store in meanings if noted.meanings.get(store) == meanings[store]
         }
         # Of a store whose meaning is as before the time is kept, also where that is not known.
-        known = {store: since.get(store, now_ms) for store in meanings}
+        known = {store: since.get(store, now_ms) for store in meanings if store != UNFINISHED}
         watermarks = {store: at for store, at in known.items() if at is not None}
         begun[STATE] = Checkpoint(generation, meanings=meanings, watermarks=watermarks)
     job = configuration(plan, opened.counts)

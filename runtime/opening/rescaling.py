@@ -18,9 +18,11 @@ from planner.model.graph import Graph
 from planner.model.plan import Plan
 from planner.model.virtual_tasks import MOST_BUCKETS, WHOLE, Split, VirtualTask, is_task, share_of
 from runtime.assembly.bindings import intermediate_of
+from runtime.commit.commit import STATE
 from runtime.job.key_kinds import kinds_of_all
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.clock import monotonic_ms, wall_clock_ms
+from runtime.opening.rewind import told_of_split
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.ports.streams import Append, Control
@@ -120,7 +122,9 @@ def rescale(
         for control in controls
     ]
     history = noted(scalings(checkpoints), Scaled(wall_clock_ms(), found.before, found.now, why, took_ms))
-    all_new = {**found.checkpoints, **notes, SCALINGS: history}
+    state = checkpoints.get(STATE, Checkpoint(0))
+    state = replace(state, meanings=told_of_split(state.meanings, plan))
+    all_new = {**found.checkpoints, **notes, SCALINGS: history, STATE: state}
     new = {name: replace(one, generation=generation) for name, one in all_new.items()}
     environment.commit(Commit(plan.app, generation, appends, [], new, gone=found.gone))
     return monotonic_ms() - began_ms

@@ -33,6 +33,8 @@ _log = logging.getLogger("samza_dsl")
 AS_BEFORE = "it as before"
 UNFINISHED = ""
 """The key, among the meanings of stores, of a handover that is being taken over: no store has this name."""
+SPLIT = "the newer version that has split its tasks"
+"""The word there that begins so tells versions that know no split tasks to refuse them: they look at this key alone."""
 
 
 class Complaint(NamedTuple):
@@ -116,10 +118,26 @@ def complaints_of(
     return found
 
 
+def is_unfinished(meanings: Mapping[str, str]) -> bool:
+    """Whether only a part of a handover was taken over, given the meanings of stores."""
+    return not meanings.get(UNFINISHED, SPLIT).startswith(SPLIT)
+
+
+def told_of_split(meanings: Mapping[str, str], plan: Plan) -> dict[str, str]:
+    """Return the meanings of stores with a word for versions before elasticity, where tasks are split.
+
+    Such a version finds no checkpoint by the names that it knows, and would read everything again.
+    """
+    told = {store: means for store, means in meanings.items() if store != UNFINISHED}
+    if plan.options.factor > 1:
+        told[UNFINISHED] = f"{SPLIT} (there, samza-dsl scale {plan.app} --factor 1 makes them one again)"
+    return told
+
+
 def check_whole(environment: Environment, plan: Plan) -> None:
     """Refuse state of which only a part is there, as a handover was not taken over to its end."""
     before = environment.checkpoints(plan.app).get(STATE, Checkpoint(0)).meanings
-    if UNFINISHED in before:
+    if is_unfinished(before):
         raise SamzaError(
             f"the app {plan.app!r} has only a part of what {before[UNFINISHED]} hands over: take it over again (samza-"
             f"dsl take-over), or begin anew: {typed(environment, f'reset {plan.app}')}"

@@ -135,20 +135,18 @@ class Reader:
         position, producers = start.position, start.producers
         self.origin = origin
         self._read = origin.fetched or origin.read
-        self._shared = shortcuts.shared
         self.entry = entry
         self.next_offset = position.offset if position else origin.known().start
         self.stop_at, self.rest = turn.stop_at, turn.rest
         self.priority, self.later = turn.priority, turn.later
-        self.relay = shortcuts.relay
+        self.relay, self._shared = shortcuts.relay, shortcuts.shared
         self.beside: Sequence[Reader] = ()
         """The readers of the other partitions, where it takes what is handed on for all of them."""
         self._decoding = decoding
         self.folding, self._columnar = shortcuts.folding, shortcuts.columnar
         self.shared: SharedGroups | None = None
         """The groups that it folds into with other readers, while these are read together."""
-        self._look_at = shortcuts.look_at
-        self.times = pacing.times
+        self._look_at, self.times = shortcuts.look_at, pacing.times
         self._keys = KeySerde(decoding.key) if decoding.key is not None else None
         self.read_ms = 0.0
         """The time in which it read rows, of which some may be of others."""
@@ -175,7 +173,7 @@ class Reader:
         self.appended: list[tuple[int, int]] = []
         """When what was read since the last commit was appended, and how many rows each is."""
         self._offered: Taken | None = None
-        self._ended, self._seen_version = False, -1
+        self._ended, self._heard_end, self._seen_version = False, False, -1
         self._stream_id = position.stream_id if position else 0
         self._know(origin.stream_id())
         if self.next_offset:
@@ -261,7 +259,7 @@ class Reader:
         # of an intermediate stream end one by one, which their watermarks tell.
         if self._producers is None and not self._ended and self._held is None and self._offered is None:
             offsets = self.origin.known()
-            self._ended = offsets.ended and self.next_offset >= offsets.end
+            self._ended = (offsets.ended or self._heard_end) and self.next_offset >= offsets.end
 
     @property
     def idle_after_ms(self) -> int | None:
@@ -501,6 +499,8 @@ class Reader:
             self._producers.take(taken.control)
             assert self.watermark >= before, "no producer takes event time back"
             self.idle = self._producers.is_idle
+        # Of what a sibling has fetched for it, brokers tell its own fetcher nothing: neither that this was the end.
+        self._heard_end = self._heard_end or ends(taken.control)
         self.refresh()
         return taken
 

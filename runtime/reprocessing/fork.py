@@ -20,7 +20,7 @@ from runtime.commit.commit import DELETED, STATE
 from runtime.job.job_model import JOB, StageOfJob
 from runtime.model.checkpoint import SHARED, Checkpoint, Position
 from runtime.model.errors import Damaged, SamzaError
-from runtime.opening.rewind import UNFINISHED, begin_anew
+from runtime.opening.rewind import UNFINISHED, begin_anew, is_unfinished
 from runtime.opening.stored_state import CHANGING, operator_of, pieces, streams_between
 from runtime.ports.commits import Commit
 from runtime.ports.environment import LiveEnvironment, SnapshotEnvironment
@@ -133,7 +133,7 @@ def _cut(environment: SnapshotEnvironment, app: str, outputs: Collection[str]) -
         before = seen.checkpoints
         if not any(map(is_task, before)):
             raise SamzaError(f"the app {app!r} has committed nothing in {environment} that could be forked")
-        if before.get(CHANGING, Checkpoint(0)).meanings or UNFINISHED in before.get(STATE, Checkpoint(0)).meanings:
+        if before.get(CHANGING, Checkpoint(0)).meanings or is_unfinished(before.get(STATE, Checkpoint(0)).meanings):
             raise SamzaError(f"a change of the state of {app!r} is not at its end: its next run completes it")
         snapshot = environment.settled_snapshot(app)
         try:

@@ -22,9 +22,10 @@ from tests.runtime.test_laws import crash_points, worlds
 from tests.scale import examples
 from tests.simulation.check import Outcome
 from tests.simulation.containers import Event, run_among
-from tests.simulation.crash import Watched, append_rows, fill, run_once
+from tests.simulation.crash import Watched, fill, run_once
 from tests.simulation.kafka import close_or_die, die, opened, simulated
 from tests.simulation.kafka_brokers import PROCESS, TROUBLES, Cluster, Died, Trouble
+from tests.simulation.kafka_world import COME_EVERY, LOOK_EVERY, Arriving, check_entries
 from tests.strategies import APP, stored, tables
 
 globals().update({name: getattr(real.suite, name) for name in real.SUITE})
@@ -32,10 +33,6 @@ clock = real.clock
 
 HOSTS = "here", "there"
 AT_LEAST_ONCE = ("filter", "flat_map", "async", "async", "branch", "partition_by", "process")
-LOOK_EVERY = 50
-"""After how many turns of the loop copies are looked at."""
-COME_EVERY = 20
-"""After how many turns of the loop more records come, where not all are there before."""
 troubles = st.lists(st.builds(Trouble, st.integers(1, 120), st.sampled_from(TROUBLES)), max_size=4)
 
 
@@ -258,54 +255,7 @@ class Hosts:
 
 def check_copies(cluster, environment):
     """Check that copies are what was committed up to where they are; return how many entries they have."""
-    entries = 0
-    for task, copy in environment._state.copies(APP).items():
-        for name, topic in cluster.topics.items():
-            store = name.removeprefix(f"{APP}-").removesuffix("-changelog")
-            partition = topic.partitions[copy.partition % len(topic.partitions)]
-            place = next((place for place in copy.positions if place.startswith(f"{store}/")), None)
-            if not name.endswith("-changelog") or place is None:
-                continue
-            committed, at = {}, copy.positions[place]
-            assert at <= partition.stable, "a copy is ahead of what is committed"
-            for offset, one in enumerate(partition.log[: at - partition.start], partition.start):
-                if one.record is not None and offset not in partition.aborted:
-                    of, key = one.record.key[:4], one.record.key[4:]
-                    if int.from_bytes(of, "big") == task.base and copy.has(store, key):
-                        committed[key] = one.record.value
-            held = dict(copy.entries(store))
-            assert held == {key: value for key, value in committed.items() if value is not None}
-            entries += len(held)
-    return entries
-
-
-class Arriving:
-    """The records of a world, which come by and by while its application runs."""
-
-    def __init__(self, world, folder, cluster):
-        self.cluster, self.chance = cluster, random.Random(world.seed)
-        self.environment = opened(folder / "filling")
-        self.left = {}
-        for stream, parts in world.pipeline.split(world.parts).items():
-            self.environment.create_stream(stream, StreamConfig(partitions=len(parts)))
-            self.left |= {(stream, partition): rows for partition, rows in enumerate(stored(parts))}
-        for stream, rows in tables(world.pipeline).items():
-            fill(self.environment, stream, rows)
-
-    def come(self):
-        """Have some more come, and in the end say that there are no more."""
-        changes, troubles, self.cluster.troubles = self.cluster.changes, self.cluster.troubles, []
-        some = [place for place, rows in self.left.items() if rows]
-        if some:
-            place = self.chance.choice(some)
-            size = self.chance.randint(1, 3)
-            append_rows(self.environment, *place, self.left[place][:size])
-            self.left[place] = self.left[place][size:]
-        elif self.left:
-            for stream in sorted({stream for stream, _ in self.left}):
-                self.environment.end_stream(stream)
-            self.left = {}
-        self.cluster.changes, self.cluster.troubles = changes, troubles
+    return check_entries(cluster, environment._state.copies(APP), are_copies=True)
 
 
 def run_among_on_kafka(world, folder, troubles, number, happenings, standby=0, is_arriving=False):

@@ -10,6 +10,7 @@ import traceback
 from collections import Counter
 
 from tests.scale import positive
+from tests.simulation.kafka_world import KafkaWorld
 from tests.simulation.scenario import KINDS, Kind, Scenario, scenario
 from tests.simulation.shrink import shrink
 from tests.simulation.world import World
@@ -21,7 +22,7 @@ LAST_LINES = 60
 def failure(what: Scenario, trace: list[str] | None = None, struck: Counter[str] | None = None) -> BaseException | None:
     """Play a scenario, and return what is wrong; the faults that came over it are counted in `struck`."""
     try:
-        world = World(what, trace)
+        world = KafkaWorld(what, trace) if what.on_kafka else World(what, trace)
         try:
             world.play()
         finally:

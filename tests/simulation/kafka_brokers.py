@@ -92,6 +92,11 @@ class Partition:
             self.aborted |= {at for at in places if self.log[at - self.start].writer == writer}
         self.append(Stored(None, writer))
 
+    def written(self, writer: int) -> list[Record]:
+        """Return what a transaction that is open has written."""
+        log = self.log[self.open[writer] - self.start :] if writer in self.open else []
+        return [one.record for one in log if one.writer == writer and one.record is not None]
+
     def purge(self, before: int) -> None:
         del self.log[: max(before - self.start, 0)]
         self.start = max(self.start, before)
@@ -155,6 +160,8 @@ class Cluster:
         """Decides how clients begin and end."""
         self.refuses = 0.0
         """How often a client can't begin."""
+        self.committed: Callable[[dict[tuple[str, int], list[Record]]], None] | None = None
+        """Is told what each transaction has written that is committed, before anybody is answered."""
         self._news: list[asyncio.Future[None]] = []  # a set would have them go on in the order of their addresses
 
     def clock_ms(self) -> int:
@@ -248,6 +255,8 @@ class Cluster:
         sent, places = self.sent.pop(writer, {}), self.begun.pop(writer, None)
         for group, offsets in sent.items() if committed else ():
             self.offsets[group].update(offsets)
+        if places and committed and self.committed is not None:
+            self.committed({place: self.partition(*place).written(writer) for place in sorted(places)})
         if places:
             self.ending[writer] = places, committed
             self.loop.call_later(MARKERS_S * self.chance.random() ** 4, self.mark, writer)

@@ -16,7 +16,7 @@ from tests.simulation.clock import HOUR_MS, NIGHTS_MS
 from tests.simulation.crash import NOW_MS
 from tests.strategies import REPARTITIONS, Event, Node, Pipeline, any_pipeline, any_records, tables
 
-Kind = Literal["crashes", "cancellations", "clock", "small", "rescaling"]
+Kind = Literal["crashes", "cancellations", "clock", "small", "rescaling", "rescaling-kafka"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 STRETCH = HOUR_MS // 4
@@ -55,7 +55,8 @@ class Scenario:
     always more while another has something left. `jumps` are (after ms, by ms) of the wall clock, which begins at
     `start_ms`; with them, events lie about the night in which summer time changes. Runs are awaited, or they go on
     `beside` the block of an `async with`. To read a record takes `work_ms`. With `bound`, an output is a
-    file. Of `asks` each is (after ms, a factor by which tasks are then to be split).
+    file. Of `asks` each is (after ms, a factor by which tasks are then to be split). It is on a log, or `on_kafka`,
+    where a process is killed, or brokers fail it, at the nth request that changes something.
     """
 
     seed: int
@@ -71,6 +72,7 @@ class Scenario:
     work_ms: float = 0.0
     bound: bool = False
     asks: tuple[tuple[int, int], ...] = ()
+    on_kafka: bool = False
 
 
 def scenario(seed: int, kind: Kind = "crashes") -> Scenario:
@@ -82,7 +84,8 @@ def scenario(seed: int, kind: Kind = "crashes") -> Scenario:
         return Scenario(seed, SMALL, _frozen(parts), _options(chance), (faults,))
     repeated, calm = chance.random() < 0.2, kind == "crashes" and chance.random() < 0.04
     pipeline = _calm(chance) if calm else any_pipeline(chance, most=5, kinds=REPEATABLE if repeated else ())
-    while kind == "rescaling" and not _can_be_split(pipeline):
+    is_rescaled = kind in ("rescaling", "rescaling-kafka")
+    while is_rescaled and not _can_be_split(pipeline):
         pipeline = any_pipeline(chance, most=5, kinds=REPEATABLE if repeated else ())
     parts = any_records(chance, pipeline.partitions, most=10, nulls=pipeline.nulls)
     length = _length(pipeline, parts)
@@ -100,8 +103,10 @@ def scenario(seed: int, kind: Kind = "crashes") -> Scenario:
         return Scenario(
             seed, pipeline, _frozen(parts), options, (faults,), arriving, jumps=_jumps(chance), start_ms=start_ms
         )
-    if kind == "rescaling":
-        return _rescaled(Scenario(seed, pipeline, _frozen(parts), options, arriving=arriving), chance, length)
+    if is_rescaled:
+        on_kafka = kind == "rescaling-kafka"
+        calm_one = Scenario(seed, pipeline, _frozen(parts), options, arriving=arriving, on_kafka=on_kafka)
+        return _rescaled(calm_one, chance, length)
     kinds = ["dies", "dies", "killed", "killed", "full", "fails", "fenced", "cancelled"]
     number = chance.choice((1, 1, 2))
     if number > 1:
@@ -122,10 +127,11 @@ def scenario(seed: int, kind: Kind = "crashes") -> Scenario:
 
 def _rescaled(what: Scenario, chance: random.Random, length: tuple[float, float]) -> Scenario:
     """Return a scenario with splits and merges, and faults of the process."""
-    asks = tuple(
-        (chance.choice((0, 1, 5, 20, 60)), chance.choice((1, 2, 4, 8))) for _ in range(chance.choice((1, 2, 3, 5)))
-    )
+    after_ms = (0, 10, 50, 200) if what.on_kafka else (0, 1, 5, 20, 60)
+    asks = tuple((chance.choice(after_ms), chance.choice((1, 2, 4, 8))) for _ in range(chance.choice((1, 2, 3, 5))))
     kinds = ("dies", "dies", "killed", "killed", "killed", "full", "fails", "fenced", "cancelled")
+    if what.on_kafka:
+        kinds = tuple(kind for kind in kinds if kind != "full")  # what is full there are brokers' disks
     processes = (_faults(chance, chance.choice((1, 2, 3)), kinds, length),)
     options = what.options
     if chance.random() < 0.3:

@@ -248,6 +248,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             # Only behind the transaction: state here is never ahead of its changelogs. A crash in between costs a
             # replay.
             self._write_locally(commit.app, owner, state, ends)
+            if merged := owner.ledger.merged_whole(commit.checkpoints, commit.gone):
+                owner.ledger.follow_merge(merged)
             owner.ledger.checkpoints.update(commit.checkpoints)
             for name in commit.gone:
                 owner.ledger.checkpoints.pop(name, None)

@@ -25,6 +25,8 @@ GENERATION, CHANGELOG, KEPT, CLAIM, GIVEN = b"generation", b"changelog:", b"kept
 HOMES, REACHED = b"homes:", b"reached:"
 SCALE = b"scale:"
 """The prefixes of keys that are no checkpoint's: all but the first contain what no checkpoint's name has."""
+ASKED = "asked"
+"""The word, in a checkpoint as versions before see it, that says which size is asked for."""
 REFUSAL = "refused"
 """The checkpoint, as versions before see it, that says which size is kept in the place of one that was asked for."""
 WHOLE = b"whole:"
@@ -178,6 +180,28 @@ class Ledger:
         """The ledger's word on state."""
         return Committed(self.changelogs, self.kept, self.reached)
 
+    def said_of_parts(self) -> list[bytes]:
+        """Return the keys under which anything is said of virtual tasks, but for their checkpoints."""
+        by_prefix = ((KEPT, [*self.kept]), (REACHED, [*self.reached]), (HOMES, [*self.homes]))
+        return [key_of(prefix, task) for prefix, tasks in by_prefix for task in tasks if task.factor > 1]
+
+    def merged_whole(self, now: Collection[str], gone: Collection[str]) -> Committed | None:
+        """Return what is committed of whole tasks where these names now have the place of virtual ones, else None."""
+        if not gone or any(VirtualTask.of(name).factor > 1 for name in filter(is_task, now)):
+            return None
+        committed = self.committed
+        whole = {VirtualTask(task.base) for task in (*self.kept, *self.reached) if task.factor > 1}
+        kept = {task: committed.stores(task) for task in whole}
+        return Committed(self.changelogs, kept, {task: committed.ends(task) for task in whole})
+
+    def follow_merge(self, merged: Committed) -> None:
+        """Say nothing of virtual tasks any more, which are whole ones now."""
+        self.homes = {task: homes for task, homes in self.homes.items() if task.factor == 1}
+        self.kept = {task: stores for task, stores in self.kept.items() if task.factor == 1}
+        self.reached = {task: ends for task, ends in self.reached.items() if task.factor == 1}
+        self.kept.update({task: frozenset(stores) for task, stores in merged.kept.items()})
+        self.reached.update({task: dict(ends) for task, ends in merged.reached.items()})
+
     @property
     def newest(self) -> int:
         """The generation of the newest job model that anybody knew who has claimed a task."""
@@ -236,7 +260,7 @@ def said_of_generation(generation: int) -> Batch:
 
 def said_of_scale(scale: Scale) -> Batch:
     """Return the record of the size that is asked for."""
-    return Batch([_encode(scale)], [SCALE])
+    return Batch([_encode(Checkpoint(0, meanings={ASKED: msgspec.json.encode(scale).decode()}))], [SCALE])
 
 
 def said_of_refusal(refusal: Scale) -> Batch:
@@ -250,12 +274,21 @@ def said_of_refusal(refusal: Scale) -> Batch:
 
 def scale_in(entries: Mapping[bytes, bytes]) -> Scale:
     """Return the size that was asked for last, or is kept in its place."""
-    asked = msgspec.msgpack.decode(entries[SCALE], type=Scale) if SCALE in entries else Scale()
+    asked = _asked(entries[SCALE]) if SCALE in entries else Scale()
     said = entries.get(REFUSAL.encode())
     if said is None:
         return asked
     checkpoint = msgspec.msgpack.decode(said, type=Checkpoint)
     return asked.refused(msgspec.json.decode(checkpoint.meanings[REFUSAL], type=Scale))
+
+
+def _asked(said: bytes) -> Scale:
+    try:
+        noted = msgspec.msgpack.decode(said, type=Checkpoint)
+    except msgspec.ValidationError:
+        # The first versions that split tasks have said it as it is, which those before them can't read.
+        return msgspec.msgpack.decode(said, type=Scale)
+    return msgspec.json.decode(noted.meanings[ASKED], type=Scale)
 
 
 def said_of_whole(whole: Whole) -> Batch:
