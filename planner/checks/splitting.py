@@ -12,7 +12,7 @@ from operators.partition_by import Broadcast
 from planner.model.errors import PlanError
 from planner.model.graph import Graph
 from planner.model.plan import Plan, Unsplit
-from planner.model.virtual_tasks import wrong_factor
+from planner.model.virtual_tasks import MOST_PARTS, wrong_factor
 
 MOST_TASKS = 1 << 14
 """The tasks that split ones can come to: each has its reader and its operators, which take about a ms to make."""
@@ -50,6 +50,17 @@ def splittable(plan: Plan) -> tuple[Refusal, ...]:
     return tuple(Refusal(one.id, one.kind, one.site, why.wrong, why.instead) for one, why in told if why is not None)
 
 
+def whole_tasks(plan: Plan) -> int:
+    """Return the number of tasks that there are where none is split."""
+    return max((one.bases[-1] + 1 for one in plan.stages if one.bases), default=0)
+
+
+def most_parts(plan: Plan) -> int:
+    """Return the largest factor by which the tasks of a plan can be split."""
+    most = MOST_TASKS // max(whole_tasks(plan), 1)
+    return min(1 << max(most.bit_length() - 1, 0), MOST_PARTS)
+
+
 def check_factor(plan: Plan, factor: int) -> None:
     """Refuse to split the tasks of a plan into so many parts each; raises PlanError.
 
@@ -57,12 +68,11 @@ def check_factor(plan: Plan, factor: int) -> None:
     """
     if wrong := wrong_factor(factor):
         raise PlanError(wrong)
-    base = max((one.bases[-1] + 1 for one in plan.stages if one.bases), default=0)
-    if factor > 1 and base * factor > MOST_TASKS:
-        most = MOST_TASKS // base
+    base, most = whole_tasks(plan), most_parts(plan)
+    if factor > most:
         raise PlanError(
             f"{base} tasks in {factor} parts each are more than the {MOST_TASKS} that an application can have; write "
-            f"instead: {1 << max(most.bit_length() - 1, 0)}"
+            f"instead: {most}"
         )
     refused = splittable(plan) if factor > 1 else ()
     if refused:

@@ -9,9 +9,8 @@ from typing import Protocol, runtime_checkable
 from operators.core.protocols import CheckedProtocol
 from operators.core.sites import here
 from operators.core.wording import named, shown
-from planner.checks.splitting import splittable
+from planner.checks.splitting import most_parts, splittable, whole_tasks
 from planner.model.plan import Plan
-from planner.model.virtual_tasks import MOST_PARTS
 from runtime.functions.user_lines import user_lines
 from runtime.model.assignment import Scale
 from runtime.model.clock import sleep_ms
@@ -110,9 +109,9 @@ class Autosizer:
 
         A factor stays where it is enough: what a merge of tasks would spare is little.
         """
-        now, base = plan.options.factor, plan.tasks // plan.options.factor
+        now, base, most = plan.options.factor, whole_tasks(plan), most_parts(plan)
         factor = now
-        while base * factor < containers and factor < MOST_PARTS:
+        while base * factor < containers and factor < most:
             factor *= 2
         refused = splittable(plan) if factor > now else ()
         if not refused:

@@ -343,7 +343,8 @@ def test_a_compressed_file_with_a_wrong_bit_is_no_shorter_one(suffix, parts, dat
         path = Path(folder, f"in.jsonl{suffix}")
         path.write_bytes(packed)
         with suppress(Damaged):
-            assert content_of(path).read(0, len(whole) + 9) == whole
+            # To its end, where the checksum is: what a wrong bit makes of it may be longer.
+            assert content_of(path).read(0, 1 << 20) == whole
 
 
 def test_positions_of_compressed_files_rise(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.checks.splitting import check_factor
 from planner.model.virtual_tasks import VirtualTask
 from runtime.containers.autosizing import Autosizer, beside, load_between
 from runtime.model.assignment import Scale
@@ -173,10 +174,12 @@ def test_a_sizing_that_fails_or_says_no_size_leaves_it_and_is_told_once(sizing, 
     assert re.search(rf"test_autosizing.py:\d+: the size stays as it is, for autosize= {told}", record.message)
 
 
-def test_there_are_never_more_parts_than_buckets_of_keys():
-    autosizer, most = Autosizer(lambda loads: Sized(10**6, "so it is")), 1 << 16
-    autosizer.look(numbers(0, [0], [9]), planned(), 1)
-    assert autosizer.look(numbers(1_000, [0], [9]), planned(), 1) == Scale(most, most, "so it is")
+@pytest.mark.parametrize(("partitions", "most"), [(1, 4_096), (4, 4_096), (12, 1_024)])
+def test_there_are_never_more_parts_than_can_be_opened(partitions, most):
+    autosizer, plan = Autosizer(lambda loads: Sized(10**6, "so it is")), planned(partitions=partitions)
+    autosizer.look(numbers(0, [0], [9]), plan, 1)
+    assert autosizer.look(numbers(1_000, [0], [9]), plan, 1) == Scale(most, most * partitions, "so it is")
+    check_factor(plan, most)
 
 
 class Asked(Exception):
