@@ -173,7 +173,7 @@ class Reader:
         self.appended: list[tuple[int, int]] = []
         """When what was read since the last commit was appended, and how many rows each is."""
         self._offered: Taken | None = None
-        self._ended, self._heard_end, self._seen_version = False, False, -1
+        self._ended, self._seen_version = False, -1
         self._stream_id = position.stream_id if position else 0
         self._know(origin.stream_id())
         if self.next_offset:
@@ -259,7 +259,7 @@ class Reader:
         # of an intermediate stream end one by one, which their watermarks tell.
         if self._producers is None and not self._ended and self._held is None and self._offered is None:
             offsets = self.origin.known()
-            self._ended = (offsets.ended or self._heard_end) and self.next_offset >= offsets.end
+            self._ended = offsets.ended and self.next_offset >= offsets.end
 
     @property
     def idle_after_ms(self) -> int | None:
@@ -499,8 +499,6 @@ class Reader:
             self._producers.take(taken.control)
             assert self.watermark >= before, "no producer takes event time back"
             self.idle = self._producers.is_idle
-        # Of what a sibling has fetched for it, brokers tell its own fetcher nothing: neither that this was the end.
-        self._heard_end = self._heard_end or ends(taken.control)
         self.refresh()
         return taken
 

@@ -1,4 +1,4 @@
-"""Laws of connections to Kafka: whoever has closed all that was opened has none, whatever brokers do meanwhile."""
+"""Laws of connections to Kafka: whoever has closed all that was opened has none, and readers know what one hears."""
 
 import asyncio
 import tempfile
@@ -142,3 +142,28 @@ def test_who_can_not_fence_one_of_several_leaves_no_other_behind(at, seed, tmp_p
             second.own("app")
         second.close()
         assert not cluster.connections
+
+
+@given(st.integers(1, 5), st.integers(0, 5), st.integers(0, 1_000))
+@settings(max_examples=examples(20, 1_000))
+def test_an_end_that_one_reader_has_fetched_all_of_them_know(rows, behind, seed):
+    """Whoever is behind the end when it comes, as siblings are that share reads, fetches nothing that would tell it."""
+    cluster = Cluster(seed)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        simulated(cluster) as thread,
+        closing(opened(Path(folder, "there"))) as writer,
+    ):
+        writer.create_stream("words", StreamConfig())
+        writer.append([Append("words", 0, Batch([b"word"] * rows))])
+        with closing(opened(Path(folder, "here"))) as environment:
+            readers, end = [environment.reader(number) for number in range(3)], 0
+            assert not any(reader.offsets("words", 0).ended for reader in readers)
+            for step in range(20):
+                read = readers[0].read("words", 0, end)
+                end = end if read is None else read.next_offset
+                thread.catch_up(cluster.loop.time() + 1)
+                if step == 9:
+                    writer.end_stream("words")
+                    readers[1].expect("words", {0: end + behind})
+            assert end > rows and [reader.known("words", 0).ended for reader in readers] == [True] * 3

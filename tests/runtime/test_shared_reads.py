@@ -8,7 +8,7 @@ from operators.core.base import Batch
 from planner.model.virtual_tasks import VirtualTask
 from runtime.encoding.serdes import Json, Tagged
 from runtime.model.checkpoint import Position
-from runtime.ports.streams import END, Control, Offsets, Read
+from runtime.ports.streams import Control, Offsets, Read
 from runtime.reading.event_times import Pacing
 from runtime.reading.origin import Origin
 from runtime.reading.reader import Decoding, Reader, Shortcuts, StartPoint, Turn
@@ -30,14 +30,13 @@ class Stream:
         self.rows = [row for batch in batches for row in batch]
         self.ends = [sum(map(len, batches[:stop])) for stop in range(1, len(batches) + 1)]
         self.decoded = []
-        self.last = Control("", 0, 0, idle=False)
 
     def read(self, offset):
         end = next((end for end in self.ends if end > offset), None)
         if end is None:
             return None
         values, times = map(list, zip(*self.rows[offset:end], strict=True))
-        control = self.last if end == len(self.rows) else None
+        control = Control("", 0, 0, idle=False) if end == len(self.rows) else None
         return Read(Batch(values, timestamps=times, offsets=range(offset, end)), control, end)
 
     def reader(self, bucket, keys, stop_at, shared, begins=0):
@@ -74,21 +73,6 @@ def all_of(reader, limits=(5,)):
         if not went_on:
             return found
         found, number = found + rows, number + 1
-
-
-@given(BATCHES, st.lists(st.integers(0, FACTOR - 1), min_size=1, max_size=40))
-@settings(max_examples=examples(20, 1_000))
-def test_the_end_that_one_of_them_has_read_all_of_them_know(batches, turns):
-    """What a sibling fetches behind that, brokers have never told it."""
-    stream = Stream(batches)
-    stream.last, shared = END, SharedReads()
-    readers = [stream.reader(bucket, "none", None, shared) for bucket in range(FACTOR)]
-    for bucket in [*turns, *range(FACTOR)]:
-        if not readers[bucket].ended:
-            step(readers[bucket], 5, 0)
-    for reader in readers:
-        all_of(reader)
-    assert [reader.ended for reader in readers] == [True] * FACTOR
 
 
 @given(

@@ -102,6 +102,7 @@ class KafkaFetcher:
         self._looked_at: set[TopicPartition] = set()
         self._failure: SamzaError | None = None
         self._tell: Callable[[], None] = lambda: None
+        self._tell_end: Callable[[int, int], None] = lambda partition, end: None
         self._room = asyncio.Event()
         self._pumping: asyncio.Task[None] | None = None
         self._opened: Consumer | None = None
@@ -214,6 +215,10 @@ class KafkaFetcher:
     def listen(self, tell: Callable[[], None]) -> None:
         """Call `tell`, from another thread, when there may be more to read."""
         self._tell = tell
+
+    def listen_for_ends(self, tell: Callable[[int, int], None]) -> None:
+        """Call `tell`, before that, with each partition that has ended, and with its end."""
+        self._tell_end = tell
 
     def expect(self, offsets: Mapping[int, int]) -> None:
         """Fetch partitions together, each from where it is about to be read: one by one, they wait for each other."""
@@ -496,6 +501,8 @@ class KafkaFetcher:
             has_ended = ends(reads[-1].control)
             self._reach(number, position if has_ended else max(end or 0, position), has_ended)
             self._lock.notify_all()
+        if has_ended:
+            self._tell_end(number, position)
         return True
 
     def _reads(self, number: int, records: Sequence[Fetched], position: int) -> list[Read]:

@@ -303,6 +303,8 @@ class KafkaStreams:
             between = self.config(name).intermediate
             fetcher = self._fetchers[name, reader] = KafkaFetcher(self.topic(name), between)
             fetcher.listen(self._tell)
+            # Siblings share what one of them has fetched: brokers never tell the others what lies before their offsets.
+            fetcher.listen_for_ends(partial(self._end_read, name))
             for (stream, number), end in self._written.items():
                 if stream == name:  # which brokers need not have marked as committed yet when they were asked
                     fetcher.wrote(number, end)
@@ -355,6 +357,10 @@ class KafkaStreams:
         for (stream, partition), end in offsets.items():
             for fetcher in self._readers_of(stream):
                 fetcher.wrote(partition, end, (stream, partition) in ended)
+
+    def _end_read(self, stream: str, partition: int, end: int) -> None:
+        for fetcher in self._readers_of(stream):
+            fetcher.wrote(partition, end, ended=True)
 
     def _readers_of(self, stream: str) -> list[KafkaFetcher]:
         return [fetcher for (name, _), fetcher in [*self._fetchers.items()] if name == stream]
