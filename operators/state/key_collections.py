@@ -477,8 +477,9 @@ class MapState(MutableMapping[M, N]):
 
     def clear(self) -> None:
         """Remove all entries."""
-        for place, _ in list(self._context._operator.store.range(self._place, beyond(self._place))):
-            self._context._operator.store.delete(place)
+        store = self._context._operator.store
+        for place, _ in list(store.range(self._place, beyond(self._place))):
+            store.delete(place)
 
 
 class _Items(ItemsView[M, N]):

@@ -135,18 +135,20 @@ class Reader:
         position, producers = start.position, start.producers
         self.origin = origin
         self._read = origin.fetched or origin.read
+        self._shared = shortcuts.shared
         self.entry = entry
         self.next_offset = position.offset if position else origin.known().start
         self.stop_at, self.rest = turn.stop_at, turn.rest
         self.priority, self.later = turn.priority, turn.later
-        self.relay, self._shared = shortcuts.relay, shortcuts.shared
+        self.relay = shortcuts.relay
         self.beside: Sequence[Reader] = ()
         """The readers of the other partitions, where it takes what is handed on for all of them."""
         self._decoding = decoding
         self.folding, self._columnar = shortcuts.folding, shortcuts.columnar
         self.shared: SharedGroups | None = None
         """The groups that it folds into with other readers, while these are read together."""
-        self._look_at, self.times = shortcuts.look_at, pacing.times
+        self._look_at = shortcuts.look_at
+        self.times = pacing.times
         self._keys = KeySerde(decoding.key) if decoding.key is not None else None
         self.read_ms = 0.0
         """The time in which it read rows, of which some may be of others."""

@@ -142,7 +142,6 @@ class KeptOutput:
                 f"{self.where}: {self.into} has other columns than its values have fields: "
                 f"{'; '.join(map(str, found))}. Alter the table, or map to what it has{times_advice(session, found)}"
             )
-
         self.check_texts(there, {name for kind in kinds for name in kind.names})
 
     def check_texts(self, there: StructType | None, names: Collection[str]) -> None:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+import venv
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -41,6 +42,18 @@ cd /tmp/work
 exec {command}
 """
 """Sees a /tmp of its own, but for what is named: the driver's other files are there no more."""
+
+
+def bare_python(place: Path) -> Path:
+    """Return a Python that has all that we need but ourselves, as machines have that were made for something else."""
+    venv.create(place / "bare", with_pip=False)
+    (packages,) = (place / "bare").glob("lib/python*/site-packages")
+    (here,) = {path for path in sys.path if path.endswith("site-packages")}
+    (packages / "rest.pth").write_text(here)
+    bare = place / "bare" / "bin" / "python"
+    lacking = subprocess.run([bare, "-I", "-c", "import samza_dsl"], cwd=place, capture_output=True, text=True)
+    assert "No module named 'samza_dsl'" in lacking.stderr
+    return bare
 
 
 @contextmanager

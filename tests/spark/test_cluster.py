@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import venv
 from collections import Counter
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.source import ROOT
-from tests.spark.cluster import cluster
+from tests.spark.cluster import bare_python, cluster
 
 ROWS = 3_000
 
@@ -38,15 +37,7 @@ def master(shared, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bare(shared):
-    """Return a Python that has what we need but ourselves, as that of a cluster's machines is."""
-    venv.create(shared / "bare", with_pip=False)
-    (packages,) = (shared / "bare").glob("lib/python*/site-packages")
-    (here,) = {path for path in sys.path if path.endswith("site-packages")}
-    (packages / "rest.pth").write_text(here)
-    python = shared / "bare" / "bin" / "python"
-    lacking = subprocess.run([python, "-I", "-c", "import samza_dsl"], capture_output=True, text=True)
-    assert "No module named 'samza_dsl'" in lacking.stderr
-    return python
+    return bare_python(shared)
 
 
 def run(shared, master, bare, tmp_path, *runs):

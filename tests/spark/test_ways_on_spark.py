@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import venv
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
@@ -15,6 +14,7 @@ from runtime.spark.batch import sent_to, spark_hash
 from runtime.spark.session import check_installed
 from samza_dsl import SamzaError, Spark
 from tests.source import ROOT
+from tests.spark.cluster import bare_python
 from tests.spark.ways import TICKS, app
 
 
@@ -41,18 +41,6 @@ def ran(command, tmp_path, python=sys.executable, **said):
     told = Told((tmp_path / "stdout").read_text(), (tmp_path / "stderr").read_text())
     assert done.returncode == 0, told.stderr
     return told
-
-
-def bare_python(place):
-    """Return a Python that has all that we need but ourselves, as an image that was made for something else."""
-    venv.create(place / "bare", with_pip=False)
-    (packages,) = (place / "bare").glob("lib/python*/site-packages")
-    (here,) = {path for path in sys.path if path.endswith("site-packages")}
-    (packages / "rest.pth").write_text(here)
-    bare = place / "bare" / "bin" / "python"
-    lacking = subprocess.run([bare, "-I", "-c", "import samza_dsl"], cwd=place, capture_output=True, text=True)
-    assert "No module named 'samza_dsl'" in lacking.stderr
-    return bare
 
 
 def test_a_session_of_spark_connect_runs_all_that_another_does_on_workers_that_lack_our_code(tmp_path):
