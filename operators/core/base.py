@@ -379,7 +379,8 @@ class OperatorContext:
     may hold up to `most_held` changed entries beside it. `observer` returns, for a serde other than that of the keys,
     what takes note of the kinds of values that state lies under. `note_entry_key` takes note of a key by which the
     user's function finds an entry, as of a map. `late_use` returns the error for what is used of a context behind its
-    call.
+    call. An operator that begins unread is told the `lowest` stamp of what the store has still to fire; None is one
+    that nobody noted, as versions before wrote it.
     """
 
     functions: dict[str, Any]
@@ -390,6 +391,7 @@ class OperatorContext:
     observer: Callable[[Serde], Callable[[list[object]], None]] = unobserved
     note_entry_key: Callable[[object], None] = unnoted
     late_use: Callable[[str], Exception] = unplaced
+    lowest: int | None = None
 
 
 @runtime_checkable
@@ -456,6 +458,7 @@ class Spec:
     late, when event time is beyond where it was as that came. What `ignores_values` looks at keys and times alone.
     What `holds` most of what it has written needs no cache of it, and what `holds_plain` none of values that nobody
     can change in place.
+    What `begins_unread` reads what it keeps as it is due, and not where it begins.
     What `expires` drops all that it keeps as event time goes on.
     What looks at a partition `beyond_keys` goes by more of it than the messages of one key. What `takes_signs` may be
     handed retractions, and what `hands_on_signs` emits one for each. What `hands_on_headers` gives what it emits those
@@ -529,6 +532,7 @@ class Spec:
     ignores_values: ClassVar[bool] = False
     holds: ClassVar[bool] = False
     holds_plain: ClassVar[bool] = False
+    begins_unread: ClassVar[bool] = False
     beyond_keys: ClassVar[bool] = False
     takes_signs: ClassVar[bool] = False
     hands_on_signs: ClassVar[bool] = False

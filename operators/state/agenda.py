@@ -64,6 +64,11 @@ class Agenda(Generic[P]):
             else:
                 self._taken += 1
 
+    def first_place(self) -> P:
+        """Return the place that is first of all; there must be one."""
+        assert self.first() < NEVER, "somebody has asked when the first one is due"
+        return self._current[self._taken]
+
     def clear(self) -> None:
         """Remove all places."""
         self._times.clear()

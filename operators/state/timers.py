@@ -16,6 +16,8 @@ KEY_AT = 1 + NUMBER_BYTES
 """The offset of the key in an entry's key, behind a prefix of one byte and the time."""
 MOST_SET_AT_END = 1_000
 """The most timers that the timers of one key may set after the inputs have ended; more would never end."""
+LEAST_READ = 1_000
+"""The fewest timers that are read at once: few reads, and few of those that are not due yet."""
 
 
 class KeyTimes(list[int]):
@@ -35,14 +37,18 @@ class Timers:
     Those due next are here, by key, and each key in a heap by a time that is no later than its first: so neither a
     message nor a step of the watermark looks at any that is not due, and a key that has several pays for one. What has
     changed since the last `write_back` is beside the store: a timer that is set and called between two commits never
-    touches it. Timers from `_beyond` on may be in the store alone, and are read when event time comes near them.
+    touches it. Timers from `_beyond` on may be in the store alone, and are read when event time comes near them. Where
+    they are `of_users`, a key that sets more and more at the end of all inputs is refused.
     """
 
-    def __init__(self, store: Store, keys: Keys, prefix: bytes, most_held: int = MOST_HELD) -> None:
+    def __init__(
+        self, store: Store, keys: Keys, prefix: bytes, most_held: int = MOST_HELD, *, of_users: bool = False
+    ) -> None:
         self.store = store
         self.keys = keys
         self.prefix = prefix
         self._most_held = most_held
+        self._of_users = of_users
         self._ending = False
         self._set_at_end: Counter[Key] = Counter()
         self._of: dict[Key, KeyTimes] = {}
@@ -134,11 +140,14 @@ class Timers:
 
         Each is removed just before it is yielded, and nothing is lost where nobody asks for the next.
         """
-        self._ending = until_ms == MAX_TIMESTAMP
+        self._ending = self._of_users and until_ms == MAX_TIMESTAMP
+        return self._each(until_ms)
+
+    def _each(self, until_ms: int) -> Iterator[tuple[int, Key]]:
         of, at, heap = self._of, self._at, self._times
         while heap or self._beyond <= until_ms:
             if not heap:
-                self._read_on()
+                self._read_on(until_ms)
                 continue
             at_ms = heap[0]
             if at_ms > until_ms:
@@ -176,12 +185,12 @@ class Timers:
     def look_ahead(self, until_ms: int) -> Mapping[Key, list[int]]:
         """Return the times of each key, in order, with all up to `until_ms`; `set` and `delete` go on changing it."""
         while self._beyond <= until_ms:
-            self._read_on()
+            self._read_on(until_ms)
         return self._of
 
     def drop(self) -> tuple[int, Key]:
         """Remove the first, and return it."""
-        dropped = self.take(MAX_TIMESTAMP)
+        dropped = next(self._each(MAX_TIMESTAMP), None)
         assert dropped is not None, "what is dropped was due"
         return dropped
 
@@ -265,14 +274,19 @@ class Timers:
         place = next((place for place, _ in self.store.range(start, beyond(self.prefix))), None)
         self._beyond, self._is_first_known = NEVER if place is None else number_at(place, 1), place is not None
 
-    def _read_on(self) -> None:
-        """Read the next timers of those that may be in the store alone, all of one time together."""
+    def _read_on(self, until_ms: int) -> None:
+        """Read the next timers of those that may be in the store alone, and few that are not due by a time yet.
+
+        All of one time are read together.
+        """
         self._write()
         number = last = 0
+        most = max(self._most_held, 1)
+        least = min(most, LEAST_READ)
         reached = NEVER
         for place, _ in self.store.range(self.prefix + ordered(self._beyond), beyond(self.prefix)):
             at_ms = number_at(place, 1)
-            if number >= max(self._most_held, 1) and at_ms != last:
+            if at_ms != last and number >= (most if at_ms <= until_ms else least):
                 reached = at_ms
                 break
             (key,) = self.keys.load([place[KEY_AT:]])

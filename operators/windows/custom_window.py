@@ -7,12 +7,17 @@ from typing import Any
 
 from operators.core.base import EARLIEST_MS, LATEST_MS, MOST_HELD, Batch, Copies, Key, Keys, Store, has_none
 from operators.core.wording import shown
+from operators.state.place_dues import Bounds
 from operators.windows.session import Session, SessionOperator
 from operators.windows.window import NO_KEY, Window, WindowOperator
 from operators.windows.window_groups import Groups
-from operators.windows.window_types import ByRow
+from operators.windows.window_types import ByRow, Sessions
 
-Bounds = tuple[int, int]
+StartEnd = tuple[int, int]
+ALL = (0,)
+"""The bounds of all windows of a key that may merge; else a place has its window's start, or a user's own bounds."""
+Assigned = tuple[Bounds, int, int, int]
+"""A window of a value: its place, its bounds, and the watermark from which on the value is late there."""
 
 
 class Assigning:
@@ -25,8 +30,11 @@ class Assigning:
     keys: Keys
     by_row: bool
     merges: bool
+    windows: Any
+    _assigns: bool
+    _waits_ms: int
 
-    def windows_of(self, key: Key, timestamp: int, value: Any) -> tuple[Any, list[Bounds]]:
+    def windows_of(self, key: Key, timestamp: int, value: Any) -> tuple[Any, list[StartEnd]]:
         """Return a value and its windows in the order of their ends; raises ValueError for anything but windows."""
         if self.by_row:
             value, row = value
@@ -46,7 +54,7 @@ class Assigning:
             raise ValueError(f"{wrong}: {why}; return [(timestamp, ...)], or leave merges = True out")
         return value, sorted(windows, key=lambda window: window[::-1])
 
-    def _checked(self, window: Any) -> Bounds:
+    def _checked(self, window: Any) -> StartEnd:
         try:
             start, end = window
         except (TypeError, ValueError):
@@ -55,6 +63,21 @@ class Assigning:
             wrong = f"assign(...) returned {window!r} among the windows, which is no start and later end in whole ms"
             raise ValueError(f"{wrong}; return [(timestamp, timestamp + 60_000)]")
         return start, end
+
+    def windows_at(self, key: Key, timestamp: int, value: Any) -> tuple[Any, list[Assigned]]:
+        """Return a value and its windows, with their places."""
+        if isinstance(self.windows, Sessions):
+            end = timestamp + self.windows.gap_ms
+            return value, [(ALL, timestamp, end, timestamp + 1 + self._waits_ms)]
+        if self._assigns:
+            value, found = self.windows_of(key, timestamp, value)
+            return value, [self.assigned(start, end, timestamp + 1 if self.merges else end) for start, end in found]
+        return value, [self.assigned(start, end, end) for start, end in self.windows.cell(timestamp).windows]
+
+    def assigned(self, start: int, end: int, awaited: int) -> Assigned:
+        """Return a window with its place, and from when on a value is late there, given when it ends for the value."""
+        bounds = ALL if self.merges else (start, end) if self._assigns else (start,)
+        return bounds, start, end, awaited + self._waits_ms
 
     def take_late(self, batch: Batch, late: list[int]) -> Batch | None:
         """Return the late rows of a batch, as they came to the window."""
@@ -112,9 +135,16 @@ class MergingOperator(Assigning, SessionOperator):
     by_row = False
 
     def __init__(
-        self, spec: Window, store: Store, keys: Keys, functions: Mapping[str, Any], most_held: int = MOST_HELD
+        self,
+        spec: Window,
+        store: Store,
+        keys: Keys,
+        functions: Mapping[str, Any],
+        most_held: int = MOST_HELD,
+        *,
+        noted: bool = True,
     ) -> None:
-        super().__init__(spec, store, keys, functions["aggregation"], most_held)
+        super().__init__(spec, store, keys, functions["aggregation"], most_held, noted=noted)
         self.assign = functions["assign"]
 
     def process(self, batch: Batch) -> Batch | None:

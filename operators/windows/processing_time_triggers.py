@@ -7,10 +7,11 @@ from typing import Any, Generic, TypeVar
 
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, NEVER, Batch, Key
 from operators.state.agenda import Agenda
+from operators.state.place_dues import Place
 from operators.windows.count_window import EARLY, CountedOperator, CountFiring, Open
 from operators.windows.count_window import dropped as dropped_by_count
 from operators.windows.spans import Firing, Spans, dropped, untell
-from operators.windows.triggered import Place, TriggeredWindowOperator
+from operators.windows.triggered import TriggeredWindowOperator
 from operators.windows.triggers import Trigger
 
 P = TypeVar("P")
@@ -50,8 +51,11 @@ class ClockedTriggerOperator(Heeding[Place], TriggeredWindowOperator):
     """The windows of one task whose early panes may be due by the clock; their last panes are the same."""
 
     def __init__(self, *how: Any) -> None:
-        self._alarms = Agenda(self._rank)
+        self._alarms = Agenda(lambda place: self._entries.bytes_of(place))
         super().__init__(*how)
+        # When these go off is not noted.
+        for place, spans in self._entries.all():
+            self._look_by_clock(place, spans)
 
     def on_clock(self, now_ms: int, most: int | None = None) -> Batch | None:
         """Fire the early panes that are due by now; when the inputs have ended, none: windows have their last ones."""
@@ -88,6 +92,9 @@ class ClockedTriggerOperator(Heeding[Place], TriggeredWindowOperator):
     def _look_again(self, place: Place, spans: Spans) -> None:
         """See to it that a place is looked at when the clock says so as well."""
         super()._look_again(place, spans)
+        self._look_by_clock(place, spans)
+
+    def _look_by_clock(self, place: Place, spans: Spans) -> None:
         open = (span for span in spans.open if span.end > self._reached)
         self._alarms.add(place, min((self._alarm(span.early) for span in open), default=NEVER))
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar
 
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import MAX_TIMESTAMP, MOST_HELD, NEVER, Batch, Key, Keys, Store, has_none
-from operators.core.entry_keys import beyond
+from operators.core.entry_keys import EntryKind, EntryKinds, Number, Rest, beyond
 from operators.state.keyed_state import STATE, is_plain
+from operators.state.noted_dues import NOTED, NotedDues
 from operators.windows.window import NO_KEY, Pane, Window
 from operators.windows.window_types import Sessions
+
+ENTRIES: EntryKinds = {
+    STATE: EntryKind("windows", Rest()),
+    NOTED: EntryKind("end", Number("at_ms"), Rest(), of_users=False),
+}
+"""The kinds of entries in the store: all sessions of a key, and the times at which one of them might be due."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,10 +40,10 @@ class SessionOperator:
     when its own source had passed its time, a value in time can't reach a session that has fired, however sources are
     interleaved. A session is looked up when it might be due: it may have gone on since.
 
-    Four things hold. Every open session is in the heap at or before its end. A key is in use or has no session, or its
+    Four things hold. An end is noted at or before that of each open session. A key is in use or has no session, or its
     sessions are in the store as they are; of a key in use all are here, that which is last apart from those before it.
     No accumulator that can be changed in place is both here and in the store. One thread at a time calls it, that of
-    its task.
+    its task. Where ends are `noted` in the store, too, a start reads none of the sessions that are there.
     """
 
     calls: ClassVar[tuple[str, ...]] = ("aggregation",)
@@ -49,6 +55,8 @@ class SessionOperator:
         keys: Keys,
         aggregation: Aggregation[Any, Any] | None = None,
         most_held: int = MOST_HELD,
+        *,
+        noted: bool = True,
     ) -> None:
         self.store = store
         self.keys = keys
@@ -67,18 +75,18 @@ class SessionOperator:
         """The keys of which the store has other sessions than there are."""
         self._lent: dict[Key, None] = {}
         """The keys in use with an accumulator of the store's that can be changed in place."""
-        self._due = [*self._stored()]
-        """The ends of open sessions when they were last looked at, with their keys as bytes and as held; a heap."""
-        heapq.heapify(self._due)
-        self._in_store = {key for *_, key in self._due}
-        """The keys that have sessions in the store: nobody needs to look there for others."""
-        self._looked_at: list[tuple[int, bytes, Key]] = []
-        """The entries that were taken from the heap since the sessions were last written back."""
+        self._is_all_known = next(store.range(STATE), None) is None
+        self._in_store: set[Key] = set()
+        """The keys that have sessions in the store, as far as known: of each in use, and all from an empty store on."""
+        self._ends: NotedDues[Key] = NotedDues(store, NOTED, keys.load, most_held)
+        """When open sessions are to be looked at."""
+        if not noted:
+            self._note_ends()
 
     @property
     def unwritten(self) -> int:
-        """The number of keys whose sessions have changed and are not in the store yet."""
-        return len(self._changed)
+        """The number of keys and ends that have changed and are not in the store yet."""
+        return len(self._changed) + self._ends.unwritten
 
     def process(self, batch: Batch) -> Batch | None:
         """Put the values into sessions; those that are late are left in `late`."""
@@ -113,12 +121,13 @@ class SessionOperator:
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
         """Fire the sessions that have ended by `watermark`, and waited, by end, then by key."""
-        due, ended = self._due, watermark - self._waits_ms
         fired: list[Session] = []
-        while due and due[0][0] <= ended and (most is None or len(fired) < most):
-            session = self._next()
+        for end, key in self._ends.each(watermark - self._waits_ms):
+            session = self._take(key, end)
             if session is not None:
                 fired.append(session)
+                if len(fired) == most:
+                    break
         if not fired:
             return None
         decode, finish, in_time = self.keys.decode, self.aggregation.finish, self._in_time
@@ -128,18 +137,20 @@ class SessionOperator:
 
     def drop_due(self) -> Batch:
         """Remove the first session that is due, and return its bounds and its accumulator."""
-        session = self._next()
+        session = None
         while session is None:
-            session = self._next()
+            end, key = self._ends.drop()
+            session = self._take(key, end)
         return Batch([(session.start, session.end, session.held)], keys=[session.key])
 
     def next_due(self) -> int:
         """Return a watermark before which no session fires."""
-        return self._due[0][0] + self._waits_ms if self._due else NEVER
+        return min(self._ends.first() + self._waits_ms, NEVER)
 
     def lowest_stamp(self) -> int:
         """Return the lowest stamp that a pane still to fire may have."""
-        return self._due[0][0] - 1 if self._due else MAX_TIMESTAMP
+        first = self._ends.first()
+        return first - 1 if first < NEVER else MAX_TIMESTAMP
 
     def write_back(self) -> None:
         """Put the sessions of keys that have changed into the store."""
@@ -154,7 +165,7 @@ class SessionOperator:
         if len(self._last) > self.most_held:
             self._last.clear()
             self._before.clear()
-        self._looked_at.clear()
+        self._ends.write_back()
 
     def newest(self, most: int) -> list[Any]:
         """Return the sessions of at most so many of the keys that have changed, those that changed first last."""
@@ -162,14 +173,10 @@ class SessionOperator:
         return [*map(self._in_stored_form, islice(keys, most))]
 
     def forget(self) -> None:
-        """Drop all changes since the last `write_back`; the sessions looked at since are looked at again."""
+        """Drop all changes since the last `write_back`, to which the store was rolled back."""
         for keys in (self._last, self._before, self._changed, self._lent):
             keys.clear()
-        # The sessions that were taken since are back in the store, and due as they were.
-        if self._looked_at:
-            self._due += self._looked_at
-            heapq.heapify(self._due)
-            self._looked_at.clear()
+        self._ends.forget()
 
     def _late_rows(self, timestamps: list[int], stamps: list[int]) -> list[int]:
         waits_ms = self._waits_ms
@@ -186,15 +193,17 @@ class SessionOperator:
                 session.more = None
                 changed[session.key] = None
         # Only a durable store frees memory: one in memory would hold the same beside what is here.
-        if self.store.durable and len(self._changed) > self.most_held:
+        if self.store.durable and self.unwritten > self.most_held:
             self.write_back()
 
-    def _stored(self) -> Iterator[tuple[int, bytes, Key]]:
+    def _note_ends(self) -> None:
+        """Note the end of each session in the store, which a version that noted none has written."""
+        self.store.drop(NOTED, beyond(NOTED))
         for place, stored in self.store.range(STATE, beyond(STATE)):
-            data = place[len(STATE) :]
-            (key,) = self.keys.load([data])
+            (key,) = self.keys.load([place[len(STATE) :]])
             assert key is not None
-            yield from ((end, data, key) for _, end, _ in stored)
+            for _, end, _ in stored:
+                self._ends.add(end, place[len(STATE) :], key)
 
     def _write(self, keys: list[Any], gone: list[Any]) -> None:
         """Put all sessions of keys into the store, and remove those of keys that have none any more."""
@@ -217,11 +226,12 @@ class SessionOperator:
 
     def _take_into_use(self, key: Key) -> Session | None:
         """Return the last session of a key that is not in use, from the store."""
-        if key not in self._in_store or key in self._changed:
+        if key in self._changed or (self._is_all_known and key not in self._in_store):
             return None
         stored = self.store.get(STATE + self.keys.encode(key))
         if not stored:
             return None
+        self._in_store.add(key)
         sessions = [Session(key, start, end, held) for start, end, held in stored]
         if not all(is_plain(one.held) for one in sessions):
             self._lent[key] = None
@@ -244,11 +254,8 @@ class SessionOperator:
         self._last.pop(key, None)
         self._before.pop(key, None)
 
-    def _next(self) -> Session | None:
-        """Remove the session that is due next; None where it has gone on, or was looked at before."""
-        looked_at = heapq.heappop(self._due)
-        self._looked_at.append(looked_at)
-        end, data, key = looked_at
+    def _take(self, key: Key, end: int) -> Session | None:
+        """Remove the session of a key that has ended; None where it has gone on, or has become one with another."""
         last = self._last.get(key) or self._take_into_use(key)
         if last is None:
             return None
@@ -261,9 +268,9 @@ class SessionOperator:
                 else:
                     self._keep(key, [one for one in sessions if one is not session])
                 return session
-            # It has gone on: a value that makes a session longer touches no heap, and its new end is learned only here.
+            # It has gone on: a value that makes a session longer notes no end, and its new one is learned only here.
             if session.start < end < session.end:
-                heapq.heappush(self._due, (session.end, data, key))
+                self._ends.add(session.end, self.keys.encode(key), key)
         return None
 
     def _session_at(self, key: Key, low: int, high: int) -> Session:
@@ -298,8 +305,8 @@ class SessionOperator:
         return session
 
     def _begun(self, key: Key, low: int, high: int) -> Session:
-        """Return a new session, which is in the heap."""
-        heapq.heappush(self._due, (high, self.keys.encode(key), key))
+        """Return a new session, whose end is noted."""
+        self._ends.add(high, self.keys.encode(key), key)
         return Session(key, low, high, self.aggregation.init())
 
     def _join(self, session: Session, others: list[Session]) -> None:

@@ -8,7 +8,10 @@ from itertools import chain
 from typing import Any, NamedTuple, cast
 
 from operators.aggregations.aggregation import Aggregation
-from operators.core.base import MIN_TIMESTAMP, NEVER, Batch, Key
+from operators.core.base import MIN_TIMESTAMP, NEVER, Batch, Key, Keys, Store
+from operators.core.entry_keys import NUMBER_BYTES, beyond, number_at, ordered
+from operators.state.keyed_state import STATE
+from operators.state.place_dues import Bounds, Place
 from operators.windows.triggers import Trigger
 from operators.windows.window import Timing
 
@@ -196,13 +199,15 @@ class WindowFrame:
     """The windows of many keys with the same bounds, by key; for all windows of keys that may merge there is one frame.
 
     `changed` has what is newer than the store, and `clean` what the store has as well, of which nobody can change a
-    part in place; no key is in both. `stored` are the keys of all that the store has.
+    part in place; no key is in both. `stored` are the keys of what the store has: of all where it `is_whole`, else of
+    what was looked for.
     """
 
-    __slots__ = ("bounds", "changed", "clean", "end", "stored")
+    __slots__ = ("bounds", "changed", "clean", "end", "is_whole", "stored")
 
-    def __init__(self, bounds: tuple[int, ...], end: int) -> None:
+    def __init__(self, bounds: tuple[int, ...], end: int, is_whole: bool = True) -> None:
         self.bounds = bounds
+        self.is_whole = is_whole
         self.end = end
         """The end of the window, where all keys share it."""
         self.changed: dict[Key, Spans] = {}
@@ -238,6 +243,64 @@ def restored(stored: Sequence[Any]) -> Spans:
     """Return the windows of a stored form."""
     open, aside, fired = stored if len(stored) > 1 else (*stored, [], [])
     return Spans(_spans(open), {stamp: _spans(spans) for stamp, *spans in aside}, _spans(fired) or NOTHING)
+
+
+class SpanEntries:
+    """The windows of one task in its store, each under its bounds, which are so many `numbers`, and its key."""
+
+    def __init__(self, store: Store, keys: Keys, numbers: int) -> None:
+        self._store, self._keys = store, keys
+        self._ahead = NUMBER_BYTES * numbers
+
+    def bytes_of(self, place: Place) -> bytes:
+        """Return the bytes of a place, which sort by bounds, then by key's bytes."""
+        bounds, key = place
+        return b"".join(map(ordered, bounds)) + self._keys.encode(key)
+
+    def prefix(self, bounds: Bounds) -> bytes:
+        """Return what the places of all entries with these bounds begin with."""
+        return STATE + b"".join(map(ordered, bounds))
+
+    def places(self, data: list[bytes]) -> list[Place]:
+        """Return places, given their bytes."""
+        ahead, found = self._ahead, list[Place]()
+        for at, key in zip(data, self._keys.load([at[ahead:] for at in data]), strict=True):
+            assert key is not None, "each window is of a key"
+            found.append((self._bounds(at), key))
+        return found
+
+    def get(self, place: Place) -> Spans | None:
+        """Return the windows of a place; None where there are none."""
+        stored = self._store.get(STATE + self.bytes_of(place))
+        return None if stored is None else restored(stored)
+
+    def is_empty(self) -> bool:
+        """Whether there are none."""
+        return next(self._store.range(STATE, beyond(STATE)), None) is None
+
+    def all(self) -> Iterator[tuple[Place, Spans]]:
+        """Yield all windows by their places."""
+        for at, stored in self._store.range(STATE, beyond(STATE)):
+            (place,) = self.places([at[len(STATE) :]])
+            yield place, restored(stored)
+
+    def keys_of(self, bounds: Bounds) -> Iterator[Key]:
+        """Yield the keys that have windows with these bounds."""
+        prefix = self.prefix(bounds)
+        found = [at[len(STATE) :] for at, _ in self._store.range(prefix, beyond(prefix))]
+        return (key for _, key in self.places(found))
+
+    def frames(self) -> Iterator[tuple[Bounds, int]]:
+        """Yield the bounds that windows have, with the end of one of them; all others are passed over."""
+        at = STATE
+        while (found := next(self._store.range(at, beyond(STATE)), None)) is not None:
+            place, stored = found
+            bounds = self._bounds(place[len(STATE) :])
+            yield bounds, restored(stored).first.end
+            at = beyond(self.prefix(bounds))
+
+    def _bounds(self, data: bytes) -> Bounds:
+        return tuple(number_at(data, start) for start in range(0, self._ahead, NUMBER_BYTES))
 
 
 def put(spans: list[Span], span: Span, aggregation: Aggregation[Any, Any], trigger: Trigger | None) -> Span:
@@ -323,7 +386,7 @@ def dropped(key: Key, firing: Firing) -> Batch:
 
 
 class Early(NamedTuple):
-    """An early pane of a batch, which comes in the order of the rows at which panes are due, and of windows' ends."""
+    """A pane, early ones in the order of the rows of a batch at which they are due, and of windows' ends."""
 
     row: int
     end: int

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import islice, repeat
 from operator import itemgetter
 from typing import Any
 
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import MIN_TIMESTAMP, MOST_HELD, NEVER, Batch, Copies, Key, Keys, Store, has_none
-from operators.core.entry_keys import NUMBER_BYTES, beyond, number_at, ordered
-from operators.state.agenda import Agenda
-from operators.state.keyed_state import STATE, is_plain
+from operators.core.entry_keys import beyond
+from operators.state.keyed_state import is_plain
+from operators.state.noted_dues import NOTED
+from operators.state.place_dues import Bounds, Place, PlaceDues
 from operators.windows.custom_window import Assigning
-from operators.windows.spans import Due, Early, Firing, Shown, Span, Spans, WindowFrame, dropped, put, restored, untell
+from operators.windows.spans import (
+    Due,
+    Early,
+    Firing,
+    Shown,
+    Span,
+    SpanEntries,
+    Spans,
+    WindowFrame,
+    dropped,
+    put,
+    untell,
+)
 from operators.windows.triggers import Trigger
 from operators.windows.window import NO_KEY, TIMINGS, Pane, Timing, Window, keeps_numbers, plainness
 from operators.windows.window_groups import Grouping, Groups, Mine, Slot, by_slot
-from operators.windows.window_types import ByRow, Sessions
-
-Bounds = tuple[int, ...]
-Place = tuple[Bounds, Key]
-"""The place of what may become one window: 0 for all of a key, else a window's start, or a user's own bounds."""
-ALL = (0,)
-"""The place of all windows of a key that may merge."""
-Assigned = tuple[Bounds, int, int, int]
-"""A window of a value: its place, its bounds, and the watermark from which on the value is late there."""
+from operators.windows.window_types import ByRow
 
 
 class TriggeredWindowOperator(Assigning):
@@ -34,8 +39,9 @@ class TriggeredWindowOperator(Assigning):
     A late value waits for the watermark to pass its stamp: then all is there that came before it anywhere, whatever
     the order in which sources were read. It joins the fired windows that it overlaps; the pane comes when the watermark
     has passed the end of all that is one with it by then. One thread at a time calls it, that of its task. Every place
-    that has anything is in the agenda, at or before the time at which it is due, but for what all places of a window
-    that all keys share do at one time: fire at its end, and be forgotten. That is one item for all of them.
+    that has anything is noted in the store at or before the time at which it is due, but for what all places of a
+    window that all keys share do at one time: fire at its end, and be forgotten. That is in an agenda, once for all of
+    them. So a start reads one place of each such window, given the `lowest` stamp of what was still to fire.
     """
 
     def __init__(
@@ -46,6 +52,7 @@ class TriggeredWindowOperator(Assigning):
         copies: Copies,
         functions: Mapping[str, Any] | None = None,
         most_held: int = MOST_HELD,
+        lowest: int | None = None,
     ) -> None:
         called: Mapping[str, Any] = spec.functions() if functions is None else functions
         self.calls = [*called]
@@ -81,22 +88,20 @@ class TriggeredWindowOperator(Assigning):
         """The bounds of the window whose values a function of the user's is given."""
         self._shared = not self.merges and not self._assigns
         """Whether windows are the same for all keys, so that a batch is grouped by window and key."""
-        self._due: Agenda[tuple[Bounds, Key | None]] = Agenda(self._rank)
-        """The places by the time at which they are due, those of one time by their bounds and their keys' bytes.
-
-        One without a key stands for all keys of a shared window.
-        """
+        self._entries = entries = SpanEntries(store, keys, len(self.assigned(0, 0, 0)[0]))
+        self._dues = PlaceDues(store, entries.bytes_of, entries.places, most_held)
+        self._is_all_known = entries.is_empty()
         self._order: dict[Bounds, list[Key]] = {}
         """The keys of a window of which some have fired, the last one first."""
-        for place, spans in self._stored():
-            (bounds, key), end = place, spans.first.end
-            self._frame(bounds, end).stored.add(key)
-            self._look_again(place, spans)
+        if lowest is None:
+            self._note_all()
+        elif self._shared:
+            self._find_frames(lowest + 1 + self._waits_ms)
 
     @property
     def unwritten(self) -> int:
-        """The number of changed places that are not in the store yet."""
-        return self._unwritten
+        """The number of changed places, and of times at which to look at some, that are not in the store yet."""
+        return self._unwritten + self._dues.unwritten
 
     def process(self, batch: Batch) -> Batch | None:
         """Put the values into their windows, and return early panes; what is too late is left in `late`."""
@@ -130,7 +135,7 @@ class TriggeredWindowOperator(Assigning):
             for early in found:
                 self._emit(panes, early.key, early.firing)
         elif found:
-            self._emit_early(panes, found)
+            self._emit_at_once(panes, found)
         return panes, late
 
     def _fold(self, slot: Slot, group: Grouping, batch: Batch, found: list[Early]) -> None:
@@ -167,7 +172,7 @@ class TriggeredWindowOperator(Assigning):
                 into.size += len(values) - begun
             if trigger is not None and not trigger.at_once:
                 self._look_again((bounds, key), spans)
-        self._due.add((bounds, None), due)
+        self._dues.add_all(bounds, due)
 
     def _cut(
         self, trigger: Trigger, into: Span, key: Key, mine: Mine, batch: Batch, first: Due, found: list[Early]
@@ -213,7 +218,7 @@ class TriggeredWindowOperator(Assigning):
             if again is not None:
                 for _ in mine:
                     span.early = again.add(span.early, stamp, self._now_ms)
-            self._due.add((bounds, key), due)
+            self._dues.add((bounds, key), due)
 
     def _process_rows(self, batch: Batch) -> tuple[Batch, list[int]]:
         """Put each value into its windows by itself; return the early panes, and the rows that are too late."""
@@ -223,7 +228,7 @@ class TriggeredWindowOperator(Assigning):
         columns = zip(batch.values, batch.keys, batch.timestamps, batch.stamps, strict=True)
         signs = batch.signs or repeat(1)
         for row, ((value, key, timestamp, stamp), sign) in enumerate(zip(columns, signs, strict=False)):
-            plain, windows = self._windows_at(key, timestamp, value)
+            plain, windows = self.windows_at(key, timestamp, value)
             is_late = bool(windows)
             for bounds, start, end, awaited in windows:
                 if stamp >= awaited + self._lateness_ms:
@@ -265,7 +270,7 @@ class TriggeredWindowOperator(Assigning):
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
         """Fire what is due at `watermark`, by when it is due, then by window and key."""
         panes = self._no_panes()
-        while (most is None or len(panes) < most) and (found := self._due.take_by(watermark)) is not None:
+        while (most is None or len(panes) < most) and (found := self._dues.take_by(watermark)) is not None:
             due, (bounds, key) = found
             if key is None:
                 self._fire_all(bounds, due, panes, most)
@@ -291,7 +296,7 @@ class TriggeredWindowOperator(Assigning):
                 firing = self._fire(spans, due)
             except Exception:
                 # The values that a function of the user's fails on are left out; else they would fail for ever.
-                spans = self._frame(place[0]).changed[place[1]] = restored(self.store.get(self._at(place)))
+                spans = self._frame(place[0]).changed[place[1]] = self._entries.get(place) or Spans()
                 left_out = spans.leave_out(*self._at_work, due)
                 self._look_again(place, spans)
                 return Batch([left_out], keys=[place[1]])
@@ -303,7 +308,7 @@ class TriggeredWindowOperator(Assigning):
 
     def next_due(self) -> int:
         """Return a watermark before which no pane is due, and no fired window is to be forgotten."""
-        return self._due.first()
+        return self._dues.first()
 
     def lowest_stamp(self) -> int:
         """Return the lowest stamp that a pane still to fire may have."""
@@ -319,6 +324,7 @@ class TriggeredWindowOperator(Assigning):
         # What was put is known until the next but one: a savepoint lies between two of these, or behind both.
         self._put_before, self._put_now = self._put_now, {}
         self._put()
+        self._dues.write_back()
 
     def newest(self, most: int) -> list[object]:
         """Return at most so many of the entries that have changed, of the windows touched last."""
@@ -329,10 +335,10 @@ class TriggeredWindowOperator(Assigning):
     def _put(self) -> None:
         for bounds, frame in self._touched.items():
             self._put_now.setdefault(bounds, (frame, set()))[1].update(frame.changed)
-            kept, gone = frame.written(self._prefix(bounds), self.keys.encode_all, self._stays)
+            kept, gone = frame.written(self._entries.prefix(bounds), self.keys.encode_all, self._stays)
             self.store.update(kept)
             self.store.delete_all(gone)
-            if not frame.stored:
+            if self._is_over(frame):
                 del self._frames[bounds]
         self._touched.clear()
         self._unwritten = 0
@@ -346,7 +352,8 @@ class TriggeredWindowOperator(Assigning):
 
     def forget(self) -> None:
         """Drop all changes since the last `write_back`; the places that changed are looked at again."""
-        # What was taken from the agenda since is due again: the store has the places as they were.
+        # What was taken since is due again: the store has the places, and when they are due, as they were.
+        self._dues.forget()
         touched, self._touched, self._unwritten = self._touched, {}, 0
         self._order.clear()
         frames: dict[Bounds, tuple[WindowFrame, set[Key]]] = {}
@@ -360,28 +367,14 @@ class TriggeredWindowOperator(Assigning):
             for key in self.keys.in_order(keys):
                 frame.clean.pop(key, None)
                 # The store alone knows: what was put there since a savepoint is gone, and what was dropped is back.
-                stored = self.store.get(self._at((bounds, key)))
-                if stored is None:
+                spans = self._entries.get((bounds, key))
+                if spans is None:
                     frame.stored.discard(key)
                 else:
                     frame.stored.add(key)
-                    self._look_again((bounds, key), restored(stored))
-            if not frame.stored:
+                    self._look_again((bounds, key), spans)
+            if self._is_over(frame):
                 del self._frames[bounds]
-
-    def _windows_at(self, key: Key, timestamp: int, value: Any) -> tuple[Any, list[Assigned]]:
-        """Return a value and its windows."""
-        if isinstance(self.windows, Sessions):
-            end = timestamp + self.windows.gap_ms
-            return value, [(ALL, timestamp, end, timestamp + 1 + self._waits_ms)]
-        if self._assigns:
-            value, found = self.windows_of(key, timestamp, value)
-            return value, [self._assigned(start, end, timestamp + 1 if self.merges else end) for start, end in found]
-        return value, [self._assigned(start, end, end) for start, end in self.windows.cell(timestamp).windows]
-
-    def _assigned(self, start: int, end: int, awaited: int) -> Assigned:
-        bounds = ALL if self.merges else (start, end) if self._assigns else (start,)
-        return bounds, start, end, awaited + self._waits_ms
 
     def _add(self, panes: Batch, key: Key, into: Span, value: Any, timestamp: int, stamp: int) -> None:
         """Put a value in time into a window that spans it, as `_take_in` does."""
@@ -426,7 +419,9 @@ class TriggeredWindowOperator(Assigning):
     def _next_place(self) -> tuple[int, Place]:
         """Remove the first place from the agenda; of those of a whole window the first, with the others left there."""
         while True:
-            due, (bounds, key) = self._due.take()
+            found = self._dues.take_by(NEVER - 1)
+            assert found is not None, "somebody has asked when the first one is due"
+            due, (bounds, key) = found
             if key is not None:
                 return due, (bounds, key)
             left = self._keys_left(bounds)
@@ -441,16 +436,21 @@ class TriggeredWindowOperator(Assigning):
         if left is not None:
             return left
         frame = self._frames.get(bounds)
-        return [] if frame is None else self.keys.in_order({*frame.changed, *frame.stored})[::-1]
+        if frame is None:
+            return []
+        if not frame.is_whole:
+            frame.stored.update(self._entries.keys_of(bounds))
+            frame.is_whole = True
+        return self.keys.in_order({*frame.changed, *frame.stored})[::-1]
 
     def _leave(self, bounds: Bounds, left: list[Key], due: int) -> None:
         """Look at these keys of a shared window the next time; or later at all, when they are to be forgotten."""
         frame = self._frames.get(bounds)
         if left:
             self._order[bounds] = left
-            self._due.add((bounds, None), due)
+            self._dues.add_all(bounds, due)
         elif frame is not None and (forgotten := frame.end + self._lateness_ms + self._waits_ms) > due:
-            self._due.add((bounds, None), forgotten)
+            self._dues.add_all(bounds, forgotten)
 
     def _fire_all(self, bounds: Bounds, due: int, panes: Batch, most: int | None) -> None:
         """Fire a shared window for all keys in their order, or forget what has fired, until there are `most` panes."""
@@ -460,7 +460,7 @@ class TriggeredWindowOperator(Assigning):
         # Where a trigger goes by the clock, or panes are withdrawn, more than one pane may be due for a key.
         is_one = not self._retracts and (self._trigger is None or not self._trigger.by_clock)
         goes_on, is_over = self._lateness_ms > 0, frame.end + self._lateness_ms <= at
-        fired: list[tuple[Key, Any, int]] = []
+        fired: list[Early] = []
         while left and (most is None or len(panes) + len(fired) < most):
             key = left.pop()
             spans = frame.changed.get(key)
@@ -471,7 +471,8 @@ class TriggeredWindowOperator(Assigning):
                 # At its end nothing late can be due: the stamps of late values are beyond it.
                 assert span.end == frame.end <= at and not span.new and not spans.open
                 if span.held and (span.size or span.index):
-                    fired.append((key, self._shown(span, goes_on), span.index))
+                    shown = self._shown(span, goes_on)
+                    fired.append(Early(0, span.end, span.start, key, span.index, shown, span.end - 1))
                     span.index += 1
                 if goes_on:
                     self._keep_fired(spans, span)
@@ -480,7 +481,7 @@ class TriggeredWindowOperator(Assigning):
                 if is_over:
                     spans.fired = []
             else:
-                self._emit_all(panes, frame, fired)
+                self._emit_at_once(panes, fired, self._in_time)
                 firing = self._fire(spans, at)
                 self._emit(panes, key, firing)
                 if firing is not None and not spans.is_empty:
@@ -489,33 +490,22 @@ class TriggeredWindowOperator(Assigning):
                     self._look_again((bounds, key), spans)
             if not (spans.open or spans.fired or spans.aside):
                 self._drop(frame, key)
-        self._emit_all(panes, frame, fired)
+        self._emit_at_once(panes, fired, self._in_time)
         self._leave(bounds, left, due)
 
-    def _emit_all(self, panes: Batch, frame: WindowFrame, fired: list[tuple[Key, Any, int]]) -> None:
-        """Emit the panes of a shared window at its end, given the key, accumulator and number of each."""
-        if not fired:
+    def _emit_at_once(self, panes: Batch, found: list[Early], timing: Timing = "early") -> None:
+        """Emit panes with which none is withdrawn, in one pass."""
+        if not found:
             return
         assert panes.keys is not None and panes.timestamps is not None and panes.stamps is not None
-        (start,), end = frame.bounds, frame.end
-        keys, held, numbers = zip(*fired, strict=True)
+        _, ends, starts, keys, numbers, held, stamps, _ = zip(*found, strict=True)
         # Maps within maps: the panes are made in one pass in C, but for the aggregation's own code.
         results, told = map(self.aggregation.finish, held), map(self.keys.decode, keys)
-        panes.values += map(Pane, told, repeat(start), repeat(end), results, numbers, repeat(self._in_time))
-        panes.keys += keys
-        panes.timestamps += [max(end - 1, self.earliest)] * len(keys)
-        panes.stamps += [end - 1] * len(keys)
-        fired.clear()
-
-    def _emit_early(self, panes: Batch, found: list[Early]) -> None:
-        """Emit early panes with which none is withdrawn, in one pass."""
-        assert panes.keys is not None and panes.timestamps is not None and panes.stamps is not None
-        _, ends, starts, keys, numbers, held, stamps, _ = zip(*found, strict=True)
-        results, told = map(self.aggregation.finish, held), map(self.keys.decode, keys)
-        panes.values += map(Pane, told, starts, ends, results, numbers, repeat(TIMINGS["early"]))
+        panes.values += map(Pane, told, starts, ends, results, numbers, repeat(TIMINGS[timing]))
         panes.keys += keys
         panes.timestamps += [max(end - 1, self.earliest) for end in ends]
         panes.stamps += stamps
+        found.clear()
 
     def _fire(self, spans: Spans, due: int) -> Firing | None:
         # One pane at a time, in this order: early ones, windows at their end, late values into what has fired, and the
@@ -566,7 +556,7 @@ class TriggeredWindowOperator(Assigning):
         panes.timestamps.append(max(end - 1, self.earliest))
         panes.stamps.append(max(span.stamp, end - 1))
         span.index += 1
-        self._due.add((bounds, None), end + self._lateness_ms + self._waits_ms)
+        self._dues.add_all(bounds, end + self._lateness_ms + self._waits_ms)
         return True
 
     def _early_due(self, span: Span) -> int:
@@ -649,7 +639,8 @@ class TriggeredWindowOperator(Assigning):
         """Return the places with these bounds; `end` is that of their window, where it is shared."""
         frame = self._frames.get(bounds)
         if frame is None:
-            frame = self._frames[bounds] = WindowFrame(bounds, end)
+            # The shared windows that the store has were found at the start.
+            frame = self._frames[bounds] = WindowFrame(bounds, end, self._shared or self._is_all_known)
         return frame
 
     def _read(self, place: Place) -> Spans:
@@ -663,7 +654,12 @@ class TriggeredWindowOperator(Assigning):
         assert key not in frame.changed, "what has changed is newer than the store"
         spans = frame.clean.pop(key, None)
         if spans is None:
-            spans = restored(self.store.get(self._at((frame.bounds, key)))) if key in frame.stored else Spans()
+            if key in frame.stored or not frame.is_whole:
+                spans = self._entries.get((frame.bounds, key))
+            if spans is None:
+                spans = Spans()
+            else:
+                frame.stored.add(key)
         frame.changed[key] = spans
         self._touched[frame.bounds] = frame
         self._unwritten += 1
@@ -676,8 +672,12 @@ class TriggeredWindowOperator(Assigning):
             self._unwritten -= 1
             if not frame.changed:
                 del self._touched[frame.bounds]
-                if not frame.stored:
+                if self._is_over(frame):
                     del self._frames[frame.bounds]
+
+    def _is_over(self, frame: WindowFrame) -> bool:
+        """Whether nothing is kept of a frame; of a shared window that was not read some may be in the store."""
+        return not (frame.stored or frame.changed) and (frame.is_whole or not self._shared)
 
     def _look_again(self, place: Place, spans: Spans) -> None:
         """Add a place to the agenda at the time at which it is due next."""
@@ -686,29 +686,27 @@ class TriggeredWindowOperator(Assigning):
             early = min(map(self._early_due, spans.open))
         late, whole = spans.late_due(self._again, self._lateness_ms), spans.window_due(self._lateness_ms)
         if not self._shared:
-            self._due.add(place, min(early, late, whole) + waits_ms)
+            self._dues.add(place, min(early, late, whole) + waits_ms)
             return
         if whole < NEVER:
-            self._due.add((place[0], None), whole + waits_ms)
+            self._dues.add_all(place[0], whole + waits_ms)
         # An early pane comes before the window's end, or not at all.
         if (due := min(early if early < whole else NEVER, late)) < NEVER:
-            self._due.add(place, due + waits_ms)
+            self._dues.add(place, due + waits_ms)
 
-    def _rank(self, place: tuple[Bounds, Key | None]) -> tuple[Bounds, bytes]:
-        bounds, key = place
-        return bounds, b"" if key is None else self.keys.encode(key)
+    def _note_all(self) -> None:
+        """Note when all that the store has is due, as a version that noted nothing has written it."""
+        self.store.drop(NOTED, beyond(NOTED))
+        self._is_all_known = True
+        for place, spans in self._entries.all():
+            bounds, key = place
+            self._frame(bounds, spans.first.end).stored.add(key)
+            self._look_again(place, spans)
 
-    def _at(self, place: Place) -> bytes:
-        bounds, key = place
-        return self._prefix(bounds) + self.keys.encode(key)
-
-    def _prefix(self, bounds: Bounds) -> bytes:
-        return STATE + b"".join(map(ordered, bounds))
-
-    def _stored(self) -> Iterator[tuple[Place, Spans]]:
-        begins = len(STATE) + NUMBER_BYTES * len(self._assigned(0, 0, 0)[0])
-        for at, stored in self.store.range(STATE, beyond(STATE)):
-            bounds = tuple(number_at(at, start) for start in range(len(STATE), begins, NUMBER_BYTES))
-            (key,) = self.keys.load([at[begins:]])
-            assert key is not None
-            yield (bounds, key), restored(stored)
+    def _find_frames(self, next_due: int) -> None:
+        """Find the shared windows that the store has, and when they are due, which none is before `next_due`."""
+        for bounds, end in self._entries.frames():
+            self._frames[bounds] = WindowFrame(bounds, end, is_whole=False)
+            fires = end + self._waits_ms
+            # One that has fired is kept until nothing late can come.
+            self._dues.add_all(bounds, fires if fires >= next_due else fires + self._lateness_ms)

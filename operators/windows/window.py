@@ -233,6 +233,13 @@ class Window(Spec):
             return "each message may join windows of its key, and panes go by that"
         return Spec.by_row
 
+    @property
+    def begins_unread(self) -> bool:  # type: ignore[override]
+        """Whether its operator notes when windows are to be looked at: sessions, and those with triggers."""
+        windows = self.windows.windows if isinstance(self.windows, ByClock) else self.windows
+        merges = isinstance(windows, Sessions) or getattr(windows, "merges", False)
+        return (merges or self.is_triggered) and not isinstance(windows, Counted | Sliding)
+
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The aggregation, in which the user's functions are, and what says in which windows a value is."""
         named: dict[str, Any] = {"aggregation": self.aggregation}

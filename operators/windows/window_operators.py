@@ -11,11 +11,13 @@ from operators.aggregations.aggregation import Aggregation
 from operators.core.base import Operator, OperatorContext
 from operators.core.entry_keys import NUMBER_BYTES, EntryKind, EntryKinds, Number, Rest
 from operators.state.keyed_state import STATE
+from operators.state.noted_dues import NOTED
 from operators.windows.count_window import HELD, HIGH, INDEX, LOW, CountedOperator
 from operators.windows.custom_window import AssignedOperator, MergingOperator
 from operators.windows.late_sliding import ROW, SHOWN, LateSlidingOperator
 from operators.windows.processing_time import ClockedWindowOperator, OverEventTime
 from operators.windows.processing_time_triggers import ClockedCountedOperator, ClockedTriggerOperator
+from operators.windows.session import ENTRIES as OF_SESSIONS
 from operators.windows.session import SessionOperator
 from operators.windows.sliding import FIRED as MARK
 from operators.windows.sliding import SlidingOperator
@@ -44,10 +46,13 @@ def entry_kinds(spec: Window) -> EntryKinds:
         rows = EntryKind("row", Number("at_ms"), Rest())
         return {ROW: rows, STATE: EntryKind("window", Rest()), MARK: EntryKind("fired", of_users=False)}
     if spec.is_triggered:
-        numbers = map(Number, ("start_ms", "end_ms")[: numbers_ahead(spec)])
-        return {STATE: EntryKind("window", *numbers, Rest())}
+        numbers = tuple(map(Number, ("start_ms", "end_ms")[: numbers_ahead(spec)]))
+        return {
+            STATE: EntryKind("window", *numbers, Rest()),
+            NOTED: EntryKind("due", Number("at_ms"), *numbers, Rest(), of_users=False),
+        }
     by_window = Number("due_ms"), Number("start_ms"), Number("end_ms"), Rest()
-    return OF_ONE_KEY if spec.merges else {DUE: EntryKind("window", *by_window), FIRED: EntryKind("fired", *by_window)}
+    return OF_SESSIONS if spec.merges else {DUE: EntryKind("window", *by_window), FIRED: EntryKind("fired", *by_window)}
 
 
 def has_mark(spec: Window) -> bool:
@@ -157,7 +162,7 @@ def operator_of(spec: Window, context: OperatorContext) -> Operator:
         return kind(spec, store, keys, copies, context.functions["aggregation"], most_held)
     # Only where a trigger goes by the clock does an operator look at alarms beside event time.
     if early_by_clock:
-        return ClockedTriggerOperator(spec, store, keys, copies, context.functions, most_held)
+        return ClockedTriggerOperator(spec, store, keys, copies, context.functions, most_held, context.lowest)
     return _in_event_time(spec, context)
 
 
@@ -171,11 +176,11 @@ def _in_event_time(spec: Window, context: OperatorContext) -> OverEventTime:
         return SlidingOperator(spec, store, keys, copies, functions["aggregation"], most_held)
     # The triggered one is the general one: those below do less, and hold less for each window.
     if spec.is_triggered:
-        return TriggeredWindowOperator(spec, store, keys, copies, functions, most_held)
+        return TriggeredWindowOperator(spec, store, keys, copies, functions, most_held, context.lowest)
     if isinstance(spec.windows, Sessions):
-        return SessionOperator(spec, store, keys, functions["aggregation"], most_held)
+        return SessionOperator(spec, store, keys, functions["aggregation"], most_held, noted=context.lowest is not None)
     if "assign" in functions:
         if spec.merges:
-            return MergingOperator(spec, store, keys, functions, most_held)
+            return MergingOperator(spec, store, keys, functions, most_held, noted=context.lowest is not None)
         return AssignedOperator(spec, store, keys, copies, functions, most_held)
     return WindowOperator(spec, store, keys, copies, functions["aggregation"], most_held)

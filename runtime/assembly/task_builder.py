@@ -11,7 +11,18 @@ from threading import RLock
 from typing import Any, cast
 
 from operators.async_flat_map import AsyncFlatMap, StatefulCalls
-from operators.core.base import MOST_HELD, Batch, Operator, OperatorContext, Serde, Spec, Store, unnoted, unobserved
+from operators.core.base import (
+    MOST_HELD,
+    NEVER,
+    Batch,
+    Operator,
+    OperatorContext,
+    Serde,
+    Spec,
+    Store,
+    unnoted,
+    unobserved,
+)
 from operators.core.policies import DeadLetterPolicy
 from operators.io import SendTo, SinkCall, TableInput, admits_none, headed
 from operators.joins.match_counts import MatchCounting, Meetings
@@ -337,7 +348,19 @@ class TaskBuilder:
             partial(self._observer, spec),
             self._entry_note(spec),
             partial(late_use, spec),
+            self._lowest(id, spec, members),
         )
+
+    def _lowest(self, id: str, spec: Spec, members: Sequence[TaskBuilder]) -> int | None:
+        """Return the lowest stamp of what an operator held at the last commit; None where that was not noted."""
+        lowest = NEVER
+        for one in members:
+            noted = one.checkpoint.watermarks.get(id)
+            if noted is not None:
+                lowest = min(lowest, noted)
+            elif next(one._store(id, spec).range(), None) is not None:
+                return None
+        return lowest
 
     def _entry_note(self, spec: Spec) -> Callable[[object], None]:
         """Return what takes note of keys by which a user's function finds entries, where these outlive the process."""

@@ -13,7 +13,7 @@ from planner.model.virtual_tasks import WHOLE, is_task
 from runtime.assembly.bindings import Bindings
 from runtime.functions.failures import Failure, unkept_error
 from runtime.job.key_kinds import to_note
-from runtime.model.checkpoint import SHARED, Checkpoint, LeftDue, Position
+from runtime.model.checkpoint import SHARED, Checkpoint, Position
 from runtime.model.clock import Clock
 from runtime.model.errors import SerdeError
 from runtime.model.garbage import resting_for
@@ -26,7 +26,7 @@ from runtime.ports.streams import Append, Control, in_one
 from runtime.reading.reader import Reader
 from runtime.reading.relay import AnyRelay, SplitRelay
 from runtime.reading.watermarks import News
-from runtime.task.lane import Lane
+from runtime.task.lane import Lane, Unfired
 from runtime.task.task import Task
 
 STATE = "state"
@@ -117,7 +117,7 @@ class Committer:
         checkpoints: dict[str, Checkpoint] = {}
         consumed: dict[tuple[str, int], int] = {}
         together: dict[tuple[str, str, int], int] = {}
-        joint: dict[int, dict[str, LeftDue]] = {}
+        joint: dict[int, Unfired] = {}
         _touch_joint(tasks)
         for task in tasks:
             # A lane with nothing to read passes on the watermark of others, which may have moved while nothing was
@@ -138,8 +138,10 @@ class Committer:
             positions = tuple(one for reader in task.checkpointed for one in reader.positions())
             lowest = _lowest(task.name, positions)
             assert all(self.reached.get(place, at) <= at for place, at in lowest.items()), "a checkpoint goes on"
-            kinds = to_note(task.kinds)
-            checkpoints[task.name] = Checkpoint(self.generation, positions, meanings=kinds, due=task.left_due(joint))
+            due, unread = task.unfired(joint)
+            checkpoints[task.name] = Checkpoint(
+                self.generation, positions, unread, meanings=to_note(task.kinds), due=due
+            )
             # Only streams between stages: what is consumed of these may go, as no one else reads them. An input is not
             # ours.
             between = {(one.origin.stream, one.origin.partition) for one in task.checkpointed if one.later}

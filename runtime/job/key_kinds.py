@@ -418,7 +418,13 @@ def to_note(kinds: Mapping[str, KeyKinds]) -> dict[str, str]:
 
 
 def renamed(checkpoint: Checkpoint, moves: Mapping[str, str]) -> Checkpoint:
-    """Return a checkpoint with the kinds of operators under their new ids; those whose new id is "" are dropped."""
+    """Return a checkpoint with what it notes of operators under their new ids; of those whose new id is "" it goes."""
+    # What comes in the place of something else brings along what is noted of it, and nothing else holds of it.
+    replaced = {*moves.values()} - moves.keys()
+    lowest = {moves.get(id, id): at for id, at in checkpoint.watermarks.items() if id not in replaced}
+    lowest.pop("", None)
+    if lowest != checkpoint.watermarks:
+        checkpoint = replace(checkpoint, watermarks=lowest)
     if KEYS not in checkpoint.meanings:
         return checkpoint
     found = {moves.get(operator, operator): kinds for operator, kinds in _decoded(checkpoint).items()}

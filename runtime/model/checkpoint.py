@@ -53,7 +53,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     """All positions of one task under one generation; `outputs` has the length of each bound output, to go back to.
 
     `meanings` says for each store what its entries mean; other checkpoints keep their own words there. `due` has by
-    operator what the cut has left to fire, though event time had come so far.
+    operator what the cut has left to fire, though event time had come so far. The `watermarks` of a task have by
+    operator that begins unread the lowest stamp of what is still to fire; what a version before that wrote has none.
     """
 
     generation: int

@@ -205,7 +205,10 @@ def _merged(parents: Mapping[VirtualTask, Checkpoint], task: VirtualTask) -> Che
     """Return the checkpoint of a task that goes on with what its parents did: a share of one's, or all of several."""
     places = {(one.stream, one.partition) for checkpoint in parents.values() for one in checkpoint.positions}
     positions = [one for place in sorted(places) for one in _positions(parents, task, place)]
-    return Checkpoint(0, tuple(positions), meanings=kinds_of_all(parents.values()))
+    # Who has no positions has no state either.
+    told = [one.watermarks for one in parents.values() if one.positions]
+    lowest = {id: min(one[id] for one in told) for id in told[0] if all(id in one for one in told)} if told else {}
+    return Checkpoint(0, tuple(positions), lowest, meanings=kinds_of_all(parents.values()))
 
 
 def _positions(

@@ -448,6 +448,11 @@ class Chain:
         found = ((id, self.operators[id].next_due(), reached) for id, reached in self._reached(watermark))
         return {id: due for id, due, reached in found if due <= reached}
 
+    def lowest_unread(self) -> dict[str, int]:
+        """Return the lowest stamp of what each operator that begins unread still has to fire."""
+        specs = self.graph.specs
+        return {id: operator.lowest_stamp() for id, operator in self.operators.items() if specs[id].begins_unread}
+
     def awaits_a_ms(self, watermark: int) -> bool:
         """Whether an operator fires late panes when event time is just beyond where it has come, and none before."""
         late = [id for id in self.operators if self.graph.specs[id].fires_late]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, NEVER, Batch
 from runtime.functions.failures import Failure, Whence
@@ -24,6 +25,13 @@ MOST_FIRED = 10_000
 
 Explored = tuple[list[tuple[str, Batch]], dict[int, Failure]]
 """The rows that reach each exit, and the failures of messages, by number."""
+
+
+class Unfired(NamedTuple):
+    """The things that operators have still to fire: what is due at a cut, and of who begins unread the lowest stamp."""
+
+    due: dict[str, LeftDue]
+    lowest: dict[str, int]
 
 
 @dataclass
@@ -116,11 +124,12 @@ class Lane:
             return self.chain.watermark_at(id, self.watermark)
         return MAX_TIMESTAMP if self.watermark == MAX_TIMESTAMP else now_ms
 
-    def left_due(self) -> dict[str, LeftDue]:
-        """Return what is due by event time, by operator."""
+    def unfired(self) -> Unfired:
+        """Return what its operators still have to fire."""
         if not self.chain.operators:
-            return {}
-        return {id: LeftDue(at, id in self.begun) for id, at in self.chain.left_due(self.watermark).items()}
+            return Unfired({}, {})
+        due = {id: LeftDue(at, id in self.begun) for id, at in self.chain.left_due(self.watermark).items()}
+        return Unfired(due, self.chain.lowest_unread())
 
     @property
     def next_alarm(self) -> int:

@@ -34,7 +34,7 @@ from runtime.stage.outputs import Outputs
 from runtime.stage.timer import Timer
 from runtime.task.calls_in_flight import Flights
 from runtime.task.in_flight import UnitInFlight, Units, results_of, shares, stops_of
-from runtime.task.lane import Lane, owned
+from runtime.task.lane import Lane, Unfired, owned
 from runtime.task.pace import LONGEST_MS
 
 Track = Callable[[Sequence[int]], Iterable[tuple[Entry, ...]]]
@@ -447,19 +447,19 @@ class Task:
             self._has_due = self._is_due_by_event_time()
         return self._has_due
 
-    def left_due(self, joint: dict[int, dict[str, LeftDue]]) -> dict[str, LeftDue]:
-        """Return what is due by event time, by operator: a commit leaves it to the next one, or to the next run.
+    def unfired(self, joint: dict[int, Unfired]) -> Unfired:
+        """Return what a commit leaves to the next one, or to the next run.
 
         In `joint` is what was found of lanes that are run for several tasks, by their identities, at this commit.
         """
-        found: dict[str, LeftDue] = {}
-        for lane in (one for one in self.lanes if not one.shares):
-            found |= lane.left_due()
-        for lane in self.joint:
-            if id(lane) not in joint:
-                joint[id(lane)] = lane.left_due()
-            found |= joint[id(lane)]
-        return found
+        due, lowest = dict[str, LeftDue](), dict[str, int]()
+        for lane in (*(one for one in self.lanes if not one.shares), *self.joint):
+            unfired = joint.get(id(lane)) or lane.unfired()
+            if lane.shares:
+                joint[id(lane)] = unfired
+            due |= unfired.due
+            lowest |= unfired.lowest
+        return Unfired(due, lowest)
 
     def _is_due_by_event_time(self) -> bool:
         return any(lane.chain.is_due(lane.watermark) for lane in self.lanes if lane.chain.operators)

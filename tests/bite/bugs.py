@@ -29,9 +29,13 @@ BUGS = (
     Bug(
         "commit effects beyond the cut: positions are those of one commit ago",
         "runtime/commit/commit.py",
-        "Checkpoint(self.generation, positions, meanings=kinds, due=task.left_due(joint))\n",
-        "Checkpoint(self.generation, self.__dict__.setdefault('old', {}).get(task.number, positions))\n"
-        "            self.__dict__['old'][task.number] = positions\n",
+        """                self.generation, positions, unread, meanings=to_note(task.kinds), due=due
+            )
+""",
+        """                self.generation, self.__dict__.setdefault('old', {}).get(task.number, positions)
+            )
+            self.__dict__['old'][task.number] = positions
+""",
     ),
     Bug(
         "commit before a bound file is flushed",

@@ -100,19 +100,19 @@ class Case(NamedTuple):
     emit: str = "all"
     again: Trigger | None = None
 
-    def operator(self, store, aggregation):
+    def operator(self, store, aggregation, lowest=None):
         how = {"allowed_lateness_ms": self.lateness, "panes": self.panes, "early": self.early, "emit": self.emit}
         how["late_trigger"] = self.again
         spec = Window(windows=KINDS[self.windows], aggregation=aggregation, **how)
         keys = KeySerde(String())
         if self.emit == "all":
-            return TriggeredWindowOperator(spec, store, keys, Tagged())
+            return TriggeredWindowOperator(spec, store, keys, Tagged(), lowest=lowest)
         if self.windows == "merging":
-            return MergingOperator(spec, store, keys, spec.functions())
+            return MergingOperator(spec, store, keys, spec.functions(), noted=lowest is not None)
         if "assign" in spec.functions():
             return AssignedOperator(spec, store, keys, Tagged(), spec.functions())
         if self.windows == "session":
-            return SessionOperator(spec, store, keys)
+            return SessionOperator(spec, store, keys, noted=lowest is not None)
         return WindowOperator(spec, store, keys, Tagged())
 
 
@@ -137,6 +137,9 @@ CASES, FINAL = cases_of(WINDOWS), final_of(WINDOWS)
 
 class Driven(test_window.Driven):
     """An operator that is fed from two sources, and emits panes also as values come."""
+
+    def begun(self, lowest=None):
+        return self.case.operator(self.store, self.aggregation, lowest)
 
     def feed(self):
         if self.held:
@@ -407,10 +410,10 @@ def test_batches_have_the_panes_of_their_messages_one_by_one_and_keep_the_same(c
 class OfChanges(Case):
     """The same windows, to which values may come that are withdrawn."""
 
-    def operator(self, store, aggregation):
+    def operator(self, store, aggregation, lowest=None):
         how = {"allowed_lateness_ms": self.lateness, "emit": "final"}
         spec = Window(windows=KINDS[self.windows], aggregation=aggregation, **how)
-        return TriggeredWindowOperator(spec, store, KeySerde(String()), Tagged())
+        return TriggeredWindowOperator(spec, store, KeySerde(String()), Tagged(), lowest=lowest)
 
 
 @given(final_of(KINDS))

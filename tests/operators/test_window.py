@@ -23,7 +23,9 @@ FAR = st.tuples(st.sampled_from([0, 1]), st.sampled_from(["a", "b", "c"]), st.in
 CLOSE = st.tuples(st.just(0), st.just("a"), st.integers(0, 12))
 """What goes to and fro between the stretches of time that a window has."""
 RECORDS = st.lists(FAR, max_size=60) | st.lists(CLOSE, max_size=20)
-CUTS = st.lists(st.sampled_from(["batch", "fire", "fire one", "fire two", "write back", "restart"]), max_size=60)
+CUTS = st.lists(
+    st.sampled_from(["batch", "fire", "fire one", "fire two", "write back", "restart", "restart unnoted"]), max_size=60
+)
 SHAPES = st.sampled_from([(10, 10), (12, 4), (12, 5), (10, 7), (9, 1)])
 LATENESS = st.sampled_from([0, 0, 1, 5, 40])
 PANES = st.sampled_from(["accumulating", "discarding"])
@@ -57,7 +59,7 @@ class Driven:
     def __init__(self, case, aggregation):
         self.case, self.aggregation, self.store = case, aggregation, MemoryStore()
         self.sources = [SourceWatermark(DISORDER_MS), SourceWatermark(DISORDER_MS)]
-        self.windows = case.operator(self.store, aggregation)
+        self.windows = self.begun()
         self.panes, self.late, self.held, self.reached = [], 0, [], -(2**62)
 
     def run(self):
@@ -78,10 +80,14 @@ class Driven:
         if how.startswith("fire"):
             most = {"fire": None, "fire one": 1, "fire two": 2}[how]
             self.fire(min(source.value for source in self.sources), most)
-        if how in ("write back", "restart"):
+        if how in ("write back", "restart", "restart unnoted"):
             self.windows.write_back()
-        if how == "restart":
-            self.windows = self.case.operator(self.store, self.aggregation)
+        if how.startswith("restart"):
+            # Versions before noted no lowest stamp.
+            self.windows = self.begun(self.windows.lowest_stamp() if how == "restart" else None)
+
+    def begun(self, lowest=None):
+        return self.case.operator(self.store, self.aggregation)
 
     def feed(self):
         if self.held:

@@ -16,6 +16,7 @@ from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append, Control
 from runtime.reading.relay import Relay, SplitRelay
 from runtime.stage.outputs import Outputs
+from runtime.task.lane import Unfired
 from runtime.task.task import Task
 from samza_dsl import App
 
@@ -77,8 +78,8 @@ class StandIn(SimpleNamespace):
     firing, in_flight = False, 0
     __eq__, __hash__ = object.__eq__, object.__hash__
 
-    def left_due(self, joint):
-        return {}
+    def unfired(self, joint):
+        return Unfired({}, {})
 
 
 class Listener(SimpleNamespace):
