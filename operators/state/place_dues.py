@@ -15,6 +15,7 @@ Place = tuple[Bounds, Key]
 class PlaceDues:
     """Places by the first time that was said of them, and bounds, which stand for all places that have them.
 
+    A place may be looked at once more at a time that was said of it before, when nothing is due there.
     Those of one time come by their bounds, and with the same bounds by their keys' bytes, behind that which stands for
     all. Places are noted in the store, given what their bytes are, and `load` the places of such. There are few bounds,
     which whoever begins finds anew, and as they are of no key nobody could say where they belong: so they are not.
@@ -54,19 +55,17 @@ class PlaceDues:
 
     def take_by(self, at: int) -> tuple[int, tuple[Bounds, Key | None]] | None:
         """Remove what is due first, and return it with its time, bounds without a key for all; None if none is due."""
-        while (due := self.first()) <= at:
+        if (due := self.first()) <= at:
             if self._of_all.first() == due:
                 bounds = self._of_all.first_place()
                 if self._places.first() > due or bounds <= self._places.first_place()[0]:
                     self._of_all.take()
                     return due, (bounds, None)
             due, place = self._places.drop()
-            said = self._times.get(place, due)
-            # Else it lies at an earlier time than is said of it since it was looked at then.
-            if said == due:
-                self._times.pop(place, None)
-                return due, place
-            assert said > due, "places are looked at in the order of time"
+            # Else it lies at a later time than was said since, or at an earlier one that the store has had.
+            if self._times.get(place) == due:
+                del self._times[place]
+            return due, place
         return None
 
     def write_back(self) -> None:
