@@ -212,8 +212,7 @@ class SessionOperator:
         self._in_store.update(keys)
         # Of a session that has begun and fired since the last commit the store has never heard.
         gone = [key for key in gone if key in self._in_store]
-        for data in self.keys.encode_all(gone):
-            self.store.delete(STATE + data)
+        self.store.delete_all(map(STATE.__add__, self.keys.encode_all(gone)))
         self._in_store.difference_update(gone)
 
     def _in_stored_form(self, key: Key) -> tuple[tuple[int, int, Any], ...]:

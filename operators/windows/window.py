@@ -500,8 +500,7 @@ class WindowOperator:
         return _prefix(FIRED, slot._replace(due=slot.end + self._lateness_ms)) + self.keys.encode(key)
 
     def _forget_fired(self) -> None:
-        for place, _ in list(self.store.range(*_places(FIRED, heapq.heappop(self._fired)))):
-            self.store.delete(place)
+        self.store.drop(*_places(FIRED, heapq.heappop(self._fired)))
 
     def _group(self, slot: Slot) -> dict[Key, Any]:
         held = self._changed.get(slot)
@@ -604,9 +603,7 @@ class WindowOperator:
         gone: list[Any] = [key for key in keys if clean.pop(key, self) is not self]
         if not clean:
             del self._clean[slot]
-        prefix, delete = _prefix(DUE, slot), self.store.delete
-        for data in self.keys.encode_all(gone):
-            delete(prefix + data)
+        self.store.delete_all(map(_prefix(DUE, slot).__add__, self.keys.encode_all(gone)))
 
     def _take_stored(self, slot: Slot, most: int | None) -> tuple[list[Any], dict[Any, Any]]:
         """Remove no more than is asked for, so that a large window can fire over several commits."""
@@ -617,8 +614,7 @@ class WindowOperator:
         if most is None or len(found) <= most:
             heapq.heappop(self._open)
             self._stored.discard(slot)
-        for place, _ in found[:most]:
-            self.store.delete(place)
+        self.store.delete_all([place for place, _ in found[:most]])
         keys = self.keys.load([place[len(prefix) :] for place, _ in found[:most]])
         return keys, {key: held for key, (_, (_, held)) in zip(keys, found, strict=False)}
 

@@ -19,7 +19,7 @@ from runtime.functions.user_functions import Functions
 from runtime.functions.user_lines import TASK
 from runtime.job.key_kinds import KeyKinds
 from runtime.model.checkpoint import LeftDue
-from runtime.model.clock import Clock
+from runtime.model.clock import Clock, Stopwatch
 from runtime.model.garbage import resting_for
 from runtime.model.metrics import Durations
 from runtime.ports.state import StateWrites
@@ -97,6 +97,8 @@ class Task:
         self._paused = False
         self._fires: Lane | None = None
         """The lane that is firing, or was the last to."""
+        self._resumed_ms = 0.0
+        """When what is firing last went on."""
         self._now_ms = MIN_TIMESTAMP
 
     @property
@@ -392,7 +394,7 @@ class Task:
             self.starved.start()
         if self._firing is None or self.in_flight:
             return False
-        started = self._clock.elapsed_ms()
+        started = self._resumed_ms = self._clock.elapsed_ms()
         if next(self._firing, self) is self:
             self._firing = None
             self.starved.stop()
@@ -490,13 +492,15 @@ class Task:
     def _fire(self) -> Generator[None, None, None]:
         # Once more where a lane that the firing had passed by went on between two slices: nobody else would fire what
         # is due there by that, and nothing is taken in before it.
-        yield from self._fire_lanes()
+        yield from self._fire_lanes(self.lanes)
         while self._is_due_by_event_time():
-            yield from self._fire_lanes()
+            yield from self._fire_lanes(self.lanes)
 
-    def _fire_lanes(self) -> Generator[None, None, None]:
-        started = self._clock.elapsed_ms()
-        for lane in self.lanes:
+    def _fire_lanes(self, lanes: Sequence[Lane]) -> Generator[None, None, None]:
+        # Later stages first, as what is due there came before all that the earlier ones fire now. Else it would keep
+        # them from taking that in between two slices, and a commit would have to store it.
+        for place in reversed(range(len(lanes))):
+            lane, later = lanes[place], lanes[place + 1 :]
             self._fires, began = lane, self._clock.elapsed_ms()
             for id, fired, number in self._fired(lane):
                 if fired is not None and lane.units is not None and lane.chain.awaits_below(id):
@@ -510,17 +514,23 @@ class Task:
                 # may be fed by it.
                 while self.in_flight:
                     yield
-                # Between two slices a commit may be made, so that a large firing stays within
-                # max_uncommitted. What has still to fire is due at the checkpointed watermark, and
-                # fires first after a restart.
-                self._paused = True
-                while self._is_full():
-                    yield
-                if self._clock.elapsed_ms() - started > LONGEST_MS:
-                    yield
-                    started = self._clock.elapsed_ms()
-                self._paused = False
+                if (yield from self._pause()):
+                    # A commit in between has told later stages of what this one had fired until then.
+                    yield from self._fire_lanes(later)
+                    self._fires = lane
                 began = self._clock.elapsed_ms()
+
+    def _pause(self) -> Generator[None, None, bool]:
+        """Let a commit, or others, go first where it is time for that; return whether it was."""
+        # Between two slices a commit may be made, so that a large firing stays within max_uncommitted. What has still
+        # to fire is due at the checkpointed watermark, and fires first after a restart.
+        self._paused, was_full = True, self._is_full()
+        while self._is_full():
+            yield
+        if is_long := self._clock.elapsed_ms() - self._resumed_ms > LONGEST_MS:
+            yield
+        self._paused = False
+        return was_full or is_long
 
     def _fired(self, lane: Lane) -> Iterator[tuple[str, Batch | None, int]]:
         """Yield what each operator fires, parents first and never much at once; run each before asking for the next.
@@ -732,29 +742,6 @@ def _take_effect(
 
 def _running(chain: Chain, id: str) -> Callable[[Batch], None]:
     return lambda rows: chain.run(id, rows)
-
-
-class Stopwatch:
-    """Adds up the times between starts and stops."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._stopped_ms = 0.0
-        self._since: float | None = None
-
-    @property
-    def ms(self) -> float:
-        """The time so far."""
-        running = 0.0 if self._since is None else self._clock.elapsed_ms() - self._since
-        return self._stopped_ms + running
-
-    def start(self) -> None:
-        """Let it run."""
-        self._since = self._clock.elapsed_ms()
-
-    def stop(self) -> None:
-        """Let it stand."""
-        self._stopped_ms, self._since = self.ms, None
 
 
 def emitted_by(id: str) -> Callable[[int | None], Whence]:

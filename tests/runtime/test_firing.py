@@ -130,6 +130,25 @@ def test_what_is_fired_is_taken_in_by_later_stages_before_a_commit_cuts_the_firi
     assert sorted(values(environment, "totals")) == [[0, 500], [1, 500]]
 
 
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_a_later_stage_in_which_something_is_due_as_well_takes_in_what_is_fired(partitions):
+    app = App("both", Options(max_uncommitted=2_000))
+    numbers = app.input("numbers", value=int, timestamp=lambda n: n // 100)
+    each = numbers.partition_by(lambda n: n, key_type=int, value=int, partitions=partitions, op_id="each")
+    counts = each.window(tumbling(milliseconds=10), count())
+    again = counts.partition_by(lambda pane: pane.start, key_type=int, partitions=partitions, op_id="again")
+    totals = again.window(tumbling(milliseconds=10), count())
+    totals.map(lambda pane: [pane.key, pane.value]).send_to(app.output("totals", value=list))
+    environment, commits = memory(), []
+    fill(environment, "numbers", [[(None, b"%d" % n, 0) for n in range(20_000)]])
+    with patch("runtime.task.lane.MOST_FIRED", 200), patch("runtime.task.task.LONGEST_MS", -1):
+        run_through(lambda: app, environment, on_commit=commits.append)
+    assert len(commits) > 5, "firings were cut"
+    between = [a for one in commits for a in one.appends if a.stream == "both-again" and a.batch.values]
+    assert not between, "of what was fired nothing is encoded, stored and read again"
+    assert sorted(values(environment, "totals")) == [[start, 1_000] for start in range(0, 200, 10)]
+
+
 def test_what_becomes_due_in_a_stage_that_a_firing_has_passed_by_fires_behind_it():
     app = App("passed", Options(batch_records=50))
     numbers = app.input("numbers", value=int, key=lambda n: n, timestamp=lambda n: n)
