@@ -13,7 +13,7 @@ from operators.core.base import Batch
 from operators.core.policies import DeadLetterPolicy, Retry, Skip, final
 from operators.core.wording import named
 from operators.process import ProcessOperator, TimerFailed
-from operators.state.keyed_state import Unread
+from operators.state.keyed_state import UnreadForm
 from planner.model.errors import PlanError
 from planner.model.graph import Graph
 from planner.model.plan import StagePlan
@@ -307,7 +307,7 @@ class Guard:
         """Apply the policy of the operator that failed to a record with no effects left; raises when it is to fail."""
         if isinstance(failure.error, PlanError):
             raise failure.error  # a mistake in the program, not in a record
-        if isinstance(failure.error, UnreadState | Unread):
+        if isinstance(failure.error, UnreadState | UnreadForm):
             raise self._told(failure, where)
         if isinstance(failure.error, ExitAsked):
             raise exit_error(self.graph, failure.operator, failure.error.__cause__ or failure.error)
@@ -333,7 +333,7 @@ class Guard:
     def _told(self, failure: Failure, where: Whence) -> SamzaError:
         self.chain.trace(failure)
         spec = self.graph.specs[failure.operator]
-        if isinstance(failure.error, UnreadState | Unread):
+        if isinstance(failure.error, UnreadState | UnreadForm):
             owner, told = f"{spec.kind} {spec.op_id!r} at {spec.site}: ", str(failure.error)
             if told.startswith(owner):
                 return UnreadState(told)
