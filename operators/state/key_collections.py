@@ -346,7 +346,7 @@ def _let_go(lists: Iterable[ListState[Any]], values: Iterable[list[Any]]) -> Non
 class EntryKeys:
     """The serde of keys by which a user's function finds entries again, as those of maps: each is looked at.
 
-    What is no scalar is noted, and raises UnreadForm where it lies under another definition of its class, and ValueError
+    What is no scalar is noted. UnreadForm is raised where it lies under another definition of its class, and ValueError
     where it would come back as another key; the latter is for `keys` to tell.
     """
 
