@@ -15,7 +15,7 @@ from decimal import Decimal
 from functools import partial
 from itertools import accumulate, chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_origin
 
 import msgspec
 import pyarrow as pa
@@ -25,6 +25,7 @@ from msgspec import inspect
 
 from operators.core.base import Batch, Serde, has_none
 from operators.core.declared_types import types_in
+from operators.core.wording import type_named
 from runtime.encoding.columns import Columns
 from runtime.encoding.formats.rows import (
     VALUE,
@@ -696,8 +697,8 @@ def _plain_column(values: list[Any], info: inspect.Type) -> pa.Array:
 
 def _leaves_out(info: inspect.Type) -> bool:
     """Whether a type has records that are written without what is as they have it by default."""
-    structs = (one.cls.__struct_config__ for one in types_in(info) if isinstance(one, inspect.StructType))
-    return any(config.omit_defaults for config in structs)
+    structs = (get_origin(one.cls) or one.cls for one in types_in(info) if isinstance(one, inspect.StructType))
+    return any(kind.__struct_config__.omit_defaults for kind in structs)
 
 
 def _whole(value: Any) -> Any:
@@ -767,8 +768,11 @@ _SCALARS: dict[type[inspect.Type], pa.DataType] = {
 }
 
 
-def arrow_type(info: inspect.Type) -> pa.DataType | None:
-    """Return the column type for what msgspec knows of a field; None where the values must say it."""
+def arrow_type(info: inspect.Type, within: tuple[inspect.Type, ...] = ()) -> pa.DataType | None:
+    """Return the column type for what msgspec knows of a field, `within` records; None where the values must say it.
+
+    Raises SerdeError for a record that holds itself.
+    """
     kinds = [kind for kind in alternatives(info) if not isinstance(kind, inspect.NoneType)]
     if {type(kind) for kind in kinds} == {inspect.IntType, inspect.FloatType}:
         return pa.float64()
@@ -778,13 +782,17 @@ def arrow_type(info: inspect.Type) -> pa.DataType | None:
     if isinstance(kind, inspect.DateTimeType) and kind.tz is not None:
         return pa.timestamp("us", "UTC" if kind.tz else None)
     if isinstance(kind, inspect.CollectionType):
-        item = arrow_type(kind.item_type)
+        item = arrow_type(kind.item_type, within)
         return item and pa.list_(item)
     if isinstance(kind, inspect.DictType):
-        key, value = arrow_type(kind.key_type), arrow_type(kind.value_type)
+        key, value = arrow_type(kind.key_type, within), arrow_type(kind.value_type, within)
         return key and value and pa.map_(key, value)
     if isinstance(kind, inspect.StructType | inspect.DataclassType):
-        return _struct_type(kind, lambda field: arrow_type(field.type))
+        if any(kind is one for one in within):
+            raise SerdeError(
+                f"a {type_named(kind.cls)} holds itself, and a column can't: bind the output to JSON lines or Avro"
+            )
+        return _struct_type(kind, lambda field: arrow_type(field.type, (*within, kind)))
     return _SCALARS.get(type(kind))
 
 
