@@ -15,7 +15,7 @@ from decimal import Decimal
 from functools import partial
 from itertools import accumulate, chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_origin
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
 import pyarrow as pa
@@ -24,8 +24,6 @@ import pyarrow.parquet as pq
 from msgspec import inspect
 
 from operators.core.base import Batch, Serde, has_none
-from operators.core.declared_types import types_in
-from operators.core.wording import type_named
 from runtime.encoding.columns import Columns
 from runtime.encoding.formats.rows import (
     VALUE,
@@ -36,6 +34,8 @@ from runtime.encoding.formats.rows import (
     columns_of_model,
     fields_wanted,
     has_columns,
+    leaves_out,
+    records_within,
     row_of,
     row_type,
     rows_of,
@@ -690,15 +690,9 @@ def _column_of(values: list[Any], info: inspect.Type) -> pa.Array:
 
 
 def _plain_column(values: list[Any], info: inspect.Type) -> pa.Array:
-    if _leaves_out(info):
+    if leaves_out(info):
         values = [*map(_whole, values)]
     return _column(msgspec.to_builtins(values, builtin_types=OF_ARROW, enc_hook=as_plain), info)
-
-
-def _leaves_out(info: inspect.Type) -> bool:
-    """Whether a type has records that are written without what is as they have it by default."""
-    structs = (get_origin(one.cls) or one.cls for one in types_in(info) if isinstance(one, inspect.StructType))
-    return any(kind.__struct_config__.omit_defaults for kind in structs)
 
 
 def _whole(value: Any) -> Any:
@@ -788,11 +782,8 @@ def arrow_type(info: inspect.Type, within: tuple[inspect.Type, ...] = ()) -> pa.
         key, value = arrow_type(kind.key_type, within), arrow_type(kind.value_type, within)
         return key and value and pa.map_(key, value)
     if isinstance(kind, inspect.StructType | inspect.DataclassType):
-        if any(kind is one for one in within):
-            raise SerdeError(
-                f"a {type_named(kind.cls)} holds itself, and a column can't: bind the output to JSON lines or Avro"
-            )
-        return _struct_type(kind, lambda field: arrow_type(field.type, (*within, kind)))
+        inner = records_within(kind, within)
+        return _struct_type(kind, lambda field: arrow_type(field.type, inner))
     return _SCALARS.get(type(kind))
 
 
