@@ -164,6 +164,8 @@ def raised(error: BaseException) -> str:
     """
     try:
         text = "".join(traceback.format_exception_only(error)).strip()
+    except KeyboardInterrupt:
+        raise
     except BaseException:  # its notes, its class, or what a SyntaxError holds are not what they should be
         return named(error)
     return cut(encodable(text))
@@ -204,6 +206,8 @@ def cut(text: str) -> str:
 def _safely(tell: Callable[[object], str], thing: object, name: str) -> str:
     try:
         text = tell(thing)
+    except KeyboardInterrupt:
+        raise  # somebody has pressed Ctrl-C while it was told
     except BaseException as error:  # an exit, too: nobody asks for one by how a record failed
         return f"<{class_name(thing)} whose {name} raised {class_name(error)}>"
     return cut(encodable(text))

@@ -11,11 +11,12 @@ from typing import Any, Protocol, TypeGuard, TypeVar, cast
 
 from operators.core.base import MOST_HELD, Form, Key, Keys, Serde, Store
 from operators.core.entry_keys import LENGTH_BYTES, EntryKind, LengthAhead, Rest, beyond
-from operators.core.wording import shown
+from operators.core.wording import shown, words_of
 from operators.state.keyed_state import (
     OWN_REFERENCES,
     UNCHANGEABLE,
     Lending,
+    UnreadForm,
     are_plain,
     dumped,
     is_plain,
@@ -239,7 +240,7 @@ class ListState(Iterable[E]):
             self._values, self._base = [*read, *self._values], first
 
     def _at(self, place: int) -> Any:
-        """Return an entry that only the store has, in its stored form; raises ValueError if another serde wrote it."""
+        """Return an entry that only the store has, in its stored form; raises UnreadForm if another serde wrote it."""
         stored = self._store.get(self._entry(place))
         return undeclared(stored) if self._form is None else stored
 
@@ -345,8 +346,8 @@ def _let_go(lists: Iterable[ListState[Any]], values: Iterable[list[Any]]) -> Non
 class EntryKeys:
     """The serde of keys by which a user's function finds entries again, as those of maps: each is looked at.
 
-    What is no scalar is noted, and raises ValueError where it lies under another definition of its class, or would come
-    back as another key; the latter is for `keys` to tell.
+    What is no scalar is noted. UnreadForm is raised where it lies under another definition of its class, and ValueError
+    where it would come back as another key; the latter is for `keys` to tell.
     """
 
     def __init__(self, serde: Serde, keys: Keys, note: Callable[[object], None]) -> None:
@@ -369,14 +370,17 @@ class EntryKeys:
 
     def decode(self, data: bytes) -> Any:
         """Return the key of bytes."""
-        key = self._serde.decode(data)
+        try:
+            key = self._serde.decode(data)
+        except Exception as error:
+            raise UnreadForm(f"an entry lies under a key that can't be read: {words_of(error)}") from error
         if type(key) not in SCALARS:
             self._note(key)
             if not (_is_of_scalars(key) or self._keys.lies_under(key, data)):
-                raise ValueError(
+                raise UnreadForm(
                     f"an entry lies under {shown(key)} as its class was in a run before, with other fields or in "
                     "another order: the bytes of a key have its fields, so the entry is not found by the key as it is "
-                    "now. Define the class as it was; or drop what is kept: samza-dsl state forget, or clear() the map"
+                    "now. Define the class as it was, or clear() the map"
                 )
         return key
 

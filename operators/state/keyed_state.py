@@ -86,10 +86,14 @@ def typed(form: Form | None, value: object) -> object:
     return value if form is None or value is None or not form.fits else form.dump(value)
 
 
+class UnreadForm(ValueError):
+    """Stored state that can't be read by what is declared now: of no record's fault, and no policy heeds it."""
+
+
 def undeclared(stored: V) -> V:
-    """Return a stored state for which nothing is declared; raises ValueError if a declared serde wrote it."""
+    """Return a stored state for which nothing is declared; raises UnreadForm if a declared serde wrote it."""
     if type(stored) is Encoded:
-        raise ValueError("its state was written with a serde, state=...; declare the same one again")
+        raise UnreadForm("its state was written with a serde, state=...; declare the same one again")
     return stored
 
 
@@ -99,7 +103,7 @@ def dumped(form: Form | None, value: object) -> object:
 
 
 def loaded(form: Form | None, stored: Any) -> Any:
-    """Return the value of a stored form; raises ValueError if a serde wrote it that is declared no more."""
+    """Return the value of a stored form; raises UnreadForm if a serde wrote it that is declared no more."""
     return undeclared(stored) if form is None or stored is None else form.load(stored)
 
 

@@ -186,8 +186,8 @@ def _known_part(info: inspect.Type, within: tuple[type, ...], other: Keep) -> Ke
         return KeptPart(_list_keeper(_part_of(info.item_type, within)), False)
     if isinstance(info, inspect.DictType) and _part_of(info.key_type, within) is None:
         return KeptPart(_dict_keeper(_part_of(info.value_type, within), other), False)
-    if isinstance(info, inspect.TypedDictType):
-        parts = {field.encode_name: _part_of(field.type, within) for field in info.fields}
+    if isinstance(info, inspect.TypedDictType) and info.cls not in within:
+        parts = {field.encode_name: _part_of(field.type, (*within, info.cls)) for field in info.fields}
         return KeptPart(
             _named_keeper({name: part.keep for name, part in parts.items() if part is not None}, other), False
         )

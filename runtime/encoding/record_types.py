@@ -165,7 +165,7 @@ def is_checked_as_read(kind: type) -> bool:
     return (
         is_pydantic(kind)
         or any(hasattr(kind, name) for name in hooks)
-        or any(field.validator is not None for field in _attrs_of(kind))
+        or any(field.validator is not None or field.name.startswith("_") for field in _attrs_of(kind))
     )
 
 
@@ -671,13 +671,16 @@ def _pydantic_fields(kind: type[_PydanticModel]) -> list[Field]:
 
 
 def read_otherwise(kind: type) -> tuple[str, ...]:
-    """Return the fields of a model of pydantic that its names let be read as another one, or as none; of others none.
+    """Return the fields of a class that its names let be read as another one, or as none.
+
+    They are those of models of pydantic with aliases; and of attrs those with an underscore ahead, which msgspec reads
+    and never writes.
 
     >>> read_otherwise(int)
     ()
     """
     if not is_pydantic(kind):
-        return ()
+        return tuple(field.name for field in _attrs_of(kind) if field.name.startswith("_"))
     written = {name: one.serialization_alias or name for name, one in kind.model_fields.items() if not one.exclude}
     read = {name: set(_names_read(kind, name)) for name in written}
     return tuple(

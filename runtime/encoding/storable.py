@@ -207,8 +207,8 @@ class ReadBack:
         if self._names_apart and (found := difference(value, back)) is not None:
             raise SerdeError(
                 f"{found}, as the name that {', '.join(self._names_apart)} would be written by is not the one that is "
-                "read, or another field's: give a field that name alone, as by alias=, or let it be among those of "
-                "validation_alias=AliasChoices(…)"
+                "read, or another field's, or begins with an underscore: give a field that name alone, as by alias=, "
+                "or let it be among those of validation_alias=AliasChoices(…); in a class of attrs, without underscore"
             )
 
 

@@ -17,13 +17,14 @@ from msgspec.structs import replace
 
 from operators.core.base import Key, Serde, Spec
 from operators.core.declared_types import has_types
-from operators.core.wording import shown
+from operators.core.wording import shown, words_of
 from operators.joins.match_counts import kind_of, without_zones
 from planner.model.virtual_tasks import is_task
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.record_types import fields_of, hints_of, is_record, tag_of
 from runtime.job.job_model import JOB
 from runtime.model.checkpoint import Checkpoint
+from runtime.model.errors import UnreadState
 from runtime.ports.environment import Environment, typed
 
 KEYS = "keys"
@@ -174,6 +175,13 @@ class KeyKinds:
                 )
                 self._tell()
 
+    def unread(self, error: Exception) -> UnreadState:
+        """Return the error of a key that can't be read, which lies in the state or has come to it."""
+        spec = self._spec
+        drop = typed(self._environment, f"state forget {self._app} {spec.op_id}")
+        told = f"{spec.kind} {spec.op_id!r} at {spec.site}: a key of its state can't be read: {words_of(error)}"
+        return UnreadState(f"{told}; or drop the state of this operator alone: {drop}")
+
     def _warn(self, of_what: str, kinds: Collection[str], kind: str) -> None:
         spec, app, before = self._spec, self._app, " and ".join(sorted(kinds))
         self.warning = (
@@ -219,11 +227,20 @@ class KeptKeys(KeySerde):
             self._look(keys)
         return super().encode_all(keys)
 
+    def load(self, column: list[Any]) -> list[Key | None]:
+        try:
+            return super().load(column)
+        except Exception as error:
+            raise self._kinds.unread(error) from error
+
     def decode(self, key: Key | None) -> object:
         # Whoever reads a key may show it: of some records their class alone tells what lies in which place.
         if type(key) is bytes and bytes not in self._seen:
             self._look((key,))
-        return super().decode(key)
+        try:
+            return super().decode(key)
+        except Exception as error:
+            raise self._kinds.unread(error) from error
 
     def seek(self, key: Key) -> None:
         if type(key) is bytes and self._may_be_equal(key, self._kind_of(key)):

@@ -13,6 +13,7 @@ from operators.core.base import Batch
 from operators.core.policies import DeadLetterPolicy, Retry, Skip, final
 from operators.core.wording import named
 from operators.process import ProcessOperator, TimerFailed
+from operators.state.keyed_state import UnreadForm
 from planner.model.errors import PlanError
 from planner.model.graph import Graph
 from planner.model.plan import StagePlan
@@ -306,7 +307,7 @@ class Guard:
         """Apply the policy of the operator that failed to a record with no effects left; raises when it is to fail."""
         if isinstance(failure.error, PlanError):
             raise failure.error  # a mistake in the program, not in a record
-        if isinstance(failure.error, UnreadState):
+        if isinstance(failure.error, UnreadState | UnreadForm):
             raise self._told(failure, where)
         if isinstance(failure.error, ExitAsked):
             raise exit_error(self.graph, failure.operator, failure.error.__cause__ or failure.error)
@@ -332,9 +333,12 @@ class Guard:
     def _told(self, failure: Failure, where: Whence) -> SamzaError:
         self.chain.trace(failure)
         spec = self.graph.specs[failure.operator]
-        if isinstance(failure.error, UnreadState):
+        if isinstance(failure.error, UnreadState | UnreadForm):
             owner, told = f"{spec.kind} {spec.op_id!r} at {spec.site}: ", str(failure.error)
-            return UnreadState(f"{owner * (not told.startswith(owner))}{told}")
+            if told.startswith(owner):
+                return UnreadState(told)
+            drop = f"samza-dsl state forget {self.graph.app} {spec.op_id}"
+            return UnreadState(f"{owner}{told}; or drop the state of this operator alone: {drop}")
         if isinstance(failure.error, TooLarge):
             return TooLarge(
                 f"{spec.kind} {spec.op_id!r} at {spec.site}: {failure.error}; it came of {where}, and nothing of that "

@@ -74,6 +74,8 @@ def _can_be_told(error: BaseException) -> bool:
     """Whether Spark can encode the traceback that it makes of an error, and of what it was raised from."""
     try:
         "".join(traceback.format_exception(error)).encode()
+    except KeyboardInterrupt:
+        raise
     except BaseException:  # an exit, too
         return False
     return True

@@ -7,7 +7,7 @@ import pytest
 from msgspec import Struct
 
 from planner.model.errors import PlanError
-from runtime.model.errors import OperatorFailure
+from runtime.model.errors import OperatorFailure, UnreadState
 from samza_dsl import (
     App,
     StateTypes,
@@ -306,7 +306,7 @@ def test_what_a_serde_wrote_needs_that_serde(step):
             run.send("in", 3, **key)
             run.end()
 
-        with pytest.raises((OperatorFailure, PlanError), match=r"declare the same one again|Cents"):
+        with pytest.raises((UnreadState, PlanError), match=r"declare the same one again|Cents"):
             go_on_without()
 
 

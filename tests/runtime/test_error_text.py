@@ -115,7 +115,6 @@ ERRORS = {
     "mute": Mute,
     "odd": Odd,
     "exits": lambda: exiting(SystemExit),
-    "interrupts": lambda: exiting(KeyboardInterrupt),
     "cancels": lambda: exiting(asyncio.CancelledError),
     "closes": lambda: exiting(GeneratorExit),
     "exiting argument": lambda: ValueError(exiting(SystemExit)),
@@ -205,6 +204,23 @@ def test_any_error_meets_its_policy(error, policy, step):
     STEPS[step](app.input("numbers", value=int), work, on_error=POLICIES[policy]).send_to(app.output("out"))
     results = testing.run(app, {"numbers": [1, 2, 3]})
     assert (sorted(results["out"]), len(results.get("lost", []))) == ([1, 3], policy != "skip")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_interrupt_while_the_text_of_an_error_is_made_ends_a_run_whatever_the_policy(step):
+    def work(value):
+        raise exiting(KeyboardInterrupt)
+
+    app = App("interrupted")
+    STEPS[step](app.input("numbers", value=int), work, on_error=dead_letter("lost")).send_to(app.output("out"))
+    with pytest.raises(KeyboardInterrupt):
+        testing.run(app, {"numbers": [1]})
+
+
+@pytest.mark.parametrize("tell", [named, words_of, shown])
+def test_an_interrupt_is_no_text(tell):
+    with pytest.raises(KeyboardInterrupt):
+        tell(exiting(KeyboardInterrupt))
 
 
 @pytest.mark.parametrize(("error", "step"), crossed(ERRORS, STEPS), indirect=["error"])

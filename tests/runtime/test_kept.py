@@ -22,7 +22,7 @@ from planner.model.levers import Levers
 from runtime.encoding.serdes import Json, Tagged
 from runtime.encoding.storable import check_kept, difference
 from runtime.job.pipeline import Pipeline
-from runtime.model.errors import OperatorFailure, SerdeError
+from runtime.model.errors import OperatorFailure, SerdeError, UnreadState
 from runtime.run.run import run_blocking
 from runtime.run.settings import RunSettings
 from samza_dsl import (
@@ -409,7 +409,7 @@ def test_a_declared_serde_keeps_state_that_nothing_else_can(step):
         assert run.received("out") == [1, 3, 6]
         assert run.state("step") == {0: Amount(6)}
         run.restart(declared(step, None))
-        with pytest.raises(OperatorFailure, match=r"written with a serde, state=\.\.\.; declare the same one again"):
+        with pytest.raises(UnreadState, match=r"written with a serde, state=\.\.\.; declare the same one again"):
             run.send("in", 4)
 
 

@@ -18,7 +18,7 @@ from operators.core.base import Batch
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Json, Tagged
 from runtime.job.key_kinds import FIRST_LOOKS, MOST_EQUAL, KeptKeys, KeyKinds, kept_kind
-from runtime.model.errors import OperatorFailure
+from runtime.model.errors import UnreadState
 from runtime.opening.stored_state import forget, move
 from runtime.ports.streams import Append, StreamConfig
 from samza_dsl import App, count, counted, produce, session, sliding, tumbling
@@ -308,7 +308,7 @@ def test_keys_of_maps_whose_class_has_changed_are_told_and_never_missing(tmp_pat
         assert not is_told or number > 2
         produce("numbers", [number], data=tmp_path)
         if number == 3:
-            with pytest.raises(OperatorFailure, match=r"(?s)process 'it' at .*an entry lies under .*Spot"):
+            with pytest.raises(UnreadState, match=r"(?s)process 'it' at .*an entry lies under .*Spot"):
                 app.run(tmp_path, until_now=True)
         else:
             app.run(tmp_path, until_now=True)
@@ -378,7 +378,7 @@ def test_keys_of_a_task_whose_class_has_changed_are_told_and_never_missing(tmp_p
         app.task(app.input("numbers", value=int), looking, op_id="it")
         produce("numbers", [number], data=tmp_path)
         if number == 3:
-            with pytest.raises(OperatorFailure, match=r"(?s)task 'it' at .*an entry lies under Spot"):
+            with pytest.raises(UnreadState, match=r"(?s)task 'it' at .*an entry lies under Spot"):
                 app.run(tmp_path, until_now=True)
         else:
             app.run(tmp_path, until_now=True)

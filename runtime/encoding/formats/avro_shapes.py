@@ -556,7 +556,8 @@ def _schema_of_field(part: _RecordPart, one: AvroShape) -> dict[str, Datum]:
     schemas = [one.schema] if not isinstance(one.schema, list) else one.schema
     try:
         datum = plain if one.write is None else one.write(plain)
-        datum = datum[1] if isinstance(datum, tuple) else datum
+        if isinstance(one.schema, list) and isinstance(datum, tuple):  # the name of a member, ahead of what is of it
+            datum = datum[1]
         first = next(schema for schema in schemas if _is_of(schema, datum))
         default = _in_json(first, datum)
     except (StopIteration, ValueError, TypeError, SerdeError):

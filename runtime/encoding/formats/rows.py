@@ -6,12 +6,14 @@ import dataclasses
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast, get_origin
 
 import msgspec
 from msgspec import inspect
 
 from operators.core.base import Serde
+from operators.core.declared_types import types_in
+from operators.core.wording import type_named
 from runtime.encoding.record_types import is_pydantic, is_record, values_of
 from runtime.encoding.serdes import Bytes, Json, MessagePack, String, Tagged
 from runtime.encoding.value_types import as_plain, json_told, made_of_plain
@@ -387,3 +389,20 @@ def alternatives(info: inspect.Type) -> tuple[inspect.Type, ...]:
     if isinstance(info, inspect.UnionType):
         return tuple(member for each in info.types for member in alternatives(each))
     return (info,)
+
+
+def leaves_out(info: inspect.Type) -> bool:
+    """Whether a type has records that are written without what is as they have it by default."""
+    structs = (get_origin(one.cls) or one.cls for one in types_in(info) if isinstance(one, inspect.StructType))
+    return any(kind.__struct_config__.omit_defaults for kind in structs)
+
+
+def records_within(
+    kind: inspect.StructType | inspect.DataclassType, within: tuple[inspect.Type, ...]
+) -> tuple[inspect.Type, ...]:
+    """Return the records that lie within each other, with one more; raises SerdeError for one that holds itself."""
+    if any(kind is one for one in within):
+        raise SerdeError(
+            f"a {type_named(kind.cls)} holds itself, and a column can't: bind the output to JSON lines or Avro"
+        )
+    return *within, kind

@@ -24,7 +24,6 @@ import pyarrow.parquet as pq
 from msgspec import inspect
 
 from operators.core.base import Batch, Serde, has_none
-from operators.core.declared_types import types_in
 from runtime.encoding.columns import Columns
 from runtime.encoding.formats.rows import (
     VALUE,
@@ -35,6 +34,8 @@ from runtime.encoding.formats.rows import (
     columns_of_model,
     fields_wanted,
     has_columns,
+    leaves_out,
+    records_within,
     row_of,
     row_type,
     rows_of,
@@ -689,15 +690,9 @@ def _column_of(values: list[Any], info: inspect.Type) -> pa.Array:
 
 
 def _plain_column(values: list[Any], info: inspect.Type) -> pa.Array:
-    if _leaves_out(info):
+    if leaves_out(info):
         values = [*map(_whole, values)]
     return _column(msgspec.to_builtins(values, builtin_types=OF_ARROW, enc_hook=as_plain), info)
-
-
-def _leaves_out(info: inspect.Type) -> bool:
-    """Whether a type has records that are written without what is as they have it by default."""
-    structs = (one.cls.__struct_config__ for one in types_in(info) if isinstance(one, inspect.StructType))
-    return any(config.omit_defaults for config in structs)
 
 
 def _whole(value: Any) -> Any:
@@ -767,8 +762,11 @@ _SCALARS: dict[type[inspect.Type], pa.DataType] = {
 }
 
 
-def arrow_type(info: inspect.Type) -> pa.DataType | None:
-    """Return the column type for what msgspec knows of a field; None where the values must say it."""
+def arrow_type(info: inspect.Type, within: tuple[inspect.Type, ...] = ()) -> pa.DataType | None:
+    """Return the column type for what msgspec knows of a field, `within` records; None where the values must say it.
+
+    Raises SerdeError for a record that holds itself.
+    """
     kinds = [kind for kind in alternatives(info) if not isinstance(kind, inspect.NoneType)]
     if {type(kind) for kind in kinds} == {inspect.IntType, inspect.FloatType}:
         return pa.float64()
@@ -778,13 +776,14 @@ def arrow_type(info: inspect.Type) -> pa.DataType | None:
     if isinstance(kind, inspect.DateTimeType) and kind.tz is not None:
         return pa.timestamp("us", "UTC" if kind.tz else None)
     if isinstance(kind, inspect.CollectionType):
-        item = arrow_type(kind.item_type)
+        item = arrow_type(kind.item_type, within)
         return item and pa.list_(item)
     if isinstance(kind, inspect.DictType):
-        key, value = arrow_type(kind.key_type), arrow_type(kind.value_type)
+        key, value = arrow_type(kind.key_type, within), arrow_type(kind.value_type, within)
         return key and value and pa.map_(key, value)
     if isinstance(kind, inspect.StructType | inspect.DataclassType):
-        return _struct_type(kind, lambda field: arrow_type(field.type))
+        inner = records_within(kind, within)
+        return _struct_type(kind, lambda field: arrow_type(field.type, inner))
     return _SCALARS.get(type(kind))
 
 
