@@ -27,6 +27,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's backgro
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(SOON_UP))  # sessions are short: one takes a third less time so
 os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_options())
 
+# At 700 it looks at each example's objects many times, which go by themselves; `frozen` looks behind each module.
+gc.set_threshold(20_000, 20, 20)
+
 settings.register_profile(SCALE, max_examples=examples(24, 2_000), deadline=None, print_blob=True)
 settings.register_profile("unshrunk", settings.get_profile(SCALE), phases=(Phase.explicit, Phase.generate))
 settings.load_profile(SCALE)

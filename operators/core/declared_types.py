@@ -10,25 +10,30 @@ import msgspec
 from msgspec import inspect
 
 
+def type_info(kind: object) -> inspect.Type:
+    """Return what msgspec tells of a type; raises TypeError where it can not tell.
+
+    >>> type_info(list[int])
+    ListType(item_type=IntType(gt=None, ge=None, lt=None, le=None, multiple_of=None), min_length=None, max_length=None)
+    """
+    # Each stream of each run that begins is asked so several times, at half a millisecond for a record. What a class
+    # is made of stays; other types, as unions in another order, are one to a cache that differ to msgspec.
+    is_known = isinstance(kind, type) and type(kind).__hash__ is object.__hash__
+    return _info_of_class(kind) if is_known else inspect.type_info(kind)
+
+
+@cache
+def _info_of_class(kind: object) -> inspect.Type:
+    return inspect.type_info(kind)
+
+
 def types_in(kind: object) -> Iterator[inspect.Type]:
     """Iterate over what msgspec tells of a type and of each type in it; raises TypeError where it can not tell.
 
     >>> [type(one).__name__ for one in types_in(dict[str, list[int]])]
     ['DictType', 'ListType', 'IntType', 'StrType']
     """
-    # Each stream of each run that begins is asked so several times, at half a millisecond for a record. What a class
-    # is made of stays; other types, as unions in another order, are one to a cache that differ to msgspec.
-    is_known = isinstance(kind, type) and type(kind).__hash__ is object.__hash__
-    return iter(_types_of_class(kind)) if is_known else _types_in(kind)
-
-
-@cache
-def _types_of_class(kind: object) -> tuple[inspect.Type, ...]:
-    return tuple(_types_in(kind))
-
-
-def _types_in(kind: object) -> Iterator[inspect.Type]:
-    met, left = set[int](), [kind if isinstance(kind, inspect.Type) else inspect.type_info(kind)]
+    met, left = set[int](), [kind if isinstance(kind, inspect.Type) else type_info(kind)]
     while left:
         one: object = left.pop()
         if isinstance(one, tuple):

@@ -9,9 +9,9 @@ from itertools import chain, count
 from typing import Any
 
 import msgspec
-from msgspec import inspect
 
 from operators.core.base import Serde
+from operators.core.declared_types import type_info
 
 
 class TypeForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -72,7 +72,7 @@ def type_form(kind: object) -> TypeForm:
     >>> [one.msgspec_type for one in type_form(dict[str, int]).parts]
     ['StrType', 'IntType']
     """
-    return _told(inspect.type_info(kind), {})
+    return _told(type_info(kind), {})
 
 
 _PARTS = ("item_types", "types", "key_type", "value_type", "item_type")

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import inspect
 
 from operators.core.base import Serde
-from operators.core.declared_types import types_in
+from operators.core.declared_types import type_info, types_in
 from operators.core.wording import type_named
 from runtime.encoding.record_types import is_pydantic, is_record, values_of
 from runtime.encoding.serdes import Bytes, Json, MessagePack, String, Tagged
@@ -159,7 +159,7 @@ def column_types(kind: object, names: Iterable[str]) -> Mapping[str, inspect.Typ
     """
     known: dict[str, inspect.Type] = {}
     other: inspect.Type = inspect.AnyType()
-    for member in alternatives(inspect.type_info(kind)):
+    for member in alternatives(type_info(kind)):
         if isinstance(member, inspect.DictType):
             other = member.value_type
         for field in getattr(member, "fields", ()):
@@ -263,7 +263,7 @@ def wrong_names(kind: object, columns: Columns) -> str:
     >>> wrong_names(kind, {"price": {}})
     'has price, and nothing of cents, so that all fields would be their defaults: ...'
     """
-    info = inspect.type_info(kind)
+    info = type_info(kind)
     if found := [*misnamed(info, columns)]:
         listed = ", ".join(f"{one.column!r} where {one.field!r} is read" for one in found)
         return (
@@ -369,13 +369,13 @@ def has_columns(kind: object) -> bool:
     (True, False, False)
     """
     of_rows = (inspect.AnyType, inspect.DictType, inspect.CustomType)
-    found = alternatives(inspect.type_info(kind))
+    found = alternatives(type_info(kind))
     return any(hasattr(one, "fields") or isinstance(one, of_rows) for one in found)
 
 
 def fields_wanted(kind: object) -> list[str] | None:
     """Return the names of the columns that a type's values have; None where these are not said, and all are taken."""
-    found = alternatives(inspect.type_info(kind))
+    found = alternatives(type_info(kind))
     if not all(hasattr(one, "fields") or isinstance(one, inspect.NoneType) for one in found):
         return None
     tags = [str(tag) for one in found if (tag := getattr(one, "tag_field", None)) is not None]
