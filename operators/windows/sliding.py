@@ -120,7 +120,10 @@ class SlidingOperator(KeyStates):
                 self._leave(at - self.size_ms, key, place, values)
             happened += 1
         if most is None or happened < most:
+            # The first that is there, and not the first that might be: else each ms would be one at which one leaves.
             self._oldest = max(self._oldest, watermark - self.size_ms + 1)
+            within = self.store.range(_place(self._oldest), self._fired + b"\0") if self._within else iter(())
+            self._oldest = next((_time(place) for place, _ in within), self._oldest)
         self._remember()
         self.relieve()
         return panes if panes.values else None

@@ -35,7 +35,7 @@ class Case(NamedTuple):
     emit: str = "all"
     windows: str = "sliding"
 
-    def operator(self, store, aggregation):
+    def operator(self, store, aggregation, lowest=None):
         how = {"allowed_lateness_ms": self.lateness, "panes": self.panes, "emit": self.emit}
         spec = Window(windows=sliding(milliseconds=self.size), aggregation=aggregation, **how)
         if self.lateness and self.emit == "all":
@@ -187,6 +187,21 @@ def test_what_a_pane_holds_is_its_own(case):
     changed = fold(list, lambda held, value: held.append(value) or held, remove=without)
     panes = Driven(case, changed).run().panes
     assert found(panes) == expected(case)[0]
+
+
+@given(RECORDS, SIZES, st.integers(1, 700))
+def test_it_is_due_when_a_window_fires_or_has_one_value_less(records, size, further):
+    driven = Driven(Case(records, [], size), count())
+    for _, _, at in records:
+        driven.windows.process(Batch([at], ["a"], [at], [NEVER]))
+    times = sorted({at for *_, at in records})
+    watermark = min(times, default=0)
+    while watermark <= max(times, default=0) + further:
+        driven.windows.on_watermark(watermark)
+        # A window of a time fires when event time is past it, and the value leaves when it is past what has it last.
+        expected = [at + 1 for at in times if at >= watermark] + [at + size for at in times if at + size > watermark]
+        assert driven.windows.next_due() == min(expected, default=driven.windows.next_due())
+        watermark = driven.windows.next_due()
 
 
 @given(RECORDS, RECORDS, st.booleans(), st.integers(-30, 120))
