@@ -94,6 +94,15 @@ def encoded(column: pa.ChunkedArray) -> list[pa.Array]:
     return ways
 
 
+def test_two_columns_of_one_name_are_read_as_two(tmp_path: Path) -> None:
+    path, table = tmp_path / "rows.parquet", pa.table([["x" * 400] * 9, ["y"] * 9], names=["a", "a"])
+    pq.write_table(table, path)
+    for at_once in (500, 10**6):
+        with limits(at_once, 10**9), open_parquet(path) as file:
+            read = [*batches_in(file, 8, range(file.num_row_groups), None, path)]
+        assert pa.Table.from_batches(read).equals(table)
+
+
 @given(tables(), st.data(), st.sampled_from((500, 5_000)))
 @settings(max_examples=examples(100, 3_000), deadline=None)
 def test_rows_of_arrow_are_parted_by_what_they_stand_for(table: pa.Table, data: st.DataObject, at_once: int) -> None:

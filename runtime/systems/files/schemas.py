@@ -162,13 +162,17 @@ def _bounded_batches(
         try:
             with open_parquet(path, repeated, file.metadata) if repeated else nullcontext(file) as reader:
                 for batch in reader.iter_batches(at_once, row_groups=read, columns=columns):
-                    plain = pa.schema([file.schema_arrow.field(name) for name in batch.schema.names])
                     for part in bounded(batch, path):
-                        yield part.cast(plain) if repeated else part
+                        yield part.cast(_plain_schema(file, columns, part.schema)) if repeated else part
         except MemoryError as error:
             raise SamzaError(
                 f"there is not the memory that rows of {path} need: {error}; write it in smaller row groups"
             ) from error
+
+
+def _plain_schema(file: pq.ParquetFile, columns: list[str] | None, found: pa.Schema) -> pa.Schema:
+    """Return the schema of rows without dictionaries in place of texts."""
+    return file.schema_arrow if columns is None else pa.schema([file.schema_arrow.field(one) for one in found.names])
 
 
 def _repeated(
