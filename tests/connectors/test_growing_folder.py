@@ -154,6 +154,18 @@ def test_a_file_may_go_once_it_was_taken_in(tmp_path: Path) -> None:
         assert [leg.n for leg in run.received("copies")] == [*range(number + 1)]
 
 
+def test_a_file_behind_a_url_that_was_changed_to_as_many_bytes_is_noticed(tmp_path: Path) -> None:
+    system, place = fsspec.filesystem("memory"), f"/changed-{next(NUMBERS)}"
+    for number in (1, 2):
+        system.pipe(f"{place}/a.jsonl", b'{"n": %d, "carrier": "AA"}\n' % number)
+        source = f"growing:memory:/{place}"
+        if number == 1:
+            run = copying().run(tmp_path, bind={"legs": source}, until_now=True)
+            assert [leg.n for leg in run.received("copies")] == [1]
+    with pytest.raises(Damaged, match=r"a\.jsonl was changed since it was taken in"):
+        copying().run(tmp_path, bind={"legs": source}, until_now=True)
+
+
 def test_a_file_that_was_changed_is_noticed(tmp_path: Path) -> None:
     source = connectors.growing_folder(tmp_path / "in", settled_ms=0)
     for rows in ([Leg(1, "AA")], [Leg(1, "AA"), Leg(2, "AA")]):

@@ -295,6 +295,11 @@ def test_data_too_deep_for_the_stack_are_refused_and_do_not_end_the_process():
                 avro.decode(data[:-200] + b"\x02" * depth + b"\x00")
         with pytest.raises(SerdeError, match="nested deeper"):
             avro.encode(deeper)
+        for _ in range(500):
+            deeper = Node(deeper)
+        for write in (avro.encode, lambda value, avro=avro: avro.encode_all([Node(None), value])):
+            with pytest.raises(SerdeError, match=r"nested deeper|recursion"):
+                write(deeper)
 
 
 class Branch(msgspec.Struct):
@@ -409,6 +414,8 @@ def test_a_schema_too_deep_is_told():
     id = registry.id_of("deep", RegisteredSchema(deep))
     with pytest.raises(SerdeError, match="nested deeper than a schema is read"):
         Avro(int, registry=registry).decode(HEAD.pack(0, id))
+    with pytest.raises(PlanError, match="too deep"):
+        Avro(schema=registry.newest("deep"), registry=registry)
 
 
 @pytest.mark.parametrize(("kind", "value"), [(dt.timedelta, dt.timedelta(microseconds=7)), (int, 7)])

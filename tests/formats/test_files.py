@@ -34,7 +34,7 @@ from runtime.model.errors import Damaged, OperatorFailure, SamzaError, SerdeErro
 from runtime.systems.files import avro_files, parquet
 from runtime.systems.files.files import open_sink, open_source
 from runtime.systems.files.places.contents import PACKING, content_of
-from samza_dsl import App
+from samza_dsl import App, dead_letter
 from samza_dsl.formats import Avro, digits
 from tests.formats.typed_values import INT64, TEXT, is_same, records
 from tests.scale import examples
@@ -231,6 +231,52 @@ def test_a_file_that_was_begun_with_another_meaning_is_not_gone_on_with(kinds, v
     with pytest.raises(SamzaError, match="begun with another schema"):
         sink.flush()
     assert read_all(file, earlier) == [first, first]
+
+
+class Chain(msgspec.Struct):
+    next: "Chain | None" = None
+
+
+class Tree(msgspec.Struct):
+    within: "list[Tree]" = []
+
+
+class Named(msgspec.Struct):
+    within: "dict[str, Named]" = {}
+
+
+class Nothing(msgspec.Struct):
+    within: list[None] = []
+
+
+NESTED = {
+    "unions": (Chain, lambda depth: b"\2" * depth + b"\0"),
+    "arrays": (Tree, lambda depth: b"\2" * depth + b"\0" * (depth + 1)),
+    "maps": (Named, lambda depth: b"\2\2a" * depth + b"\0" * (depth + 1)),
+    "arrays of nothing": (Nothing, lambda depth: long_of(depth * 10_000) + b"\0" * bool(depth)),
+}
+
+
+@pytest.mark.parametrize("shape", NESTED)
+@given(blocks=st.lists(st.lists(st.sampled_from((0, 1, 3, 99, 300, 3_000)), min_size=1, max_size=5), min_size=1))
+@settings(max_examples=examples(12, 400), deadline=None)
+def test_a_record_too_deep_is_for_the_policy_and_those_behind_it_are_read(shape, blocks):
+    kind, made = NESTED[shape]
+    sync, app = bytes(16), App("deep")
+    head = head_of_file(Avro(kind).text, sync, "null")
+    written = [b"".join(map(made, block)) for block in blocks]
+    parts = [
+        long_of(len(block)) + long_of(len(data)) + data + sync for block, data in zip(blocks, written, strict=True)
+    ]
+    rows = app.input("in", value=kind, on_error=dead_letter("letters"))
+    rows.map(lambda row: 1).send_to(app.output("out", value=int))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "in.avro"
+        path.write_bytes(head + b"".join(parts))
+        run = app.run(Path(folder) / "data", bind={"in": str(path), "out": f"{folder}/out.jsonl"})
+        depths = [depth for block in blocks for depth in block]
+        assert len((Path(folder) / "out.jsonl").read_text().split()) == sum(depth < 250 for depth in depths)
+        assert run is not None
 
 
 def test_a_run_writes_avro_and_goes_on_with_it(tmp_path):

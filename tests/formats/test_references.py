@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.model.errors import PlanError
+from runtime.encoding.formats import registry as schema_registries
 from runtime.encoding.formats.subjects import SubjectPlace
-from runtime.model.errors import Refused, SerdeError
+from runtime.model.errors import Refused, SerdeError, Unreachable
 from samza_dsl.formats import Avro, JsonSchema, SchemaRegistry
 from tests.formats.typed_values import is_same, records
 from tests.scale import examples
@@ -226,3 +227,17 @@ def test_a_reference_is_by_its_name_or_from_where_the_schema_says_that_it_is(reg
     assert serde.decode(serde.encode({"cents": 1})) == {"cents": 1}
     with pytest.raises(SerdeError, match="does not fit"):
         serde.encode({"cents": "1"})
+
+
+def test_schemas_that_are_told_slowly_are_asked_for_no_longer_than_a_minute_all_in_all(monkeypatch):
+    registry, at, asked = SchemaRegistry("memory://slow"), 0, 0
+
+    def answer(method, path, body=None):
+        nonlocal at, asked
+        at, asked = at + 9_000, asked + 1
+        return {"schema": '"int"', "references": [{"name": f"N{asked}", "subject": f"S{asked}", "version": 1}]}
+
+    object.__setattr__(registry, "_ask", answer)
+    monkeypatch.setattr(schema_registries, "monotonic_ms", lambda: at)
+    with pytest.raises(Unreachable, match="within 60 seconds all schemas that one names: 7 were there, and S8 1"):
+        Avro(int, registry=registry).decode(bytes(5))

@@ -339,3 +339,33 @@ def test_columns_of_views_and_of_runs_are_the_values_that_they_stand_for(drawn: 
     assert found is not None
     read = [*map(source.serde(Json(dict)).decode, found.batch.values)]
     assert read == [{"v": value, "runs": len(str(value))} for value in values]
+
+
+MISSING = {
+    "category": (pd.CategoricalDtype(["a", "b", "NaN"]), st.sampled_from(["a", "b", "NaN"])),
+    "numbers by category": (pd.CategoricalDtype([1, 2, 7]), st.sampled_from([1, 2, 7])),
+    "string": ("string[python]", st.text(max_size=3)),
+    "text of arrow": ("string[pyarrow]", st.text(max_size=3)),
+    "Int64": ("Int64", st.integers(-(2**63), 2**63 - 1)),
+    "UInt8": ("UInt8", st.integers(0, 255)),
+    "boolean": ("boolean", st.booleans()),
+    "time": (
+        "datetime64[us, Europe/Berlin]",
+        st.datetimes(dt.datetime(1990, 1, 1), dt.datetime(2040, 1, 1), timezones=st.just(dt.UTC)),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MISSING)
+@given(st.data())
+@settings(max_examples=examples(20, 500), deadline=None)
+def test_what_a_column_of_pandas_lacks_is_none_whatever_stands_for_it(kind: str, data: st.DataObject) -> None:
+    dtype, held = MISSING[kind]
+    values = data.draw(st.lists(st.none() | held, min_size=1, max_size=6))
+    frame = pd.DataFrame({"value": pd.Series(values, dtype=dtype)})
+    app = App("lacking")
+    app.input("in").map(lambda row: row["value"]).send_to(app.output("out", value=MessagePack()))
+    found = app.run(MemoryEnvironment(), bind={"in": frame}).received("out")
+    if kind == "time":
+        found = [None if one is None else dt.datetime.fromisoformat(str(one)) for one in found]
+    assert found == values

@@ -17,7 +17,7 @@ import msgspec
 from operators.core.sites import here
 from operators.core.wording import shown
 from planner.model.errors import refuse
-from runtime.encoding.formats.avro_bounds import bounds_check
+from runtime.encoding.formats.avro_bounds import DEEPEST, bounds_check
 from runtime.encoding.formats.avro_shapes import (
     AvroShape,
     Change,
@@ -111,12 +111,12 @@ class Avro:
     def _text(self, name: str) -> str | None:
         """Return a schema as JSON, so that equal ones are equal, whoever has said them."""
         said = vars(self)[name]
-        if isinstance(said, RegisteredSchema):
-            others = referred_by(said, "AVRO", self.registry, f"Avro({name_of(self.type)})")
-            said = _whole(_of_text(said.schema), others)
         if isinstance(said, type) and name == "written_with":
             said = AvroCodec(said, None, self.namespace).text
         try:
+            if isinstance(said, RegisteredSchema):
+                others = referred_by(said, "AVRO", self.registry, f"Avro({name_of(self.type)})")
+                said = _whole(_of_text(said.schema), others)
             return None if said is None else to_json(_of_text(said)).decode()
         except RecursionError:
             wrong = f"Avro({name_of(self.type)}, {name}=...): the schema is nested too deep"
@@ -247,6 +247,8 @@ class AvroCodec:
         self._read: Callable[..., Datum] = fastavro.schemaless_reader
         self._validate = fastavro.validation.validate
         self._check_bounds = bounds_check(self.schema)
+        if self._change is not None and self._check_bounds is not None:
+            self._change = partial(_within_stack, self._change, what)
         self._what = what
 
     def write_one(self, value: object, start: bytes = b"") -> bytes:
@@ -333,6 +335,14 @@ class AvroCodec:
             read = partial(read, reader_schema=wanted, **told)
         read = read if wanted is None or not self._copies else partial(_copied, read)
         return DatumReader(read, _read_whole(written), skipped)
+
+
+def _within_stack(change: Change, what: str, plain: Datum) -> Datum:
+    """Return what a change makes of a plain value; raises SerdeError for one that lies deeper than the stack goes."""
+    try:
+        return change(plain)
+    except RecursionError:
+        raise SerdeError(f"{what} has no bytes for a value that is nested deeper than {DEEPEST} levels") from None
 
 
 class DatumReader:

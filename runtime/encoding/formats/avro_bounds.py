@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from runtime.encoding.formats.avro_shapes import Schema
@@ -9,6 +10,8 @@ from runtime.model.errors import SerdeError
 
 DEEPEST = 250
 """So deep may values be nested whose schema names itself."""
+DEEPEST_OF_ALL = 100_000
+"""So deep a value is gone past, to come to what lies behind it."""
 MOST_OF_NO_BYTES = 1_000_000
 """So many items that take no byte, as null, may the arrays of a value have: a few bytes can tell of more."""
 _SIZES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
@@ -35,7 +38,7 @@ def bounds_check(schema: Schema, skipped: int = 0) -> Callable[[bytes], None] | 
 
     def check(data: bytes) -> None:
         if len(data) - skipped > safe:
-            _Walk(named, data).past(schema, skipped, 0)
+            _Walk(named, data, skipped, DEEPEST, MOST_OF_NO_BYTES).past(schema)
 
     return check
 
@@ -57,52 +60,74 @@ def takes_none(schema: Schema, named: Mapping[str, Schema], within: tuple[str, .
     return int(part["size"]) == 0 if base == "fixed" else takes_none(base, named, within)
 
 
+def end_of(schema: Schema) -> Callable[[bytes, int], int] | None:
+    """Return what returns the place behind a datum at another, however deep that lies; raises as `bounds_check`.
+
+    Only where there may be data that `bounds_check` refuses, else None.
+    """
+    if bounds_check(schema) is None:
+        return None
+    named = named_in(schema)
+    return lambda data, at: _Walk(named, data, at, DEEPEST_OF_ALL, sys.maxsize).past(schema)
+
+
 class _Walk:
-    """Walks over data, and makes nothing of them."""
+    """Walks over data from a place on, and makes nothing of them; its stack is a list, which has room for any depth."""
 
-    def __init__(self, named: Mapping[str, Schema], data: bytes) -> None:
-        self._named, self._data = named, data
-        self._left = MOST_OF_NO_BYTES
+    def __init__(self, named: Mapping[str, Schema], data: bytes, at: int, deepest: int, most_of_no_bytes: int) -> None:
+        self._named, self._data, self._at = named, data, at
+        self._deepest, self._left = deepest, most_of_no_bytes
 
-    def past(self, schema: Schema, at: int, depth: int) -> int:
+    def past(self, schema: Schema) -> int:
         """Return the place behind a datum; raises SerdeError, and IndexError or EOFError where data end before."""
-        data = self._data
+        stack: list[Iterator[Schema]] = [iter((schema,))]
+        while stack:
+            for one in stack[-1]:
+                if (within := self._begun(one)) is not None:
+                    if len(stack) > self._deepest:
+                        raise SerdeError(
+                            f"a value is nested deeper than {self._deepest} levels, which is more than a schema is "
+                            "read to"
+                        )
+                    stack.append(within)
+                    break
+            else:
+                stack.pop()
+        return self._at
+
+    def _begun(self, schema: Schema) -> Iterator[Schema] | None:
+        """Go past a datum; of one that has others within go to the first, and return the schemas of all of these."""
         while True:
             schema = self._named.get(schema, schema) if isinstance(schema, str) else schema
-            if not isinstance(schema, list):
+            if isinstance(schema, list):
+                schema = schema[self._long()]
+            elif isinstance(schema, dict) and (
+                isinstance(schema["type"], dict | list) or schema["type"] in self._named
+            ):
+                schema = schema["type"]
+            else:
                 break
-            branch, at = long_in(data, at)
-            schema = schema[branch]
         base = schema if isinstance(schema, str) else schema["type"]
-        if isinstance(base, dict | list):
-            return self.past(base, at, depth)
-        if base in ("int", "long", "enum"):
-            return long_in(data, at)[1]
-        if base in _SIZES:
-            return self._behind(at, _SIZES[base])
-        if base in ("bytes", "string"):
-            return self._behind_sized(at)
-        if base == "fixed":
-            return self._behind(at, int(schema["size"]))
-        if depth >= DEEPEST:
-            raise SerdeError(f"a value is nested deeper than {DEEPEST} levels, which is more than a schema is read to")
         if base in ("record", "error"):
-            for one in schema["fields"]:
-                at = self.past(one["type"], at, depth + 1)
-            return at
-        return self._items(schema, at, depth + 1)
+            return (one["type"] for one in schema["fields"])
+        if base in ("array", "map"):
+            return self._items(schema)
+        if base in ("int", "long", "enum"):
+            self._long()
+        elif base in ("bytes", "string"):
+            self._skip(self._long())
+        else:
+            self._skip(int(schema["size"]) if base == "fixed" else _SIZES[base])
+        return None
 
-    def _items(self, schema: Schema, at: int, depth: int) -> int:
-        """Return the place behind an array or a map, which lie in blocks."""
+    def _items(self, schema: Schema) -> Iterator[Schema]:
+        """Yield the schema of each item of an array or a map, which lie in blocks, as its place is come to."""
         is_map = "values" in schema
         one = schema["values"] if is_map else schema["items"]
         is_nothing = not is_map and takes_none(one, self._named)
-        while True:
-            count, at = long_in(self._data, at)
-            if not count:
-                return at
+        while count := self._long():
             if count < 0:
-                _, at = long_in(self._data, at)
+                self._long()
             if is_nothing:
                 self._left -= abs(count)
                 if self._left < 0:
@@ -112,17 +137,19 @@ class _Walk:
                     )
                 continue
             for _ in range(abs(count)):  # each of which takes a byte at least, or data end
-                at = self.past(one, self._behind_sized(at) if is_map else at, depth)
+                if is_map:
+                    self._skip(self._long())
+                yield one
 
-    def _behind_sized(self, at: int) -> int:
-        length, at = long_in(self._data, at)
-        return self._behind(at, length)
+    def _long(self) -> int:
+        found, self._at = long_in(self._data, self._at)
+        return found
 
-    def _behind(self, at: int, length: int) -> int:
-        """Return the place behind so many bytes; raises EOFError for what leads elsewhere than on within the data."""
-        if not 0 <= length <= len(self._data) - at:
-            raise EOFError(f"{length} bytes are told at byte {at} of {len(self._data)}")
-        return at + length
+    def _skip(self, length: int) -> None:
+        """Go past so many bytes; raises EOFError for what leads elsewhere than on within the data."""
+        if not 0 <= length <= len(self._data) - self._at:
+            raise EOFError(f"{length} bytes are told at byte {self._at} of {len(self._data)}")
+        self._at += length
 
 
 def long_in(data: bytes, at: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from runtime.encoding.formats.avro import PARTS, AvroCodec, DatumReader, parsed
-from runtime.encoding.formats.avro_bounds import MOST_OF_NO_BYTES, bounds_check, long_in, named_in, takes_none
+from runtime.encoding.formats.avro_bounds import MOST_OF_NO_BYTES, end_of, long_in, named_in, takes_none
 from runtime.encoding.formats.avro_shapes import Datum, Schema
 from runtime.encoding.formats.extras import needs_extra
 from runtime.encoding.serdes import to_json
@@ -103,12 +103,14 @@ def records_in(head: ContainerHead, count: int, data: bytes, where: object) -> l
     try:
         file = io.BytesIO(data)
         ends = [0]
-        check = bounds_check(head.schema)
+        end = end_of(head.schema)
         if count > MOST_OF_NO_BYTES and takes_none(head.schema, named_in(head.schema)):
             raise SerdeError(f"it tells of {count:,} records that take no byte, and {MOST_OF_NO_BYTES:,} are read")
         for _ in range(count):
-            if check is not None:
-                check(data[ends[-1] :])
+            if end is not None:
+                # What is refused is an error of its record: those behind it are read.
+                ends.append(end(data, ends[-1]))
+                continue
             fastavro.schemaless_reader(file, head.schema)
             ends.append(file.tell())
     except Exception as error:

@@ -20,6 +20,7 @@ from operators.core.sites import here
 from planner.model.errors import refuse
 from runtime.encoding.formats.subjects import NAMINGS, Naming, SubjectPlace, subject_of
 from runtime.encoding.serdes import to_json
+from runtime.model.clock import monotonic_ms
 from runtime.model.errors import Refused, SamzaError, SerdeError, Unreachable
 from runtime.model.urls import shown_url
 from runtime.model.whole_answers import MOST_BYTES, WholeAnswersConnection, WholeAnswersTls, whole_body
@@ -33,6 +34,8 @@ ABSENT = (40401, 40402, 40403)
 """The codes of a registry for a subject, a version and a schema that it has not."""
 MOST_REFERRED = 200
 """The schemas that one may name, all in all: of a registry that gives ever more there would be no end."""
+MOST_SECONDS = 60
+"""For so long the schemas that one names are asked for, all in all: each answer may take its time."""
 TYPE = "application/vnd.schemaregistry.v1+json"
 
 
@@ -183,13 +186,14 @@ class SchemaRegistry:
 
         What names itself by way of others is an error as well, as is one of more than `MOST_REFERRED`.
         """
-        return [*self._referred(schema, {}, ()).items()]
+        return [*self._referred(schema, {}, (), monotonic_ms() + MOST_SECONDS * 1_000).items()]
 
     def _referred(
         self,
         schema: RegisteredSchema,
         known: dict[tuple[str, int], tuple[RegisteredSchema, dict[str, RegisteredSchema]]],
         within: tuple[tuple[str, int], ...],
+        until_ms: float,
     ) -> dict[str, RegisteredSchema]:
         """Return what a schema names, where it lies within others: `known` has what was asked for, and what that names.
 
@@ -202,6 +206,11 @@ class SchemaRegistry:
                 wrong = "names itself" if place in within else f"is one of more than {MOST_REFERRED} that name others"
                 raise SerdeError(f"a schema of {shown(self.url)} can't be read: {one.subject} {one.version} {wrong}")
             if place not in known:
+                if monotonic_ms() > until_ms:
+                    raise Unreachable(
+                        f"the registry {shown(self.url)} has not told within {MOST_SECONDS} seconds all schemas that "
+                        f"one names: {len(known) + len(within)} were there, and {one.subject} {one.version} was next"
+                    )
                 try:
                     path = f"/subjects/{quote(one.subject, safe='')}/versions/{one.version}"
                     other = _registered(self._ask("GET", path))
@@ -209,7 +218,7 @@ class SchemaRegistry:
                     raise SerdeError(
                         f"the registry {shown(self.url)} has no {one.subject} {one.version}: {error}"
                     ) from None
-                known[place] = other, self._referred(other, known, (*within, place))
+                known[place] = other, self._referred(other, known, (*within, place), until_ms)
             other, named = known[place]
             found |= {**named, one.name: other}
         return found

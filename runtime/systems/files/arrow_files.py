@@ -13,6 +13,7 @@ import pyarrow as pa
 from runtime.model.errors import SamzaError
 from runtime.systems.files.parquet import ROWS_AT_ONCE, ParquetSink, ParquetSource, RowFile, Rows
 from runtime.systems.files.places.locations import RemoteFile
+from runtime.systems.files.schemas import bounded
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -75,7 +76,7 @@ class ArrowRowFile(RowFile):
                     file.seek(0)
                     batches = [*pa.ipc.open_stream(file)]
                     self._batch, lengths = batches.__getitem__, list(map(len, batches))
-            except (OSError, pa.ArrowException) as error:
+            except (OSError, MemoryError, pa.ArrowException) as error:
                 raise SamzaError(f"can't read {self.path} as Arrow: {error}") from error
             self._ends = list(accumulate(lengths, initial=0))
         return self._batch
@@ -88,8 +89,12 @@ class ArrowRowFile(RowFile):
         number = bisect_right(self._ends, row) - 1
         # A batch may be large: no more of it than one of Parquet has, and from the same places wherever a read begins.
         start = (row - self._ends[number]) // ROWS_AT_ONCE * ROWS_AT_ONCE
-        self._first = self._ends[number] + start
+        end = self._ends[number] + start
         try:
-            self._rows = self._make(batch_of(number).slice(start, ROWS_AT_ONCE))
-        except (OSError, pa.ArrowException) as error:
+            for part in bounded(batch_of(number).slice(start, ROWS_AT_ONCE), self.path):
+                self._first, end = end, end + len(part)
+                if row < end:
+                    self._rows = self._make(part)
+                    return
+        except (OSError, MemoryError, pa.ArrowException) as error:
             raise SamzaError(f"can't read {self.path} as Arrow: {error}") from error

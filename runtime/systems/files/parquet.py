@@ -65,7 +65,14 @@ from runtime.systems.files.plain_columns import (
     values_in,
 )
 from runtime.systems.files.record_files import check_not_beyond
-from runtime.systems.files.schemas import batches_in, check_columns, check_fields, columns_needed, without_names
+from runtime.systems.files.schemas import (
+    batches_in,
+    check_columns,
+    check_fields,
+    columns_needed,
+    open_parquet,
+    without_names,
+)
 from runtime.systems.host.durable import make_durable
 
 if TYPE_CHECKING:
@@ -483,10 +490,7 @@ class RowFile:
 
     def _open(self) -> pq.ParquetFile:
         if self._file is None:
-            try:
-                self._file = open_parquet(self.path)
-            except Exception as error:  # of a file behind a URL, those of any library
-                raise SamzaError(f"can't read {self.path} as Parquet: {error}") from error
+            self._file = open_parquet(self.path)
             groups = (self._file.metadata.row_group(group).num_rows for group in range(self._file.num_row_groups))
             self._starts = list(accumulate(groups, initial=0))
             self._next = self._starts[-1]
@@ -509,12 +513,6 @@ class RowFile:
             if row < self._next:
                 self._rows = self._made(batch)
                 return
-
-
-def open_parquet(path: Path | RemoteFile) -> pq.ParquetFile:
-    """Return a file of Parquet, open; raises OSError and Arrow's own errors."""
-    # In nanoseconds, as which Arrow takes INT96, there are six centuries.
-    return pq.ParquetFile(path.opened() if isinstance(path, RemoteFile) else path, coerce_int96_timestamp_unit="us")
 
 
 def json_rows(fields: Mapping[str, object], batch: pa.RecordBatch) -> list[bytes]:

@@ -16,9 +16,10 @@ from planner.columnar.terms import Term
 from runtime.encoding.columns import SureColumns, WholeColumns
 from runtime.ports.streams import Read
 from runtime.systems.files.folders import typed
-from runtime.systems.files.parquet import ParquetSource, RowFile, open_parquet
+from runtime.systems.files.parquet import ParquetSource, RowFile
 from runtime.systems.files.places.locations import DataFile, RemoteFile
 from runtime.systems.files.plain_columns import type_of
+from runtime.systems.files.schemas import open_parquet
 
 ROWS_AT_ONCE = 1 << 16
 

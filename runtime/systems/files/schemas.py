@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from itertools import groupby
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -17,7 +19,16 @@ from operators.core.wording import type_named
 from runtime.encoding.formats.rows import ANY_KEY, Columns, alternatives, check_names, column_types, fields_wanted
 from runtime.encoding.value_types import reads_text_as_bytes
 from runtime.model.errors import SamzaError, SerdeError
+from runtime.systems.files.places.locations import RemoteFile
 
+MOST_AT_ONCE = 1 << 27
+"""The bytes for which rows stand that are taken from a file at a time: a few bytes there can stand for any number."""
+MOST_OF_A_ROW = 1 << 28
+"""The bytes for which a row stands at most by what lies in a file once, and is the value of many."""
+TOGETHER = 64
+"""The row groups that are looked at, and read, together at most."""
+MOST_OF_A_CHUNK = 1 << 30
+"""The bytes for which a column of a row group stands at most where it takes less than a thousandth of them."""
 ColumnType: TypeAlias = "pa.DataType | str"
 """The type of a column; a text where Arrow has none for it."""
 
@@ -103,25 +114,190 @@ def check_fields(kind: object, where: object) -> None:
         raise SamzaError(f"{where}: {names} has no fields, and so no columns: give it one, or leave it out")
 
 
+def open_parquet(
+    path: Path | RemoteFile, dictionaries: Sequence[str] = (), metadata: pq.FileMetaData | None = None
+) -> pq.ParquetFile:
+    """Return a file of Parquet, open, some columns as dictionaries; raises SamzaError where it is none."""
+    try:
+        source = path.opened() if isinstance(path, RemoteFile) else path
+        # In nanoseconds, as which Arrow takes INT96, there are six centuries.
+        return pq.ParquetFile(
+            source, coerce_int96_timestamp_unit="us", read_dictionary=[*dictionaries], metadata=metadata
+        )
+    except Exception as error:  # of a file behind a URL, those of any library
+        raise SamzaError(f"can't read {path} as Parquet: {error}") from error
+
+
 def batches_in(
-    file: pq.ParquetFile, at_once: int, groups: Iterable[int], columns: list[str] | None, where: object
+    file: pq.ParquetFile, at_once: int, groups: Iterable[int], columns: list[str] | None, path: Path | RemoteFile
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of row groups of a file of Parquet, some of its columns or all.
 
     Points in time that Spark writes as INT96 are in UTC, as Spark reads them: Arrow takes them for local ones. Raises
-    SamzaError for dates and times that are others there than they say.
+    SamzaError for dates and times that are others there than they say, and for what stands for more than is read.
     """
     has_old_calendar = _has_old_calendar(file.metadata.metadata or {})
     kinds: dict[str, pa.DataType] = {}
     if b"ARROW:schema" not in (file.metadata.metadata or {}):  # which says itself what Arrow has written
         leaves = (file.schema.column(place).physical_type for place in range(len(file.schema)))
         kinds = {one.name: _with_instants(one.type, leaves) for one in file.schema_arrow}
-    for batch in file.iter_batches(at_once, row_groups=groups, columns=columns):
+    for batch in _bounded_batches(file, at_once, groups, columns, path):
         wanted = pa.schema([one.with_type(kinds.get(one.name, one.type)) for one in batch.schema])
         found = batch if batch.schema == wanted else batch.cast(wanted)
         if has_old_calendar:
-            _check_calendar(found, where)
+            _check_calendar(found, path)
         yield found
+
+
+def _bounded_batches(
+    file: pq.ParquetFile, at_once: int, groups: Iterable[int], columns: list[str] | None, path: Path | RemoteFile
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows that stand for no more than is read at a time; raises SamzaError where one stands for more."""
+    looked_at = ((group, _repeated(file, group, at_once, columns, path)) for group in groups)
+    # Row groups without such columns are read together, as a file may have many small ones. Those with some are not, as
+    # Arrow makes no nested column of two dictionaries.
+    runs = groupby(looked_at, lambda one: (one[0] // (1 if one[1] else TOGETHER), one[1]))
+    for (_, repeated), run in runs:
+        read = [group for group, _ in run]
+        try:
+            with open_parquet(path, repeated, file.metadata) if repeated else nullcontext(file) as reader:
+                for batch in reader.iter_batches(at_once, row_groups=read, columns=columns):
+                    for part in bounded(batch, path):
+                        yield part.cast(_plain_schema(file, columns, part.schema)) if repeated else part
+        except MemoryError as error:
+            raise SamzaError(
+                f"there is not the memory that rows of {path} need: {error}; write it in smaller row groups"
+            ) from error
+
+
+def _plain_schema(file: pq.ParquetFile, columns: list[str] | None, found: pa.Schema) -> pa.Schema:
+    """Return the schema of rows without dictionaries in place of texts."""
+    return file.schema_arrow if columns is None else pa.schema([file.schema_arrow.field(one) for one in found.names])
+
+
+def _repeated(
+    file: pq.ParquetFile, group: int, at_once: int, columns: list[str] | None, path: Path | RemoteFile
+) -> tuple[str, ...]:
+    """Return the columns of a row group that have texts once for so many rows that these stand for too much.
+
+    The footer says how much lies in a column, and in how many values; where that can be too much, its dictionary is
+    looked at. Raises SamzaError where a column stands for more than is read.
+    """
+    told, found = file.metadata.row_group(group), dict[str, int]()
+    rows = min(at_once, file.metadata.num_rows)
+    for place in range(told.num_columns):
+        leaf, kind = told.column(place), file.schema.column(place)
+        if columns is not None and not _is_in(leaf.path_in_schema, columns):
+            continue
+        is_text, may_repeat = leaf.physical_type == "BYTE_ARRAY", kind.max_repetition_level > 0
+        width = 4 if is_text else max(kind.length, _WIDTHS.get(leaf.physical_type, 1))
+        # Any row may have all values of a list; and rows of small groups are read together.
+        values = leaf.num_values * -(-rows // max(told.num_rows, 1)) if may_repeat else rows
+        whole = max(leaf.total_uncompressed_size, leaf.num_values * width if may_repeat else 0)
+        if whole > max(MOST_OF_A_CHUNK, 1_000 * leaf.total_compressed_size):
+            raise SamzaError(
+                f"{path} has the column {leaf.path_in_schema!r} of row group {group} in {leaf.total_compressed_size:,} "
+                f"bytes, which stand for {whole:,}, and up to {MOST_OF_A_CHUNK:,} are read of so few: write it in "
+                "smaller row groups"
+            )
+        if is_text and leaf.has_dictionary_page and values * leaf.total_uncompressed_size > MOST_AT_ONCE:
+            found[leaf.path_in_schema] = values
+    longest = _longest_texts(path, file.metadata, group, [*found]) if found else {}
+    return tuple(name for name, values in found.items() if values * longest[name] > MOST_AT_ONCE)
+
+
+def _is_in(path: str, columns: Iterable[str]) -> bool:
+    """Whether a leaf is one of some columns, or lies within one."""
+    return any(path == name or path.startswith(f"{name}.") for name in columns)
+
+
+_WIDTHS = {"INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+
+
+def _longest_texts(path: Path | RemoteFile, metadata: pq.FileMetaData, group: int, names: list[str]) -> dict[str, int]:
+    """Return the bytes of the longest text in the dictionaries of some columns, which come with the first row."""
+    with open_parquet(path, names, metadata) as file:
+        row = next(file.iter_batches(1, row_groups=[group], columns=names))
+    found = {name: _longest(column) for name, column in zip(row.schema.names, row.columns, strict=True)}
+    return {one: max(longest for name, longest in found.items() if _is_in(one, [name])) for one in names}
+
+
+def _longest(column: pa.Array) -> int:
+    """Return the bytes of the longest text of dictionaries, at any depth."""
+    if pa.types.is_dictionary(column.type):
+        return pc.max(pc.binary_length(column.dictionary)).as_py() or 0
+    return max(map(_longest, _parts(column)), default=0)
+
+
+def bounded(batch: pa.RecordBatch, where: object) -> Iterator[pa.RecordBatch]:
+    """Yield rows in parts that stand for no more than is read at a time; raises SamzaError where one stands for more.
+
+    A batch may have a value once for many rows, as the text of a dictionary.
+    """
+    if not any(_shares(one) for one in batch.schema.types):
+        yield batch
+        return
+    left = [batch]
+    while left:
+        part = left.pop()
+        size = sum(map(_stands_for, part.columns))
+        if size <= MOST_AT_ONCE or (len(part) <= 1 and size <= MOST_OF_A_ROW):
+            yield part
+        elif len(part) <= 1:
+            raise SamzaError(
+                f"a row of {where} stands for {size:,} bytes, and up to {MOST_OF_A_ROW:,} are read: write its values "
+                "as several rows"
+            )
+        else:
+            left += [part.slice(len(part) // 2), part.slice(0, len(part) // 2)]
+
+
+def _shares(kind: pa.DataType) -> bool:
+    """Whether values of a type may lie in one place, at any depth."""
+    types = pa.types
+    if types.is_dictionary(kind) or types.is_string_view(kind) or types.is_binary_view(kind):
+        return True
+    if types.is_run_end_encoded(kind) or types.is_list_view(kind) or types.is_large_list_view(kind):
+        return True
+    return types.is_nested(kind) and any(_shares(kind.field(place).type) for place in range(kind.num_fields))
+
+
+def _stands_for(column: pa.Array) -> int:
+    """Return how many bytes the values of a column would take one by one, about."""
+    kind, types = column.type, pa.types
+    if types.is_dictionary(kind):
+        if types.is_nested(kind.value_type) or types.is_primitive(kind.value_type):
+            return 8 * len(column)
+        return _sum(pc.take(pc.binary_length(column.dictionary), column.indices))
+    if types.is_run_end_encoded(kind):
+        return len(column) * max((_stands_for(column.values.slice(n, 1)) for n in range(len(column.values))), default=0)
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        # Arrow has no such function for these, in which the length is the first of four numbers of each value.
+        words = pa.Array.from_buffers(pa.int32(), 4 * (column.offset + len(column)), [None, column.buffers()[1]])
+        lengths = pc.list_element(pa.FixedSizeListArray.from_arrays(words, 4), 0).slice(column.offset)
+        return _sum(pc.if_else(column.is_valid(), lengths, 0))
+    if types.is_string(kind) or types.is_binary(kind) or types.is_large_string(kind) or types.is_large_binary(kind):
+        return _sum(pc.binary_length(column))
+    if types.is_list_view(kind) or types.is_large_list_view(kind):
+        values = _sum(pc.list_value_length(column))
+        if values > MOST_AT_ONCE:
+            return values
+    return sum(map(_stands_for, _parts(column))) if types.is_nested(kind) else 8 * len(column)
+
+
+def _sum(numbers: pa.Array) -> int:
+    return pc.sum(numbers).as_py() or 0
+
+
+def _parts(column: pa.Array) -> list[pa.Array]:
+    """Return the columns within one, of its own rows."""
+    kind, types = column.type, pa.types
+    if types.is_struct(kind):
+        return [*column.flatten()]
+    if types.is_map(kind):
+        first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
+        return [column.keys.slice(first, last - first), column.items.slice(first, last - first)]
+    return [column.flatten()] if types.is_nested(kind) and hasattr(column, "flatten") else []
 
 
 def _with_instants(kind: pa.DataType, leaves: Iterator[str]) -> pa.DataType:

@@ -19,9 +19,10 @@ from runtime.encoding.value_types import as_plain, made_of_plain
 from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.archive import ArchiveRows, read_of
 from runtime.systems.files.jsonl import json_of
-from runtime.systems.files.parquet import LaxJson, ParquetSource, RowFile, Rows, json_rows, json_values, open_parquet
+from runtime.systems.files.parquet import LaxJson, ParquetSource, RowFile, Rows, json_rows, json_values
 from runtime.systems.files.places.locations import DataFile
 from runtime.systems.files.record_files import check_not_beyond
+from runtime.systems.files.schemas import open_parquet
 
 PARTITION = "_partition"
 OFFSET = "_offset"

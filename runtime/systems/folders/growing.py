@@ -99,7 +99,7 @@ class _Folder:
         for found in there:
             name = str(found.file.path)
             known = noted.get(name)
-            if known is not None and _state_of(found) != known.state:
+            if known is not None and _is_another(known.state, _state_of(found)):
                 way = "remove this one, and it comes no more" if known.is_done else _cut_file_advice(known.rows)
                 raise Damaged(
                     f"{name} was changed since it was taken in, with {known.state[0]:,} bytes then and {found.size:,} "
@@ -200,6 +200,11 @@ def _cut_file_advice(rows: int) -> str:
     if not rows:
         return "put a whole one in its place, or remove it"
     return f"{rows:,} of its rows were taken in: put those behind them into a file of another name, and remove this one"
+
+
+def _is_another(then: tuple[int, float], now: tuple[int, float]) -> bool:
+    """Whether a file was changed; no time is known of one where its place, or an earlier version of ours, told none."""
+    return then[0] != now[0] or (then[1] > 0 and then[1] != now[1])
 
 
 def _state_of(found: FoundFile) -> tuple[int, float]:

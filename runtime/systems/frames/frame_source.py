@@ -173,7 +173,8 @@ def _of_pandas(frame: Any, stream: str) -> pa.Table:
             # NaN is a number in a column of floats, and stands for what is missing in all others.
             columns.append(pa.array(column, from_pandas=kind != "f"))
             if kind in OF_OBJECTS:
-                check_one_kind(column.where(column.notna(), None).tolist())
+                # Columns of categories, and of pandas' own text, have marks of their own in the place of None.
+                check_one_kind(column[column.notna()].tolist())
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise SamzaError(
                 f"the column {name!r} of the frame for {stream!r} holds what is no one type of column: {error}: make "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -124,7 +125,17 @@ def opened_system(url: str) -> tuple[FileSystem, str]:
         system, root = FileSystem.from_uri(url)
         return system, root
     other, root = written_system(url)
-    return PyFileSystem(FSSpecHandler(other)), root
+    return PyFileSystem(_TimedHandler(other)), root
+
+
+class _TimedHandler(FSSpecHandler):  # type: ignore[misc]  # pyarrow has no types
+    """Arrow's view of a file system of fsspec, with the times of files by whatever name its library tells them."""
+
+    @staticmethod
+    def _create_file_info(path: str, info: dict[str, object]) -> FileInfo:
+        times = (info.get(name) for name in ("mtime", "LastModified", "last_modified", "created"))
+        told = next((one for one in times if isinstance(one, datetime | int | float)), None)
+        return FSSpecHandler._create_file_info(path, {**info, "mtime": told})
 
 
 def written_system(url: str) -> tuple[AbstractFileSystem, str]:
