@@ -206,13 +206,14 @@ def sessions_in_frames(spark: SparkSession, inputs: Path) -> dict[str, DataFrame
     from pyspark.sql import functions as f
 
     at = f.timestamp_millis("at")
+    # Spark joins what lies just a gap apart, where ours and Flink's sessions end: there the gap is a millisecond less.
     found = (
         read(spark, inputs)
-        .groupBy("key", f.session_window(at, f"{GAP_MS} milliseconds").alias("lasts"))
+        .groupBy("key", f.session_window(at, f"{GAP_MS - 1} milliseconds").alias("lasts"))
         .agg(f.count("*").alias("ticks"), f.max("number").alias("largest"))
     )
-    bounds = [f.unix_millis(f.col(f"lasts.{name}")).alias(name) for name in ("start", "end")]
-    return {"found": found.select("key", *bounds, "ticks", "largest")}
+    start, end = (f.unix_millis(f.col(f"lasts.{name}")) for name in ("start", "end"))
+    return {"found": found.select("key", start.alias("start"), (end + 1).alias("end"), "ticks", "largest")}
 
 
 def window_by_hand(spark: SparkSession, inputs: Path, what: str) -> dict[str, DataFrame]:

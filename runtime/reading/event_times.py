@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
+from itertools import accumulate, islice
 from numbers import Integral, Real
 from operator import sub
 from typing import NamedTuple
@@ -52,6 +52,23 @@ class Misread(NamedTuple):
 
     wrong: str
     instead: str
+
+
+class Rise(NamedTuple):
+    """The event time (ms) that a batch's first record has reached, and the most ms by which a later one moves it."""
+
+    first: int
+    most_ms: int
+
+
+def rise_of(times: Sequence[int], highest: int) -> Rise | None:
+    """Return how records move event time, which their source has had up to the `highest` time; None without any.
+
+    >>> rise_of([3, 7, 5, 16], 5)
+    Rise(first=5, most_ms=9)
+    """
+    reached = [*accumulate(times, max, initial=highest)][1:]
+    return Rise(reached[0], max(map(sub, reached[1:], reached), default=0)) if reached else None
 
 
 def may_be_misread(lowest: int, highest: int, unit: str = "ms") -> bool:
@@ -217,17 +234,16 @@ class EventTimes:
         self._is_of_our_time = self._is_of_our_time or highest >= FIRST_REAL_MS
         return self._jump is not None or self._is_doubtful(highest) or after - first > self._most_ms
 
-    def are_of_history(self, highest: int, stamps: Sequence[int]) -> bool:
+    def are_of_history(self, highest: int, before: int, rise: Rise | None) -> bool:
         """Whether records move event time far only as they are many: none does by itself, and no time is doubtful.
 
-        Given is their highest time, and the watermark before each and after the last.
+        Given is their highest time, the highest before them, and how they move it; None where that is not known.
         """
-        if len(stamps) < 2 or self._jump is not None or self._is_doubtful(highest):
+        if rise is None or self._jump is not None or self._is_doubtful(highest):
             return False
-        before, after = self._steps(stamps)
-        if max(map(sub, after, before)) > self._far_ms:
+        if max(rise.most_ms, rise.first - before) > self._far_ms:
             return False
-        self._most_ms = max(self._most_ms, 2 * (after[-1] - before[0]))
+        self._most_ms = max(self._most_ms, 2 * (highest - before))
         return True
 
     def _is_doubtful(self, highest: int) -> bool:

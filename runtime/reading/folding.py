@@ -19,7 +19,7 @@ from planner.model.graph import Graph
 from planner.model.plan import SegmentPlan
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Tagged
-from runtime.reading.event_times import FAR_MS, FOLLOWING
+from runtime.reading.event_times import FAR_MS, FOLLOWING, Rise
 
 
 class Folded(NamedTuple):
@@ -33,6 +33,8 @@ class Folded(NamedTuple):
     """Whether its values are in groups that other readers have values in, too, and not in those of its exits."""
     lowest: int = MAX_TIMESTAMP
     """A time (ms) in the window of the lowest one."""
+    rise: Rise | None = None
+    """How its rows move event time, where that was told by columns."""
 
 
 class SharedGroups:
@@ -100,6 +102,8 @@ class PreparedRows(NamedTuple):
     watermark: int
     places: list[int] | None
     dropped: Mapping[str, int]
+    rise: Rise | None = None
+    """How all rows move event time, those that were dropped as well."""
 
 
 class Columnar(Protocol):

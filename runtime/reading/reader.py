@@ -25,7 +25,7 @@ from runtime.model.errors import SerdeError
 from runtime.model.history import AtRest
 from runtime.ports.streams import OUTSIDE, Control, Read, ends, made_anew_error
 from runtime.reading.completion import Entry, InFlight, RowsInFlight
-from runtime.reading.event_times import UNPACED, Pacing
+from runtime.reading.event_times import UNPACED, Pacing, rise_of
 from runtime.reading.folding import Columnar, Folded, FoldingSegment, PreparedRows, SharedGroups, begins_well, lowest_of
 from runtime.reading.origin import Origin
 from runtime.reading.relay import Relay, Relayed
@@ -754,15 +754,15 @@ class Reader:
                 return False
             try:
                 first = to_ms([time_of(values[0])])[0] if time_of and values else folded.watermark
-                before = self.times.begun(first - disorder_ms)
             except Exception:  # the ordinary way tells what it is
                 return False
+            before = self.times.begun((first if folded.rise is None else folded.rise.first) - disorder_ms)
         highest = folded.watermark + disorder_ms
         if not self.times.are_unusual(highest, before, folded.watermark):
             return True
         # A batch of a long history spans days: its times are read once more, and it need not go the ordinary way.
         try:
-            stamps = self._source.stamp(to_ms([time_of(value) for value in values])) if time_of else []
+            rise = folded.rise or rise_of(to_ms([*map(time_of, values)]) if time_of else (), self._source.highest)
         except Exception:
             return False
-        return self.times.are_of_history(highest, stamps)
+        return self.times.are_of_history(highest, before + disorder_ms, rise)

@@ -40,6 +40,11 @@ class SourceWatermark:
         self._disorder_ms = disorder_ms
         self.value = watermark
 
+    @property
+    def highest(self) -> int:
+        """The highest timestamp seen, or what the watermark says of it."""
+        return self.value + self._disorder_ms
+
     def stamp_by(self, told: Iterable[int | None]) -> list[int]:
         """Return the watermark just before each record, and after the last one, where records tell it themselves.
 

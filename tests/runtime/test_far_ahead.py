@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from operators.core.base import EARLIEST_MS, MIN_TIMESTAMP
 from runtime.model.errors import OperatorFailure
-from runtime.reading.event_times import NAMES, PER_SECOND, EventTimes
+from runtime.reading.event_times import NAMES, PER_SECOND, EventTimes, rise_of
 from samza_dsl import (
     App,
     Options,
@@ -236,9 +236,9 @@ def test_batches_of_a_stream_that_rests_each_night_are_not_all_looked_at():
         batch = minutes[first : first + 1_000]
         before = minutes[first - 1] if first else MIN_TIMESTAMP
         stamps = [before, *batch]
-        if times.are_unusual(batch[-1], max(before, batch[0]), batch[-1]) and not times.are_of_history(
-            batch[-1], stamps
-        ):
+        begun = max(before, batch[0])
+        is_unusual = times.are_unusual(batch[-1], begun, batch[-1])
+        if is_unusual and not times.are_of_history(batch[-1], begun, rise_of(batch, before)):
             looked += 1
             times.note(stamps, None, batch)
     assert looked <= 4

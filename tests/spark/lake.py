@@ -4,6 +4,7 @@
 # python -m tests.spark.lake --kills 50
 # python -m tests.spark.lake --kills 50 --streaming
 # python -m tests.spark.lake --kills 50 --connect
+# python -m tests.spark.lake --kills 20 --workers
 
 import argparse
 import os
@@ -126,9 +127,15 @@ def main() -> None:
     way = parser.add_mutually_exclusive_group()
     way.add_argument("--streaming", dest="how", action="store_const", const="streaming", help="in micro-batches")
     way.add_argument("--connect", dest="how", action="store_const", const="connect", help="through Spark Connect")
+    way.add_argument("--workers", action="store_true", help="executors and Python workers alone, as the driver goes on")
     parser.add_argument("--modes", default="append,overwrite,merge")
     said = parser.parse_args()
     python, found, chance = environment(), jars(), random.Random(said.seed)
+    if said.workers:
+        # One session for all of it: only what a driver has begun dies.
+        command = [python, "-m", "tests.spark.lost_workers", "--kills", str(said.kills), "--seed", str(said.seed)]
+        command += ["--into", "delta,iceberg", "--modes", said.modes, "--jars", *found]
+        raise SystemExit(subprocess.run(command, env={**os.environ, "PYSPARK_PYTHON": str(python)}).returncode)
     for mode in said.modes.split(","):
         for form, table in (("delta", "delta:{}/delta"), ("iceberg", "iceberg:lake.db.rows")):
             with tempfile.TemporaryDirectory(prefix="samza-dsl-lake-") as directory:

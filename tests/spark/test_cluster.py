@@ -80,6 +80,20 @@ def check_micro_batches(place):
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
+    "into", ["folder", pytest.param("table", marks=pytest.mark.long)], ids=["folder", "table of files"]
+)
+def test_outputs_are_whole_where_executors_and_workers_are_killed_alone(into, tmp_path):
+    command = [sys.executable, "-m", "tests.spark.lost_workers", "--kills", "2", "--each", "2", "--into", into]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    assert done.returncode == 0, done.stderr
+    told = done.stdout.splitlines()
+    assert told and all(line.endswith("rows: each once") for line in told)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
     ("bounded", "going_on"),
     [("executor", "slow-on"), pytest.param("slow", "executor-on", marks=pytest.mark.long)],
 )

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections import Counter
+from itertools import accumulate
 from pathlib import Path
 from unittest.mock import patch
 
@@ -45,6 +46,8 @@ from tests.spark.combining import choices, ways_of
 from tests.spark.shuffling import run_here
 
 SECONDS, COUNT = tumbling(seconds=1), count()
+BEGUN = 1_600_000_000_000
+"""A time (ms) of our days, before the clock's."""
 pytestmark = pytest.mark.filterwarnings("ignore::SyntaxWarning")
 
 
@@ -417,6 +420,51 @@ def test_plain_batches_are_all_folded_as_columns(tmp_path):
         ("a", {"n": 40, "most": 39}),
         ("b", {"n": 40, "most": None}),
     ]
+
+
+def wide_app(windows=SECONDS, **how):
+    """Say an application whose records are made of columns, as two windows read them."""
+    app = App("columns", Options(batch_records=50))
+    found = app.input("seen", value=Found, timestamp=lambda seen: seen.at, **how)
+    for number, window in enumerate((windows, session(seconds=1))):
+        keyed = found.partition_by(lambda seen: seen.key, partitions=2, op_id=f"by-{number}")
+        keyed.window(window, count(), op_id=f"windows-{number}").map(repr).send_to(app.output(f"panes-{number}"))
+    return app
+
+
+MINUTE = 60_000
+
+
+@pytest.mark.parametrize("app", [app_with, wide_app])
+@pytest.mark.parametrize("disorder_ms", [0, 10 * MINUTE])
+def test_no_row_of_a_history_of_days_is_read_by_itself(app, disorder_ms, tmp_path):
+    write(tmp_path, [[Found("a", BEGUN + at * MINUTE, at) for at in range(part, 3_000, 2)] for part in range(2)])
+    asked = app(max_disorder_ms=disorder_ms)
+    asked.options = Options(batch_records=50)
+    with (
+        patch.object(columnar, "FEW", 1),
+        patch("runtime.systems.files.parquet.json_rows", side_effect=AssertionError("a row was read by itself")),
+    ):
+        units = run_here(asked, memory(), {"seen": tmp_path})
+    assert sum(one.jumps for one in units.metrics().inputs) == 0
+
+
+@given(
+    st.lists(st.sampled_from([-MINUTE, 0, 1, 1_000, MINUTE, 6 * MINUTE, 180 * MINUTE, 3_000 * MINUTE]), max_size=60),
+    st.sampled_from([app_with, wide_app]),
+    st.sampled_from([0, 2 * MINUTE]),
+    st.integers(1, 40),
+)
+@settings(max_examples=examples(60, 10_000))
+def test_jumps_of_event_time_are_counted_on_columns_as_in_a_live_run(steps, app, disorder_ms, at_once):
+    asked, live, other = app(max_disorder_ms=disorder_ms), memory(), memory()
+    asked.options = Options(batch_records=at_once)
+    with tempfile.TemporaryDirectory() as scratch, patch.object(columnar, "FEW", 1):
+        write(Path(scratch), [[Found("a", at, 1) for at in accumulate(steps, initial=BEGUN)]])
+        units = run_here(asked, other, {"seen": Path(scratch)})
+        expected = run_once(asked, live, bind={"seen": Path(scratch)})
+    assert [one.jumps for one in units.metrics().inputs] == [one.jumps for one in expected.metrics().inputs]
+    assert numbers_of(units) == numbers_of(expected)
 
 
 @given(choices(), st.integers(1, 9), st.integers(0, 999))

@@ -18,7 +18,7 @@ from planner.columnar.lowering import ColumnStart, Lowered, parts_of
 from planner.columnar.projection import Reshaped
 from planner.columnar.terms import Term
 from runtime.encoding.keys import KeySerde
-from runtime.reading.event_times import may_be_misread
+from runtime.reading.event_times import Rise, may_be_misread
 from runtime.reading.folding import Folded, PreparedRows
 from runtime.stage.outputs import routed
 from runtime.systems.files.plain_columns import values_in
@@ -49,7 +49,7 @@ class ColumnarFolding:
 
     def _run(self, table: pa.RecordBatch, watermark: int, disorder_ms: int) -> Folded:
         lowered, number = self._lowered, len(table)
-        at, stamps, reached = stamped(lowered.timestamp, table, watermark, disorder_ms)
+        at, stamps, reached, rise = stamped(lowered.timestamp, table, watermark, disorder_ms)
         lowest = pc.min(at).as_py()
         dropped = {}
         for id, condition in lowered.filters:
@@ -60,7 +60,7 @@ class ColumnarFolding:
         folds, late = self._folded(table, at, stamps)
         counted = [dropped[id] for id in self._counted]
         lowest = MAX_TIMESTAMP if lowest is None else lowest
-        return Folded(number, [(lowered.exit, folds, late)], reached, counted, lowest=lowest)
+        return Folded(number, [(lowered.exit, folds, late)], reached, counted, lowest=lowest, rise=rise)
 
     def _folded(self, table: pa.RecordBatch, at: pa.Array, stamps: pa.Array) -> tuple[Folds, Batch]:
         lowered = self._lowered
@@ -146,15 +146,18 @@ class ColumnarFolding:
         return tuple(states) if self._lowered.window.aggregation.parts else states[0]
 
 
-def stamped(term: Term, table: pa.RecordBatch, watermark: int, disorder_ms: int) -> tuple[pa.Array, pa.Array, int]:
-    """Return the event times of rows, how far event time was at each of them, and how far it is behind them."""
+def stamped(
+    term: Term, table: pa.RecordBatch, watermark: int, disorder_ms: int
+) -> tuple[pa.Array, pa.Array, int, Rise]:
+    """Return the event times of rows, how far event time was at each of them and is behind them, and how it rose."""
     at = column(term, table)
     lowest, highest = pc.min_max(at).values()
     if lowest.as_py() < EARLIEST_MS or highest.as_py() > LATEST_MS:
         raise Unusual
     reached = pc.cumulative_max(at, start=watermark + disorder_ms)
     stamps = pa.concat_arrays([pa.array([watermark + disorder_ms], pa.int64()), reached[:-1]])
-    return at, pc.subtract(stamps, disorder_ms), reached[-1].as_py() - disorder_ms
+    rise = Rise(reached[0].as_py(), pc.max(pc.subtract(reached[1:], reached[:-1])).as_py() or 0)
+    return at, pc.subtract(stamps, disorder_ms), reached[-1].as_py() - disorder_ms, rise
 
 
 class ColumnarPreparing:
@@ -173,10 +176,10 @@ class ColumnarPreparing:
             return None
 
     def _run(self, table: pa.RecordBatch, watermark: int, disorder_ms: int) -> PreparedRows:
-        at = stamps = places = None
+        at = stamps = places = rise = None
         reached = watermark
         if self._how.timestamp is not None:
-            at, stamps, reached = stamped(self._how.timestamp, table, watermark, disorder_ms)
+            at, stamps, reached, rise = stamped(self._how.timestamp, table, watermark, disorder_ms)
         dropped = {}
         for id, condition in self._how.filters:
             kept = column(condition, table)
@@ -189,7 +192,7 @@ class ColumnarPreparing:
         if values is None:
             raise Unusual
         columns = [None if one is None else one.to_pylist() for one in (at, stamps, places)]
-        return PreparedRows(values, columns[0], columns[1], reached, columns[2], dropped)
+        return PreparedRows(values, columns[0], columns[1], reached, columns[2], dropped, rise)
 
 
 def column(term: Term, table: pa.RecordBatch) -> pa.Array:
