@@ -67,16 +67,15 @@ class NotedDues(Generic[P]):
 
     def first(self) -> int:
         """Return the first time of all, or NEVER."""
-        if self._heap:
-            return self._heap[0][0]
-        if not self._is_first_known and self._beyond < NEVER:
+        if not (self._heap or self._is_first_known or self._beyond == NEVER):
             self._look_on()
-        return self._beyond
+        return self._heap[0][0] if self._heap else self._beyond
 
     def first_place(self) -> P:
         """Return the place that is first of all; there must be one."""
+        until = self.first()
         if not self._heap:
-            self._read_on(self.first())
+            self._read_on(until)
         return self._heap[0][2]
 
     def each(self, until: int) -> Iterator[tuple[int, P]]:
@@ -130,13 +129,19 @@ class NotedDues(Generic[P]):
 
     def _look_on(self) -> None:
         """Learn the first time of those that may be in the store alone."""
-        self._write()
         place = next((place for place, _ in self._stored()), None)
-        self._beyond, self._is_first_known = NEVER if place is None else self._time(place), place is not None
+        self._come_to(NEVER if place is None else self._time(place))
+
+    def _come_to(self, reached: int) -> None:
+        """Hold all that is new before a time, and let it be the one from which on some may be in the store alone."""
+        assert reached >= self._beyond, "what is read comes nearer to the end"
+        # Nothing is written here: who asks when something is due may be in the midst of a commit.
+        self._heap += [due for due in self._new if self._beyond <= due[0] < reached]
+        heapify(self._heap)
+        self._beyond, self._is_first_known = reached, reached != NEVER
 
     def _read_on(self, until: int) -> None:
         """Read the next of those that may be in the store alone, few that are not due yet, all of one time together."""
-        self._write()
         most = max(self._most_held, 1)
         least = min(most, LEAST_READ)
         found: list[tuple[int, bytes]] = []
@@ -148,12 +153,10 @@ class NotedDues(Generic[P]):
                 break
             found.append((at, place[begins:]))
             last = at
-        assert reached > self._beyond, "what is read comes nearer to the end"
         for (at, data), place_of in zip(found, self._load([data for _, data in found]), strict=True):
             assert place_of is not None, "each place is of a key"
             self._heap.append((at, data, place_of))
-        heapify(self._heap)
-        self._beyond, self._is_first_known = reached, reached != NEVER
+        self._come_to(reached)
 
     def _let_go(self) -> None:
         """Leave those that come last to the store, which has all of them."""

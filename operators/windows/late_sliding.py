@@ -85,6 +85,8 @@ class LateSlidingOperator(OverRows):
                 break
             self._fire(*found, panes)
             self._firing.popleft()
+            if not self._firing:
+                self._settle()  # now, so that what is kept does not go by how many were asked for
         self.relieve()
         return panes if panes.values else None
 

@@ -221,9 +221,12 @@ class Task:
         self._has_due = None
 
     def begin(self) -> None:
-        """Make the first commit tell other stages what they must know before anything comes, and note what ended."""
+        """Make the first commit tell other stages what they must know before anything comes, and note what ended.
+
+        What operators write anew as they begin, as a version before left it, goes with what says that it is there.
+        """
         ends = any(reader.ends_anew for lane in self.lanes for reader in lane.readers)
-        self.touched = ends or any(lane.has_news for lane in self.lanes)
+        self.touched = ends or any(lane.has_news or lane.chain.unwritten for lane in self.lanes)
 
     def do(self, work: Callable[[], object]) -> bool:
         """Do a piece of work, which sees committed state as of one moment; return whether there was something to do."""
