@@ -510,7 +510,7 @@ class Branch(Struct, frozen=True):
     parts: tuple["Branch", ...] = ()
 
 
-NESTED = {
+TYPES_IN_TYPES = {
     "generic in generic": (Boxed[Boxed[tuple[int, ...]]], Boxed(Boxed((1, 2)))),
     "generic of one": (Boxed[int], Boxed(3)),
     "tuples by default": (Seats, Seats()),
@@ -521,9 +521,9 @@ NESTED = {
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet", "arrow", "avro"])
-@pytest.mark.parametrize("shape", NESTED)
+@pytest.mark.parametrize("shape", TYPES_IN_TYPES)
 def test_types_in_types_come_back_or_are_refused_with_the_output(shape, suffix, tmp_path):
-    kind, value = NESTED[shape]
+    kind, value = TYPES_IN_TYPES[shape]
     found = []
     writes, reads = App("writes"), App("reads")
     writes.input("numbers", value=int).map(lambda n: value).send_to(writes.output("rows", value=kind))
