@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 import venv
 from collections.abc import Iterator
@@ -32,7 +31,7 @@ for kept in "$@"; do
     number=$((number + 1))
     mkdir /mnt/$number && mount --bind "$kept" /mnt/$number
 done
-for hidden in {hidden}; do mount -t tmpfs tmpfs "$hidden"; done
+mount -t tmpfs tmpfs /tmp
 number=0
 for kept in "$@"; do
     number=$((number + 1))
@@ -42,7 +41,7 @@ mkdir /tmp/work
 cd /tmp/work
 exec {command}
 """
-"""Sees temporary folders of its own, but for what is named: the driver's other files are there no more."""
+"""Sees a /tmp of its own, but for what is named: the driver's other files are there no more."""
 
 
 def bare_python(place: Path) -> Path:
@@ -74,8 +73,7 @@ def cluster(shared: Path, logs: Path) -> Iterator[str]:
             for number, host in enumerate(WORKERS):
                 worker = ["org.apache.spark.deploy.worker.Worker", "--host", host, "--webui-port", "0"]
                 worker += ["--cores", "1", "--memory", "1g", "--work-dir", "/tmp/work", address]
-                hidden = " ".join(f"'{place}'" for place in dict.fromkeys(["/tmp", tempfile.gettempdir()]))
-                alone = ALONE.format(hidden=hidden, command=" ".join(f"'{word}'" for word in [*command, *worker]))
+                alone = ALONE.format(command=" ".join(f"'{word}'" for word in [*command, *worker]))
                 unshared = ["unshare", "--mount", "sh", "-c", alone, "sh", *dict.fromkeys(kept)]
                 running.append(_started(unshared, logs / f"worker-{number}.log"))
                 _told(logs / f"worker-{number}.log", running[-1], r"Successfully (registered) with master")
