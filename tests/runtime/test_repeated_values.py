@@ -81,6 +81,17 @@ def test_rows_of_parquet_come_whole_and_few_at_a_time(
     assert found == table.to_pylist()
 
 
+@pytest.mark.parametrize("empty", [1, 7, 9_000])
+def test_texts_behind_rows_of_none_are_measured(tmp_path: Path, empty: int) -> None:
+    path = tmp_path / "rows.parquet"
+    rows: list[list[str]] = [[]] * empty + [["x" * 400]] * 40
+    pq.write_table(pa.table({"texts": pa.array(rows, pa.list_(pa.string()))}), path)
+    with limits(1_000, 10**9), open_parquet(path) as file:
+        read = [batch.to_pylist() for batch in batches_in(file, 8, range(file.num_row_groups), None, path)]
+    assert [row["texts"] for batch in read for row in batch] == rows
+    assert max(sum(len(text) for row in batch for text in row["texts"]) for batch in read) <= 1_000
+
+
 def encoded(column: pa.ChunkedArray) -> list[pa.Array]:
     """Return a column as those that may have a value once for many rows."""
     whole = column.combine_chunks()

@@ -27,6 +27,8 @@ MOST_OF_A_ROW = 1 << 28
 """The bytes for which a row stands at most by what lies in a file once, and is the value of many."""
 TOGETHER = 64
 """The row groups that are looked at, and read, together at most."""
+LOOKED_AT = 8_192
+"""The rows among which a text of each dictionary is looked for at a time."""
 MOST_OF_A_CHUNK = 1 << 30
 """The bytes for which a column of a row group stands at most where it takes less than a thousandth of them."""
 ColumnType: TypeAlias = "pa.DataType | str"
@@ -215,18 +217,31 @@ _WIDTHS = {"INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 
 
 def _longest_texts(path: Path | RemoteFile, metadata: pq.FileMetaData, group: int, names: list[str]) -> dict[str, int]:
-    """Return the bytes of the longest text in the dictionaries of some columns, which come with the first row."""
+    """Return the bytes of the longest text in the dictionaries of some columns.
+
+    Dictionaries come with the first rows that have a text: those of lists may be empty before.
+    """
+    found = dict.fromkeys(names, 0)
     with open_parquet(path, names, metadata) as file:
-        row = next(file.iter_batches(1, row_groups=[group], columns=names))
-    found = {name: _longest(column) for name, column in zip(row.schema.names, row.columns, strict=True)}
-    return {one: max(longest for name, longest in found.items() if _is_in(one, [name])) for one in names}
+        for rows in file.iter_batches(LOOKED_AT, row_groups=[group], columns=names):
+            # Two columns may have one name.
+            columns = zip(rows.schema.names, rows.columns, strict=True)
+            dictionaries = [(name, texts) for name, column in columns for texts in _dictionaries(column)]
+            for one in names:
+                texts_of = (texts for name, texts in dictionaries if _is_in(one, [name]))
+                found[one] = max(found[one], *(pc.max(pc.binary_length(texts)).as_py() or 0 for texts in texts_of), 0)
+            if all(len(texts) for _, texts in dictionaries):
+                break
+    return found
 
 
-def _longest(column: pa.Array) -> int:
-    """Return the bytes of the longest text of dictionaries, at any depth."""
+def _dictionaries(column: pa.Array) -> Iterator[pa.Array]:
+    """Yield the dictionaries of a column, at any depth."""
     if pa.types.is_dictionary(column.type):
-        return pc.max(pc.binary_length(column.dictionary)).as_py() or 0
-    return max(map(_longest, _parts(column)), default=0)
+        yield column.dictionary
+    else:
+        for part in _parts(column):
+            yield from _dictionaries(part)
 
 
 def bounded(batch: pa.RecordBatch, where: object) -> Iterator[pa.RecordBatch]:
