@@ -315,7 +315,7 @@ class ProcessOperator(KeyStates):
         self.calls = ["on_message", "on_timer", "on_alarm", *(["init"] if self.init is not None else [])]
         self.in_hand = IN_HAND
         self.timers, self.alarms, self._expiries = (
-            Timers(store, keys, prefix, most_held, of_users=True) for prefix in (TIMER, ALARM, EXPIRY)
+            Timers(store, keys, prefix, most_held) for prefix in (TIMER, ALARM, EXPIRY)
         )
         self.lists = KeyLists(store, partial(self.place, LIST), lambda name: self.forms.get((LIST, name)), most_held)
         self._held = (self.lists, self.timers, self.alarms, self._expiries)

@@ -37,18 +37,14 @@ class Timers:
     Those due next are here, by key, and each key in a heap by a time that is no later than its first: so neither a
     message nor a step of the watermark looks at any that is not due, and a key that has several pays for one. What has
     changed since the last `write_back` is beside the store: a timer that is set and called between two commits never
-    touches it. Timers from `_beyond` on may be in the store alone, and are read when event time comes near them. Where
-    they are `of_users`, a key that sets more and more at the end of all inputs is refused.
+    touches it. Timers from `_beyond` on may be in the store alone, and are read when event time comes near them.
     """
 
-    def __init__(
-        self, store: Store, keys: Keys, prefix: bytes, most_held: int = MOST_HELD, *, of_users: bool = False
-    ) -> None:
+    def __init__(self, store: Store, keys: Keys, prefix: bytes, most_held: int = MOST_HELD) -> None:
         self.store = store
         self.keys = keys
         self.prefix = prefix
         self._most_held = most_held
-        self._of_users = of_users
         self._ending = False
         self._set_at_end: Counter[Key] = Counter()
         self._of: dict[Key, KeyTimes] = {}
@@ -140,7 +136,7 @@ class Timers:
 
         Each is removed just before it is yielded, and nothing is lost where nobody asks for the next.
         """
-        self._ending = self._of_users and until_ms == MAX_TIMESTAMP
+        self._ending = until_ms == MAX_TIMESTAMP
         return self._each(until_ms)
 
     def _each(self, until_ms: int) -> Iterator[tuple[int, Key]]:

@@ -158,7 +158,7 @@ class Window(Spec):
     @property
     def merges(self) -> bool:
         """Whether windows of a key that overlap become one."""
-        return isinstance(self.windows, Sessions) or getattr(self.windows, "merges", False)
+        return _merge(self.windows)
 
     @property
     def retracts(self) -> bool:
@@ -237,8 +237,7 @@ class Window(Spec):
     def begins_unread(self) -> bool:  # type: ignore[override]
         """Whether its operator notes when windows are to be looked at: sessions, and those with triggers."""
         windows = self.windows.windows if isinstance(self.windows, ByClock) else self.windows
-        merges = isinstance(windows, Sessions) or getattr(windows, "merges", False)
-        return (merges or self.is_triggered) and not isinstance(windows, Counted | Sliding)
+        return (_merge(windows) or self.is_triggered) and not isinstance(windows, Counted | Sliding)
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The aggregation, in which the user's functions are, and what says in which windows a value is."""
@@ -649,6 +648,10 @@ def plainness(aggregation: Aggregation[Any, Any]) -> Callable[[Any], bool]:
         return UNCHANGEABLE.issuperset(map(type, parts)) or all(map(is_plain, parts))
 
     return are_plain
+
+
+def _merge(windows: object) -> bool:
+    return isinstance(windows, Sessions) or bool(getattr(windows, "merges", False))
 
 
 def _prefix(kind: bytes, slot: Slot) -> bytes:
