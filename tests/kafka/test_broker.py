@@ -56,6 +56,11 @@ def test_a_java_that_archives_no_classes_is_not_asked_again_and_goes_on_without(
     assert "SharedArchiveFile" in kafka_jars.mapped(library)[0] and "archive" not in told.stdout + told.stderr
 
 
+def test_a_cache_that_can_not_be_written_to_ends_no_start(tmp_path):
+    (tmp_path / "classes.list").write_text("java/lang/Object id: 0\n")
+    kafka_jars.archive_classes(tmp_path / "no such folder" / "library", tmp_path)
+
+
 def test_a_port_that_is_taken_is_named(tmp_path, broker):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -156,7 +157,8 @@ def archive_classes(library: Path, directory: Path) -> None:
     archive, listed = _archive(library), directory / _LIST
     if archive.exists() or not listed.exists():
         return
-    with tempfile.TemporaryDirectory(prefix="archiving-", dir=library.parent) as making:
+    # Where the cache can't be written to, as in an image, each start takes what it took.
+    with suppress(OSError), tempfile.TemporaryDirectory(prefix="archiving-", dir=library.parent) as making:
         whole = Path(making, archive.name)
         # The broker goes on listing, and may be in the midst of a line.
         Path(making, _LIST).write_text(listed.read_text().rpartition("\n")[0])
