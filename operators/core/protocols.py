@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABCMeta
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,14 +32,14 @@ class CheckedProtocol(ProtocolMeta):
         if Protocol not in self.__bases__:
             return super().__instancecheck__(instance)  # a class that implements one
         # A loop: `all` of a generator takes twice as long, and this is asked 40 times by a run that begins.
-        for name, missing in _members(self):
+        for name, missing in _members(self):  # noqa: SIM110
             if getattr(instance, name, missing) is missing:
                 return False
         return True
 
 
 @cache
-def _members(protocol: type) -> list[tuple[str, object]]:
+def _members(protocol: type) -> Sequence[tuple[str, object]]:
     """Return the names of a protocol's members, each with what stands for none: a method may not be None."""
     kinds = [kind for kind in protocol.__mro__ if Protocol in kind.__bases__]
     names = dict.fromkeys(name for kind in kinds for name in (*vars(kind), *vars(kind).get("__annotations__", ())))
