@@ -44,6 +44,19 @@ def test_help_imports_no_command():
     assert not {f"samza_dsl.cli.{command.module}" for command in COMMANDS.values()} & found
 
 
+def test_a_run_imports_nothing_that_draws(tmp_path):
+    (tmp_path / "app.py").write_text(
+        "from samza_dsl import App\napp = App('a')\napp.input('in', value=int).send_to(app.output('out', value=int))\n"
+    )
+    found = imported(
+        "import sys, os\nfrom samza_dsl.cli.main import main\n"
+        f"os.chdir({str(tmp_path)!r})\nsys.argv = ['samza-dsl', 'run', 'app.py', '--until-now']\n"
+        "try: main()\nexcept SystemExit: pass"
+    )
+    assert "runtime.run.run" in found
+    assert not {name for name in found if name.startswith(("planner.picture", "planner.columnar", "samza_dsl.cli.job"))}
+
+
 def test_what_a_command_has_imported_is_not_looked_through_for_cycles(tmp_path):
     program = "import gc\nfrom samza_dsl import App\nprint(gc.get_freeze_count(), gc.isenabled())\napp = App('a')\n"
     (tmp_path / "app.py").write_text(program + "app.input('in', value=int).send_to(app.output('out', value=int))\n")

@@ -189,14 +189,11 @@ def _watched(app: App, request: RunRequest) -> Iterator[RunRequest]:
     from runtime.model.metrics import Metrics
     from runtime.systems.kafka.client.topic import cluster_of
     from runtime.watching.watcher import served as served_over_http
-    from samza_dsl.room.pages import ControlRoom
     from samza_dsl.room.recorder import recorded
-    from samza_dsl.room.runs import Place
 
     given = Metrics(address=None) if request.metrics is None else request.metrics
     said = given if isinstance(given, Metrics) else Metrics(address=given)
     cluster = cluster_of(request.environment)
-    place = Place(Path(request.data), cluster)
     watches = [request.watch] if request.watch is not None else []
     state = _state_pages(app, request)
     watches.append(state.watch)
@@ -207,7 +204,10 @@ def _watched(app: App, request: RunRequest) -> Iterator[RunRequest]:
             where = str(request.data) if cluster is None else cluster.address
             watches.append(open_until_the_end.enter_context(recorded(request.data, app.name, where)).watch)
         if said.ui:
-            room = ControlRoom([place], allow_actions=said.ui_allow_actions)
+            from samza_dsl.room.pages import ControlRoom
+            from samza_dsl.room.runs import Place
+
+            room = ControlRoom([Place(Path(request.data), cluster)], allow_actions=said.ui_allow_actions)
             open_until_the_end.callback(room.close)
             pages = {**pages, **room.pages}
         # Open before the run is: who waits for it to be ready asks while it begins.

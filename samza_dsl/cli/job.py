@@ -32,7 +32,7 @@ from samza_dsl.cli.checkpoint import AppArgument, agreed, known, named
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, cluster_at, opened, options_in
 from samza_dsl.cli.errors import Mistake, told
 from samza_dsl.cli.output import Column, print_rows, say
-from samza_dsl.cli.run import ActionsOption, TracebackOption
+from samza_dsl.cli.run import UI_ADDRESS, ActionsOption, TracebackOption, UiAddressOption
 from samza_dsl.room.notes import forget
 from samza_dsl.room.pages import ControlRoom
 from samza_dsl.room.runs import places_of
@@ -198,15 +198,7 @@ def ui(
         list[str] | None,
         typer.Argument(metavar="[PLACE]...", help="Data directories, and clusters as kafka://HOST:PORT; else --data."),
     ] = None,
-    ui_address: Annotated[
-        str,
-        typer.Option(
-            "--address",
-            "--ui-address",
-            metavar="[HOST]:PORT",
-            help="Where to serve it; this machine alone unless a host is given.",
-        ),
-    ] = ":9465",
+    ui_address: UiAddressOption = UI_ADDRESS,
     metrics_token_file: Annotated[
         Path | None,
         typer.Option(

@@ -122,6 +122,16 @@ ReadyLagOption = Annotated[
 TelemetryOption = Annotated[
     bool, typer.Option("--opentelemetry", help="Tell metrics and spans to OpenTelemetry's providers of the program.")
 ]
+UI_ADDRESS = ":9465"
+UiAddressOption = Annotated[
+    str,
+    typer.Option(
+        "--address",
+        "--ui-address",
+        metavar="[HOST]:PORT",
+        help="Where to serve it; this machine alone unless a host is given.",
+    ),
+]
 UiOption = Annotated[bool, typer.Option("--ui", help="Serve a page that shows the run live as well, at :9464/.")]
 ActionsOption = Annotated[
     bool,

@@ -22,7 +22,6 @@ from runtime.model.urls import concealed, secrets_in
 from samza_dsl.application.app import App
 from samza_dsl.application.loading import load_app
 from samza_dsl.cli.errors import SAID_ELSEWHERE, WHERE_TYPED, told
-from samza_dsl.cli.output import Column, print_rows
 from samza_dsl.fluent.checks import check_options
 from samza_dsl.settings import logs
 from samza_dsl.settings.quantities import quantity_of, said_of, units_of
@@ -256,12 +255,8 @@ def settling(function: Callable[..., None], name: str = "") -> Callable[..., Non
 @cache
 def declared() -> dict[str, Setting]:
     """Return all settings by name: those of `run` and `ui`, the options of an application, and the log's."""
-    # Imported late: commands import this module for their application.
-    from samza_dsl.cli.job import ui
-    from samza_dsl.cli.run import run
-
     found: dict[str, Setting] = {}
-    for name, parameter in {**_parameters(ui), **_parameters(run), **_added("run")}.items():
+    for name, parameter in {**_of_runs(), **_added("run")}.items():
         kind, option = get_args(parameter.annotation)[:2]
         if not isinstance(option, OptionInfo):
             continue  # an argument, the application
@@ -282,6 +277,8 @@ def config(
     """
     settled = _settled.get()
     assert settled is not None, "the command line calls it, by `settling`"
+    from samza_dsl.cli.output import Column, print_rows  # what draws tables, which no other command does for this
+
     print_rows([Column("setting"), Column("value"), Column("said by")], settled.rows())
 
 
@@ -298,12 +295,17 @@ def _added(name: str) -> dict[str, inspect.Parameter]:
         log = {one: (kind, default) for one, (kind, default) in LOG.items()}
         found |= {one: _keyword(one, kind, default) for one, (kind, default) in log.items()}
     if name == "config":
-        from samza_dsl.cli.job import ui
-        from samza_dsl.cli.run import run
-
-        shown = {**_parameters(ui), **_parameters(run)}
-        found |= {one: what for one, what in shown.items() if one in declared() and one not in _parameters(config)}
+        own = _parameters(config)
+        found |= {one: what for one, what in _of_runs().items() if one in declared() and one not in own}
     return found
+
+
+def _of_runs() -> dict[str, inspect.Parameter]:
+    """Return the parameters of `run` and `ui`: but for its address those of `ui` are among the others."""
+    # Imported late: commands import this module for their application. The module of `ui` takes longer than a run.
+    from samza_dsl.cli.run import UI_ADDRESS, UiAddressOption, run
+
+    return {"ui_address": _keyword("ui_address", UiAddressOption, UI_ADDRESS), **_parameters(run)}
 
 
 def _option(name: str, hint: object) -> inspect.Parameter:

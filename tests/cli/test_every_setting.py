@@ -111,3 +111,7 @@ def test_config_shows_every_setting(tmp_path, monkeypatch, capsys):
 
 def test_what_is_no_setting_of_its_name_is_known_by_command():
     assert all(name in inspect.signature(FUNCTIONS[command]).parameters for command, name in OTHERS)
+
+
+def test_each_flag_of_the_control_room_is_a_setting_too():
+    assert {*inspect.signature(FUNCTIONS["ui"]).parameters} - {"places"} <= declared().keys()

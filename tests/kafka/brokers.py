@@ -18,7 +18,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from runtime.systems.kafka.broker.broker import _PROPERTIES, HOST, Broker, _await, _ports
-from runtime.systems.kafka.broker.jars import LIGHT, copy_formatted, jars, java_command
+from runtime.systems.kafka.broker.jars import LIGHT, copy_formatted, jars, java_command, mapped
 from tests.faults.processes import run_quietly
 
 HEAP = "-Xmx256m"
@@ -145,9 +145,10 @@ class Brokers:
 
     def tell(self, *words: str) -> None:
         """Change what the cluster is configured with, as `kafka-configs` does."""
-        command = [java_command(), *LIGHT, *LOGS, "-cp", f"{jars()}/*", "kafka.admin.ConfigCommand"]
+        java = java_command(), *LIGHT, *mapped(jars()), *LOGS
+        command = [*java, "-cp", f"{jars()}/*", "kafka.admin.ConfigCommand"]
         where = ["--bootstrap-server", self.bootstrap, "--alter"]
-        done = subprocess.run([*command, *where, *words], capture_output=True, text=True)
+        done = subprocess.run([*command, *where, *words], cwd=self.directory, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def _launch(self, node: Node) -> None:
@@ -160,7 +161,8 @@ class Brokers:
         properties = _PROPERTIES.format(host=HOST, port=node.port, controller_port=node.controller_port)
         more = "\n".join(f"{name}={value}" for name, value in node.said.items())
         (node.directory / "server.properties").write_text(f"{properties}{more}\n")
-        command = [*self.wrapped, java, *LIGHT, HEAP, *LOGS, "-cp", f"{library}/*", "kafka.Kafka", "server.properties"]
+        options = *LIGHT, *mapped(library), HEAP, *LOGS
+        command = [*self.wrapped, java, *options, "-cp", f"{library}/*", "kafka.Kafka", "server.properties"]
         with (node.directory / "kafka.log").open("ab") as log:
             node.process = subprocess.Popen(
                 command, cwd=node.directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

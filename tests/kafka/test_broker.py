@@ -38,6 +38,29 @@ def test_no_broker_runs_where_none_was_started(tmp_path):
     assert kafka_broker.running(tmp_path) is None
 
 
+def test_each_broker_but_the_first_maps_the_classes_that_that_one_had(broker):
+    mapped, *_ = kafka_jars.mapped(kafka_jars.jars())
+    assert mapped.startswith("-XX:SharedArchiveFile=")
+    assert Path(mapped.partition("=")[2]).stat().st_size > 10 << 20
+
+
+def test_a_java_that_archives_no_classes_is_not_asked_again_and_goes_on_without(tmp_path, monkeypatch):
+    library, java = tmp_path / "library", kafka_jars.java_command()
+    library.mkdir()
+    assert kafka_jars.mapped(library) == ("-XX:DumpLoadedClassList=classes.list",)
+    (tmp_path / "classes.list").write_text("java/lang/Object id: 0\njava/la")
+    for command in ("/bin/false", "/no/such/java"):
+        monkeypatch.setattr(kafka_jars, "java_command", lambda command=command: command)
+        kafka_jars.archive_classes(library, tmp_path)
+    told = subprocess.run([java, *kafka_jars.mapped(library), "-version"], capture_output=True, text=True, check=True)
+    assert "SharedArchiveFile" in kafka_jars.mapped(library)[0] and "archive" not in told.stdout + told.stderr
+
+
+def test_a_cache_that_can_not_be_written_to_ends_no_start(tmp_path):
+    (tmp_path / "classes.list").write_text("java/lang/Object id: 0\n")
+    kafka_jars.archive_classes(tmp_path / "no such folder" / "library", tmp_path)
+
+
 def test_a_port_that_is_taken_is_named(tmp_path, broker):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

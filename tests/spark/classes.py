@@ -9,6 +9,12 @@ SOON_UP = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
 
 
+def class_path(home: Path) -> str:
+    """Return where Java looks for Spark's classes, as Spark says it: an archive is of one class path."""
+    (logging,) = (home / "jars").glob("slf4j-api-*.jar")
+    return f"{home}/conf:{logging}:{home}/jars/*"
+
+
 def options() -> str:
     """Return the options of Java for a session; one that finds the archive not to be its own goes on without it."""
     mapped = (f"-XX:SharedArchiveFile={ARCHIVE}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off") if ARCHIVE.exists() else ()

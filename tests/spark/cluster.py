@@ -16,7 +16,7 @@ import pyspark
 
 from runtime.spark.java import found
 from tests.source import ROOT
-from tests.spark.classes import SOON_UP
+from tests.spark.classes import class_path, options
 
 WORKERS = ("127.0.0.2", "127.0.0.3")
 """Where each is: Spark tries a task at the same time again only where another worker is on another host."""
@@ -62,9 +62,8 @@ def cluster(shared: Path, logs: Path) -> Iterator[str]:
     with found():
         home = os.environ.get("JAVA_HOME")
         java = f"{home}/bin/java" if home else "java"
-        classes = f"{Path(pyspark.__file__).parent}/jars/*"
         kept = [str(shared), str(ROOT), sys.prefix, *([home] if home else [])]
-        command = [java, "-cp", classes, "-Xmx512m", *SOON_UP]
+        command = [java, "-cp", class_path(Path(pyspark.__file__).parent), "-Xmx512m", *options().split()]
         master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
         running = []
         try:

@@ -47,7 +47,7 @@ if __name__ == "__main__":
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
         "spark.speculation": str(any("slow" in one for one in runs)).lower(),
         "spark.speculation.interval": "500ms",
         "spark.speculation.quantile": "0.3",

