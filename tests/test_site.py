@@ -2,10 +2,13 @@
 
 import importlib
 import inspect
+import os
 import re
 import runpy
 import shlex
 import sqlite3
+import subprocess
+import sys
 import warnings
 from contextlib import closing
 
@@ -15,6 +18,7 @@ from typer.testing import CliRunner
 import samza_dsl
 from samza_dsl import connectors, formats, laws, testing
 from samza_dsl.cli.main import commands
+from tests.databases import redis_server
 from tests.source import ROOT
 
 DOCS = ROOT / "docs"
@@ -119,6 +123,24 @@ def test_the_connectors_of_the_tutorial_work(tmp_path, monkeypatch):
     arguments = shlex.split("plan orders.py --bind 'paid=sqlite:///shop.db?table=paid&key=id'")
     shown = CliRunner().invoke(commands, arguments).stdout
     assert "exactly once: its positions are in the transaction of the rows" in shown
+
+
+@pytest.mark.ci
+def test_the_commands_of_the_tutorial_on_redis_work(tmp_path, monkeypatch):
+    """As they stand there, but for where the server is, in processes of their own."""
+    monkeypatch.chdir(tmp_path)
+    (text,) = (text for title, text in fences(DOCS / "connectors.md", "python") if title == "basket.py")
+    (lines,) = (text for _, text in fences(DOCS / "connectors.md", "text") if "samza-dsl run basket.py" in text)
+    with redis_server.running() as url:
+        (tmp_path / "basket.py").write_text(text)
+        for spent in (12.5, 25.0):
+            add, run, get = (shlex.split(line.replace("redis://localhost:6379/0", url)) for line in lines.splitlines())
+            client = ["redis-cli", "-u", url]
+            subprocess.run([*client, *add[1:]], check=True, capture_output=True)
+            cli = [sys.executable, "-m", "samza_dsl", *run[1:], "--until-now"]
+            subprocess.run(cli, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+            found = subprocess.run([*client, *get[1:]], check=True, capture_output=True, text=True)
+            assert found.stdout.split() == ["value", str(spent)]
 
 
 @pytest.mark.ci

@@ -386,6 +386,31 @@ def test_names_are_taken_as_they_are(database: Database) -> None:
     assert database.rows(f'SELECT * FROM "{quoted}"') == [(1, 3)]
 
 
+@pytest.mark.parametrize("kind", [int, str, uuid.UUID, dt.date, float, Annotated[dt.datetime, msgspec.Meta(tz=True)]])
+def test_the_rows_of_many_keys_are_deleted_and_no_others(database: Database, kind: Any) -> None:
+    """By two columns as well; what no column has is the key of no row."""
+    table, row = database.table(), msgspec.defstruct("Row", [("shop", kind), ("id", int), ("note", str)])
+    keys = [(msgspec.convert(said, kind, strict=False), id) for said in SAID[kind] for id in range(60)]
+    told, gone = owner(kind=row, output=table), [key for key in keys if key[1] % 3]
+    gone += [(keys[0][0], 2**70 if database.kind == "duckdb" else 77)]
+    with closing(database.sink(table, ("shop", "id"))) as sink:
+        sink.claim(told)
+        sink.write(told, [SinkRow(row(*key, "a")) for key in keys], 0, 1)
+        sink.write(told, [SinkRow(None, key) for key in gone] + [SinkRow(row(*gone[0], "b"))], 1, 2)
+    found = database.rows(f"SELECT id, note FROM {table}")
+    assert sorted(found) == sorted([(id, "a") for _, id in keys if not id % 3] + [(gone[0][1], "b")])
+
+
+SAID: dict[Any, list[str]] = {
+    int: ["7", "-1"],
+    str: ["a", "A", "a "],
+    uuid.UUID: ["a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", "00000000-0000-0000-0000-000000000000"],
+    dt.date: ["2026-01-02", "0001-01-01"],
+    float: ["0.1", "1e300"],
+    Annotated[dt.datetime, msgspec.Meta(tz=True)]: ["2026-01-02T12:00:00.5+05:30", "2026-01-02T12:00:00Z"],
+}
+
+
 def test_plain_values_have_one_column(database: Database) -> None:
     table = database.table()
     sink = database.sink(table)

@@ -7,19 +7,21 @@ from contextlib import closing
 from decimal import Decimal
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 from unittest import mock
 
 import msgspec
 import psycopg
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from operators.core.base import Context
 from runtime.ports.connectors import SinkOwner
+from runtime.systems.databases import postgres
 from samza_dsl import App, Change, SamzaError, connectors, dead_letter
 from samza_dsl.connectors import RowRefused, SinkRow
+from tests.databases.test_table_sinks import EVERYTHING, Everything
 from tests.scale import examples
 
 pytestmark = pytest.mark.ci
@@ -356,6 +358,73 @@ def test_a_row_of_a_whole_number_is_deleted_in_whatever_column_it_was_put(
     with closing(psycopg.connect(base.url)) as connection:
         found = connection.execute("SELECT id::text, n FROM t ORDER BY n").fetchall()
     assert found == [("7", 8), ("29", 29)]
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=examples(15, 300), suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_a_table_keeps_does_not_depend_on_how_many_rows_are_written(server: str, data: st.DataObject) -> None:
+    """Many are copied as bytes, where a table has the types that we would give it, and few as text."""
+    names = data.draw(st.sets(st.sampled_from(Everything.__struct_fields__), min_size=1))
+    names -= {"price"} if data.draw(st.booleans()) else set()
+    fields = [(name, of) for name, of in get_type_hints(Everything, include_extras=True).items() if name in names]
+    kind = msgspec.defstruct("Some", [("place", int), *((name, of | None) for name, of in fields)])
+    nulls = st.sets(st.sampled_from(sorted(names)) if names else st.nothing())
+    rows = [
+        SinkRow(kind(place, *(None if name in gone else getattr(one, name) for name, _ in fields)))
+        for place, (one, gone) in enumerate(data.draw(st.lists(st.tuples(EVERYTHING, nulls), min_size=1, max_size=9)))
+    ]
+    key, other = data.draw(st.sampled_from([(), "place"])), data.draw(st.sampled_from(["bigint", "numeric", "text"]))
+    found = []
+    for few in (0, 1 << 40):
+        table = f"kept_{next(NUMBERS)}"
+        owner = SinkOwner("shop", table, 0, 1, 5, kind)
+        with mock.patch.object(postgres, "FEW_ROWS", few), closing(connectors.postgres(server, table, key)) as sink:
+            sink.claim(owner)
+            with closing(psycopg.connect(server, autocommit=True)) as connection:
+                connection.execute(f"ALTER TABLE {table} ALTER place TYPE {other}")
+            sink.write(owner, rows, 0, len(rows))
+        with closing(psycopg.connect(server, autocommit=True)) as connection:
+            found.append(connection.execute(f"SELECT t::text FROM {table} AS t ORDER BY place").fetchall())
+            connection.execute(f"DROP TABLE {table}")
+    assert found[0] == found[1]
+    assert len(found[0]) == len(rows)
+
+
+@pytest.mark.parametrize(
+    "column", ["text", "varchar(3)", "short", "shorter", 'text COLLATE "C"', "name", "citext", "note"]
+)
+def test_which_rows_are_deleted_does_not_depend_on_how_many(make: Callable[..., Base], column: str) -> None:
+    """A key that its column would not take is that of no row."""
+    base = make()
+    base.do("CREATE EXTENSION citext", "CREATE TYPE note AS ENUM ('a', 'b', 'c', 'd', 'longer')")
+    base.do("CREATE DOMAIN short AS text CHECK (length(value) < 4)", "CREATE DOMAIN shorter AS short NOT NULL")
+    kept = ("a", "b", "c", "d")
+    for few in (0, 1 << 40):
+        with mock.patch.object(postgres, "FEW_ROWS", few), closing(connectors.postgres(base.url, "t", "note")) as sink:
+            base.do("DROP TABLE IF EXISTS t", f"CREATE TABLE t (note {column} PRIMARY KEY, id bigint, price float8)")
+            owner = SinkOwner("shop", f"out{few}", 0, 1, 5, Item)
+            sink.claim(owner)
+            sink.write(owner, [SinkRow(Item(n, note)) for n, note in enumerate(kept)], 0, 4)
+            sink.write(owner, [SinkRow(None, key=note) for note in ("a", "longer", "c")], 4, 7)
+        with closing(psycopg.connect(base.url)) as connection:
+            assert connection.execute("SELECT note::text FROM t ORDER BY id").fetchall() == [("b",), ("d",)], few
+
+
+def test_a_column_may_get_another_type_while_rows_are_appended(make: Callable[..., Base]) -> None:
+    """Bytes of the type that it had would be another value, or none."""
+    base = make()
+    base.do("CREATE TABLE t (id bigint, note text, price float8)")
+    owner = SinkOwner("shop", "out", 0, 1, 5, Item)
+    with closing(connectors.postgres(base.url, "t")) as sink:
+        position = sink.claim(owner)
+        for column in ("id TYPE integer", "id TYPE numeric", "price TYPE numeric", "note TYPE varchar(9)"):
+            rows = [SinkRow(Item(n, f"note {n}", n / 2)) for n in range(position, position + 50)]
+            sink.write(owner, rows, position, position + 50)
+            position += 50
+            base.do(f"ALTER TABLE t ALTER {column}")
+    with closing(psycopg.connect(base.url)) as connection:
+        found = connection.execute("SELECT id::int, note, price::float8 FROM t ORDER BY id").fetchall()
+    assert found == [(n, f"note {n}", n / 2) for n in range(position)]
 
 
 def test_rows_are_looked_up_by_keys_that_their_values_have_not(make: Callable[..., Base]) -> None:

@@ -324,6 +324,14 @@ def test_a_file_that_can_not_be_written_there_is_told_with_what_can(tmp_path, bo
     assert instead in str(told.value) and "secret" not in str(told.value)
 
 
+@pytest.mark.parametrize("url", ["mysql://me:secret@db/shop?table=paid", "kinesis://x", "mongodb://h/x.jsonl"])
+def test_a_url_of_no_connector_is_told_as_that(tmp_path, url):
+    for bind in ({"numbers": [1], "copies": url}, {"numbers": url, "copies": "copies.jsonl"}):
+        with pytest.raises(SamzaError, match=r"no connector of \w+:// is installed") as told:
+            numbers().run(tmp_path, bind=bind)
+        assert "rolling" not in str(told.value) and "secret" not in str(told.value)
+
+
 def test_a_url_of_this_machine_is_written(tmp_path):
     for values in ([1], [1, 2]):
         numbers().run(tmp_path / "data", bind={"numbers": values, "copies": f"file://{tmp_path}/a%20b.jsonl"})

@@ -48,13 +48,21 @@ Link = tuple[tuple[str, ...], tuple[str, ...]]
 class Target:
     """A table that is written: its name as SQL has it, columns, and what becomes of a row whose key is there.
 
-    Where it `folds`, two rows whose keys differ here may be one there, and are written one behind the other.
+    Where it `folds`, two rows whose keys differ here may be one there, and are written one behind the other. What
+    `compares` a column of the key is "=" where nothing else is said: by another one others would be deleted, or none.
     """
 
     table: str
     columns: tuple[TableColumn, ...]
     key: tuple[str, ...] = ()
     folds: bool = False
+    compares: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key_columns(self) -> list[TableColumn]:
+        """The columns of the key, in its order."""
+        columns = {column.name: column for column in self.columns}
+        return [columns[name] for name in self.key]
 
 
 def _untyped(connection: Any, table: str) -> Mapping[str, str]:
@@ -87,6 +95,12 @@ def _unlinked(connection: Any, target: Target) -> Sequence[Link]:
     return ()
 
 
+def delete_each(connection: Any, dialect: Dialect, target: Target, keys: Iterable[tuple[object, ...]]) -> None:
+    """Delete the rows of keys by one statement for each, which any driver has."""
+    statement = dialect.delete(target, [PARAMETER] * len(target.key))
+    connection.cursor().executemany(dialect.with_parameters(statement), dialect.given(target.key_columns, keys))
+
+
 def _never(error: Exception) -> bool:
     """Return that it is not so: no error says that."""
     return False
@@ -99,18 +113,19 @@ class Dialect:
     `types` has the type of a column by what it holds, and `adapt` what makes a plain Python value of another that the
     driver takes. `typed` returns the types of a table's columns by name, as far as they are known, and `changes` has
     those that would keep other values than they are given, without a word. `put` inserts many rows at once, or replaces
-    those of their keys. `errors` are the driver's, and those for which `passes` says so go away by themselves;
-    `denies` says which ones tell that a right is missing, and `refuses` which ones that a row can't be kept, as by a
-    constraint. `ask` has constraints that wait for the end of a transaction looked at. All rows that are refused are
-    looked for among `most_tried`: without savepoints those in front are tried again behind each of them. `as_read`
-    returns the statement for one that reads all columns of a table where the driver would give other values than these.
-    `folds` says whether a table may take keys for one that differ here, as those of letters in either case; `compares`
-    has, by columns of the key, what compares them as their index does, where that is not "="; and `links` says by which
-    columns its rows may refer to rows behind them. `finds` has the same of each index that begins with columns of the
-    key, where that holds for all that "=" holds for; `scans`, where the database tells it, whether a statement reads
-    the whole of the table that it calls `LOOKED_UP`. Values of the kinds that are `spelled` are given as text, which
-    a column reads whatever its type, where the driver would say one that it may not have. As `text_type` a value of any
-    column is whole, and can be cast back, where the driver may give less of it.
+    those of their keys, and `remove` deletes those of many keys. `errors` are the driver's, and those for which
+    `passes` says so go away by themselves; `denies` says which ones tell that a right is missing, and `refuses` which
+    ones that a row can't be kept, as by a constraint. `ask` has constraints that wait for the end of a transaction
+    looked at. All rows that are refused are looked for among `most_tried`: without savepoints those in front are tried
+    again behind each of them. `as_read` returns the statement for one that reads all columns of a table where the
+    driver would give other values than these. `folds` says whether a table may take keys for one that differ here, as
+    those of letters in either case; `compares` has, by columns of the key, what compares them as their index does,
+    where that is not "="; and `links` says by which columns its rows may refer to rows behind them. `finds` has the
+    same of each index that begins with columns of the key, where that holds for all that "=" holds for; `scans`, where
+    the database tells it, whether a statement reads the whole of the table that it calls `LOOKED_UP`. Values of the
+    kinds that are `spelled` are given as text, which a column reads whatever its type, where the driver would say one
+    that it may not have. As `text_type` a value of any column is whole, and can be cast back, where the driver may give
+    less of it.
     """
 
     name: str
@@ -119,6 +134,7 @@ class Dialect:
     errors: tuple[type[Exception], ...]
     passes: Callable[[Exception], bool]
     put: Callable[[Any, Dialect, Target, Iterable[tuple[object, ...]]], None]
+    remove: Callable[[Any, Dialect, Target, Sequence[tuple[object, ...]]], None] = delete_each
     adapt: Mapping[ColumnKind, Made] = field(default_factory=dict)
     typed: Callable[[Any, str], Mapping[str, str]] = _untyped
     changes: Mapping[ColumnKind, re.Pattern[str]] = field(default_factory=dict)
@@ -203,6 +219,12 @@ class Dialect:
         set_to = ", ".join(f"{self.listed([name])} = excluded.{self.listed([name])}" for name in others)
         does = f"UPDATE SET {set_to}" if others else "NOTHING"
         return f"{statement} ON CONFLICT ({self.listed(target.key)}) DO {does}"
+
+    def delete(self, target: Target, keys: Sequence[str], using: str = "") -> str:
+        """Return the statement that deletes the rows whose columns of the key are what `keys` says of each."""
+        said = zip(target.key, keys, strict=True)
+        equal = " AND ".join(f"{self.word(name)} {target.compares.get(name, '=')} {key}" for name, key in said)
+        return f"DELETE FROM {target.table}{' USING ' + using if using else ''} WHERE {equal}"
 
     def create(self, target: Target) -> str:
         """Return the statement that makes the table where it is absent."""

@@ -11,9 +11,12 @@ from typing import Any, NamedTuple, Self
 from runtime.model.errors import SamzaError
 from runtime.ports.connectors import PositionedSink, PulledSource
 from runtime.systems.databases.column_source import column_source
-from runtime.systems.databases.dialect import Dialect, SqlConnection, Target
+from runtime.systems.databases.dialect import Dialect, SqlConnection, Target, delete_each
 from runtime.systems.databases.table_columns import ColumnKind, read_as
 from runtime.systems.databases.table_sink import table_sink
+
+ROWS = "samza_dsl_rows"
+"""The name by which statements read rows of Arrow."""
 
 
 def duckdb(path: str | Path, table: str, key: str | Sequence[str] = ()) -> PositionedSink:
@@ -63,7 +66,18 @@ def dialect_at(path: str | Path) -> tuple[Dialect, str]:
             for column, values in zip(target.columns, zip(*rows, strict=True), strict=True)
         }
         names = dialect.listed([column.name for column in target.columns])
-        connection.insert(dialect.insert(target, f"SELECT {names} FROM samza_dsl_rows"), pa.table(columns))
+        connection.execute_with(dialect.insert(target, f"SELECT {names} FROM {ROWS}"), pa.table(columns))
+
+    def remove(connection: Any, dialect: Dialect, target: Target, keys: Sequence[tuple[object, ...]]) -> None:
+        kinds = _arrow_types(pa)
+        names = [f"{ROWS}_{place}" for place in range(len(target.key))]
+        of_key = zip(names, target.key_columns, zip(*keys, strict=True), strict=True)
+        try:
+            staged = pa.table({name: pa.array(values, kinds[column.kind]) for name, column, values in of_key})
+        except (pa.ArrowException, OverflowError, UnicodeEncodeError):
+            delete_each(connection, dialect, target, keys)  # one that no column has is the key of no row
+        else:
+            connection.execute_with(dialect.delete(target, names, ROWS), staged)
 
     def connect() -> SqlConnection:
         return _DuckDbConnection(library.connect(str(path)))
@@ -82,6 +96,7 @@ def dialect_at(path: str | Path) -> tuple[Dialect, str]:
         errors=(library.Error, pa.ArrowException, OverflowError, UnicodeEncodeError),
         passes=lambda error: isinstance(error, library.IOException | library.TransactionException),
         put=put,
+        remove=remove,
         typed=_typed,
         changes=_CHANGES,
         refuses=refuses,
@@ -122,12 +137,12 @@ class _DuckDbConnection:
         for row in rows:
             self.execute(statement, row)
 
-    def insert(self, statement: str, rows: Any) -> None:
-        """Run a statement that reads `samza_dsl_rows`, an Arrow table."""
+    def execute_with(self, statement: str, rows: Any) -> None:
+        """Run a statement that reads `ROWS`, an Arrow table."""
         # Where it fails, the connection is closed: to unregister them would raise what is wrong with the transaction.
-        self._connection.register("samza_dsl_rows", rows)
+        self._connection.register(ROWS, rows)
         self.execute(statement)
-        self._connection.unregister("samza_dsl_rows")
+        self._connection.unregister(ROWS)
 
     def sqltype(self, name: str) -> Any:
         """Return the type of a name, with the types within it."""

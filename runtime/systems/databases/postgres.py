@@ -6,15 +6,24 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from itertools import takewhile
-from typing import Any
+from itertools import chain, islice, takewhile
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from runtime.encoding.value_types import exact_number
 from runtime.model.errors import SamzaError
 from runtime.ports.connectors import PositionedSink, PulledSource
 from runtime.systems.databases.column_source import CHANGES, column_source
-from runtime.systems.databases.dialect import LOOKED_UP, POSITIONS, Dialect, Link, SqlConnection, Target, put_each
+from runtime.systems.databases.dialect import (
+    LOOKED_UP,
+    POSITIONS,
+    Dialect,
+    Link,
+    SqlConnection,
+    Target,
+    delete_each,
+    put_each,
+)
 from runtime.systems.databases.postgres_changes import PostgresChanges
 from runtime.systems.databases.table_columns import ColumnKind
 from runtime.systems.databases.table_sink import table_sink
@@ -24,9 +33,11 @@ STALLED = "30s"
 FIRST_OWN_TYPE = 16_384
 """The types of a database's own have numbers from here on."""
 FEW_ROWS = 20
-"""The rows by key for which a table to copy them to costs more than a statement for each."""
+"""The rows and keys for which a table to copy them to costs more than a statement for each."""
+Kinds: TypeAlias = Sequence[ColumnKind]
+"""The kinds of columns, in their order."""
 STAGED = "samza_dsl_rows"
-"""The temporary table that rows are copied to before they replace those of their keys."""
+"""The temporary table that rows are copied to before they replace those of their keys, and keys that are gone."""
 
 
 def postgres(url: str, table: str, key: str | Sequence[str] = ()) -> PositionedSink:
@@ -107,8 +118,7 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
             connection.execute(f"SET {name} = '{said}'")
         # Numbers of jsonb have any number of digits.
         set_json_loads(partial(json.loads, parse_float=exact_number), connection)
-        for name, loader in _loaders().items():
-            connection.adapters.register_loader(name, loader)
+        _register(connection)
         return connection  # type: ignore[no-any-return]  # psycopg's, whose statements are literals to type checkers
 
     def refuses(error: Exception) -> bool:
@@ -134,6 +144,7 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
         refuses=refuses,
         ask=_ASK,
         put=_copy,
+        remove=_delete,
         typed=_typed,
         changes=_CHANGES,
         mark="%s",
@@ -149,6 +160,33 @@ def dialect_at(url: str) -> tuple[Dialect, str]:
     host, port = (str(said.get(name) or default) for name, default in (("host", "localhost"), ("port", "")))
     where = f"postgres://{quote(host, safe=':/.')}{':' + port if port else ''}/{said.get('dbname') or ''}"
     return dialect, where
+
+
+def _register(connection: Any) -> None:
+    """Tell a connection what makes values of text, and bytes of values, where that is our own."""
+    for name, loader in _loaders().items():
+        connection.adapters.register_loader(name, loader)
+    connection.adapters.register_dumper(_JsonText, _json_dumper())
+
+
+class _JsonText:
+    """The text of JSON as the driver knows it, by whose type nothing else is sent."""
+
+
+@cache
+def _json_dumper() -> Any:
+    """Return what makes the bytes of jsonb of text, which the driver would make a text within JSON."""
+    from psycopg.adapt import Dumper
+    from psycopg.pq import Format
+
+    class JsonTextDumper(Dumper):
+        format = Format.BINARY
+        oid = _SENT_AS["json"]
+
+        def dump(self, obj: str) -> bytes:
+            return b"\x01" + obj.encode()
+
+    return JsonTextDumper
 
 
 @cache
@@ -190,31 +228,76 @@ def _typed(connection: Any, table: str) -> dict[str, str]:
 
 
 def _copy(connection: Any, dialect: Dialect, target: Target, rows: Iterable[tuple[object, ...]]) -> None:
-    names = dialect.listed([column.name for column in target.columns])
-    into = target.table
-    if target.key:
-        rows = [*rows]
-        if len(rows) <= FEW_ROWS or target.folds:
-            put_each(connection, dialect, target, rows)
-            return
-        into = f'"{STAGED}"'
-        # A value gets the words that it gets as a parameter, which has a type of ours, or is text that the table's own
-        # type reads: an enum, an address or an array among them.
-        columns = ", ".join(
-            dialect.word(one.name)
-            if one.kind in _READ_BY_TABLE
-            else f"NULL::{dialect.types[one.kind]} AS {dialect.word(one.name)}"
-            for one in target.columns
-        )
-        connection.execute(f"CREATE TEMP TABLE {into} AS SELECT {columns} FROM {target.table} WITH NO DATA")
+    names, kinds = dialect.listed([one.name for one in target.columns]), [one.kind for one in target.columns]
+    if not target.key:
+        _copied(connection, target.table, names, rows, kinds)
+        return
+    rows = [*rows]
+    if len(rows) <= FEW_ROWS or target.folds:
+        put_each(connection, dialect, target, rows)
+        return
+    # A value gets the words that it gets as a parameter, which has a type of ours, or is text that the table's own
+    # type reads: an enum, an address or an array among them.
+    columns = ", ".join(
+        dialect.word(one.name)
+        if one.kind in _READ_BY_TABLE
+        else f"NULL::{dialect.types[one.kind]} AS {dialect.word(one.name)}"
+        for one in target.columns
+    )
+    connection.execute(f"CREATE TEMP TABLE {STAGED} AS SELECT {columns} FROM {target.table} WITH NO DATA")
+    _copied(connection, STAGED, names, rows, kinds)
+    connection.execute(dialect.insert(target, f"SELECT {names} FROM {STAGED}"))
+    connection.execute(f"DROP TABLE {STAGED}")
+
+
+def _delete(connection: Any, dialect: Dialect, target: Target, keys: Sequence[tuple[object, ...]]) -> None:
+    if len(keys) <= FEW_ROWS:
+        delete_each(connection, dialect, target, keys)
+        return
+    # As a parameter is, a key is read by the type that compares it: longer than its column, or refused by the column's
+    # domain, it is no error, and the key of no row.
+    of_table, kinds = _compared_as(connection, target), [one.kind for one in target.key_columns]
+    types = [
+        of_table[one.name] if one.kind in _READ_BY_TABLE else dialect.types[one.kind] for one in target.key_columns
+    ]
+    names = [f"{STAGED}_{place}" for place in range(len(types))]
+    columns = ", ".join(f"{name} {of}" for name, of in zip(names, types, strict=True))
+    connection.execute(f"CREATE TEMP TABLE {STAGED} ({columns})")
+    _copied(connection, STAGED, ", ".join(names), keys, kinds)
+    connection.execute(dialect.delete(target, names, STAGED))
+    connection.execute(f"DROP TABLE {STAGED}")
+
+
+def _copied(connection: Any, into: str, columns: str, rows: Iterable[tuple[object, ...]], kinds: Kinds) -> None:
+    given = iter(rows)
+    first = [*islice(given, FEW_ROWS + 1)]
+    # Few are copied as text, so that what the server says of a bad row is about what stands in it.
+    is_binary = len(first) > FEW_ROWS and all(kind in _SENT_AS for kind in kinds)
     with connection.cursor() as cursor:
-        with cursor.copy(f"COPY {into} ({names}) FROM STDIN") as copy:
+        if is_binary:
+            # Until the transaction ends nobody gives the columns other types, by which bytes would be other values.
+            cursor.execute(f"SELECT {columns} FROM {into} LIMIT 0")
+            types = [_SENT_AS[kind] for kind in kinds]
+            is_binary = types == [column.type_code for column in cursor.description]
+        form = "(FORMAT BINARY)" if is_binary else ""
+        with cursor.copy(f"COPY {into} ({columns}) FROM STDIN {form}") as copy:
+            if is_binary:
+                copy.set_types(types)
             write = copy.write_row
-            for row in rows:
+            for row in chain(first, given):
                 write(row)
-        if target.key:
-            cursor.execute(dialect.insert(target, f"SELECT {names} FROM {into}"))
-            cursor.execute(f"DROP TABLE {into}")
+
+
+def _compared_as(connection: Any, target: Target) -> dict[str, str]:
+    """Return the types of the key's columns without lengths, and of domains those that they are made of."""
+    found = connection.execute(
+        "WITH RECURSIVE made_of AS (SELECT attname, atttypid AS type FROM pg_attribute "
+        "WHERE attrelid = %s::regclass AND attname = ANY(%s) UNION ALL "
+        "SELECT attname, typbasetype FROM made_of JOIN pg_type ON pg_type.oid = type WHERE typtype = 'd') "
+        "SELECT attname, format_type(type, -1) FROM made_of JOIN pg_type ON pg_type.oid = type WHERE typtype <> 'd'",
+        (target.table, list(target.key)),
+    )
+    return dict(found.fetchall())
 
 
 def _folds(connection: Any, target: Target) -> bool:
@@ -355,6 +438,24 @@ _SESSION = {
 """What databases and users may have set in another way: values come whole, and are read one way."""
 _READ_BY_TABLE: frozenset[ColumnKind] = frozenset(("text", "json", "int"))
 """The kinds of columns whose values a table's own type reads, whatever it is."""
+_SENT_AS: dict[ColumnKind, int] = {
+    "bool": 16,
+    "int": 20,
+    "float": 701,
+    "text": 25,
+    "bytes": 17,
+    "instant": 1184,
+    "local": 1114,
+    "date": 1082,
+    "time": 1083,
+    "duration": 1186,
+    "uuid": 2950,
+    "json": 3802,
+}
+"""The numbers of the types whose bytes the driver makes of values of a kind, sooner than their text.
+
+It makes the text of a Decimal sooner, and knows of other types no more than the text.
+"""
 _INTEGERS = "smallint|integer|bigint"
 _CHANGES: dict[ColumnKind, re.Pattern[str]] = {
     "bool": re.compile(rf"text|character.*|real|double precision|numeric.*|{_INTEGERS}"),

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import groupby, repeat
-from operator import is_, itemgetter
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any, TypeAlias
 
+from operators.core.base import has_none
 from operators.core.wording import shown
 from runtime.model.errors import EnvironmentFault, RowRefused, SamzaError, SerdeError, Unavailable
 from runtime.ports.connectors import MOST_REFUSED, PositionedSink, SinkOwner, SinkRow
-from runtime.systems.databases.dialect import PARAMETER, POSITIONS, Dialect, Link, SqlConnection, Target
+from runtime.systems.databases.dialect import POSITIONS, Dialect, Link, SqlConnection, Target
 from runtime.systems.databases.table_columns import RowsMade, columns_for, key_maker, rows_maker
 
 Step: TypeAlias = tuple[Iterable[tuple[object, ...]], list[tuple[object, ...]]]
 """The rows that are put, and the keys that are gone."""
+AT_ONCE = 8_192
+"""The rows that are appended, of which a database is given those that are made before others are."""
 _log = logging.getLogger("samza_dsl")
 
 
@@ -38,8 +41,6 @@ class TableSink:
         self._key = tuple(key)
         self._connection: SqlConnection | None = None
         self._target = Target(self._table, ())
-        self._compares: Mapping[str, str] = {}
-        """What compares columns of the key with a deleted one, where that is not "=": else others are gone, or none."""
         self._tokens: dict[tuple[str, str, int], int] = {}
         """The claims of this process, by what a position is kept for."""
         self._rows_of: RowsMade = lambda values: iter(())
@@ -125,12 +126,7 @@ class TableSink:
     def _change(self, connection: SqlConnection, steps: Iterable[Step]) -> None:
         for put, gone in steps:
             if gone:
-                by, said = self._dialect.word, self._compares
-                equal = " AND ".join(f"{by(name)} {said.get(name, '=')} {PARAMETER}" for name in self._key)
-                statement = self._dialect.with_parameters(f"DELETE FROM {self._table} WHERE {equal}")
-                columns = {column.name: column for column in self._target.columns}
-                of_key = [columns[name] for name in self._key]
-                connection.cursor().executemany(statement, self._dialect.given(of_key, gone))
+                self._dialect.remove(connection, self._dialect, self._target, gone)
             # Of rows that are appended nobody counts those that are put, before they are made.
             if put:
                 self._dialect.put(connection, self._dialect, self._target, put)
@@ -267,39 +263,43 @@ class TableSink:
                 raise SamzaError(f"{self._where}: key={name!r} is no column of {names}: name columns of the value")
         self._target = Target(self._table, columns, self._key)
         self._rows_of = rows_maker(columns, self._dialect.adapt.get, self._where)
-        of_key = [next(column for column in columns if column.name == name) for name in self._key]
-        self._key_of = key_maker(of_key, self._dialect.adapt.get, self._where)
+        self._key_of = key_maker(self._target.key_columns, self._dialect.adapt.get, self._where)
 
     def _changes(self, rows: Sequence[SinkRow]) -> Step:
         """Return the rows that are put, and the keys that are gone: by key only the last of each counts."""
-        values = list(map(_VALUE, rows))
         if not self._key:
-            if any(map(is_, values, repeat(None))):
-                raise SerdeError(
-                    f"{self._where}: a record without a value deletes the row of its key, and rows are appended here: "
-                    'name the key: key="id", or filter such records out'
-                )
-            return self._rows_of(values), []
+            return chain.from_iterable(map(self._appended, _parts(rows))), []
+        made = [*self._rows_of([row.value for row in rows if row.value is not None])]
         names = [column.name for column in self._target.columns]
-        places = [names.index(name) for name in self._key]
-        made = self._rows_of([value for value in values if value is not None])
-        newest: dict[tuple[object, ...], tuple[object, ...] | None] = {}
-        for row in rows:
-            if row[0] is None:
-                newest[self._key_of(row[1])] = None
-            else:
-                one = next(made)
-                key = tuple(one[place] for place in places)
-                if None in key:
-                    raise SerdeError(
-                        f"{self._where}: the key ({', '.join(self._key)}) of a row is {key}: NULL is no key, by which "
-                        "the row of before is found: filter such rows out, or name other columns"
-                    )
-                if self._target.folds:
-                    newest.pop(key, None)  # so that the last one is put behind others that the table takes for it
+        of_key = [[row[place] for row in made] for place in map(names.index, self._key)]
+        if any(map(has_none, of_key)):
+            key = next(key for key in zip(*of_key, strict=True) if None in key)
+            raise SerdeError(
+                f"{self._where}: the key ({', '.join(self._key)}) of a row is {key}: NULL is no key, by which "
+                "the row of before is found: filter such rows out, or name other columns"
+            )
+        of_puts = zip(zip(*of_key, strict=True), made, strict=True)
+        changes: Iterable[tuple[tuple[object, ...], tuple[object, ...] | None]] = (
+            (self._key_of(row.key), None) if row.value is None else next(of_puts) for row in rows
+        )
+        if not self._target.folds:
+            newest = dict(changes)
+        else:
+            newest = {}
+            for key, one in changes:
+                newest.pop(key, None)  # so that the last one is put behind others that the table takes for it
                 newest[key] = one
         put = [row for row in newest.values() if row is not None]
         return put, [key for key, row in newest.items() if row is None]
+
+    def _appended(self, rows: Sequence[SinkRow]) -> Iterator[tuple[object, ...]]:
+        values = list(map(_VALUE, rows))
+        if has_none(values):
+            raise SerdeError(
+                f"{self._where}: a record without a value deletes the row of its key, and rows are appended here: "
+                'name the key: key="id", or filter such records out'
+            )
+        return self._rows_of(values)
 
     def _found(self, connection: SqlConnection, owner: SinkOwner) -> tuple[int, int, int, int] | None:
         found = connection.execute(
@@ -353,8 +353,9 @@ class TableSink:
                     f"without a word: make it {self._dialect.types[column.kind]} (ALTER TABLE), or bind another table"
                 )
         if self._key:
-            self._target = replace(self._target, folds=self._dialect.folds(connection, self._target))
-            self._compares = self._dialect.compares(connection, self._target)
+            compares = self._dialect.compares(connection, self._target)
+            folds = self._dialect.folds(connection, self._target)
+            self._target = replace(self._target, folds=folds, compares=compares)
             # Planned and of no effect: it fails where ON CONFLICT has no index to go by.
             connection.execute(
                 self._dialect.insert(self._target, f"SELECT {self._dialect.listed(names)} FROM {self._table} WHERE 1=0")
@@ -434,6 +435,11 @@ class _Trial:
         self._connection.execute(self._dialect.begin)
         if self._taken:
             self._put(self._taken)
+
+
+def _parts(rows: Sequence[SinkRow]) -> Iterator[Sequence[SinkRow]]:
+    # The first ones are with the database while the next are made, and none has left the processor's caches by then.
+    return (rows[start : start + AT_ONCE] for start in range(0, len(rows), AT_ONCE))
 
 
 _VALUE = itemgetter(0)

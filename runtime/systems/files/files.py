@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from runtime.model.errors import SamzaError
@@ -137,6 +138,12 @@ def check_on_this_machine(what: str | Path | CsvFiles) -> None:
     path = what.path if isinstance(what, CsvFiles) else what
     if is_remote(path):
         told = shown_file(url_of(path))
+        with suppress(ImportError):
+            from runtime.systems.files.places.remote import unknown_scheme
+
+            if unknown := unknown_scheme(told):
+                own = "bind a sink of your own, as connectors.IdempotentSink"
+                raise SamzaError(f"can't write {told}: {unknown}; {own}")
         rolling = f'"rolling:{told.rpartition("/")[0]}", for files that roll into a folder there'
         instead = f'"webhook+{told}", to post each row' if of_http(told) else rolling
         raise SamzaError(f"a file as an output lies on this machine, and {told} does not; write instead {instead}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING
@@ -111,11 +112,26 @@ def remote_system(url: str) -> tuple[FileSystem, str]:
         system, root = opened_system(f"{OBJECT_STORES.get(scheme.lower(), scheme)}:{authority}")
     except (OSError, ValueError, ImportError, pa.ArrowException) as error:
         raise SamzaError(
-            f"can't open {shown_file(url)}: {error}; a local run opens s3://, gs://, abfss:// and hdfs:// by Arrow, "
-            "and others, as az://, http:// and memory://, by fsspec, with the credentials that the documentation of "
-            "each names; Spark opens what its session can: on=Spark(session)"
+            f"can't open {shown_file(url)}: {unknown_scheme(url) or error}; a local run opens s3://, gs://, abfss:// "
+            "and hdfs:// by Arrow, and others, as az://, http:// and memory://, by fsspec, with the credentials that "
+            "the documentation of each names; Spark opens what its session can: on=Spark(session)"
         ) from error
     return system, f"{root.rstrip('/')}/{path}"
+
+
+def unknown_scheme(url: str) -> str:
+    """Return words for a scheme by which neither Arrow nor fsspec knows a file system; none where one may.
+
+    >>> unknown_scheme("mysql://db/shop"), unknown_scheme("s3://lake/a.csv")
+    ('no connector of mysql:// is installed, nor a file system that is called so', '')
+    """
+    scheme = url.partition(":")[0].lower()
+    with suppress(ImportError):
+        from fsspec import available_protocols
+
+        if scheme not in {*OBJECT_STORES, *OF_ARROW, *available_protocols()}:
+            return f"no connector of {scheme}:// is installed, nor a file system that is called so"
+    return ""
 
 
 @cache
