@@ -19,7 +19,7 @@ from planner.model.plan import Options
 from runtime.commit.commit import Committer
 from runtime.commit.schedule import CommitListeners, Commits
 from runtime.functions.failures import exit_error, exit_in
-from runtime.loop.chooser import Choice, Chooser, HandedOn
+from runtime.loop.chooser import MOST_WAITING, Choice, Chooser, HandedOn
 from runtime.loop.tables import BroadcastTables, TableReads
 from runtime.loop.threads import Watch, operator_raising
 from runtime.loop.waiting import LEAST_MS, LOOK_MS, Waiting
@@ -48,8 +48,10 @@ SLICE_MS = 5.0
 REST = 24.0
 """The next idle look waits at least this many times as long as one took, with many tasks too: 4 % of a core."""
 
-TOGETHER = 2
-"""The batches that inputs are read in together, where what they hand on is grouped for all of them."""
+TOGETHER, LEAST_EACH = 2, 1_000
+"""The batches that inputs are read in together, where what they hand on is grouped for all of them, and the records of
+each partition, where no more than may wait come of it: a reader costs beside its records as much as some hundred.
+"""
 TOLD_EACH = 100
 """The messages that are read for each reader behind, before all of these hear of event time without a commit."""
 PATIENCE_S = 5.0
@@ -414,12 +416,19 @@ class Loop:
     def _feed_from(self, choice: Choice) -> None:
         task, lane, reader = choice
         if len(joined := self._joined(choice)) > 1:
-            each = max(TOGETHER * self._options.batch_records // len(joined), 1)
-            self._throttle.take(partial(feed_together, joined, each, self._clock))
+            most = self._options.batch_records
+            in_all = max(TOGETHER * most, min(LEAST_EACH * len(joined), MOST_WAITING))
+            each = min(max(in_all // len(joined), 1), most)
+            self._throttle.take(partial(self._feed_together, joined, each))
             return
         most = self._options.batch_records if reader.later else self._throttle.most
         feed = partial(task.feed, lane, reader, min(task.room(lane), most))
         self._work(task, feed if reader.later else partial(self._throttle.take, feed))
+
+    def _feed_together(self, joined: list[Choice], each: int) -> int:
+        found = feed_together(joined, each, self._clock)
+        self._companions.had_turn(joined[: len(found)])
+        return sum(found)
 
     def _joined(self, choice: Choice) -> list[Choice]:
         """Return those that are read together with one that was chosen, which comes first.

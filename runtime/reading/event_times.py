@@ -251,6 +251,9 @@ class EventTimes:
             (number,) = as_given([highest], self._unit)
             if may_be_misread(number, number, self._unit) or _counted([number]):
                 return True
+            # What tells another unit tells it of the highest of some times, too. So it is known by the first ones, as
+            # where these are read one by one: of those that come later some are ever like numbers of another unit.
+            self._unit_is_known = highest > 0 or self._clock.now_ms() < FIRST_REAL_MS
         return self._is_ahead(highest)
 
     def _steps(self, stamps: Sequence[int]) -> tuple[list[int], list[int]]:

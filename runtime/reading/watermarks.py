@@ -116,13 +116,18 @@ class ProducerWatermarks:
     @property
     def value(self) -> int:
         """The watermark; MAX_TIMESTAMP when all have ended."""
+        return max(self.floor, self.least)
+
+    @property
+    def least(self) -> int:
+        """The watermark by what each producer says now, whatever idle ones have left behind."""
         # Asked for at each step, and changed only by what is heard.
         if self._least is None:
             if self.idle:
                 self._least = event_time((at, one in self.idle) for one, at in self.by_producer.items())
             else:
                 self._least = min(self.by_producer.values(), default=MAX_TIMESTAMP)
-        return max(self.floor, self._least)
+        return self._least
 
     @property
     def is_idle(self) -> bool:
@@ -190,10 +195,10 @@ class ProducerWatermarks:
         """Everything that is known, to be remembered."""
         return self.by_producer, self.idle, self.floor
 
-    def know(self, mark: Mark) -> None:
-        """Know what another one does."""
+    def know(self, mark: Mark, least: int) -> None:
+        """Know what another one does, and how far event time has come by what each producer says."""
         self.by_producer, self.idle, self.floor = mark
-        self._least = None
+        self._least = least
 
     def raise_stamps(self, stamps: list[int]) -> list[int]:
         """Return the stamps of records as event time has come while their producers were idle."""
@@ -214,18 +219,19 @@ class News:
 
     def __init__(self, told: Iterable[tuple[str, int, bool]]) -> None:
         self.told = [*told]
-        self._heard: list[tuple[Mark, Mark]] = []
-        """What was known before, and after: of as many kinds as there were."""
+        self._heard: list[tuple[Mark, Mark, int]] = []
+        """What was known before, and after, with the least of it: of as many kinds as there were."""
 
     def tell(self, reader: ProducerWatermarks) -> None:
         """Let one reader hear it."""
         before = reader.mark
-        for known, after in self._heard:
+        for known, after, least in self._heard:
             if known == before:
-                reader.know(after)
+                reader.know(after, least)
                 return
         reader.hear_all(self.told)
-        self._heard.append((before, reader.mark))
+        # Looked for once, and not by each reader among all producers.
+        self._heard.append((before, reader.mark, reader.least))
 
 
 RECORDS = "the record has"

@@ -55,6 +55,14 @@ class Companions(Generic[P]):
         alike = (one for one in places if one is not place and one[2].priority == reader.priority and joins(one))
         return [place, *(one for one in alike if one[0].outputs.relays is relays and may_join(one))]
 
+    def had_turn(self, fed: Sequence[P]) -> None:
+        """Let those of an input that were fed come last of it from now on.
+
+        A step ends where it takes long: the same ones would be first in each, and others never come to theirs.
+        """
+        places, gone = self._by_entry[fed[0][2].entry], {one[2] for one in fed}
+        places.sort(key=lambda one: one[2] in gone)
+
 
 @dataclass
 class Offer:
@@ -98,8 +106,8 @@ def _stay_in_memory(lane: Lane, reader: Reader) -> bool:
     return all(isinstance(exit, PartitionByExit) and exit.stays_in_memory for exit in exits)
 
 
-def feed_together(places: Sequence[Place], each: int, clock: Clock) -> int:
-    """Feed tasks up to `each` records of readers of one input, and return how many there were.
+def feed_together(places: Sequence[Place], each: int, clock: Clock) -> list[int]:
+    """Feed tasks up to `each` records of readers of one input; return how many of each there were, of those fed.
 
     With many partitions a batch of one has few rows for each of many others, and about one value for each key and
     window: to split and to group each by itself costs more than all else. So what all of them hand on is split once.
@@ -127,7 +135,7 @@ def feed_together(places: Sequence[Place], each: int, clock: Clock) -> int:
         for offer in offers:
             offer.task.do(partial(_take_in, found, offer, clock))
             offer.task.start_calls()
-    return sum(found)
+    return found
 
 
 def _offer(offers: list[Offer], task: Task, lane: Lane, reader: Reader, limit: int, shared: SharedGroups) -> None:

@@ -13,6 +13,7 @@ from runtime.encoding.serdes import serde_of
 from runtime.job.pipeline import Pipeline
 from runtime.model.errors import SamzaError
 from runtime.reading.folding import FoldingSegment
+from runtime.reading.reader import Reader
 from runtime.run.run import Run
 from runtime.run.settings import RunSettings
 from runtime.systems.memory.environment import MemoryEnvironment
@@ -176,6 +177,15 @@ def test_records_that_carry_their_keys_are_taken_by_the_loop(monkeypatch):
 
 def test_late_records_are_taken_by_the_loop(monkeypatch):
     assert folded_batches(monkeypatch, [("a", n) for n in (0, 1, 90, 2, 3, 91)]) == [True] * 2
+
+
+def test_times_of_1970_that_later_look_like_another_unit_are_taken_by_the_loop(monkeypatch):
+    looks, is_usual = [], Reader._is_usual
+    monkeypatch.setattr(Reader, "_is_usual", lambda self, *found: looks.append(is_usual(self, *found)) or looks[-1])
+    # From 277,778 on they are hours of our time as well, and the first ones are not.
+    records = [(None, 5_000 * place, 0) for place in range(100)]
+    outcome(app_of([], [("5 ms", "count")], 0, 50, skip, key=int), records, [b"1", b"2"] * 50)
+    assert looks == [True] * 3
 
 
 @pytest.mark.parametrize("odd", [("b", True), (Name.A, 5), ("a", 5.0), (7, 5)])

@@ -284,3 +284,25 @@ def test_what_many_hand_on_further_is_taken_in_together(monkeypatch):
     assert Counter(map(int, values)) == Counter(one % 97 for _ in parts for one in range(1_000))
     assert fed[1] >= partitions
     assert fed[2] <= fed[1] + 2 * partitions
+
+
+def test_each_partition_has_its_turn_where_a_step_ends_before_all_had_theirs(monkeypatch):
+    turns, most_apart, feed = Counter(), [], together.feed_together
+
+    def feed_three(places, each, clock):
+        fed = feed(places[:3], 10, clock)
+        turns.update(reader.origin.partition for _, _, reader in places[: len(fed)])
+        if any(reader.ready() for _, _, reader in places):
+            most_apart.append(max(turns.values()) - min(turns[one] for one in range(8)))
+        return fed
+
+    monkeypatch.setattr("runtime.loop.loop.feed_together", feed_three)
+    app = App("turns")
+    stream = app.input("in", timestamp=lambda r: r)
+    stream.partition_by(lambda r: r % 7).window(tumbling(milliseconds=50), count()).send_to(app.output("out"))
+    sink = ListSink()
+    parts = [[*range(100)] for _ in range(8)]
+    settings = RunSettings(bind={"in": ListSource(parts, partitions=8), "out": sink})
+    asyncio.run(Run(Pipeline(app.graph(), app.options, app.around), MemoryEnvironment(), settings).drive())
+    assert sum(pane.value for pane in sink.values) == 800
+    assert max(most_apart) <= 2
