@@ -45,7 +45,7 @@ from runtime.assembly.partitions import Repartition, inputs_of, repartitions_int
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.ownership import AsItIs, OwnValues
 from runtime.encoding.serdes import Evolving, Natural, Tagged, copying, kept
-from runtime.encoding.storable import StoredFormats, form_of
+from runtime.encoding.storable import StoredFormats, form_of, read_back
 from runtime.functions.answers import Answers, asking_of
 from runtime.functions.remote_rows import RemoteJoining
 from runtime.functions.user_functions import Functions
@@ -496,7 +496,7 @@ class TaskBuilder:
         if isinstance(by, ByFunction):
             by = ByFunction(self.functions.by_operator[id]["by"])
         value, key = spec.value or Evolving(), self.graph.key_serde(id) or Tagged()
-        return Destination(stream, partitions, value, key, by, home=self.home)
+        return Destination(stream, partitions, read_back(value), key, by, home=self.home)
 
     @_exit.register
     def _task_exit(self, spec: TaskSpec, operators: Mapping[str, Operator]) -> Exit:
@@ -536,7 +536,7 @@ class TaskBuilder:
         stream = spec.stream
         base = self.virtual.base
         if base < self.assembly.bindings.partitions(stream):
-            store = self._store(id, spec, kept(spec.value))
+            store = self._store(id, spec, read_back(kept(spec.value)))
             most_used = self.assembly.plan.options.cache_entries if self.assembly.levers.trust else 0
             contents = TableContents(store, self._kept_keys(id), most_used)
             start = start_of(self.checkpoint, stream, base, share=KeyShare(self.virtual))

@@ -161,6 +161,13 @@ def names_apart(hint: object) -> list[str]:
     return found
 
 
+def is_checked_within(hint: object) -> bool:
+    """Whether a declared type has classes, at any depth, that check what is read as one of theirs, or change it."""
+    with suppress(Exception):  # a class whose fields say no types
+        return any(map(is_checked_as_read, classes_in(hint)))
+    return False
+
+
 def conforming(hint: object) -> tuple[Check, Check]:
     """Return what tells whether a value, and whether each of some, is of a declared type and can be read as one.
 
@@ -176,7 +183,7 @@ def conforming(hint: object) -> tuple[Check, Check]:
         kinds, checks = _alternatives(hint)
         if not kinds and is_record(get_origin(hint) or hint):
             all_fit = _written_for(hint)[1]
-        if any(is_checked_as_read(one) for one in classes_in(hint)):
+        if any(map(is_checked_as_read, classes_in(hint))):
             kinds, checks, all_fit = frozenset[type](), [], None
     except Exception:  # a class whose fields say no types
         kinds, checks, all_fit = frozenset[type](), [], None

@@ -36,7 +36,7 @@ from runtime.encoding.evolution import (
     said_in,
     tags_told,
 )
-from runtime.encoding.finite import check_finite
+from runtime.encoding.json_text import ONLY_TEXT, all_json, to_json, to_key_json
 from runtime.encoding.lines import ObjectLines
 from runtime.encoding.nested_tuples import NESTED, SCALARS, decoder_of, start_of, start_of_all, structure_in
 from runtime.encoding.record_types import (
@@ -63,7 +63,6 @@ from runtime.encoding.value_types import (
     as_plain,
     has_attributes,
     json_decoder,
-    json_plain,
     made_of_plain,
     model_reader,
     plain_of_subtype,
@@ -120,7 +119,7 @@ class Json:
 
     def __reduce__(self) -> tuple[object, ...]:
         # The decoders of msgspec can't be pickled, as they would be on the way to a worker: they are made anew there.
-        return _made_again, (type(self), self.type, self.encode is _key_as_json)
+        return _made_again, (type(self), self.type, self.encode is to_key_json)
 
     encode: Encode = dataclasses.field(init=False, repr=False, compare=False)
     decode: Callable[[bytes], Any] = dataclasses.field(init=False, repr=False, compare=False)
@@ -207,7 +206,7 @@ class Natural:
             return value
         if type(value) is str:
             return str.encode(value)
-        return _key_as_json(value) if holds_sets(value) else to_json(value)
+        return to_key_json(value) if holds_sets(value) else to_json(value)
 
     def decode(self, data: bytes) -> object:
         """Return `data` as it is."""
@@ -247,7 +246,6 @@ OTHER = b"\x0b"
 SUBTYPE = b"\x0c"
 PAIR = b"\x92"
 """The first byte of an array of two in MessagePack."""
-ONLY_TEXT = frozenset({str})
 SHORT_TEXT = 0xD9
 """The first byte of text of 32 to 255 bytes in MessagePack."""
 LONG_TEXT = 0xDA
@@ -649,7 +647,7 @@ def of_keys(serde: Serde) -> Serde:
 def _made_again(kind: type[Json] | type[MessagePack], of: object, is_of_keys: bool) -> Json | MessagePack:
     found = kind(of)
     if is_of_keys:
-        object.__setattr__(found, "encode", _key_as_json if isinstance(found, Json) else _key_as_messagepack)
+        object.__setattr__(found, "encode", to_key_json if isinstance(found, Json) else _key_as_messagepack)
     return found
 
 
@@ -687,7 +685,7 @@ def encode_all(serde: Serde, values: list[Any]) -> list[bytes | None]:
     if getattr(serde, "unchanged", False):
         return values
     if type(serde) is Json and serde.encode is to_json:
-        return _all_json(values)
+        return all_json(values)
     if type(serde) is String:
         # Text alone goes in one pass in C; a None among it raises, and only then is it looked for.
         try:
@@ -724,58 +722,11 @@ def _freeze(serde: object, encode: Encode, decode: Callable[[bytes], object]) ->
     object.__setattr__(serde, "decode", decode)
 
 
-def to_json(value: object) -> bytes:
-    """Return the JSON of a value; raises SerdeError for one with a NaN or an infinity in it.
-
-    >>> to_json({"a": None})
-    b'{"a":null}'
-    """
-    data = _to_json(value)
-    # msgspec writes NaN as null. Few values have a null, and only these are looked at again; `in` takes twice as long.
-    if data.find(b"null") >= 0:
-        check_finite(value)
-    return data
-
-
-def _key_as_json(value: object) -> bytes:
-    """Return what `to_json` does, with sets in the order of their members' bytes."""
-    data = _to_key_json(with_sets_in_order(value, _to_key_json))
-    if data.find(b"null") >= 0:
-        check_finite(value)
-    return data
-
-
 def _key_as_messagepack(value: object) -> bytes:
     return _pack_key(with_sets_in_order(value, _pack_key))
 
 
-def to_json_lines(values: list[object]) -> bytes:
-    r"""Return the JSON of each of some values and a line break behind it; raises SerdeError where `to_json` does.
-
-    >>> to_json_lines([1, None])
-    b'1\nnull\n'
-    """
-    lines = _to_json_lines(values)
-    if lines.find(b"null") >= 0:
-        check_finite(values)
-    return lines
-
-
-def _all_json(values: list[object]) -> list[bytes | None]:
-    """Return what `to_json` does of each of a column; None stays None."""
-    if has_none(values):
-        return [None if value is None else to_json(value) for value in values]
-    found = list(map(_to_json, values))
-    # One search through all bytes costs less than one call for each value.
-    if b"".join(found).find(b"null") >= 0:
-        check_finite([value for value, data in zip(values, found, strict=True) if data.find(b"null") >= 0])
-    return [*found]
-
-
-_json_encoder = msgspec.json.Encoder(enc_hook=json_plain)
-_to_key_json: Encode = msgspec.json.Encoder(enc_hook=lambda a: with_sets_in_order(json_plain(a), _to_key_json)).encode
 _pack_key: Encode = msgspec.msgpack.Encoder(enc_hook=lambda one: with_sets_in_order(as_plain(one), _pack_key)).encode
-_to_json, _to_json_lines = _json_encoder.encode, _json_encoder.encode_lines
 _pack, _unpack = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
 _whole_decoder = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -16,7 +17,7 @@ from operators.core.base import Copies, Form, Keys, Serde
 from operators.core.wording import named, shown, type_named
 from operators.state.keyed_state import Encoded
 from runtime.encoding.classes import is_again
-from runtime.encoding.conformity import conforming, names_apart
+from runtime.encoding.conformity import conforming, is_checked_within, names_apart
 from runtime.encoding.evolution import fitted
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.nested_tuples import SCALARS
@@ -114,7 +115,8 @@ def form_of(declared: Serde | None, exactly: bool = False) -> Form | None:
     """
     if declared is None:
         return None
-    kind, encode, decode = declared.type if isinstance(declared, Declared) else None, declared.encode, declared.decode
+    kind, decode = declared.type if isinstance(declared, Declared) else None, declared.decode
+    encode = read_back(declared).encode
 
     def fit(state: object) -> object:
         return state if type(state) is kind else fitted(state, kind, "a state")
@@ -165,6 +167,11 @@ class ReadBack:
         """The fields of models that may be read as others than were written."""
         return names_apart(self.type)
 
+    @cached_property
+    def _is_checked(self) -> bool:
+        """Whether what is read is changed or refused by what its class says."""
+        return is_checked_within(self.type)
+
     def encode(self, value: object) -> bytes:
         """Return the bytes of a value; raises SerdeError where they could not be read."""
         data, (conforms, _) = self.declared.encode(value), self._checks
@@ -210,13 +217,32 @@ class ReadBack:
                 "read, or another field's, or begins with an underscore: give a field that name alone, as by alias=, "
                 "or let it be among those of validation_alias=AliasChoices(…); in a class of attrs, without underscore"
             )
+        if self._is_checked and self._is_changed(value, back, data):
+            told = difference(value, back) or f"{_short(value)} comes back as {_short(back)}"
+            raise SerdeError(
+                f"{told}, as the validators or the __post_init__ of its class change what is written once more as it "
+                "is read: let them leave alone what they have made, or declare no type of an output, no serde of state"
+            )
+
+    def _is_changed(self, value: object, back: object, data: bytes) -> bool:
+        """Whether a class has made another value of what was written, beyond what the format does."""
+        # A dict that is given as a record is one only as it is read, and has to stay that.
+        if isinstance(value, dict) and not isinstance(back, dict):
+            value, data = back, self.declared.encode(back)
+            back = self.declared.decode(data)
+        with suppress(Exception):  # whatever == says of a value
+            if value == back:
+                return False
+        return self.declared.encode(back) != data and not _is_alike(value, back)
 
 
 def read_back(serde: Serde) -> Serde:
     """Return the serde by which values of a declared type are written: it refuses what that could not be read from."""
+    if isinstance(serde, Tagged):  # which brings back what it was given
+        return serde
     kind = getattr(serde, "type", Any)  # a serde of the user's has no such attribute
     # Formats that say more than a type refuse by themselves what they can't write, but not what is read as a default.
-    checks = isinstance(serde, Json | MessagePack) or bool(names_apart(kind))
+    checks = isinstance(serde, Json | MessagePack) or bool(names_apart(kind)) or is_checked_within(kind)
     return ReadBack(serde, kind) if checks and kind is not Any else serde
 
 

@@ -17,7 +17,8 @@ import msgspec
 from operators.core.base import Serde
 from planner.model.errors import PlanError
 from planner.model.graph import Graph
-from runtime.encoding.serdes import Bytes, Json, NoKey, String, Tagged, to_json
+from runtime.encoding.json_text import to_json
+from runtime.encoding.serdes import Bytes, Json, NoKey, String, Tagged
 from runtime.model.clock import monotonic_ms, sleep_ms
 from runtime.model.errors import SamzaError
 from runtime.ports.environment import QueryableEnvironment

@@ -9,8 +9,8 @@ from contextlib import suppress
 import msgspec
 
 from planner.model.graph import Graph
+from runtime.encoding.json_text import to_json
 from runtime.encoding.keys import bytes_of_key
-from runtime.encoding.serdes import to_json
 from runtime.queries.state_requests import NoAnswer, StateAnswer, StateRequest, keys_of, parameters_of
 from runtime.queries.state_shape import shapes_of
 from runtime.queries.stored_entries import STORED

@@ -15,7 +15,7 @@ from planner.model.graph import Graph
 from planner.model.plan import Plan
 from runtime.assembly.bindings import Bindings
 from runtime.assembly.history import partitions_of
-from runtime.encoding.serdes import to_json
+from runtime.encoding.json_text import to_json
 from runtime.loop.loop import Loop
 from runtime.model.clock import Clock
 from runtime.model.metrics import (

@@ -10,7 +10,7 @@ from typing import IO
 
 import msgspec
 
-from runtime.encoding.serdes import to_json
+from runtime.encoding.json_text import to_json
 from runtime.model.errors import SamzaError, system_errors_told
 from runtime.stored_state.entries import Row
 from runtime.systems.files.places.locations import needs_pyarrow

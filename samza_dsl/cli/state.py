@@ -16,7 +16,7 @@ import typer
 from planner.model.flow import counted
 from planner.model.graph import Graph
 from planner.model.plan import Plan
-from runtime.encoding.serdes import to_json
+from runtime.encoding.json_text import to_json
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.errors import SamzaError
 from runtime.opening.deletion import check_not_shared

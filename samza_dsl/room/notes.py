@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from runtime.encoding.serdes import to_json
+from runtime.encoding.json_text import to_json
 from runtime.systems.host.locks import is_locked
 from samza_dsl.room.ring import RingReader, RingWriter
 

@@ -18,7 +18,7 @@ import msgspec
 
 from operators.core.wording import class_name, encodable_all, words_of
 from planner.model.plan import Plan
-from runtime.encoding.serdes import to_json
+from runtime.encoding.json_text import to_json
 from runtime.functions.user_lines import deepest, user_lines
 from runtime.model.clock import monotonic_ms, sleep_ms, wall_clock_ms
 from runtime.model.metrics import RunMetrics, StoreMetrics, unread

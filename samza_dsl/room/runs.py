@@ -16,7 +16,7 @@ from planner.model.flow import edges
 from planner.model.plan import Plan
 from planner.model.virtual_tasks import wrong_factor
 from planner.picture.drawing import to_svg
-from runtime.encoding.serdes import to_json
+from runtime.encoding.json_text import to_json
 from runtime.job.job_model import job_of
 from runtime.model.assignment import Scale
 from runtime.model.clock import monotonic_ms, wall_clock_ms

@@ -18,6 +18,7 @@ from planner.model import graph as graphs
 from planner.model.graph import Graph
 from planner.model.levers import Levers
 from planner.model.plan import Plan
+from runtime.encoding.storable import read_back
 from runtime.functions.user_functions import Functions
 from runtime.job.pipeline import Pipeline
 from runtime.model.checkpoint import SHARED, Checkpoint
@@ -427,7 +428,7 @@ class OutputSink(ListSink):
 
     def serde(self, declared: Serde) -> Serde:
         """Return the serde that values pass."""
-        return Passing(declared)
+        return Passing(read_back(declared))
 
     def rows(self, committed: int) -> Batch:
         """Return so many of the first rows."""

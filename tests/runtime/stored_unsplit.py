@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from operators.core.base import Batch
-from runtime.encoding.serdes import to_json
+from runtime.encoding.json_text import to_json
 from runtime.ports.environment import Environment
 from runtime.ports.streams import END, Append, Control, StreamConfig
 from runtime.systems.log.environment import LogEnvironment

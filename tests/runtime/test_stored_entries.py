@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators.core.base import Batch
-from runtime.encoding.serdes import to_json
+from runtime.encoding.json_text import to_json
 from runtime.model.errors import SamzaError
 from runtime.opening.stored_state import STAGED
 from runtime.ports.streams import Append, StreamConfig

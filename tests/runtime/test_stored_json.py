@@ -4,7 +4,8 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from runtime.encoding.serdes import Evolving, Tagged, to_json
+from runtime.encoding.json_text import to_json
+from runtime.encoding.serdes import Evolving, Tagged
 from runtime.encoding.stored_json import bytes_of, plain_of
 from runtime.model.errors import SerdeError
 from tests.runtime.test_evolving import values as evolving_values

@@ -40,7 +40,7 @@ from runtime.encoding.formats.registry import (
 )
 from runtime.encoding.formats.rows import wrong_names
 from runtime.encoding.formats.subjects import SubjectPlace
-from runtime.encoding.serdes import to_json
+from runtime.encoding.json_text import to_json
 from runtime.model.errors import SerdeError
 
 AT_ONCE = 100

@@ -15,7 +15,7 @@ from runtime.encoding.formats.avro import PARTS, AvroCodec, DatumReader, parsed
 from runtime.encoding.formats.avro_bounds import MOST_OF_NO_BYTES, end_of, long_in, named_in, takes_none
 from runtime.encoding.formats.avro_shapes import Datum, Schema
 from runtime.encoding.formats.extras import needs_extra
-from runtime.encoding.serdes import to_json
+from runtime.encoding.json_text import to_json
 from runtime.model.errors import Damaged, SerdeError
 
 MAGIC = b"Obj\x01"

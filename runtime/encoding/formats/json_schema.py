@@ -16,8 +16,9 @@ from runtime.encoding.formats.avro_shapes import name_of
 from runtime.encoding.formats.extras import needs_extra
 from runtime.encoding.formats.registry import HEAD, RegisteredSchema, SchemaRegistry, head_of, referred_by, split_head
 from runtime.encoding.formats.subjects import SubjectPlace
+from runtime.encoding.json_text import to_json
 from runtime.encoding.record_types import is_pydantic
-from runtime.encoding.serdes import REFUSALS, Json, to_json
+from runtime.encoding.serdes import REFUSALS, Json
 from runtime.model.errors import SerdeError
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"

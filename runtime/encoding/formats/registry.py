@@ -19,7 +19,7 @@ import msgspec
 from operators.core.sites import here
 from planner.model.errors import refuse
 from runtime.encoding.formats.subjects import NAMINGS, Naming, SubjectPlace, subject_of
-from runtime.encoding.serdes import to_json
+from runtime.encoding.json_text import to_json
 from runtime.model.clock import monotonic_ms
 from runtime.model.errors import Refused, SamzaError, SerdeError, Unreachable
 from runtime.model.urls import shown_url

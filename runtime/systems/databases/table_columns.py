@@ -12,8 +12,8 @@ import msgspec
 from msgspec import inspect
 
 from runtime.encoding.formats.rows import VALUE, alternatives, columns_of_model, has_columns, row_of
+from runtime.encoding.json_text import to_json
 from runtime.encoding.record_types import is_pydantic
-from runtime.encoding.serdes import to_json
 from runtime.encoding.value_types import json_told
 from runtime.model.errors import SamzaError, SerdeError
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import codecs
 import csv
+import datetime as dt
 import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
+from uuid import UUID
 
 import msgspec
 from msgspec import inspect
 
 from operators.aggregations.identity import may_be_infinite
 from operators.core.base import Batch, Serde, has_none
-from runtime.encoding.finite import check_finite
 from runtime.encoding.formats.rows import (
     Columns,
     RowSerde,
@@ -31,6 +33,8 @@ from runtime.encoding.formats.rows import (
     rows_of,
     type_of_rows,
 )
+from runtime.encoding.json_text import ONLY_TEXT, check_entries, check_finite
+from runtime.encoding.nested_tuples import SCALARS
 from runtime.encoding.record_types import is_pydantic
 from runtime.encoding.value_types import json_decoder, json_plain, json_row
 from runtime.model.errors import SamzaError, SerdeError
@@ -240,10 +244,17 @@ class CsvRows(RowSerde):
 
     def encode(self, value: object) -> bytes:
         """Return the bytes of `value`; raises SerdeError when it has no named fields, or a nested one no JSON."""
-        data = super().encode(_as_row(value))
+        row = _as_row(value)
+        data = super().encode(row)
         if may_be_infinite(data):
-            plain = msgspec.to_builtins(_as_row(value), enc_hook=json_plain)
+            plain = msgspec.to_builtins(row, enc_hook=json_plain)
             check_finite([cell for cell in plain.values() if type(cell) is not float])
+        if not (ONLY_TEXT.issuperset(map(type, row)) and _PLAIN.issuperset(map(type, row.values()))):
+            if odd := [name for name in row if not isinstance(name, str | int)]:
+                raise SerdeError(
+                    f"a row has the key {odd[0]!r}, and the names of columns are text: give it text as keys"
+                )
+            check_entries([row])
         return data
 
 
@@ -396,6 +407,10 @@ def _header_of(path: Path | RemoteFile, dialect: CsvFiles) -> tuple[str, ...] | 
         twice = sorted({name for name in header if header.count(name) > 1})
         raise SamzaError(f"the header of {path} names {', '.join(twice)} more than once; rename the columns")
     return header
+
+
+_PLAIN = SCALARS | {dt.datetime, dt.date, dt.time, dt.timedelta, Decimal, UUID}
+"""The types whose values are no JSON in their cells."""
 
 
 def _as_row(value: object) -> Mapping[str, object]:

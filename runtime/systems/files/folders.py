@@ -15,7 +15,7 @@ import msgspec
 from msgspec import inspect
 
 from runtime.encoding.formats.rows import alternatives, column_types
-from runtime.encoding.serdes import to_json
+from runtime.encoding.json_text import to_json
 from runtime.model.errors import SamzaError
 from runtime.systems.files.places.locations import DataFile
 

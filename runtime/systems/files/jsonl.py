@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 
 from operators.core.base import Batch, Serde, has_none
+from runtime.encoding.json_text import to_json_lines
 from runtime.encoding.lines import NULL, Lines, ObjectLines, rows_in
-from runtime.encoding.serdes import Json, MessagePack, String, Tagged, to_json_lines
+from runtime.encoding.serdes import Json, MessagePack, String, Tagged
 from runtime.encoding.storable import ReadBack
 from runtime.model.errors import SerdeError
 from runtime.ports.sink import Sink

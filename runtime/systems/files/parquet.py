@@ -42,7 +42,7 @@ from runtime.encoding.formats.rows import (
     type_of_rows,
     without_value,
 )
-from runtime.encoding.serdes import to_json
+from runtime.encoding.json_text import to_json
 from runtime.encoding.value_types import as_plain, made_of_plain
 from runtime.model.errors import Damaged, SamzaError, SerdeError, system_errors_told
 from runtime.ports.sink import Sink
@@ -56,6 +56,7 @@ from runtime.systems.files.plain_columns import (
     UnlikeDeclared,
     batches_of,
     check_one_kind,
+    column_of,
     fields_in,
     in_microseconds,
     row_columns,
@@ -705,7 +706,7 @@ def _whole(value: Any) -> Any:
 
 def _column(values: list[Any], info: inspect.Type) -> pa.Array:
     kind = _type_in(values, info)
-    column = pa.array(values, type=kind)
+    column = column_of(values, kind)
     if kind is None:
         check_one_kind(values)
         # Arrow would take an instant for the hour that it has in UTC.

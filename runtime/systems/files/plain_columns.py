@@ -462,6 +462,29 @@ def check_one_kind(values: Iterable[object]) -> None:
                 raise ValueError(MIXED if is_zone else f"some are {other}, and some {kind}")
 
 
+def column_of(values: Sequence[object], kind: pa.DataType | None) -> pa.Array:
+    """Return values as a column; raises ValueError for a time of day with a zone, which Arrow would leave out."""
+    column = pa.array(values, type=kind)
+    if _has_times(column.type) and (found := next(_zoned(values), None)) is not None:
+        raise ValueError(f"{found} is a time with a time zone, which columns have not: write a datetime, or its text")
+    return column
+
+
+def _has_times(kind: pa.DataType) -> bool:
+    return pa.types.is_time(kind) or any(_has_times(kind.field(place).type) for place in range(kind.num_fields))
+
+
+def _zoned(values: Iterable[object]) -> Iterator[dt.time]:
+    """Yield the times of day that have a time zone, at any depth."""
+    for value in values:
+        if isinstance(value, dt.time) and value.tzinfo is not None:
+            yield value
+        elif isinstance(value, dict):
+            yield from _zoned((*value, *value.values()))
+        elif isinstance(value, list | tuple):
+            yield from _zoned(value)
+
+
 def _kinds(value: object, path: tuple[object, ...]) -> Iterator[tuple[tuple[object, ...], str]]:
     """Yield what lies in each place of a value; nothing where that is None."""
     if isinstance(value, dict):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from runtime.encoding.serdes import to_json
+from runtime.encoding.json_text import to_json
 from runtime.model.errors import Damaged, Fenced, SamzaError, Unavailable
 from runtime.ports.connectors import SinkOwner
 from runtime.systems.folders.object_place import ObjectPlace

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from operators.core.base import has_none
 from operators.core.durations import Duration
 from runtime.encoding.formats.rows import without_value
-from runtime.encoding.serdes import to_json_lines
+from runtime.encoding.json_text import to_json_lines
 from runtime.model.errors import Fenced, SamzaError
 from runtime.model.urls import shown_file
 from runtime.ports.connectors import Batching, PositionedSink, SinkOwner, SinkRow, length_ms

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from urllib.parse import SplitResult, quote, urljoin
 
 from operators.core.durations import Duration
-from runtime.encoding.serdes import to_json
+from runtime.encoding.json_text import to_json
 from runtime.model.clock import SystemClock
 from runtime.model.errors import RowRefused, SamzaError, Unavailable
 from runtime.model.urls import shown_url
