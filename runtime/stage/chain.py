@@ -472,8 +472,7 @@ class Chain:
         for id in [*self.unread]:
             operator = self.operators[id]
             assert isinstance(operator, ReadingOn)
-            with attributed(id):
-                operator.read_on()
+            operator.read_on()  # what it can't read says of whom it is, and meets no policy
             if not operator.is_unread:
                 del self.unread[id]
 
