@@ -29,9 +29,11 @@ from samza_dsl import (
     ProcessContext,
     String,
     after_count,
+    after_delay,
     count,
     counted,
     session,
+    sliding,
     tumbling,
 )
 
@@ -140,6 +142,20 @@ OPERATORS: dict[str, Callable[[MessageStream[int, int]], MessageStream[Any, Any]
     "a window with a trigger": lambda stream: stream.window(tumbling(hours=1), count(), early=after_count(9)),
     "sessions": lambda stream: stream.window(session(hours=1), count()),
     "counted windows": lambda stream: stream.window(counted(9), count()),
+    "windows shown by the clock": lambda stream: stream.window(
+        tumbling(hours=1), count(), early=after_delay(hours=1, by_clock=True)
+    ),
+    "sliding windows, late": lambda stream: stream.window(sliding(minutes=9), count(), allowed_lateness_ms=540_000),
+    "an outer join": lambda stream: stream.join(
+        stream.filter(lambda number: number < 0), lambda left, right: left, how="left", within=(-HOUR_MS, HOUR_MS)
+    ),
+    "a join as of then": lambda stream: stream.join_asof(
+        stream.filter(lambda number: number < 0),
+        lambda left, right: left,
+        how="left",
+        direction="forward",
+        tolerance=HOUR_MS,
+    ),
 }
 
 

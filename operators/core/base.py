@@ -402,6 +402,24 @@ class Holding(Protocol, metaclass=CheckedProtocol):
         """Return at most so many of the entries that it would write back, those begun last."""
 
 
+@runtime_checkable
+class ReadingOn(Protocol, metaclass=CheckedProtocol):
+    """A stateful operator that reads what it keeps in parts, while it is at work already."""
+
+    withholds: bool
+    """Whether by event time it fires nothing before it has read all, but at the end of the inputs.
+
+    What it has to fire then is what it would have fired before: no record that comes meanwhile changes that.
+    """
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether there is something that it has not read since it began."""
+
+    def read_on(self) -> None:
+        """Read some more of it."""
+
+
 class Clocked(Operator, Protocol):
     """A stateful operator that is also told the time of the wall clock; its spec is of `wall_clock`."""
 
@@ -458,7 +476,7 @@ class Spec:
     late, when event time is beyond where it was as that came. What `ignores_values` looks at keys and times alone.
     What `holds` most of what it has written needs no cache of it, and what `holds_plain` none of values that nobody
     can change in place.
-    What `begins_unread` reads what it keeps as it is due, and not where it begins.
+    What `begins_unread` reads what it keeps as it is due, or bit by bit, and not where it begins.
     What `expires` drops all that it keeps as event time goes on.
     What looks at a partition `beyond_keys` goes by more of it than the messages of one key. What `takes_signs` may be
     handed retractions, and what `hands_on_signs` emits one for each. What `hands_on_headers` gives what it emits those

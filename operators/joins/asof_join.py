@@ -62,6 +62,7 @@ class AsofJoin(KeyedJoin):
     declares: ClassVar[str] = DECLARED_SIDES.replace("join(", "join_asof(")
     event_time: ClassVar[bool] = True
     holds: ClassVar[bool] = True
+    begins_unread: ClassVar[bool] = True
 
     @property
     def reach(self) -> tuple[int, int]:
@@ -85,7 +86,7 @@ class AsofJoin(KeyedJoin):
     def build(self, context: OperatorContext) -> AsofJoinOperator:
         """Return its operator, which keeps the values of either side as was declared."""
         join = context.functions["join"]
-        operator = AsofJoinOperator(self, join, context.store, context.keys, context.most_held)
+        operator = AsofJoinOperator(self, join, context.store, context.keys, context.most_held, context.lowest)
         operator.declare(*map(context.formats.form, self.state))
         operator.encode = context.formats.serde(None).encode
         return operator
@@ -159,6 +160,7 @@ class AsofJoinOperator(WaitingJoin[Versions | NearRows]):
         store: Store,
         keys: Keys,
         most_held: int = MOST_HELD,
+        lowest: int | None = None,
     ) -> None:
         before, after = spec.reach
         rights: Versions | NearRows
@@ -167,7 +169,7 @@ class AsofJoinOperator(WaitingJoin[Versions | NearRows]):
             rights = Versions(store, keys, retention_ms=0, tombstones=False)
         else:
             rights = NearRows(store, keys, (before, after))
-        waiting = WaitingRows(store, keys, b"l", max(after, WIDTH_MS), after)
+        waiting = WaitingRows(store, keys, b"l", max(after, WIDTH_MS), after, lowest)
         super().__init__(join, waiting, rights, store, keys, most_held, is_left=spec.how == "left")
         self._backward = spec.direction == "backward"
         self._floor = MIN_TIMESTAMP
@@ -180,7 +182,7 @@ class AsofJoinOperator(WaitingJoin[Versions | NearRows]):
         self._form = right
 
     def process(self, batch: Batch) -> Batch | None:
-        if self._backward:
+        if self._backward and not self.is_unread:
             # No left row that waits or is still to come lies before it, as none is before its stamp.
             self._floor = min(self.reached, self.waiting.due() - 1)
         return super().process(batch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import ClassVar, Literal
@@ -66,6 +67,7 @@ class IntervalJoin(KeyedJoin):
     event_time: ClassVar[bool] = True
     expires: ClassVar[bool] = True
     holds: ClassVar[bool] = True
+    begins_unread: ClassVar[bool] = True
     keeps_order: ClassVar[bool] = False
 
     @property
@@ -93,7 +95,7 @@ class IntervalJoin(KeyedJoin):
     def build(self, context: OperatorContext) -> IntervalJoinOperator:
         """Return its operator, which keeps the values of either side as was declared."""
         join = context.functions["join"]
-        operator = IntervalJoinOperator(self, join, context.store, context.keys, context.most_held)
+        operator = IntervalJoinOperator(self, join, context.store, context.keys, context.most_held, context.lowest)
         operator.declare(*map(context.formats.form, self.state))
         return operator
 
@@ -114,6 +116,7 @@ class IntervalJoinOperator(OverRows):
         store: Store,
         keys: Keys,
         most_held: int = MOST_HELD,
+        lowest: int | None = None,
     ) -> None:
         self.join = join
         super().__init__(store, keys, most_held)
@@ -131,8 +134,9 @@ class IntervalJoinOperator(OverRows):
         )
         self._sides = self.held = (left, right)
         self._forms: tuple[Form | None, Form | None] | None = None
+        self.waits_in = tuple(rows for rows, waits in zip(self._sides, self._outer, strict=True) if waits)
         self._reached = MIN_TIMESTAMP
-        self.forget()
+        self._begin(lowest)
 
     def declare(self, left: Form | None, right: Form | None) -> None:
         """Set the stored forms of the values of either side."""
@@ -231,6 +235,8 @@ class IntervalJoinOperator(OverRows):
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
         """Emit the rows that have waited in vain, in stamp order, and drop those that nothing can meet any more."""
+        if watermark == MAX_TIMESTAMP:
+            self.read_all()
         self._reached = max(self._reached, watermark)
         self._ripen()
         out = Batch([], keys=[], timestamps=[], stamps=[])
@@ -264,14 +270,20 @@ class IntervalJoinOperator(OverRows):
         """Return the watermark at which the next row has waited long enough, or the next bucket is past."""
         if self._ripe:
             return self._reached
+        if self.is_unread:
+            return MAX_TIMESTAMP
         return min(self._waiting.first(), *(side.next_past() for side in self._sides))
 
     def lowest_stamp(self) -> int:
         """Return the smallest stamp of a row that waits."""
-        return self._stamps.lowest()
+        return min(self._stamps.lowest(), self.lowest_unread)
 
     def forget(self) -> None:
         """Drop all that is held, and look up what the store has."""
+        self._begin(None)
+
+    def _begin(self, lowest: int | None) -> None:
+        """Look up what the store has; given the lowest stamp of what waits, note bit by bit which rows do."""
         self._waiting: DueItems[tuple[int, int, int, Key, int, int]] = DueItems(self._width)
         """The rows that wait, by the time at which that is enough: with number, side, key, time and stamp."""
         self._ripe: list[tuple[int, int, int, int, Key]] = []
@@ -282,8 +294,8 @@ class IntervalJoinOperator(OverRows):
         self._numbers = count()
         for side, rows in enumerate(self._sides):
             rows.load()
-            for key, at, stamp in rows.waiting() if self._outer[side] else ():
-                self._wait(side, key, at, stamp)
+            if self._outer[side]:
+                rows.find_waiting(partial(self._wait, side), lowest)
 
     def _wait(self, side: int, key: Key, at: int, stamp: int) -> None:
         due = min(at + self._reach[side] + 1, MAX_TIMESTAMP)

@@ -50,6 +50,7 @@ class TemporalJoin(KeyedJoin):
     by_table_key: ClassVar[bool] = True
     event_time: ClassVar[bool] = True
     holds: ClassVar[bool] = True
+    begins_unread: ClassVar[bool] = True
 
     @property
     def table(self) -> VersionedTable:
@@ -77,7 +78,7 @@ class TemporalJoin(KeyedJoin):
     def build(self, context: OperatorContext) -> TemporalJoinOperator:
         """Return its operator, which keeps the values of either side as was declared."""
         join = context.functions["join"]
-        operator = TemporalJoinOperator(self, join, context.store, context.keys, context.most_held)
+        operator = TemporalJoinOperator(self, join, context.store, context.keys, context.most_held, context.lowest)
         operator.declare(*map(context.formats.form, self.state))
         return operator
 
@@ -94,9 +95,11 @@ class TemporalJoinOperator(WaitingJoin[Versions]):
         store: Store,
         keys: Keys,
         most_held: int = MOST_HELD,
+        lowest: int | None = None,
     ) -> None:
         retention_ms = spec.table.retention_ms
-        waiting, versions = WaitingRows(store, keys, b"s", WIDTH_MS), Versions(store, keys, retention_ms)
+        waiting = WaitingRows(store, keys, b"s", WIDTH_MS, lowest=lowest)
+        versions = Versions(store, keys, retention_ms)
         super().__init__(join, waiting, versions, store, keys, most_held, is_left=spec.how == "left")
         self.allowed_ms = retention_ms
 

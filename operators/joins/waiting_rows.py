@@ -24,32 +24,34 @@ class WaitingRows:
     Each is due when the watermark is past its time and `wait_ms` more.
     """
 
-    def __init__(self, store: Store, keys: Keys, prefix: bytes, width_ms: int, wait_ms: int = 0) -> None:
-        self._rows = RowsByTime(store, keys, prefix, width_ms, wait_ms)
+    def __init__(
+        self, store: Store, keys: Keys, prefix: bytes, width_ms: int, wait_ms: int = 0, lowest: int | None = None
+    ) -> None:
+        self.rows = RowsByTime(store, keys, prefix, width_ms, wait_ms)
         self._width, self._wait_ms = width_ms, wait_ms
-        self.load()
+        self.load(lowest)
 
     @property
     def unwritten(self) -> int:
         """The number of entries, each of a key and a bucket, that have changed since they were written back."""
-        return self._rows.unwritten
+        return self.rows.unwritten
 
     def declare(self, form: Form | None) -> None:
         """Set the stored form of values."""
-        self._rows.form = form
+        self.rows.form = form
 
     def add(self, key: Key, at: int, stamp: int, value: object) -> None:
         """Keep a row that waits."""
-        self._rows.add(key, (at, stamp, value, True))
+        self.rows.add(key, (at, stamp, value, True))
         self._note(key, at, stamp)
 
     def due(self) -> int:
-        """Return the watermark at which the first row is due, or NEVER."""
+        """Return the watermark at which the first row is due, as far as rows are noted, or NEVER."""
         return self._due.first()
 
     def each(self, until: int) -> Iterator[tuple[int, Key, Row]]:
         """Yield the rows that are due by a watermark, each with when that is, and its key, and removed just before."""
-        take, remove = self._rows.take, self._stamps.remove
+        take, remove = self.rows.take, self._stamps.remove
         for due, stamp, _, key, at in self._due.each(until):
             row = take(key, at, stamp)
             assert row is not None, "each row that waits is kept"
@@ -68,30 +70,29 @@ class WaitingRows:
 
     def next_past(self) -> int:
         """Return the watermark at which something is due, or a bucket of what was taken is past."""
-        return min(self._due.first(), self._rows.next_past())
+        return min(self._due.first(), self.rows.next_past())
 
     def drop_past(self, reached: int, most: int | None) -> int | None:
         """Drop the buckets that are past, when nothing in them is due any more; as RowsByTime does it."""
-        return self._rows.drop_past(reached, most)
+        return self.rows.drop_past(reached, most)
 
     def write_back(self) -> None:
         """Put what has changed into the store."""
-        self._rows.write_back()
+        self.rows.write_back()
 
     def relieve(self, most_held: int) -> None:
         """Drop entries that the store has as well, if there are more than so many."""
-        self._rows.relieve(most_held)
+        self.rows.relieve(most_held)
 
-    def load(self) -> None:
-        """Drop all that is held, and look up what the store has."""
+    def load(self, lowest: int | None = None) -> None:
+        """Drop all that is held, and look up what the store has; given the lowest stamp of it, bit by bit."""
         self._due: DueItems[tuple[int, int, int, Key, int]] = DueItems(self._width)
         """The rows by the time at which they are due: with stamp, number, key and time."""
         self._stamps = Stamps()
         # A number for each, so that no two keys are compared: an int and a string have no order.
         self._numbers = count()
-        self._rows.load()
-        for key, at, stamp in self._rows.waiting():
-            self._note(key, at, stamp)
+        self.rows.load()
+        self.rows.find_waiting(self._note, lowest)
 
     def _note(self, key: Key, at: int, stamp: int) -> None:
         due = min(at + self._wait_ms + 1, MAX_TIMESTAMP)
@@ -151,7 +152,7 @@ class WaitingJoin(OverRows, Generic[R]):
         super().__init__(store, keys, most_held)
         self.meetings = Meetings(0, keys.kind_of)
         self.waiting, self.rights, self.is_left = waiting, rights, is_left
-        self.held = (waiting, rights)
+        self.held, self.waits_in = (waiting, rights), (waiting.rows,)
         self.reached = MIN_TIMESTAMP
         self._forms: tuple[Form | None, Form | None] | None = None
 
@@ -187,6 +188,8 @@ class WaitingJoin(OverRows, Generic[R]):
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
         """Join the left rows that are due, in the order of their times, and drop right ones that nothing can meet."""
+        if watermark == MAX_TIMESTAMP:
+            self.read_all()
         self.reached = max(self.reached, watermark)
         out = Batch([], keys=[], timestamps=[], stamps=[])
         assert out.keys is not None and out.timestamps is not None and out.stamps is not None
@@ -226,11 +229,11 @@ class WaitingJoin(OverRows, Generic[R]):
 
     def next_due(self) -> int:
         """Return the watermark at which the next left row is due, or rows are past."""
-        return min(self.waiting.next_past(), self.rights.next_past())
+        return MAX_TIMESTAMP if self.is_unread else min(self.waiting.next_past(), self.rights.next_past())
 
     def lowest_stamp(self) -> int:
         """Return the smallest stamp of a left row that waits."""
-        return self.waiting.lowest_stamp()
+        return min(self.waiting.lowest_stamp(), self.lowest_unread)
 
     def forget(self) -> None:
         """Drop all that is held, and look up what the store has."""

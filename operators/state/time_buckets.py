@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Any, Protocol
@@ -11,9 +11,14 @@ from typing import Any, Protocol
 from operators.core.base import MAX_TIMESTAMP, NEVER, Batch, Form, Key, Keys, Store
 from operators.core.entry_keys import NUMBER_BYTES, SHIFT, beyond, number_at, ordered
 from operators.state.keyed_state import Encoded, dumped, loaded
+from operators.state.unread_entries import Entries, UnreadEntries
 
 Row = tuple[int, int, Any, bool]
 """Timestamp, stamp, value, and whether it still waits for the first row to join, to be emitted alone else."""
+
+
+def nothing_waits(key: Key, at: int, stamp: int) -> None:
+    """Take no note of a row that waits."""
 
 
 class Held(Protocol):
@@ -31,10 +36,16 @@ class Held(Protocol):
 
 
 class OverRows:
-    """The common part of operators whose state is rows by time: it writes them back, and drops what is too much."""
+    """The common part of operators whose state is rows by time: it writes them back, and drops what is too much.
+
+    Where rows wait that it has not noted since it began, it fires nothing until all are.
+    """
 
     held: tuple[Held, ...]
     """All parts of its state that are held beside the store."""
+    waits_in: tuple[RowsByTime, ...] = ()
+    """The parts in which rows wait."""
+    withholds = True
 
     def __init__(self, store: Store, keys: Keys, most_held: int) -> None:
         self.store, self.keys, self.most_held = store, keys, most_held
@@ -44,6 +55,28 @@ class OverRows:
     def unwritten(self) -> int:
         """The number of entries, each of a key and a bucket, that have changed since they were written back."""
         return sum(one.unwritten for one in self.held)
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether rows may wait that it has not noted."""
+        return any(rows.unread is not None and rows.unread.is_left for rows in self.waits_in)
+
+    @property
+    def lowest_unread(self) -> int:
+        """The number below which no row has its stamp that waits and is not noted; NEVER where all are."""
+        return min((rows.unread.lowest for rows in self.waits_in if rows.unread is not None), default=NEVER)
+
+    def read_on(self) -> None:
+        """Note some more of the rows that wait."""
+        for rows in self.waits_in:
+            if rows.unread is not None and rows.unread.is_left:
+                rows.unread.read_on()
+                return
+
+    def read_all(self) -> None:
+        """Note all rows that wait."""
+        while self.is_unread:
+            self.read_on()
 
     def write_back(self) -> None:
         """Put what has changed into the store."""
@@ -95,6 +128,11 @@ class RowsByTime:
         self._width = width_ms
         self.form: Form | None = None
         """The stored form of values; None if none is declared."""
+        self.unread: UnreadEntries | None = None
+        """The entries of the store in which rows may wait that were not noted yet, where these are looked for."""
+        self._note: Callable[[Key, int, int], None] = nothing_waits
+        self._noted: set[tuple[int, Key]] = set()
+        """The buckets and keys of entries that changed, or came, before their place was read."""
 
     def open(self, number: int) -> Bucket:
         """Begin a bucket that has nothing in the store."""
@@ -126,6 +164,8 @@ class RowsByTime:
             rows = bucket.clean.get(key)
             if rows is None:
                 rows = [] if bucket.is_whole else self.rows_of(number, key) or []
+            if self.unread is not None and self.unread.is_left:
+                self._note_ahead(number, key, rows)
             bucket.changed[key] = rows
             self.unwritten += 1
             self._changed[number] = None
@@ -332,19 +372,38 @@ class RowsByTime:
         self._numbers = [*self.buckets]
         heapify(self._numbers)
 
-    def waiting(self) -> Iterator[tuple[Key, int, int]]:
-        """Yield the key, time and stamp of each row in the store that waits."""
+    def find_waiting(self, note: Callable[[Key, int, int], None], lowest: int | None = None) -> None:
+        """Have the key, time and stamp of each row noted that waits in the store.
+
+        Given the `lowest` stamp of these they are noted as `unread` is read, and no bucket may be dropped before that.
+        """
         # No index of them is kept: it would cost a write with each row, and is needed at a start or a rollback alone.
+        self._note = note
+        self._noted.clear()
+        self.unread = UnreadEntries(self._store, self._prefix, self._note_waiting, NEVER if lowest is None else lowest)
+        if lowest is None:
+            self.unread.read_all()
+
+    def _note_waiting(self, entries: Entries) -> None:
         start = len(self._prefix) + NUMBER_BYTES
-        for place, stored in self._store.range(self._prefix, beyond(self._prefix)):
-            known = stored[0]
-            waits = [
-                (at, stamp) for at, stamp, waits in zip(known[0::3], known[1::3], known[2::3], strict=True) if waits
-            ]
-            if waits:
+        for place, stored in entries:
+            times = stored[0]
+            if True in times[2::3]:
                 (key,) = self._keys.load([place[start:]])
                 assert key is not None
-                yield from ((key, at, stamp) for at, stamp in waits)
+                if (self._number(place), key) not in self._noted:
+                    for at, stamp, waits in zip(times[0::3], times[1::3], times[2::3], strict=True):
+                        if waits:
+                            self._note(key, at, stamp)
+
+    def _note_ahead(self, number: int, key: Key, rows: list[Row]) -> None:
+        """Note what waits in an entry that changes before it is read, so that nothing of it is noted once more then."""
+        assert self.unread is not None
+        if (number, key) not in self._noted and self.unread.lies_ahead(self._place(number) + self._keys.encode(key)):
+            self._noted.add((number, key))
+            for at, stamp, _, waits in rows:
+                if waits:
+                    self._note(key, at, stamp)
 
     def _stored(self, rows: list[Row]) -> list[object]:
         """Return rows as one entry: a list of all times, stamps and flags, which is encoded at once, and the values."""

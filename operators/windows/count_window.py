@@ -20,9 +20,9 @@ from operators.core.base import (
     Store,
     has_none,
 )
-from operators.core.entry_keys import beyond
 from operators.state.key_cache import KeyStates
 from operators.state.keyed_state import STATE
+from operators.state.unread_entries import Entries, UnreadEntries
 from operators.windows.partials import Partials
 from operators.windows.window import NO_KEY, Pane, Timing, Window
 from operators.windows.window_types import Counted
@@ -51,11 +51,13 @@ class CountedOperator(KeyStates):
     """The windows by count of one task: per key those that are open, the oldest first.
 
     A window that is complete fires with its last value, others when all inputs have ended. A pane takes the largest
-    timestamp and stamp that it holds: so event time waits for the open window of the lowest stamp.
+    timestamp and stamp that it holds: so event time waits for the open window of the lowest stamp. Which that is shows
+    when all were looked at; given the `lowest` of all as it begins, it is at work before.
     """
 
     calls = ("aggregation",)
     late: Batch | None = None
+    withholds = True
 
     def __init__(
         self,
@@ -65,6 +67,7 @@ class CountedOperator(KeyStates):
         copies: Copies,
         aggregation: Aggregation[Any, Any] | None = None,
         most_held: int = MOST_HELD,
+        lowest: int | None = None,
     ) -> None:
         super().__init__(store, keys, None, most_held)
         assert isinstance(spec.windows, Counted)
@@ -80,11 +83,19 @@ class CountedOperator(KeyStates):
         self._every = spec.windows.every or self._number
         self._stamps = Lowest(keys, lambda key: _lowest(self.read(key) or ()))
         self._dues = Lowest(keys, lambda key: self._first_due(self.read(key) or ()))
-        for place, windows in self.store.range(STATE, beyond(STATE)):
-            (key,) = self.keys.load([place[len(STATE) :]])
-            assert key is not None
-            self._look_again(key, windows)
-        self._settle()
+        self._unread = UnreadEntries(store, STATE, self._look_at, NEVER if lowest is None else lowest)
+        if lowest is None:
+            self._unread.read_all()
+            self._settle()
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether there are keys whose open windows it has not looked at."""
+        return self._unread.is_left
+
+    def read_on(self) -> None:
+        """Look at the open windows of some more keys."""
+        self._unread.read_on()
 
     def process(self, batch: Batch) -> Batch | None:
         """Add the values to the open windows of their keys; those that are complete fire."""
@@ -113,6 +124,8 @@ class CountedOperator(KeyStates):
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
         """Fire the early panes that are due, and open windows when all inputs have ended, by stamp, then by key."""
+        if watermark == MAX_TIMESTAMP:
+            self._unread.read_all()
         found: list[CountFiring] = []
         while self.next_due() <= watermark and (most is None or len(found) < most):
             found += self._take_first()
@@ -127,6 +140,8 @@ class CountedOperator(KeyStates):
 
     def next_due(self) -> int:
         """Return the watermark at which an early pane is due, or the end of all inputs if a window is open."""
+        if self.is_unread:
+            return MAX_TIMESTAMP
         early = self._dues.first()
         if early is not None:
             return early[0]
@@ -135,7 +150,7 @@ class CountedOperator(KeyStates):
     def lowest_stamp(self) -> int:
         """Return the lowest stamp of a window that is open."""
         lowest = self._stamps.first()
-        return NEVER if lowest is None else lowest[0]
+        return self._unread.lowest if lowest is None else min(lowest[0], self._unread.lowest)
 
     def relieve(self) -> None:
         """Write back where too much is held; what is known of the keys stays for a rollback."""
@@ -148,7 +163,7 @@ class CountedOperator(KeyStates):
         self._settle()
 
     def forget(self) -> None:
-        """Drop all changes, and restore what was known of the keys before."""
+        """Drop all changes, and look again at the keys that had changed."""
         super().forget()
         self._stamps.forget()
         self._dues.forget()
@@ -251,6 +266,13 @@ class CountedOperator(KeyStates):
         self.changed[key] = windows or None
         self._look_again(key, windows)
 
+    def _look_at(self, entries: Entries) -> None:
+        """Look at windows of keys as they are stored; that a key has others by now is seen when it comes first."""
+        keys = self.keys.load([place[len(STATE) :] for place, _ in entries])
+        for key, (_, windows) in zip(keys, entries, strict=True):
+            assert key is not None
+            self._look_again(key, windows)
+
     def _look_again(self, key: Key, windows: list[Open]) -> None:
         self._stamps.lower(key, _lowest(windows))
         if self._trigger is not None:
@@ -308,8 +330,8 @@ class Lowest:
         self._heap: list[tuple[int, bytes, Key]] = []
         self._known: dict[Key, int] = {}
         """The number of each key that counts in the heap; its other entries are passed over."""
-        self._before: dict[Key, int] = {}
-        """The number that counted at the last `settle`, for keys where it has changed since."""
+        self._changed: dict[Key, None] = {}
+        """The keys of which another number counts than at the last `settle`."""
 
     def first(self) -> tuple[int, Key] | None:
         """Return the lowest number and its key, of equal ones the first by its bytes."""
@@ -332,16 +354,16 @@ class Lowest:
 
     def settle(self) -> None:
         """Note what is known of the keys now, to come back to."""
-        self._before.clear()
+        self._changed.clear()
 
     def forget(self) -> None:
-        """Come back to what was known at the last `settle`."""
-        for key, number in [*self._before.items()]:
-            self._know(key, number)
-        self._before.clear()
+        """Bring the numbers of all keys up to date that have changed since the last `settle`."""
+        for key in [*self._changed]:
+            self._know(key, self._number_of(key))
+        self._changed.clear()
 
     def _know(self, key: Key, number: int) -> None:
-        self._before.setdefault(key, self._known.get(key, NEVER))
+        self._changed[key] = None
         if number == NEVER:
             self._known.pop(key, None)
         else:

@@ -36,6 +36,7 @@ class LateSlidingOperator(OverRows):
         keys: Keys,
         aggregation: Aggregation[Any, Any] | None = None,
         most_held: int = MOST_HELD,
+        lowest: int | None = None,
     ) -> None:
         assert isinstance(spec.windows, Sliding)
         self.size_ms = spec.windows.size_ms
@@ -51,8 +52,9 @@ class LateSlidingOperator(OverRows):
         self._shown = RowsByTime(store, keys, SHOWN, self._width, self._lateness_ms)
         """The fired windows by time: when each was looked at, its number of panes, and when the last one counted."""
         self.held = (self._rows, self._shown)
+        self.waits_in = (self._rows,)
         self._reached = MIN_TIMESTAMP
-        self.forget()
+        self._begin(lowest)
 
     def process(self, batch: Batch) -> Batch | None:
         """Keep the values until they count; those that are too late are left in `late`."""
@@ -75,6 +77,8 @@ class LateSlidingOperator(OverRows):
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
         """Fire the windows of values that count before `watermark`: by when they do, then by time, then by key."""
+        if watermark == MAX_TIMESTAMP:
+            self.read_all()
         self._reached = max(self._reached, watermark)
         panes = Batch([], keys=[], timestamps=[], stamps=[], signs=[] if self._retracts else None)
         while most is None or len(panes) < most:
@@ -108,16 +112,22 @@ class LateSlidingOperator(OverRows):
 
     def next_due(self) -> int:
         """Return the smallest watermark at which a window fires, or rows are past."""
+        if self.is_unread:
+            return MAX_TIMESTAMP
         if self._firing:
             return self._counting + 1
         return min(self._due.first(), self._rows.next_past(), self._shown.next_past())
 
     def lowest_stamp(self) -> int:
         """Return the time from which on the first value counts that has not fired."""
-        return self._counting if self._firing else self._due.first() - 1
+        return min(self._counting if self._firing else self._due.first() - 1, self.lowest_unread)
 
     def forget(self) -> None:
         """Drop all that is held, and look up what the store has."""
+        self._begin(None)
+
+    def _begin(self, lowest: int | None) -> None:
+        """Look up what the store has; given the lowest stamp of what is still to fire, note bit by bit what waits."""
         self._rows.load()
         self._shown.load()
         self._counting = MIN_TIMESTAMP
@@ -130,8 +140,7 @@ class LateSlidingOperator(OverRows):
         """The keys and times from which on their values count, by the watermark at which all of these are there."""
         self._times: dict[tuple[int, Key], list[int]] = {}
         """The times of values, by the time from which on they count, and by key."""
-        for key, at, counts in self._rows.waiting():
-            self._wait(key, at, counts)
+        self._rows.find_waiting(self._wait, lowest)
 
     def _wait(self, key: Key, at: int, counts: int) -> None:
         self._due.add((counts, key), counts + 1)

@@ -7,10 +7,12 @@ from typing import Any, Generic, TypeVar
 
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, NEVER, Batch, Key
 from operators.state.agenda import Agenda
+from operators.state.keyed_state import STATE
 from operators.state.place_dues import Place
+from operators.state.unread_entries import Entries, UnreadEntries
 from operators.windows.count_window import EARLY, CountedOperator, CountFiring, Open
 from operators.windows.count_window import dropped as dropped_by_count
-from operators.windows.spans import Firing, Spans, dropped, untell
+from operators.windows.spans import Firing, Spans, dropped, restored, untell
 from operators.windows.triggered import TriggeredWindowOperator
 from operators.windows.triggers import Trigger
 
@@ -50,12 +52,25 @@ class Heeding(Generic[P]):
 class ClockedTriggerOperator(Heeding[Place], TriggeredWindowOperator):
     """The windows of one task whose early panes may be due by the clock; their last panes are the same."""
 
+    withholds = False
+
     def __init__(self, *how: Any) -> None:
         self._alarms = Agenda(lambda place: self._entries.bytes_of(place))
         super().__init__(*how)
         # When these go off is not noted.
-        for place, spans in self._entries.all():
-            self._look_by_clock(place, spans)
+        lowest: int | None = how[-1]
+        self._unread = UnreadEntries(self.store, STATE, self._look_at, NEVER if lowest is None else lowest)
+        if lowest is None:
+            self._unread.read_all()
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether there are places whose early panes it has not looked for."""
+        return self._unread.is_left
+
+    def read_on(self) -> None:
+        """Look for the early panes of some more places."""
+        self._unread.read_on()
 
     def on_clock(self, now_ms: int, most: int | None = None) -> Batch | None:
         """Fire the early panes that are due by now; when the inputs have ended, none: windows have their last ones."""
@@ -93,6 +108,12 @@ class ClockedTriggerOperator(Heeding[Place], TriggeredWindowOperator):
         """See to it that a place is looked at when the clock says so as well."""
         super()._look_again(place, spans)
         self._look_by_clock(place, spans)
+
+    def _look_at(self, entries: Entries) -> None:
+        """Look at places as they are stored; that one has changed since is seen when it comes first."""
+        places = self._entries.places([at[len(STATE) :] for at, _ in entries])
+        for place, (_, stored) in zip(places, entries, strict=True):
+            self._look_by_clock(place, restored(stored))
 
     def _look_by_clock(self, place: Place, spans: Spans) -> None:
         open = (span for span in spans.open if span.end > self._reached)

@@ -235,9 +235,11 @@ class Window(Spec):
 
     @property
     def begins_unread(self) -> bool:  # type: ignore[override]
-        """Whether its operator notes when windows are to be looked at: sessions, and those with triggers."""
+        """Whether its operator notes when windows are to be looked at, or looks at all that are open."""
         windows = self.windows.windows if isinstance(self.windows, ByClock) else self.windows
-        return (_merge(windows) or self.is_triggered) and not isinstance(windows, Counted | Sliding)
+        if isinstance(windows, Sliding):
+            return self.fires_late
+        return isinstance(windows, Counted) or _merge(windows) or self.is_triggered
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The aggregation, in which the user's functions are, and what says in which windows a value is."""

@@ -159,7 +159,7 @@ def operator_of(spec: Window, context: OperatorContext) -> Operator:
     store, keys, copies, most_held = context.store, context.keys, context.formats.copies(None), context.most_held
     if isinstance(spec.windows, Counted):
         kind = ClockedCountedOperator if early_by_clock else CountedOperator
-        return kind(spec, store, keys, copies, context.functions["aggregation"], most_held)
+        return kind(spec, store, keys, copies, context.functions["aggregation"], most_held, context.lowest)
     # Only where a trigger goes by the clock does an operator look at alarms beside event time.
     if early_by_clock:
         return ClockedTriggerOperator(spec, store, keys, copies, context.functions, most_held, context.lowest)
@@ -172,7 +172,7 @@ def _in_event_time(spec: Window, context: OperatorContext) -> OverEventTime:
     store, keys, most_held = context.store, context.keys, context.most_held
     if isinstance(spec.windows, Sliding):
         if spec.fires_late:
-            return LateSlidingOperator(spec, store, keys, functions["aggregation"], most_held)
+            return LateSlidingOperator(spec, store, keys, functions["aggregation"], most_held, context.lowest)
         return SlidingOperator(spec, store, keys, copies, functions["aggregation"], most_held)
     # The triggered one is the general one: those below do less, and hold less for each window.
     if spec.is_triggered:

@@ -211,8 +211,7 @@ class TaskBuilder:
 
     def _share_out(self, lane: Lane, members: Sequence[TaskBuilder]) -> None:
         """Note what of a lane is whose, where it is run for several tasks, and what these have begun to fire."""
-        due = (one for member in members for one in member.checkpoint.due.items())
-        lane.begun = {id for id, left in due if left.is_begun and id in lane.chain.operators}
+        lane.begin([left for member in members for left in member.checkpoint.due.items()])
         if len(members) > 1:
             lane.shares = {
                 one.virtual.name: [reader for reader in lane.readers if reader.origin.partition == one.number]

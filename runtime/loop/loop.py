@@ -361,6 +361,9 @@ class Loop:
         for task in [task for task in self.tasks if not task.is_quiet]:
             if not task.busy and task.can_go_on and not self._halts(task):
                 moved = self._work(task, task.advance) or moved
+            if task.is_unread and not task.busy and not self.stopping:
+                moved = self._work(task, task.read_on) or moved
+                self._told[task] = None  # it fires what was due all the while, when nothing is left to be read
             has_begun = task not in self._tables.beginning
             if has_begun and task.clocked and task.drained and not self.stopping and task.heed():
                 moved = self._work(task, task.fire) or moved
@@ -674,7 +677,9 @@ class Loop:
         self._fresh.clear()
 
     def _drained(self) -> bool:
-        return self._tables.are_read and all(task.drained and not task.awaits for task in self.tasks)
+        return self._tables.are_read and all(
+            task.drained and not (task.awaits or task.is_unread) for task in self.tasks
+        )
 
     def _finished(self, drained: bool) -> bool:
         """Whether nothing is left to do: asked to stop, or all inputs read, and everything committed."""

@@ -16,6 +16,7 @@ from operators.core.base import (
     Clocked,
     Holding,
     Operator,
+    ReadingOn,
 )
 from operators.core.wording import askable
 from operators.state.key_cache import KeyStates
@@ -319,6 +320,8 @@ class Chain:
         self.segments, self.foldings, self.lines = code.segments, code.foldings, code.lines
         self.first_operator, self.awaits = code.first_operator, code.awaits
         self.clocked = {id: cast(Clocked, operators[id]) for id in operators if graph.specs[id].wall_clock}
+        self.unread: dict[str, int] = {}
+        """The operators that have not read all that they keep, with the first time for which each has not fired."""
         self.ceilings: Mapping[str, int] = {}
         """By operator, the event time (ms) beyond which nothing fires there, as in the run that it repeats."""
         self._told = MIN_TIMESTAMP
@@ -445,8 +448,33 @@ class Chain:
 
     def left_due(self, watermark: int) -> dict[str, int]:
         """Return the time from which on each operator has to fire that has something to fire."""
-        found = ((id, self.operators[id].next_due(), reached) for id, reached in self._reached(watermark))
+        found = ((id, self._first_due(id), reached) for id, reached in self._reached(watermark))
         return {id: due for id, due, reached in found if due <= reached}
+
+    def _first_due(self, id: str) -> int:
+        operator = self.operators[id]
+        withholds = isinstance(operator, ReadingOn) and operator.is_unread and operator.withholds
+        return self.unread[id] if withholds else operator.next_due()
+
+    def begin_unread(self, watermark: int, due: Mapping[str, int]) -> None:
+        """Take note of who has not read what it keeps, and of the first time for which each has not fired.
+
+        That is when it was `due` at the last commit, else what is behind event time as of then.
+        """
+        for id, reached in self._reached(watermark):
+            operator = self.operators[id]
+            if isinstance(operator, ReadingOn) and operator.is_unread:
+                self.unread[id] = due.get(id, min(reached + 1, MAX_TIMESTAMP))
+
+    @tells(lambda known: known.get("id"))
+    def read_on(self) -> None:
+        """Let those who have not read all that they keep read some more of it."""
+        for id in [*self.unread]:
+            operator = self.operators[id]
+            assert isinstance(operator, ReadingOn)
+            operator.read_on()  # what it can't read says of whom it is, and meets no policy
+            if not operator.is_unread:
+                del self.unread[id]
 
     def lowest_unread(self) -> dict[str, int]:
         """Return the lowest stamp of what each operator that begins unread still has to fire."""

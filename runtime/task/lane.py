@@ -131,6 +131,21 @@ class Lane:
         due = {id: LeftDue(at, id in self.begun) for id, at in self.chain.left_due(self.watermark).items()}
         return Unfired(due, self.chain.lowest_unread())
 
+    def begin(self, left: Iterable[tuple[str, LeftDue]]) -> None:
+        """Begin with what the last commit has left to fire, of each task by operator."""
+        due = dict[str, int]()
+        for id, one in left:
+            due[id] = min(one.at, due.get(id, NEVER))
+            if one.is_begun and id in self.chain.operators:
+                self.begun.add(id)
+        self.chain.begin_unread(self.watermark, due)
+
+    def read_on(self) -> bool:
+        """Let operators read some more of what they had not read where they began; return whether others hear of it."""
+        told = self.chain.watermark_below(self.watermark)
+        self.chain.read_on()
+        return self.repartitions and self.chain.watermark_below(self.watermark) != told
+
     @property
     def next_alarm(self) -> int:
         """The time at which something is due by the clock; at once, where the inputs have ended."""

@@ -185,7 +185,7 @@ class Task:
 
     def rest(self) -> None:
         """Be quiet where nothing is in flight or firing, and no clock has a say."""
-        self.is_quiet = self.drained and not (self.clocked or self.timers or self.can_go_on)
+        self.is_quiet = self.drained and not (self.clocked or self.timers or self.can_go_on or self.is_unread)
 
     def committed(self) -> None:
         """Take note that all that was done is committed."""
@@ -215,6 +215,18 @@ class Task:
             if lane.units is not None:
                 lane.units.start_calls()
         TASK.reset(token)
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether operators have not read all that they keep since they began."""
+        return any(lane.chain.unread for lane in self.lanes)
+
+    def read_on(self) -> bool:
+        """Let operators read some more of what they keep; what is due by that fires when it is told."""
+        for lane in self.lanes:
+            if lane.chain.unread:
+                self.touched = lane.read_on() or self.touched
+        return True
 
     def told(self) -> None:
         """Take note that event time may have gone on for its readers, other than by a piece of work."""

@@ -26,10 +26,11 @@ class Driven:
         self.spec = Window(windows=windows, aggregation=collect(), early=early, panes=panes)
         self.store, self.now, self.watermark = MemoryStore(), 1_000, MIN_TIMESTAMP
         self.panes, self.number = [], 0
-        self.begin()
+        self.begin(None)
 
-    def begin(self):
-        self.operator = ClockedCountedOperator(self.spec, self.store, KeySerde(String()), Tagged())
+    def begin(self, lowest):
+        how = self.spec, self.store, KeySerde(String()), Tagged(), None, 0, lowest
+        self.operator = ClockedCountedOperator(*how)
 
     def run(self, steps):
         for step in steps:
@@ -48,7 +49,9 @@ class Driven:
         if how in ("write back", "restart"):
             self.operator.write_back()
         if how == "restart":
-            self.begin()
+            self.begin(self.operator.lowest_stamp())
+        while how != "value" and self.operator.is_unread:
+            self.operator.read_on()
         self.heed(self.watermark)
         if how == "value":
             at = max(self.watermark, 0) + number

@@ -49,10 +49,11 @@ class Driven:
         self.spec = Window(windows=windows, aggregation=collect(), early=early, panes=panes)
         self.store, self.now, self.watermark = MemoryStore(), 1_000, MIN_TIMESTAMP
         self.values, self.panes = [], []
-        self.begin()
+        self.begin(None)
 
-    def begin(self):
-        self.operator = ClockedTriggerOperator(self.spec, self.store, KeySerde(String()), Tagged())
+    def begin(self, lowest):
+        how = self.spec, self.store, KeySerde(String()), Tagged(), None, 0, lowest
+        self.operator = ClockedTriggerOperator(*how)
 
     def step(self, how, number):
         self.before = self.watermark
@@ -63,7 +64,9 @@ class Driven:
         elif how in ("write back", "restart"):
             self.operator.write_back()
         if how == "restart":
-            self.begin()
+            self.begin(self.operator.lowest_stamp())
+        while how != "value" and self.operator.is_unread:
+            self.operator.read_on()
         self.operator.heed(self.now, self.watermark)
         if how == "value":
             at = max(self.watermark, 0) + number

@@ -243,10 +243,12 @@ class Outcome:
             ends = {number: at for (read, number), at in positions.items() if read == stream}
             relayed = is_relayed(pipeline, entry) and not sees(pipeline, pipeline.nodes[entry], fired)
             read_up_to = partial(rows_of, self.environment) if entry in pipeline.inputs() else self.between
-            for task, rows in enumerate(read_up_to(stream, ends)):
-                records = [self._taken_in(entry, row) for row in rows]
-                if relayed:
-                    records = self._consumed(entry, task, expected, len(rows))
+            rows = read_up_to(stream, ends)
+            if relayed:
+                consumed = self._consumed(entry, expected, [len(part) for part in rows])
+            else:
+                consumed = [[self._taken_in(entry, row) for row in part] for part in rows]
+            for task, records in enumerate(consumed):
                 reference.take(expected, entry, task, records)
         actual, due = self.outputs(), sent(pipeline, expected)
         for place, node in enumerate(pipeline.nodes):
@@ -263,19 +265,29 @@ class Outcome:
         counts = {where: number for where, number in expected.counts.items() if where[0] in seen}
         assert {where: number for where, number in self.counts().items() if where[0] in seen} == counts
 
-    def _consumed(self, entry: int, task: int, expected: Effects, stored: int) -> list[Record]:
-        """Return what a stage has taken in that is handed its rows in memory: what is not stored and still unread."""
-        rows = self.between(self.pipeline.stream_of(entry))[task][stored:]
-        unread = Counter(self._taken_in(entry, row).event for row in rows)
-        passed = [record for number, record in expected.passed[entry] if number == task]
-        assert unread <= Counter(record.event for record in passed), f"stream of {entry}"
-        records = []
-        for record in passed:
-            if unread[record.event]:
-                unread[record.event] -= 1
+    def _consumed(self, entry: int, expected: Effects, stored: list[int]) -> list[list[Record]]:
+        """Return what each task of a stage that is handed its rows in memory has taken in: not what is still unread.
+
+        Rows without a key are of no partition while they are handed on: a commit may store them in another than theirs.
+        """
+        rows = self.between(self.pipeline.stream_of(entry))
+        unread = Counter(
+            (-1 if record.key is None else task, record.event)
+            for task, part in enumerate(rows)
+            for record in (self._taken_in(entry, row) for row in part[stored[task] :])
+        )
+        passed = expected.passed[entry]
+        assert unread <= Counter((-1 if record.key is None else task, record.event) for task, record in passed), (
+            f"stream of {entry}"
+        )
+        consumed: list[list[Record]] = [[] for _ in rows]
+        for task, record in passed:
+            here = -1 if record.key is None else task, record.event
+            if unread[here]:
+                unread[here] -= 1
             else:
-                records.append(record)
-        return records
+                consumed[task].append(record)
+        return consumed
 
     def _taken_in(self, entry: int, row: Row) -> Record:
         key, value, at = row

@@ -399,13 +399,14 @@ def records_of(
         for place, rows in entries_of(commit.app, writes).items():
             pending.setdefault(place, Batch([], [])).extend(rows)
     said = said_of_checkpoints(commit.checkpoints)
-    said.extend(said_of_stores(kept))
     said.extend(forgotten([name.encode() for name in commit.gone]))
     if merged := ledger.merged_whole(commit.checkpoints, commit.gone):
         # Versions before elasticity read no ledger in which anything is said of virtual tasks.
         said.extend(said_of_stores(merged.kept))
         said.extend(said_of_reached(merged.reached))
         said.extend(forgotten(ledger.said_of_parts()))
+    # Behind what was committed until now, since what this commit says counts.
+    said.extend(said_of_stores(kept))
     # Said though a task may have reached nothing yet: who looks twice sees by the ledger that there was a commit.
     said.extend(said_of_reached({task: ledger.reached.get(task, {}) for task in wrote}))
     if len(said):

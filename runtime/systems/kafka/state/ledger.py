@@ -186,8 +186,12 @@ class Ledger:
         return [key_of(prefix, task) for prefix, tasks in by_prefix for task in tasks if task.factor > 1]
 
     def merged_whole(self, now: Collection[str], gone: Collection[str]) -> Committed | None:
-        """Return what is committed of whole tasks where these names now have the place of virtual ones, else None."""
-        if not gone or any(VirtualTask.of(name).factor > 1 for name in filter(is_task, now)):
+        """Return what is committed of whole tasks where a commit leaves these alone, and virtual ones were told of.
+
+        There may have been a run of virtual tasks that has never committed. Else, and of what is no task, it is None.
+        """
+        left = {VirtualTask.of(name).factor for name in self.checkpoints.keys() - gone | {*now} if is_task(name)}
+        if left != {1} or not self.said_of_parts() or not (gone or any(map(is_task, now))):
             return None
         committed = self.committed
         whole = {VirtualTask(task.base) for task in (*self.kept, *self.reached) if task.factor > 1}
