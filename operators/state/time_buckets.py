@@ -373,7 +373,7 @@ class RowsByTime:
         heapify(self._numbers)
 
     def find_waiting(self, note: Callable[[Key, int, int], None], lowest: int | None = None) -> None:
-        """Have the key, time and stamp of each row noted that waits in the store.
+        """Note the key, time and stamp of each row that waits in the store.
 
         Given the `lowest` stamp of these they are noted as `unread` is read, and no bucket may be dropped before that.
         """
