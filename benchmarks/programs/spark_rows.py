@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from benchmarks.programs.kit.spark_job import FILES, SparkJob, batches_of, in_batches, records_in, write_parts
-from samza_dsl import App, Pane, aggregate, count, maximum, mean, session, total, tumbling
+from samza_dsl import App, Options, Pane, aggregate, count, maximum, mean, session, total, tumbling
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -127,8 +127,8 @@ def visit(pane: Pane[str, Sizes]) -> Visit:
     return Visit(pane.key, pane.start, pane.end, pane.value.ticks, pane.value.largest)
 
 
-def begun(name: str) -> tuple[App, Any]:
-    app = App(name)
+def begun(name: str, options: Options | None = None) -> tuple[App, Any]:
+    app = App(name, options)
     return app, app.input("ticks", value=Tick, timestamp=lambda tick: tick.at)
 
 
@@ -157,7 +157,7 @@ def mean_window(_: Path) -> App:
 
 
 def process(_: Path, partitions: int | None = None) -> App:
-    app, ticks = begun("process")
+    app, ticks = begun("process", None if partitions is None else Options(max_partitions=partitions))
     keyed = ticks.partition_by(lambda tick: tick.key, partitions=partitions, op_id="by-key")
     keyed.process(on_tick, init=Sum, state=Sum, op_id="running").send_to(app.output("found", value=Running))
     return app

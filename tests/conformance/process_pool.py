@@ -21,14 +21,14 @@ class ProcessPoolEngine:
     """Runs each level's units in the processes of a pool, and shuffles their rows in this one."""
 
     def __init__(self, pool: ProcessPoolExecutor, at_once: int) -> None:
-        self._pool, self.at_once = pool, at_once
+        self.pool, self.at_once = pool, at_once
 
     def run(self, data: bytes, program: Program) -> pa.Table:
         """Run level by level: a share's rows are those of the targets that fall to it, in the order of the shuffle."""
         rows = pa.Table.from_batches([beginnings(program.levels[0])])
         for level, units in enumerate(program.levels):
             shares = min(self.at_once, len(units))
-            sent = [self._pool.submit(run_share, data, level, to_share(rows, one, shares)) for one in range(shares)]
+            sent = [self.pool.submit(run_share, data, level, to_share(rows, one, shares)) for one in range(shares)]
             try:
                 rows = from_bytes(part for share in sent for part in share.result())
             except Exception as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import pickle
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import closing
@@ -91,7 +92,7 @@ def run_level(
     Raises what a unit fails with, in words that the driver makes the same error of.
     """
     with carried():
-        _rest_from_collecting()
+        _rest_from_collecting(len(sys.modules))
         program = program_of(data)
         yield from run_units(program.at(pickle.loads(micro_batches)) if micro_batches else program, level, batches)
 
@@ -102,10 +103,12 @@ def run_alone(run: Callable[..., Iterator[pa.RecordBatch]], targets: Iterable[in
 
 
 @cache
-def _rest_from_collecting() -> None:
+def _rest_from_collecting(modules: int) -> None:
     """Keep Python's collector from what a worker has imported, and let it look seldom at what it makes.
 
-    Spark collects behind each task anyway. Rows that are kept for a while are gone before the collector looks at them.
+    Spark collects behind each task anyway, so what is frozen where another one begins is no garbage, and to look at all
+    modules each time would take longer than a small task. A first task imports more than is there when it begins, so a
+    process freezes anew with each count of modules. Rows that are kept are gone before the collector looks at them.
     """
     gc.freeze()
     gc.set_threshold(MADE)
