@@ -223,7 +223,7 @@ class Task:
 
     def read_on(self) -> bool:
         """Let operators read some more of what they keep; what is due by that fires when it is told."""
-        self.touched |= any([lane.read_on() for lane in self.lanes if lane.chain.unread])
+        self.touched |= any(lane.read_on() for lane in self.lanes if lane.chain.unread)
         return True
 
     def told(self) -> None:
