@@ -237,7 +237,6 @@ OTHERS: list[tuple[Any, object]] = [
     (Extra, Extra(a=1, b=(1, 2))),
     (Hidden, seen(Hidden(a=1))),
     (Written, {"what": 1, "more": 2}),
-    (dt.datetime, dt.datetime(2024, 1, 1, tzinfo=dt.timezone(dt.timedelta(seconds=3601)))),
     (deque, deque([1], maxlen=3)),
     (float, 2**60 + 1),
     (list[float], [2**53 + 1]),
@@ -245,6 +244,7 @@ OTHERS: list[tuple[Any, object]] = [
     (dict[str, float | None], {"a": 2**60 + 1}),
 ]
 ALIKE: list[tuple[Any, object]] = [
+    (dt.datetime, dt.datetime(2024, 1, 1, tzinfo=dt.timezone(dt.timedelta(seconds=3601)))),
     (Private, Private(1)),
     (Extra, Extra(a=1, b=2)),
     (Hidden, Hidden(a=1)),
@@ -271,7 +271,7 @@ def test_a_key_that_its_type_brings_back_as_another_is_refused(kind, key):
     with pytest.raises(SerdeError, match=r"would come back as .*as another key than it is: .*Leave the type out"):
         KeySerde(Json(kind)).hold_one(key)
     keys = KeySerde(Tagged())
-    if kind not in (Written, dt.datetime, Real):
+    if kind not in (Written, Real):
         assert difference(key, keys.decode(keys.hold_one(key))) is None
 
 
