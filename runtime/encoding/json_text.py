@@ -30,7 +30,7 @@ _MINUTE = dt.timedelta(minutes=1)
 _OFFSET = re.compile(rb"T..:..:(?:..|.{9})[+-]")
 """A time with an offset from UTC, as msgspec writes it; one that looks for digits takes twice as long.
 
-Offsets of less than 30 seconds, which no zone ever had, are written as UTC.
+Offsets within 30 seconds of none, or of a whole day, which no zone ever had, are written as UTC.
 """
 
 

@@ -357,13 +357,16 @@ class Loop:
         if self._has_returned:
             self._hear_calls()
         moved = self._fire_told() if self._told and not self.stopping else False
+        reads_on = not self.stopping
         # Thousands of tasks may be quiet: what is known to have nothing to do costs nothing in a step.
         for task in [task for task in self.tasks if not task.is_quiet]:
             if not task.busy and task.can_go_on and not self._halts(task):
                 moved = self._work(task, task.advance) or moved
-            if task.is_unread and not task.busy and not self.stopping:
+            if reads_on and task.is_unread and not task.busy:
                 moved = self._work(task, task.read_on) or moved
                 self._told[task] = None  # it fires what was due all the while, when nothing is left to be read
+                # One in a step, as records wait for it.
+                reads_on = self._threads is not None
             has_begun = task not in self._tables.beginning
             if has_begun and task.clocked and task.drained and not self.stopping and task.heed():
                 moved = self._work(task, task.fire) or moved
