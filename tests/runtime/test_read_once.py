@@ -149,7 +149,9 @@ def test_a_dict_that_is_given_as_such_a_record_is_refused(kind):
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet", "arrow"])
-@pytest.mark.parametrize("value", [Trimmed(name=" A ", secret="x"), Summed(1, 2)], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "value", [Trimmed(name=" A ", secret="x"), Summed(1, 2)], ids=lambda value: type(value).__name__
+)
 def test_classes_that_leave_alone_what_they_have_made_are_written(tmp_path, value, suffix):
     app, found = App("writes"), list[object]()
     app.input("in").map(lambda _: value).send_to(app.output("out", value=type(value)))
