@@ -380,9 +380,7 @@ class RowsByTime:
         # No index of them is kept: it would cost a write with each row, and is needed at a start or a rollback alone.
         self._note = note
         self._noted.clear()
-        self.unread = UnreadEntries(self._store, self._prefix, self._note_waiting, NEVER if lowest is None else lowest)
-        if lowest is None:
-            self.unread.read_all()
+        self.unread = UnreadEntries(self._store, self._prefix, self._note_waiting, lowest)
 
     def _note_waiting(self, entries: Entries) -> None:
         start = len(self._prefix) + NUMBER_BYTES

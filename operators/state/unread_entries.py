@@ -18,8 +18,9 @@ MOST_READ = 1_000
 class UnreadEntries:
     """The entries of a store under a prefix, read in the order of their bytes, and `note`d as they are read.
 
-    None of them has a stamp below `lowest`. They are read as the store has them by then: whoever changes an entry that
-    still `lies_ahead` sees to it that it is noted once. One thread at a time uses it, that of its task.
+    None of them has a stamp below `lowest`; where nobody knows that, all are read at once. They are read as the store
+    has them by then: whoever changes an entry that still `lies_ahead` sees to it that it is noted once. One thread at a
+    time uses it, that of its task.
 
     >>> from runtime.stores.memory import MemoryStore
     >>> store, found = MemoryStore("counts"), []
@@ -35,13 +36,15 @@ class UnreadEntries:
 
     __slots__ = ("_end", "_lowest", "_note", "_reached", "_store", "is_left")
 
-    def __init__(self, store: Store, prefix: bytes, note: Callable[[Entries], object], lowest: int) -> None:
+    def __init__(self, store: Store, prefix: bytes, note: Callable[[Entries], object], lowest: int | None) -> None:
         self._store, self._note = store, note
         self._reached, self._end = prefix, beyond(prefix)
         """The place before which all were read, and that behind the last."""
-        self._lowest = lowest
+        self._lowest = NEVER if lowest is None else lowest
         self.is_left = next(store.range(prefix, self._end), None) is not None
         """Whether some may not be read yet."""
+        if lowest is None:
+            self.read_all()
 
     @property
     def lowest(self) -> int:
@@ -66,3 +69,18 @@ class UnreadEntries:
         """Read all that are left."""
         while self.is_left:
             self.read_on()
+
+
+class ReadBitByBit:
+    """The common part of operators that have not read all of their entries where they begin."""
+
+    _unread: UnreadEntries
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether there are entries that it has not read."""
+        return self._unread.is_left
+
+    def read_on(self) -> None:
+        """Read some more of them."""
+        self._unread.read_on()

@@ -22,7 +22,7 @@ from operators.core.base import (
 )
 from operators.state.key_cache import KeyStates
 from operators.state.keyed_state import STATE
-from operators.state.unread_entries import Entries, UnreadEntries
+from operators.state.unread_entries import Entries, ReadBitByBit, UnreadEntries
 from operators.windows.partials import Partials
 from operators.windows.window import NO_KEY, Pane, Timing, Window
 from operators.windows.window_types import Counted
@@ -47,7 +47,7 @@ class CountFiring(NamedTuple):
     sign: int = 1
 
 
-class CountedOperator(KeyStates):
+class CountedOperator(ReadBitByBit, KeyStates):
     """The windows by count of one task: per key those that are open, the oldest first.
 
     A window that is complete fires with its last value, others when all inputs have ended. A pane takes the largest
@@ -83,19 +83,8 @@ class CountedOperator(KeyStates):
         self._every = spec.windows.every or self._number
         self._stamps = Lowest(keys, lambda key: _lowest(self.read(key) or ()))
         self._dues = Lowest(keys, lambda key: self._first_due(self.read(key) or ()))
-        self._unread = UnreadEntries(store, STATE, self._look_at, NEVER if lowest is None else lowest)
-        if lowest is None:
-            self._unread.read_all()
-            self._settle()
-
-    @property
-    def is_unread(self) -> bool:
-        """Whether there are keys whose open windows it has not looked at."""
-        return self._unread.is_left
-
-    def read_on(self) -> None:
-        """Look at the open windows of some more keys."""
-        self._unread.read_on()
+        self._unread = UnreadEntries(store, STATE, self._look_at, lowest)
+        self._settle()
 
     def process(self, batch: Batch) -> Batch | None:
         """Add the values to the open windows of their keys; those that are complete fire."""

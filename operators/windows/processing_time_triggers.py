@@ -9,7 +9,7 @@ from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, NEVER, Batch, Key
 from operators.state.agenda import Agenda
 from operators.state.keyed_state import STATE
 from operators.state.place_dues import Place
-from operators.state.unread_entries import Entries, UnreadEntries
+from operators.state.unread_entries import Entries, ReadBitByBit, UnreadEntries
 from operators.windows.count_window import EARLY, CountedOperator, CountFiring, Open
 from operators.windows.count_window import dropped as dropped_by_count
 from operators.windows.spans import Firing, Spans, dropped, restored, untell
@@ -49,7 +49,7 @@ class Heeding(Generic[P]):
         return alarm if alarm > self._now_ms else NEVER
 
 
-class ClockedTriggerOperator(Heeding[Place], TriggeredWindowOperator):
+class ClockedTriggerOperator(Heeding[Place], ReadBitByBit, TriggeredWindowOperator):
     """The windows of one task whose early panes may be due by the clock; their last panes are the same."""
 
     withholds = False
@@ -58,19 +58,7 @@ class ClockedTriggerOperator(Heeding[Place], TriggeredWindowOperator):
         self._alarms = Agenda(lambda place: self._entries.bytes_of(place))
         super().__init__(*how)
         # When these go off is not noted.
-        lowest: int | None = how[-1]
-        self._unread = UnreadEntries(self.store, STATE, self._look_at, NEVER if lowest is None else lowest)
-        if lowest is None:
-            self._unread.read_all()
-
-    @property
-    def is_unread(self) -> bool:
-        """Whether there are places whose early panes it has not looked for."""
-        return self._unread.is_left
-
-    def read_on(self) -> None:
-        """Look for the early panes of some more places."""
-        self._unread.read_on()
+        self._unread = UnreadEntries(self.store, STATE, self._look_at, lowest=how[-1])
 
     def on_clock(self, now_ms: int, most: int | None = None) -> Batch | None:
         """Fire the early panes that are due by now; when the inputs have ended, none: windows have their last ones."""
