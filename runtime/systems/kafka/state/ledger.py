@@ -190,8 +190,11 @@ class Ledger:
 
         There may have been a run of virtual tasks that has never committed. Else, and of what is no task, it is None.
         """
-        left = {VirtualTask.of(name).factor for name in self.checkpoints.keys() - gone | {*now} if is_task(name)}
-        if left != {1} or not self.said_of_parts() or not (gone or any(map(is_task, now))):
+        # In this order: each commit asks, and nearly all end before the names of all tasks are looked at.
+        factors = {VirtualTask.of(name).factor for name in now if is_task(name)}
+        if not (gone or factors) or factors - {1} or not self.said_of_parts():
+            return None
+        if factors | {VirtualTask.of(name).factor for name in self.checkpoints.keys() - gone if is_task(name)} != {1}:
             return None
         committed = self.committed
         whole = {VirtualTask(task.base) for task in (*self.kept, *self.reached) if task.factor > 1}
