@@ -47,6 +47,8 @@ LEFT = "left"
 """The word of the records of a transaction that somebody leaves open, and that is rolled back."""
 BAD = 0.01
 """The part of what is written that becomes a dead letter."""
+MOST_TOLD = 4_000
+"""How much of what a process has printed is shown of a trial that fails."""
 LARGEST_BYTES = 900_000
 """A record of that size is still taken everywhere."""
 THROTTLED_BYTES = 20_000
@@ -355,7 +357,7 @@ class Chaos:
     def finish(self) -> None:
         """Stop the run as a user does, close all windows, and run on to the end of the input."""
         self.starter.send_signal(signal.SIGTERM)
-        assert self.starter.wait(PATIENCE_S) == 0, self.told()
+        self._ends_well("stopped as a user does")
         if self.cuts:
             self.cut_changelogs()
         last_ms = _now_ms() + 10 * WINDOW_MS  # one time for all, so that none of them closes the window of another
@@ -368,7 +370,11 @@ class Chaos:
         with closing(KafkaEnvironment(self.cluster, self.folder / "writer")) as environment:
             wait_until(lambda: not environment.runs(APP).is_alive())  # also of the dead this is known by then
         self.starter = self.start("--until-now")
-        assert self.starter.wait(PATIENCE_S) == 0, self.told()
+        self._ends_well("run on to the end of the input")
+
+    def _ends_well(self, how: str) -> None:
+        code = self.starter.wait(PATIENCE_S)
+        assert code == 0, f"{how}, the run ends with {code}: {self.told()}"
 
     def cut_changelogs(self) -> None:
         """Remove all that changelogs hold: who has no state says what is lost; who has it goes on, right."""
@@ -409,8 +415,14 @@ class Chaos:
                     raise
 
     def told(self) -> str:
-        """Return the end of what the containers have printed."""
-        return self.all_told()[-4_000:]
+        """Return the end of what the containers have printed, but for what clients say of brokers that are away."""
+        said = [line for line in self.all_told().splitlines() if "logger=aiokafka" not in line]
+        return "\n".join(said)[-MOST_TOLD:]
+
+    def told_by_brokers(self) -> str:
+        """Return the end of what each broker has logged: a cluster's folder is gone with its trial."""
+        logs = [(node.number, node.directory / "kafka.log") for node in self.brokers.nodes]
+        return "\n".join(f"broker {number}:\n{log.read_text(errors='replace')[-MOST_TOLD:]}" for number, log in logs)
 
     def all_told(self) -> str:
         """Return all that they have printed."""
@@ -480,6 +492,9 @@ def trial(folder: Path, minutes: float, seed: int, brokers: int = 1) -> Chaos:
         most = f"caught up within {chaos.longest_s:.0f} s, in at most {chaos.most_mib:.0f} MiB"
         by = f"{chaos.commit_by}, times by {'brokers' if chaos.stamps else 'writers'}"
         print(f"seed {seed}, by {by}: {counted}; {most}", flush=True)
+    except BaseException:
+        print(chaos.told_by_brokers(), flush=True)
+        raise
     finally:
         chaos.close()
     return chaos
