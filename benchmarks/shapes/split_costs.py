@@ -145,6 +145,7 @@ OPERATORS: dict[str, Callable[[MessageStream[int, int]], MessageStream[Any, Any]
     "windows shown by the clock": lambda stream: stream.window(
         tumbling(hours=1), count(), early=after_delay(hours=1, by_clock=True)
     ),
+    "sliding windows": lambda stream: stream.window(sliding(minutes=9), count()),
     "sliding windows, late": lambda stream: stream.window(sliding(minutes=9), count(), allowed_lateness_ms=540_000),
     "an outer join": lambda stream: stream.join(
         stream.filter(lambda number: number < 0), lambda left, right: left, how="left", within=(-HOUR_MS, HOUR_MS)

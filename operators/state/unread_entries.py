@@ -16,7 +16,7 @@ MOST_READ = 1_000
 
 
 class UnreadEntries:
-    """The entries of a store under a prefix, read in the order of their bytes, and `note`d as they are read.
+    """The entries of a store under a prefix, from a `start` on, read in the order of their bytes and `note`d then.
 
     None of them has a stamp below `lowest`; where nobody knows that, all are read at once. They are read as the store
     has them by then: whoever changes an entry that still `lies_ahead` sees to it that it is noted once. One thread at a
@@ -36,12 +36,19 @@ class UnreadEntries:
 
     __slots__ = ("_end", "_lowest", "_note", "_reached", "_store", "is_left")
 
-    def __init__(self, store: Store, prefix: bytes, note: Callable[[Entries], object], lowest: int | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        prefix: bytes,
+        note: Callable[[Entries], object],
+        lowest: int | None,
+        start: bytes | None = None,
+    ) -> None:
         self._store, self._note = store, note
-        self._reached, self._end = prefix, beyond(prefix)
+        self._reached, self._end = prefix if start is None else start, beyond(prefix)
         """The place before which all were read, and that behind the last."""
         self._lowest = NEVER if lowest is None else lowest
-        self.is_left = next(store.range(prefix, self._end), None) is not None
+        self.is_left = next(store.range(self._reached, self._end), None) is not None
         """Whether some may not be read yet."""
         if lowest is None:
             self.read_all()

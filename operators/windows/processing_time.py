@@ -28,7 +28,9 @@ class ClockedWindowOperator:
         self._windows = windows
         self.store: Store = windows.store
         self.late: Batch | None = None
-        self._now_ms = self._reached = MIN_TIMESTAMP
+        self._reached = MIN_TIMESTAMP
+        # A clock that was set back before this began would have values come behind what has fired.
+        self._now_ms = windows.latest + 1 if isinstance(windows, SlidingOperator) else MIN_TIMESTAMP
 
     @property
     def aggregation(self) -> Aggregation[Any, Any]:

@@ -236,9 +236,9 @@ class Window(Spec):
     @property
     def begins_unread(self) -> bool:  # type: ignore[override]
         """Whether its operator notes when windows are to be looked at, or looks at all that are open."""
+        if isinstance(self.windows, Sliding):
+            return True
         windows = self.windows.windows if isinstance(self.windows, ByClock) else self.windows
-        if isinstance(windows, Sliding):
-            return self.fires_late
         return isinstance(windows, Counted) or _merge(windows) or self.is_triggered
 
     def functions(self) -> dict[str, Callable[..., Any]]:
@@ -263,15 +263,6 @@ class Window(Spec):
     def parameters(self) -> dict[str, str]:
         """Its fields, the aggregation with what it begins with."""
         return {**super().parameters(), "windows": stable(self.windows), "aggregation": self._aggregated}
-
-    def why_whole(self) -> tuple[str, str] | None:
-        """Return that an entry belongs to no key, where there is one: parts that came differently far share none."""
-        from operators.windows.window_operators import has_mark
-
-        if not has_mark(self):
-            return None
-        wrong = "one mark says how far all of its windows have fired, and parts of a task come differently far"
-        return wrong, "allowed_lateness_ms=1, with which each key has its own; or a hopping window"
 
     def entry_kinds(self) -> EntryKinds:
         """Return the kinds of entries of its operator: windows by their times and key, or by key, or rows by time."""

@@ -19,8 +19,7 @@ from operators.windows.processing_time import ClockedWindowOperator, OverEventTi
 from operators.windows.processing_time_triggers import ClockedCountedOperator, ClockedTriggerOperator
 from operators.windows.session import ENTRIES as OF_SESSIONS
 from operators.windows.session import SessionOperator
-from operators.windows.sliding import FIRED as MARK
-from operators.windows.sliding import SlidingOperator
+from operators.windows.sliding import MARK, SlidingOperator
 from operators.windows.spans import restored
 from operators.windows.triggered import TriggeredWindowOperator
 from operators.windows.window import DUE, FIRED, PLACE, Pane, Window, WindowOperator
@@ -42,7 +41,7 @@ def entry_kinds(spec: Window) -> EntryKinds:
             # Rows lie by the number of a bucket of time, and panes by theirs.
             by_bucket = Number("bucket"), Rest()
             return {ROW: EntryKind("row", *by_bucket), SHOWN: EntryKind("pane", *by_bucket)}
-        # The one mark of all that has fired belongs to no key.
+        # The one mark of all that has fired, as versions before kept it, belongs to no key.
         rows = EntryKind("row", Number("at_ms"), Rest())
         return {ROW: rows, STATE: EntryKind("window", Rest()), MARK: EntryKind("fired", of_users=False)}
     if spec.is_triggered:
@@ -53,11 +52,6 @@ def entry_kinds(spec: Window) -> EntryKinds:
         }
     by_window = Number("due_ms"), Number("start_ms"), Number("end_ms"), Rest()
     return OF_SESSIONS if spec.merges else {DUE: EntryKind("window", *by_window), FIRED: EntryKind("fired", *by_window)}
-
-
-def has_mark(spec: Window) -> bool:
-    """Whether an entry belongs to no key."""
-    return MARK in (kinds := entry_kinds(spec)) and not kinds[MARK].parts
 
 
 def numbers_ahead(spec: Window) -> int:
@@ -173,7 +167,7 @@ def _in_event_time(spec: Window, context: OperatorContext) -> OverEventTime:
     if isinstance(spec.windows, Sliding):
         if spec.fires_late:
             return LateSlidingOperator(spec, store, keys, functions["aggregation"], most_held, context.lowest)
-        return SlidingOperator(spec, store, keys, copies, functions["aggregation"], most_held)
+        return SlidingOperator(spec, store, keys, copies, functions["aggregation"], most_held, context.lowest)
     # The triggered one is the general one: those below do less, and hold less for each window.
     if spec.is_triggered:
         return TriggeredWindowOperator(spec, store, keys, copies, functions, most_held, context.lowest)

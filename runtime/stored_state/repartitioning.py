@@ -11,6 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from operators.core.base import MIN_TIMESTAMP
+from operators.core.entry_keys import kind_at
 from planner.model.errors import refuse
 from planner.model.graph import Graph
 from planner.model.plan import Plan, StagePlan
@@ -89,15 +90,24 @@ class Repartitioning:
             for task in range(had[operator].partitions):
                 for place, value in self.environment.state_range(self.former.app, operator, task):
                     key = self._key(operator, place, task, before)
+                    if key is None:
+                        continue
                     to = now(key)
                     counts[to == task] += 1
                     yield f"the entry {place!r} of task {task}", Stored(operator, to, place, value)
 
-    def _key(self, operator: str, place: bytes, task: int, task_of: Callable[[bytes], int]) -> bytes:
-        """Return the key of an entry; raises PlanError where the partitioner does not say the task that has it."""
+    def _key(self, operator: str, place: bytes, task: int, task_of: Callable[[bytes], int]) -> bytes | None:
+        """Return the key of an entry, None for one that only versions before had need of.
+
+        Raises PlanError where the partitioner does not say the task that has it.
+        """
         spec = self.graph.specs[operator]
         key = spec.key_at(place)
-        assert key is not None, f"{spec.kind} {operator!r} can be split, so that each of its entries is of a key"
+        if key is None:
+            # All that users have is of a key, as it can be split: so this is a mark that it goes on without.
+            _, kind = kind_at(spec.entry_kinds(), place)
+            assert not kind.of_users, f"{spec.kind} {operator!r} can be split, so that each of its entries is of a key"
+            return None
         if (said := task_of(key)) != task:
             wrong = (
                 f"its state of the key {key!r} lies in partition {task}, and its partitioner says {said}: whoever "

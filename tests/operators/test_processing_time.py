@@ -224,6 +224,20 @@ def test_a_clock_that_is_set_back_stands_still():
     assert [(pane.start, pane.value) for pane in windows.on_clock(30).values] == [(20, 2)]
 
 
+def test_a_clock_that_was_set_back_before_a_restart_loses_nothing():
+    store = MemoryStore()
+    windows, panes = operator(store, "sliding", collect()), []
+    for value, now in enumerate((25, 12, 3)):
+        windows.heed(now, 0)
+        windows.process(Batch([value], ["a"], [0], [0]))
+        fired = windows.on_clock(26)
+        panes += fired.values if fired else []
+        windows.write_back()
+        windows = operator(store, "sliding", collect())
+    panes += windows.on_clock(MAX_TIMESTAMP).values
+    assert [pane.value for pane in panes] == [[0], [0, 1, 2]]
+
+
 def test_what_fails_is_dropped_and_event_time_is_held_back_for_nothing():
     windows = operator(MemoryStore(), False, count())
     windows.heed(25, 0)

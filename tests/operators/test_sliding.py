@@ -1,8 +1,12 @@
 """Sliding windows against the definition: at each time of a value, all that its key had in the size before."""
 
+import random
 from collections import Counter, defaultdict
 from dataclasses import replace
+from itertools import accumulate
 from typing import NamedTuple
+from unittest.mock import patch
+from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
@@ -10,12 +14,15 @@ from hypothesis import strategies as st
 
 from operators.aggregations.aggregation import aggregate, collect, count, fold, maximum, mean
 from operators.core.base import MAX_TIMESTAMP, Batch
+from operators.core.entry_keys import number_at
+from operators.state.keyed_state import STATE
 from operators.windows.late_sliding import LateSlidingOperator
-from operators.windows.sliding import SlidingOperator
+from operators.windows.sliding import KEY_START, LAST, MARK, ROW, SlidingOperator
 from operators.windows.window import Window
 from operators.windows.window_types import sliding
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import String, Tagged
+from runtime.reading.watermarks import SourceWatermark
 from runtime.stores.memory import MemoryStore
 from tests.operators.test_triggered import Driven as TwoSources
 from tests.operators.test_window import CUTS, DISORDER_MS, RECORDS, Driven
@@ -40,7 +47,7 @@ class Case(NamedTuple):
         spec = Window(windows=sliding(milliseconds=self.size), aggregation=aggregation, **how)
         if self.lateness and self.emit == "all":
             return LateSlidingOperator(spec, store, KeySerde(String()))
-        return SlidingOperator(spec, store, KeySerde(String()), Tagged())
+        return SlidingOperator(spec, store, KeySerde(String()), Tagged(), lowest=lowest)
 
 
 SIZES = st.sampled_from([1, 2, 9, 30, 500])
@@ -227,6 +234,136 @@ def test_what_is_forgotten_was_never_there(kept, forgotten, fires, watermark):
     )
 
 
+class Parts:
+    """The operators of a task, or of the parts by key into which it is split and merged again, where they begin anew.
+
+    They read what is there bit by bit. What they begin with is as a version before kept it, now and then.
+    """
+
+    def __init__(self, case, aggregation, chance):
+        self.case, self.aggregation, self.chance = case, aggregation, chance
+        self.panes, self.late = [], 0
+        self.begin({}, None)
+
+    def begin(self, entries, lowest):
+        self.factor = self.chance.choice([1, 1, 2, 4])
+        self.stores = [MemoryStore() for _ in range(self.factor)]
+        for place, value in entries.items():
+            key = None if place == MARK else place[1 if place[:1] == STATE else KEY_START :]
+            # What is of no key each part keeps.
+            for part in range(self.factor) if key is None else [self.part(key)]:
+                self.stores[part].put(place, value)
+        self.windows = [self.case.operator(store, self.aggregation, lowest) for store in self.stores]
+
+    def begin_anew(self, is_noted, is_before):
+        for one in self.windows:
+            one.write_back()
+        entries = {place: value for store in self.stores for place, value in store.range()}
+        lowest = min(one.lowest_stamp() for one in self.windows)
+        self.begin(as_before(entries) if is_before else entries, lowest if is_noted and not is_before else None)
+
+    def part(self, key):
+        return crc32(key) % self.factor
+
+    def feed(self, key, at, stamp):
+        windows = self.windows[self.part(key.encode())]
+        windows.process(Batch([at], [key], [at], [stamp]))
+        self.late += len(windows.late) if windows.late else 0
+
+    def fire(self, watermark, most):
+        for one in self.windows:
+            while one.is_unread:
+                one.read_on()
+            while one.next_due() <= watermark:
+                panes = one.on_watermark(watermark, most)
+                self.panes += [] if panes is None else panes.values
+                if most is not None:
+                    break
+
+    def fail(self, records, watermark):
+        """Have a part of the work be rolled back, some of which was written back meanwhile as there was too much."""
+        for store, one in zip(self.stores, self.windows, strict=True):
+            if one.unwritten:
+                one.write_back()
+            store.savepoint()
+            feed(
+                one, [(source, key, at) for source, key, at in records if self.stores[self.part(key.encode())] is store]
+            )
+            if not one.is_unread:
+                one.on_watermark(watermark)
+            if self.chance.random() < 0.5:
+                one.store = Durable(store)
+                one.most_held = 0
+                one.relieve()
+                one.store, one.most_held = store, 100
+            if not one.is_unread:
+                one.on_watermark(watermark + 5)
+            store.rollback()
+            one.forget()
+
+
+class Durable:
+    """A store that says that it outlives the process."""
+
+    durable = True
+
+    def __init__(self, store):
+        self.store = store
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+
+def as_before(entries):
+    """Return entries as a version kept them that had one mark of all keys in the place of times in their states."""
+    states = {place: state for place, state in entries.items() if place[:1] == STATE}
+    if not states:
+        return entries
+    rows = sorted(place for place in entries if place[:1] == ROW)
+    last = {place[1:]: state[LAST] for place, state in states.items()}
+    fired = [place for place in rows if number_at(place, 1) <= last.get(place[KEY_START:], NEVER)]
+    mark = fired[-1], len(fired), number_at(fired[0], 1)
+    return entries | {place: tuple(state[:LAST]) for place, state in states.items()} | {MARK: mark}
+
+
+STEPS = st.tuples(st.sampled_from([0, 1]), st.sampled_from(["a", "b", "c"]), st.integers(0, 6), st.integers(0, 12))
+"""The source of a record, its key, how far the clock goes on to it, and how far behind that it lies."""
+HOW = ["", "", "fire", "fire one", "fire two", "noted", "unnoted", "before", "fail", "read on"]
+
+
+@settings(max_examples=examples(400, 20_000))
+@given(st.lists(STEPS, min_size=10, max_size=50), SIZES, st.booleans(), st.integers(0, 2**32))
+def test_parts_and_versions_before_go_on_from_what_is_kept(steps, size, can_remove, seed):
+    now = accumulate(step for *_, step, _ in steps)
+    records = [(source, key, at - back) for at, (source, key, _, back) in zip(now, steps, strict=True)]
+    case, chance = Case(records, [], size), random.Random(seed)
+    with patch("operators.state.unread_entries.MOST_READ", 2), patch("operators.windows.sliding.MOST_AHEAD", 3):
+        sources = [SourceWatermark(DISORDER_MS), SourceWatermark(DISORDER_MS)]
+        parts = Parts(case, collect() if can_remove else replace(collect(), remove=None), chance)
+        for row, (source, key, at) in enumerate(case.records):
+            stamp, sources[source].value = sources[source].stamp([at])
+            parts.feed(key, at, stamp)
+            how = chance.choice(HOW)
+            reached = min(one.value for one in sources)
+            if how.startswith("fire"):
+                parts.fire(reached, {"fire": None, "fire one": 1, "fire two": 2}[how])
+            elif how == "fail":
+                parts.fail(case.records[row : row + 5], reached)
+            elif how == "read on":
+                for one in parts.windows:
+                    if one.is_unread:
+                        one.read_on()
+            elif how:
+                parts.begin_anew(how == "noted", how == "before")
+        parts.fire(MAX_TIMESTAMP, None)
+        for one in parts.windows:
+            one.write_back()
+        assert [[*store.range()] for store in parts.stores] == [[]] * parts.factor
+    panes, late = expected(case)
+    assert found(parts.panes) == panes
+    assert parts.late == late
+
+
 def feed(windows, records):
     if records:
         timestamps = [at for *_, at in records]
@@ -301,5 +438,5 @@ def test_events_are_looked_up_no_further_ahead_than_they_are_needed(monkeypatch)
     feed(windows, [(0, "a", at) for at in (1, 2, 3, 4)])
     windows.on_watermark(4, 1)
     feed(windows, [(0, "a", 3), (0, "a", 4)])
-    assert windows.late.timestamps == [3]
-    assert [pane.value for pane in windows.on_watermark(MAX_TIMESTAMP).values] == [2, 3, 5]
+    assert windows.late is None, "looked up is not fired"
+    assert [pane.value for pane in windows.on_watermark(MAX_TIMESTAMP).values] == [2, 4, 6]

@@ -20,6 +20,7 @@ from samza_dsl import (
     hopping,
     laws,
     session,
+    sliding,
     testing,
     total,
     tumbling,
@@ -240,6 +241,8 @@ def in_windows_and_sums(app: App) -> None:
     sums_of(keyed, on_error=dead_letter("letters")).send_to(app.output("sums-seen", value=list))
     visits = keyed.window(session(milliseconds=4), count(), on_error=dead_letter("letters"), op_id="visits")
     visits.map(lambda pane: [pane.key, pane.start, pane.end, pane.value]).send_to(app.output("seen", value=list))
+    lately = keyed.window(sliding(milliseconds=6), total(lambda one: one.n), on_error=dead_letter("letters"))
+    lately.map(lambda pane: [pane.key, pane.start, pane.value]).send_to(app.output("lately", value=list))
 
 
 @given(hits(SKEWED), DISTURBED, st.booleans())

@@ -40,7 +40,7 @@ from runtime.run.run import Run, run_blocking
 from runtime.run.settings import RunSettings
 from runtime.stores.cache import CachedStore
 from runtime.systems.log.environment import LogEnvironment
-from samza_dsl import App, Options, count, produce, sliding, tumbling
+from samza_dsl import App, Options, count, produce, tumbling
 from tests.building import APP, build
 from tests.runtime.test_laws import World, crash_points, worlds
 from tests.scale import examples, scale
@@ -349,11 +349,11 @@ def test_tasks_are_split_on_the_log_while_they_run_and_where_it_is_asked_of_an_a
 def test_a_pipeline_that_cannot_be_split_is_refused_and_a_run_that_is_asked_to_goes_on_as_it_was(tmp_path, caplog):
     app = App("spend", Options(commit_interval_ms=20))
     numbers = app.input("numbers", value=int, key=str, timestamp=lambda one: one)
-    numbers.window(sliding(seconds=1), count(), op_id="lately").send_to(app.output("counts"))
+    numbers.deduplicate(lambda one: one // 3, within_ms=9, op_id="lately").send_to(app.output("counts"))
     split = App("split", Options(elasticity=2))
     lately = split.input("numbers", value=int, key=str, timestamp=lambda one: one)
-    lately.window(sliding(seconds=1), count(), op_id="lately").send_to(split.output("counts"))
-    with pytest.raises(PlanError, match=r"window 'lately' at .*test_elasticity.py:\d+: one mark says"):
+    lately.deduplicate(lambda one: one // 3, within_ms=9, op_id="lately").send_to(split.output("counts"))
+    with pytest.raises(PlanError, match=r"deduplicate 'lately' at .*test_elasticity.py:\d+: it looks for"):
         split.plan()
     with pytest.raises(PlanError, match=r"test_elasticity.py:\d+: elasticity=3 in Options.*3 is no power of two"):
         App("split", Options(elasticity=3))
@@ -369,7 +369,7 @@ def test_a_pipeline_that_cannot_be_split_is_refused_and_a_run_that_is_asked_to_g
     assert "its tasks stay as they are" in caplog.text
     with closing(LogEnvironment(tmp_path)) as log:
         log.ask_scale("spend", Scale(2))  # as it is at rest
-    with pytest.raises(PlanError, match=r"one mark says(.|\n)*without it: samza-dsl scale spend --factor 1"):
+    with pytest.raises(PlanError, match=r"deduplicate 'lately'(.|\n)*without it: samza-dsl scale spend --factor 1"):
         app.run(data=tmp_path, until_now=True)
 
 

@@ -265,7 +265,7 @@ def keys_in(specs, entries):
     return {(id, place): specs[id].key_at(place) for id, place in entries}
 
 
-EVERYWHERE = {"sliding": {b"f"}, "sliding, removing": {b"f"}, "foreign key": {b"r"}, "by clock, sliding": {b"f"}}
+EVERYWHERE = {"foreign key": {b"r"}}
 """The first bytes of the entries that are of no key, by step: there are no others."""
 
 
@@ -281,7 +281,7 @@ def test_parts_have_between_them_the_entries_of_the_whole(step, rows, others, fa
         assert key in known or (key is None and buckets[one] == EVERY_BUCKET)
     for bucket in range(factor):
         _, part = entries_of(step, rows, others, (bucket, factor))
-        # Tables are read by all, and the mark of sliding windows tells also how many keys' values are in it.
+        # Tables are read by all.
         own = {one: value for one, value in part.items() if entry_bucket(specs[one[0]], one[1], factor) == bucket}
         assert own == {one: value for one, value in whole.items() if buckets[one] == bucket}
         for one in part.keys() - own.keys():
@@ -311,8 +311,7 @@ def test_few_entries_are_of_no_key(step):
     assert whole, "the step has left state to look at"
     first = {place[:1] for (_, place), key in keys_in(specs, whole).items() if key is None}
     known = EVERYWHERE.get(step, set())
-    # By the machine's clock it depends on that how far windows are.
-    assert first == known or ("by clock" in step and first < known)
+    assert first == known
 
 
 @given(pipeline=pipelines(), seed=st.integers(0, 2**32))

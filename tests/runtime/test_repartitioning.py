@@ -18,7 +18,7 @@ from planner.model.levers import Levers
 from runtime.model.errors import Repartitioned, SamzaError
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.log.environment import LogEnvironment
-from samza_dsl import App, String, count, produce, session, sliding, total, tumbling
+from samza_dsl import App, String, count, produce, session, total, tumbling
 from samza_dsl.laws import check_laws
 from samza_dsl.testing.environment import Crash, CrashPoint
 from tests.building import build
@@ -214,9 +214,9 @@ def test_state_stays_where_somebody_else_has_chosen_where_keys_lie(tmp_path):
 
 
 def test_what_is_of_no_one_key_is_refused_with_what_to_write(tmp_path):
-    app = App("sliding")
+    app = App("seen")
     ticks = app.input("ticks", value=dict, key=str, timestamp=lambda tick: tick["n"])
-    ticks.window(sliding(milliseconds=5), count()).map(lambda pane: pane.value).send_to(app.output("seen", value=int))
+    ticks.deduplicate(lambda tick: tick["n"] // 3, within_ms=5).send_to(app.output("seen", value=dict))
     produce("ticks", [], data=tmp_path, partitions=2)
     tick(tmp_path, range(20))
     app.run(tmp_path, until_now=True)
