@@ -28,7 +28,8 @@ from runtime.reprocessing.ahead import Ahead
 from runtime.reprocessing.backfill import backfill_of, run_backfill
 from runtime.run.run import Run
 from runtime.run.settings import RunSettings
-from samza_dsl import App, Options, session, total, tumbling
+from samza_dsl import App, Options, session, sliding, total, tumbling
+from samza_dsl import counted as counted_windows
 from samza_dsl.testing.environment import CrashPoint
 from tests.runtime.test_laws import crash_points
 from tests.scale import examples
@@ -39,13 +40,17 @@ from tests.simulation.loop import rest, simulate
 from tests.strategies import Event, keys_of
 
 APP = "evolving"
-ANY_ORDER = ("meet", "process")
+ANY_ORDER = ("meet", "left", "process")
 """What emits in an order that is not fixed."""
-BY_ORDER = ("scan", "process", "remember", "once", "own")
+BY_ORDER = ("scan", "process", "remember", "once", "own", "counted")
 """What makes something else of messages in another order."""
 SPLITS = ((1, 1), (2, 2), (2, 1), (2, 4), (1, 2))
 """What each task of the program that has run is split into, and of the next one."""
-KEEPING = ("window", "session", "scan", "process", "remember", "once", "meet", "table", "own")
+UNREAD = ("counted", "sliding", "left")
+"""What reads what it keeps bit by bit where it begins."""
+KEEPING = ("window", "session", "scan", "process", "remember", "once", "meet", "table", "own", *UNREAD)
+TWO = ("meet", "left", "table")
+"""What has two inputs."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +87,11 @@ class Programs:
         kind = chance.choice(kinds)
         others = [one for one in self.beside(ops, above) if one != above]
         # What timers emit may be late by then, or not: it goes by when they fire.
-        if kind in ("meet", "table") and any(
-            one.kind == "process" for place in (above, *others) for one in self.lineage(ops, place)
-        ):
+        if kind in TWO and any(one.kind == "process" for place in (above, *others) for one in self.lineage(ops, place)):
             kind = "window"
-        if kind in ("meet", "table") and not others:
+        if kind in TWO and not others:
             kind = "window"
-        op = Op(id, kind, above, chance.randint(1, 4), chance.choice(others) if kind in ("meet", "table") else "")
+        op = Op(id, kind, above, chance.randint(1, 4), chance.choice(others) if kind in TWO else "")
         ops.append(op)
 
     def second(self, ops):
@@ -180,6 +183,10 @@ def say(op, above, other, calls):
         kind = (tumbling if op.kind == "window" else session)(milliseconds=30 * op.number)
         panes = above.window(kind, summed, **how)
         return panes.map(lambda pane: Event(pane.value, pane.key, pane.start), op_id=f"pane-{op.id}")
+    if op.kind in ("counted", "sliding"):
+        kind = counted_windows(op.number + 1) if op.kind == "counted" else sliding(milliseconds=30 * op.number)
+        panes = above.window(kind, summed, **how)
+        return panes.map(lambda pane: Event(pane.value, pane.key, pane.start), op_id=f"pane-{op.id}")
     if op.kind == "scan":
         return above.scan(lambda n, e: n + counted(e) * op.number, init=int, emit=lambda k, n: Event(n, k, 0), **how)
     if op.kind == "process":
@@ -193,6 +200,8 @@ def say(op, above, other, calls):
         return rows.changes().map(changed, op_id=f"changed-{op.id}")
     if op.kind == "table":
         return above.join(other, joined, within=(-20 * op.number, 0), **how)
+    if op.kind == "left":
+        return above.join(other, joined, how="left", within=(-20 * op.number, 20 * op.number), **how)
     return above.join(other, joined, within=(-20 * op.number, 20 * op.number), **how)
 
 
@@ -534,9 +543,7 @@ def test_whatever_was_due_where_a_run_was_killed_is_written_once(chance, number)
     # Of several that fire by the same event time, a commit may leave some.
     ops = [*programs.first(), Op("early", "window", "events", 1), Op("later", "session", "events", 2)]
     ops.append(Op("last", chance.choice(("scan", "window", "process")), "early", 3))
-    if any(
-        op.kind in BY_ORDER and {"table", "meet"} & {one.kind for one in programs.lineage(ops, op.above)} for op in ops
-    ):
+    if any(op.kind in BY_ORDER and {*TWO} & {one.kind for one in programs.lineage(ops, op.above)} for op in ops):
         return
     again = {op.id for op in ops if op.kind in KEEPING and chance.random() < 0.6}
     # A commit comes in the midst of what fires where it may hold little.
