@@ -269,7 +269,9 @@ class TableSink:
         """Return the rows that are put, and the keys that are gone: by key only the last of each counts."""
         if not self._key:
             return chain.from_iterable(map(self._appended, _parts(rows))), []
-        made = [*self._rows_of([row.value for row in rows if row.value is not None])]
+        values = list(map(_VALUE, rows))
+        has_gone = has_none(values)
+        made = [*self._rows_of([value for value in values if value is not None] if has_gone else values)]
         names = [column.name for column in self._target.columns]
         of_key = [[row[place] for row in made] for place in map(names.index, self._key)]
         if any(map(has_none, of_key)):
@@ -279,9 +281,9 @@ class TableSink:
                 "the row of before is found: filter such rows out, or name other columns"
             )
         of_puts = zip(zip(*of_key, strict=True), made, strict=True)
-        changes: Iterable[tuple[tuple[object, ...], tuple[object, ...] | None]] = (
-            (self._key_of(row.key), None) if row.value is None else next(of_puts) for row in rows
-        )
+        changes: Iterable[tuple[tuple[object, ...], tuple[object, ...] | None]] = of_puts
+        if has_gone:
+            changes = ((self._key_of(row.key), None) if row.value is None else next(of_puts) for row in rows)
         if not self._target.folds:
             newest = dict(changes)
         else:
