@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from runtime.model.errors import SamzaError, Unavailable
@@ -63,6 +64,12 @@ class Target:
         """The columns of the key, in its order."""
         columns = {column.name: column for column in self.columns}
         return [columns[name] for name in self.key]
+
+
+def check_file(path: str | Path, where: str) -> None:
+    """Raise SamzaError where a file that is read is not there, which drivers would make."""
+    if not Path(path).exists():
+        raise SamzaError(f"{where} can't be read: there is no such file; check the path, and where the run was started")
 
 
 def _untyped(connection: Any, table: str) -> Mapping[str, str]:
