@@ -138,8 +138,12 @@ def test_a_table_that_is_there_is_checked(database: Database) -> None:
         database.sink(table).claim(owner(output=table))
     other = database.table()
     database.change(f"CREATE TABLE {other} (id BIGINT, note TEXT, more TEXT)")
-    with pytest.raises(SamzaError, match=other):
-        database.sink(other, "id").claim(owner(output=other))  # no index to go by
+    with pytest.raises(SamzaError, match=f"{other}.*tells them apart by it, write CREATE") as no_index:
+        database.sink(other, "id").claim(owner(output=other))
+    database.change(str(no_index.value).partition(", write ")[2])
+    by_key = database.sink(other, "id")
+    assert by_key.claim(owner(output=other)) == 0
+    by_key.close()
     sink = database.sink(other)
     assert sink.claim(owner(output=other)) == 0
     sink.write(owner(output=other), [SinkRow(Order(1))], 0, 1)

@@ -358,10 +358,21 @@ class TableSink:
             compares = self._dialect.compares(connection, self._target)
             folds = self._dialect.folds(connection, self._target)
             self._target = replace(self._target, folds=folds, compares=compares)
+            self._check_key(connection)
+
+    def _check_key(self, connection: SqlConnection) -> None:
+        dialect, names = self._dialect, [column.name for column in self._target.columns]
+        nothing = f"SELECT {dialect.listed(names)} FROM {self._table} WHERE 1=0"
+        try:
             # Planned and of no effect: it fails where ON CONFLICT has no index to go by.
-            connection.execute(
-                self._dialect.insert(self._target, f"SELECT {self._dialect.listed(names)} FROM {self._table} WHERE 1=0")
-            )
+            connection.execute(dialect.insert(self._target, nothing))
+        except dialect.errors as error:
+            if dialect.passes(error) or dialect.denies(error):
+                raise
+            raise SamzaError(
+                f"{self._where}: {str(error).strip()}. Rows are replaced by key={', '.join(self._key)!r}: where no index "
+                f"tells them apart by it, write CREATE UNIQUE {dialect.index(self._name, self._key)}"
+            ) from error
 
     @contextmanager
     def _transaction(self, end: str = "COMMIT") -> Iterator[SqlConnection]:
