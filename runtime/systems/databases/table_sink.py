@@ -370,8 +370,8 @@ class TableSink:
             if dialect.passes(error) or dialect.denies(error):
                 raise
             raise SamzaError(
-                f"{self._where}: {str(error).strip()}. Rows are replaced by key={', '.join(self._key)!r}: where no index "
-                f"tells them apart by it, write CREATE UNIQUE {dialect.index(self._name, self._key)}"
+                f"{self._where}: {str(error).strip()}. Rows are replaced by key={', '.join(self._key)!r}: where no "
+                f"index tells them apart by it, write CREATE UNIQUE {dialect.index(self._name, self._key)}"
             ) from error
 
     @contextmanager
