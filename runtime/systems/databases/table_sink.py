@@ -57,13 +57,15 @@ class TableSink:
             identity, generation, _, position = found or (owner.identity, 0, 0, 0)
             if identity == owner.identity and generation > owner.generation:
                 raise owner.fenced_error(self._where)
-            if not is_there and position:
+            if not is_there and position and identity == owner.identity:
                 # Looked at before this transaction: another run may have made it since, which the next try finds.
                 raise Unavailable(
                     f"{self._where} is gone, and had rows up to {position:,} of {owner.output!r}: restore it, together "
                     f"with {POSITIONS}, or let the application begin anew (samza-dsl reset {owner.app})"
                 )
             connection.execute(self._dialect.create(self._target))
+            if identity != owner.identity and not is_there and self._is_empty(connection):
+                position = 0  # the rows of an earlier life are gone with the table
             if identity != owner.identity and position:
                 raise SamzaError(
                     f"{self._where} has rows that application {owner.app!r} has written in an earlier life, with "
@@ -322,6 +324,9 @@ class TableSink:
 
     def _place(self, owner: SinkOwner) -> tuple[object, ...]:
         return (*owner.place, self._name)
+
+    def _is_empty(self, connection: SqlConnection) -> bool:
+        return not connection.execute(f"SELECT 1 FROM {self._table} LIMIT 1").fetchall()
 
     def _is_there(self) -> bool:
         # In a transaction of its own: where a statement fails, some databases fail all of it.
