@@ -296,7 +296,9 @@ def test_an_application_that_begins_anew_makes_a_table_that_is_gone(database: Da
         sink.write(former, [SinkRow(Order(1)), SinkRow(Order(2))], 0, 2)
     database.change(f"DROP TABLE {table}")
     with closing(database.sink(table, key)) as sink:
-        with pytest.raises(SamzaError, match=f"is gone, .*let the application begin anew .samza-dsl reset {former.app}"):
+        with pytest.raises(
+            SamzaError, match=f"is gone, .*let the application begin anew .samza-dsl reset {former.app}"
+        ):
             sink.claim(former._replace(generation=2))
         assert sink.claim(anew) == 0
         sink.write(anew, [SinkRow(Order(1))], 0, 1)
