@@ -15,7 +15,7 @@ from benchmarks.into_parquet import (
     StructsIntoParquet,
     UntimedIntoParquet,
 )
-from benchmarks.into_postgres import IntoPostgres
+from benchmarks.into_postgres import IntoPostgres, IntoPostgresByKey
 from benchmarks.json_lines import JsonLines
 from benchmarks.keyed_count import KeyedCount
 from benchmarks.members_per_country import MembersPerCountry
@@ -67,6 +67,7 @@ KINDS: tuple[type[Workload], ...] = (
     ReadWriteOnKafka5,
     ReadWriteOnKafka6,
     IntoPostgres,
+    IntoPostgresByKey,
     StructsIntoParquet,
     UntimedIntoParquet,
     DictsIntoParquet,

@@ -79,3 +79,44 @@ class IntoPostgres(Workload):
     def outcome(self, result: str) -> list[Any]:
         with psycopg.connect(server()) as connection:
             return connection.execute(f"SELECT * FROM {result} ORDER BY id").fetchall()
+
+
+class IntoPostgresByKey(IntoPostgres):
+    """Rows replace those of their keys; by hand they are copied beside the table first, and put by ON CONFLICT."""
+
+    description = Description(
+        name="B33-key",
+        title="the same by key, over COPY beside the table and INSERT … ON CONFLICT by hand",
+        messages=200_000,
+        quick_scale=0.01,
+        bar=1.25,
+        with_server=True,
+    )
+
+    def ready(self) -> None:
+        super().ready()
+        with psycopg.connect(server(), autocommit=True) as connection:
+            connection.execute(f"ALTER TABLE {self.table} ADD PRIMARY KEY (id)")
+
+    def baseline(self) -> str:
+        put = (
+            f"INSERT INTO {self.table} SELECT * FROM beside ON CONFLICT (id) DO UPDATE "
+            "SET customer = excluded.customer, cents = excluded.cents, note = excluded.note"
+        )
+        with psycopg.connect(server(), autocommit=True) as connection:
+            for start in range(0, len(self.values), BATCH_ROWS):
+                with connection.transaction(), connection.cursor() as cursor:
+                    cursor.execute(
+                        f"CREATE TEMP TABLE beside ON COMMIT DROP AS SELECT * FROM {self.table} WITH NO DATA"
+                    )
+                    with cursor.copy("COPY beside (id, customer, cents, note) FROM STDIN") as copy:
+                        for value in self.values[start : start + BATCH_ROWS]:
+                            copy.write_row((value.id, value.customer, value.cents, value.note))
+                    cursor.execute(put)
+        return self.table
+
+    def ours(self) -> str:
+        sink = connectors.postgres(server(), self.table, "id")
+        owner = SinkOwner("payments", self.table, 0, generation=1, identity=1, value_type=Payment)
+        deliver(sink, owner, self.rows, BATCH_ROWS)
+        return self.table

@@ -89,6 +89,11 @@ def test_the_connectors_of_the_tutorial_work(tmp_path, monkeypatch):
         if name.startswith("test_"):
             (tmp_path / name).mkdir()
             test(tmp_path / name)
+    with pytest.raises(connectors.RowRefused, match="without a key"):
+        runpy.run_path("folder.py")["folder_sink"]("folder://kept").write(
+            [connectors.SinkRow(1, "a"), connectors.SinkRow(2)]
+        )
+    assert not (tmp_path / "kept").exists()
     (tmp_path / "orders.jsonl").write_text('{"id": 1, "cents": 5}\n{"id": 2, "cents": 0}\n{"id": 1, "cents": 7}\n')
     runpy.run_path("orders.py", run_name="__main__")
     with closing(sqlite3.connect("shop.db")) as database:

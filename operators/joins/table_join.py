@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from operators.core.base import MOST_HELD, Batch, Key, Keys, Spec, Store
 from operators.core.untimed import Untimed
 from operators.io import TableInput
+from operators.joins.key_join import NO_KEY
 from operators.joins.match_counts import Kinds, note_kinds
 
 ABSENT: Any = object()
@@ -112,15 +113,17 @@ class TableContents(Untimed):
     def process(self, batch: Batch) -> Batch | None:
         """Take updates in; a row without a value removes its key."""
         put, delete, encode = self.store.put, self.store.delete, self.keys.encode
-        keys = batch.keys or ()
+        keys = batch.keys
+        if keys is None:
+            raise ValueError(NO_KEY)
         for key, value in zip(keys, batch.values, strict=True):
             if key is None:
-                raise ValueError("a record of a table has no key; give the table key=, or key the stream")
+                raise ValueError(NO_KEY)
             if value is None:
                 delete(encode(key))
             else:
                 put(encode(key), value)
-        if keys:
+        if len(keys):
             note_kinds(self.kinds, keys, self.keys.kind_of)
             self.version += 1
             for key in keys:

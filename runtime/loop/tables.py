@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from operators.joins.table_join import TableContents
 from runtime.functions.failures import Failure
+from runtime.model.errors import SamzaError
 from runtime.reading.reader import Reader
 from runtime.reading.taken import Taken
 from runtime.stage.error_policy import Guard
@@ -109,4 +110,7 @@ def _feed(id: str, contents: TableContents, guard: Guard, taken: Taken, reader: 
     for record in taken.malformed:
         guard.settle(Failure(id, record.error), record.row, reader.place(record.row, 0))
     if len(taken.batch):
-        contents.process(taken.batch)
+        try:
+            contents.process(taken.batch)
+        except ValueError as error:
+            raise SamzaError(f"the table {id!r} can't be read: {error}") from error

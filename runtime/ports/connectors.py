@@ -355,6 +355,9 @@ class PositionedSink:
 class IdempotentSink:
     """A sink in which a row replaces that of the same key: after a crash rows come again, and change nothing.
 
+    A record may have no key: where none follows from its value, `write` refuses it by `RowRefused`, as the rows without
+    one would replace each other.
+
     `write` makes rows durable before it returns. Rows come after the commit that has made them, in order, at most
     `batch_rows` at a time and `rows_per_second`. Where it raises `Unavailable` or OSError it is called again after a
     pause; whatever else is raised ends the run.

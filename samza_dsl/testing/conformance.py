@@ -471,6 +471,7 @@ class _SinkTrial:
                     self._check_fenced(*past.pop(self._chance.randrange(len(past))), position)
         for zombie, _ in past:
             apart(zombie.close)
+        sink, owner = self._check_gap(sink, owner, position)
         sink, owner, position = self._overtaken(sink, owner, position, times // 2)
         self._check_partitions(sink, owner, position)
         self._check_others(*self._begun_anew(sink, owner, position))
@@ -513,6 +514,22 @@ class _SinkTrial:
                 raise AssertionError(f"generation {owner.generation} has written after a later one: raise Fenced")
         apart(sink.close)
         self._compare("exactly once")
+
+    def _check_gap(self, sink: PositionedSink, owner: SinkOwner, position: int) -> tuple[PositionedSink, SinkOwner]:
+        """Let the owner write rows from another position than the sink has, as its copy would; return the next one."""
+        try:
+            apart(sink.write, owner, self._some(), position + 1, position + 2)
+        except SamzaError:  # as Damaged, where the sink takes it for the one that has lost rows
+            apart(sink.close)
+        else:
+            raise AssertionError(
+                f"write() took rows from position {position + 1} on, and the sink has those up to {position}, as where "
+                "one of the two was restored: raise Fenced where the position before is another one"
+            )
+        self._compare("exactly once", ", as rows were written from another position than it has")
+        sink, owner = self._claimed_anew(owner)
+        assert apart(sink.claim, owner) == position
+        return sink, owner
 
     def _overtaken(
         self, sink: PositionedSink, owner: SinkOwner, position: int, times: int

@@ -241,10 +241,15 @@ def test_malformed_arguments_are_told(said: dict[str, Any], error: str) -> None:
         connectors.rolling_files("out", **said)
 
 
-@pytest.mark.parametrize("url", ["rolling:out?kinds=jsonl", "rolling:out?rows=many"])
+@pytest.mark.parametrize("url", ["rolling:out?kinds=jsonl", "rolling:out?rows=many", "rolling:", "rolling:?kind=jsonl"])
 def test_malformed_urls_are_told(url: str, tmp_path: Path) -> None:
     with pytest.raises(SamzaError, match="write rolling:FOLDER"):
         copying().run(tmp_path, bind={"copies": url})
+
+
+def test_a_folder_that_grows_has_a_name(tmp_path: Path) -> None:
+    with pytest.raises(SamzaError, match="growing: names no folder: write growing:incoming"):
+        copying().run(tmp_path, bind={"legs": "growing:", "copies": "rolling:out"})
 
 
 class ModelLeg(pydantic.BaseModel):

@@ -289,6 +289,43 @@ def test_what_is_wrong_is_told(
         mistake(tables, tmp_path)
 
 
+@pytest.mark.parametrize("scheme", ["sqlite", "duckdb"])
+def test_a_file_that_is_read_is_never_made(scheme: str, tmp_path: Path) -> None:
+    """A path that is misspelled names no table of a new database: it names no file."""
+    file = tmp_path / "shop.db"
+    app = App("reading")
+    rows = remote_table(connectors.table_rows(f"{scheme}:///{file}?table=orders&key=id", Order))
+    numbers = app.input("numbers", value=int)
+    numbers.join(rows, lambda _, row: row, on=abs).send_to(app.output("found", value=Order))
+    sources: list[Any] = [f"{scheme}:///{file}?table=orders&by=id"]
+    sources += [f"{scheme}:///{file}?table=orders"] if scheme == "sqlite" else []
+    copying = App("copying")
+    copying.input("orders", value=Order).send_to(copying.output("copies", value=Order))
+    for number, source in enumerate(sources):
+        with pytest.raises(SamzaError, match="there is no such file"):
+            copying.run(tmp_path / f"data {number}", bind={"orders": source}, until_now=True)
+    with pytest.raises(SamzaError, match="there is no such file"):
+        app.run(tmp_path / "data", bind={"numbers": [1]}, until_now=True)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("source", ["a table by a column", "a file"])
+def test_a_shared_table_whose_rows_have_no_key_is_told(source: str, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
+        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, note TEXT)")
+        connection.execute("INSERT INTO orders VALUES (1, 'a')")
+        connection.commit()
+    (tmp_path / "orders.jsonl").write_text('{"id": 1, "note": "a"}\n')
+    by_column = connectors.sqlite_source(tmp_path / "shop.db", "orders", by="id")
+    app = App("joining")
+    orders = app.table("orders", value=Order, key=int, broadcast=True)
+    numbers = app.input("numbers", value=int)
+    numbers.join(orders, lambda _, row: row, on=abs).send_to(app.output("found", value=Order))
+    bind = {"orders": by_column if source != "a file" else tmp_path / "orders.jsonl", "numbers": [1]}
+    with pytest.raises(SamzaError, match="table 'orders' can't be read: a record of a table has no key"):
+        app.run(tmp_path / "data", bind=bind, until_now=True)
+
+
 class Named(msgspec.Struct):
     id: int
     note: str | None

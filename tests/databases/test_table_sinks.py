@@ -138,8 +138,12 @@ def test_a_table_that_is_there_is_checked(database: Database) -> None:
         database.sink(table).claim(owner(output=table))
     other = database.table()
     database.change(f"CREATE TABLE {other} (id BIGINT, note TEXT, more TEXT)")
-    with pytest.raises(SamzaError, match=other):
-        database.sink(other, "id").claim(owner(output=other))  # no index to go by
+    with pytest.raises(SamzaError, match=f"{other}.*tells them apart by it, write CREATE") as no_index:
+        database.sink(other, "id").claim(owner(output=other))
+    database.change(str(no_index.value).partition(", write ")[2])
+    by_key = database.sink(other, "id")
+    assert by_key.claim(owner(output=other)) == 0
+    by_key.close()
     sink = database.sink(other)
     assert sink.claim(owner(output=other)) == 0
     sink.write(owner(output=other), [SinkRow(Order(1))], 0, 1)
@@ -280,6 +284,27 @@ def test_a_table_that_is_gone_is_not_made_anew_in_silence(database: Database) ->
     database.change(f"DROP TABLE {table}")
     with pytest.raises(SamzaError, match="is gone, and had rows up to 1"):
         sink.claim(owner(2, output=table))
+
+
+@pytest.mark.parametrize("key", [(), "id"], ids=["append", "by key"])
+def test_an_application_that_begins_anew_makes_a_table_that_is_gone(database: Database, key: Any) -> None:
+    """As the error of the run before says: the rows of its earlier life are gone with the table."""
+    table = database.table()
+    former, anew = owner(output=table), owner(output=table, identity=7)
+    with closing(database.sink(table, key)) as sink:
+        sink.claim(former)
+        sink.write(former, [SinkRow(Order(1)), SinkRow(Order(2))], 0, 2)
+    database.change(f"DROP TABLE {table}")
+    with closing(database.sink(table, key)) as sink:
+        with pytest.raises(
+            SamzaError, match=f"is gone, .*let the application begin anew .samza-dsl reset {former.app}"
+        ):
+            sink.claim(former._replace(generation=2))
+        assert sink.claim(anew) == 0
+        sink.write(anew, [SinkRow(Order(1))], 0, 1)
+        with pytest.raises(SamzaError, match="in an earlier life"):
+            sink.claim(former._replace(generation=3))
+    assert database.rows(f"SELECT id FROM {table}") == [(1,)]
 
 
 def test_of_two_copies_of_a_data_directory_one_writes(database: Database) -> None:

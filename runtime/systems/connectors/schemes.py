@@ -105,7 +105,7 @@ def scheme_of(url: str) -> Scheme | None:
 def _growing_at(url: str) -> PushedSource:
     from runtime.systems.folders.growing import growing_folder
 
-    return growing_folder(url.partition(":")[2])
+    return growing_folder(_named(url.partition(":")[2], "growing:incoming/*.jsonl"))
 
 
 def _rolling_at(url: str) -> PositionedSink:
@@ -120,7 +120,14 @@ def _rolling_at(url: str) -> PositionedSink:
         )
     numbers = {name: int(said[name]) for name in ("rows", "every_ms") if name in said}
     by = [name for name in said.get("partition_by", "").split(",") if name]
-    return rolling_files(place, said.get("kind", "parquet"), partition_by=by, **numbers)  # type: ignore[arg-type]
+    return rolling_files(_named(place, "rolling:FOLDER"), said.get("kind", "parquet"), partition_by=by, **numbers)  # type: ignore[arg-type]
+
+
+def _named(place: str, example: str) -> str:
+    # An empty path is the folder that the run was started in, and hardly what a variable that is not set means.
+    if not place:
+        raise SamzaError(f"{example.partition(':')[0]}: names no folder: write {example}, or . for this one")
+    return place
 
 
 def _listening_at(url: str) -> PushedSource:

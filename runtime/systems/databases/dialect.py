@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from runtime.model.errors import SamzaError, Unavailable
@@ -63,6 +64,12 @@ class Target:
         """The columns of the key, in its order."""
         columns = {column.name: column for column in self.columns}
         return [columns[name] for name in self.key]
+
+
+def check_file(path: str | Path, where: str) -> None:
+    """Raise SamzaError where a file that is read is not there, which drivers would make."""
+    if not Path(path).exists():
+        raise SamzaError(f"{where} can't be read: there is no such file; check the path, and where the run was started")
 
 
 def _untyped(connection: Any, table: str) -> Mapping[str, str]:
@@ -170,14 +177,18 @@ class Dialect:
 
     def say_index(self, where: str, table: str, columns: Sequence[str], what: str) -> None:
         """Say once that no index of a table serves what it is asked for, and which one would."""
-        named = self.word("_".join((table.rpartition(".")[2], "by", *columns)))
         said = (
             f"{where}, table {table}: {what} reads the whole table, as no index serves it. "
-            f"Write CREATE INDEX {named} ON {self.quoted(table)} ({self.listed(columns)})"
+            f"Write CREATE {self.index(table, columns)}"
         )
         if said not in _TOLD:
             _TOLD.add(said)
             _log.warning("%s; where there is such a one, its columns are of other types than what is asked for", said)
+
+    def index(self, table: str, columns: Sequence[str]) -> str:
+        """Return what a statement that makes an index of columns says behind its kind."""
+        named = self.word("_".join((table.rpartition(".")[2], "by", *columns)))
+        return f"INDEX {named} ON {self.quoted(table)} ({self.listed(columns)})"
 
     def quoted(self, name: str) -> str:
         """Return a name, and that of its schema where it has one, as SQL has it."""

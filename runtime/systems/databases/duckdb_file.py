@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 from runtime.model.errors import SamzaError
 from runtime.ports.connectors import PositionedSink, PulledSource
 from runtime.systems.databases.column_source import column_source
-from runtime.systems.databases.dialect import Dialect, SqlConnection, Target, delete_each
+from runtime.systems.databases.dialect import Dialect, SqlConnection, Target, check_file, delete_each
 from runtime.systems.databases.table_columns import ColumnKind, read_as
 from runtime.systems.databases.table_sink import table_sink
 
@@ -30,7 +30,7 @@ def duckdb(path: str | Path, table: str, key: str | Sequence[str] = ()) -> Posit
     >>> connectors.duckdb("shop.duckdb", "orders", key="id").name.rpartition("/")[2]
     'shop.duckdb#orders'
     """
-    return table_sink(*dialect_at(path), table, key)
+    return table_sink(*dialect_at(path, may_make=True), table, key)
 
 
 def duckdb_source(path: str | Path, table: str, *, by: str, key: str | Sequence[str] = ()) -> PulledSource:
@@ -46,8 +46,8 @@ def duckdb_source(path: str | Path, table: str, *, by: str, key: str | Sequence[
     return replace(column_source(*dialect_at(path), table, by, key), adapt=read_as)
 
 
-def dialect_at(path: str | Path) -> tuple[Dialect, str]:
-    """Return the dialect that opens a file, and its place; raises SamzaError where duckdb is absent."""
+def dialect_at(path: str | Path, *, may_make: bool = False) -> tuple[Dialect, str]:
+    """Return the dialect that opens a file, which it `may_make`, and its place; raises SamzaError without duckdb."""
     try:
         import duckdb as library
         import pyarrow as pa
@@ -79,7 +79,11 @@ def dialect_at(path: str | Path) -> tuple[Dialect, str]:
         else:
             connection.execute_with(dialect.delete(target, names, ROWS), staged)
 
+    where = f"duckdb:{Path(path).absolute()}"
+
     def connect() -> SqlConnection:
+        if not may_make:
+            check_file(path, where)
         return _DuckDbConnection(library.connect(str(path)))
 
     of_rows = (library.IntegrityError, library.DataError, pa.ArrowException, OverflowError, UnicodeEncodeError)
@@ -107,7 +111,7 @@ def dialect_at(path: str | Path) -> tuple[Dialect, str]:
         folds=_folds,
         text_type="VARCHAR",
     )
-    return dialect, f"duckdb:{Path(path).absolute()}"
+    return dialect, where
 
 
 class _FetchedResult(NamedTuple):

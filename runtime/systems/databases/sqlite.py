@@ -15,7 +15,7 @@ from typing import Any
 from runtime.model.errors import SamzaError, SerdeError
 from runtime.ports.connectors import PositionedSink, PulledSource
 from runtime.systems.databases.column_source import CHANGES, UndecodedText, column_source
-from runtime.systems.databases.dialect import LOOKED_UP, Dialect, SqlConnection, Target, put_each
+from runtime.systems.databases.dialect import LOOKED_UP, Dialect, SqlConnection, Target, check_file, put_each
 from runtime.systems.databases.sqlite_changes import SqliteChanges
 from runtime.systems.databases.table_columns import ColumnKind, Made, read_as
 from runtime.systems.databases.table_sink import table_sink
@@ -35,7 +35,7 @@ def sqlite(path: str | Path, table: str, key: str | Sequence[str] = ()) -> Posit
     >>> connectors.sqlite("shop.db", "orders", key="id").name.rpartition("/")[2]
     'shop.db#orders'
     """
-    return table_sink(*dialect_at(path), table, key)
+    return table_sink(*dialect_at(path, may_make=True), table, key)
 
 
 def sqlite_source(path: str | Path, table: str, *, by: str = "", key: str | Sequence[str] = ()) -> PulledSource:
@@ -63,10 +63,13 @@ def sqlite_source(path: str | Path, table: str, *, by: str = "", key: str | Sequ
     return PulledSource(name, *how, promise=CHANGES, adapt=read_as, forget=changes.forget, keeps=changes.keeps)
 
 
-def dialect_at(path: str | Path) -> tuple[Dialect, str]:
-    """Return the dialect that opens a file, and its place."""
+def dialect_at(path: str | Path, *, may_make: bool = False) -> tuple[Dialect, str]:
+    """Return the dialect that opens a file, which it `may_make`, and its place."""
+    where = f"sqlite:{Path(path).absolute()}"
 
     def connect() -> SqlConnection:
+        if not may_make:
+            check_file(path, where)
         # Our own statements begin and end transactions; and one thread at a time uses it, though not always the same.
         connection = sqlite3.connect(path, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
         connection.text_factory = _text_read
@@ -89,7 +92,7 @@ def dialect_at(path: str | Path) -> tuple[Dialect, str]:
         finds=_finds,
         scans=_scans,
     )
-    return dialect, f"sqlite:{Path(path).absolute()}"
+    return dialect, where
 
 
 BYTES = "BINARY"

@@ -57,13 +57,15 @@ class TableSink:
             identity, generation, _, position = found or (owner.identity, 0, 0, 0)
             if identity == owner.identity and generation > owner.generation:
                 raise owner.fenced_error(self._where)
-            if not is_there and position:
+            if not is_there and position and identity == owner.identity:
                 # Looked at before this transaction: another run may have made it since, which the next try finds.
                 raise Unavailable(
                     f"{self._where} is gone, and had rows up to {position:,} of {owner.output!r}: restore it, together "
                     f"with {POSITIONS}, or let the application begin anew (samza-dsl reset {owner.app})"
                 )
             connection.execute(self._dialect.create(self._target))
+            if identity != owner.identity and not is_there and self._is_empty(connection):
+                position = 0  # the rows of an earlier life are gone with the table
             if identity != owner.identity and position:
                 raise SamzaError(
                     f"{self._where} has rows that application {owner.app!r} has written in an earlier life, with "
@@ -269,7 +271,9 @@ class TableSink:
         """Return the rows that are put, and the keys that are gone: by key only the last of each counts."""
         if not self._key:
             return chain.from_iterable(map(self._appended, _parts(rows))), []
-        made = [*self._rows_of([row.value for row in rows if row.value is not None])]
+        values = list(map(_VALUE, rows))
+        has_gone = has_none(values)
+        made = [*self._rows_of([value for value in values if value is not None] if has_gone else values)]
         names = [column.name for column in self._target.columns]
         of_key = [[row[place] for row in made] for place in map(names.index, self._key)]
         if any(map(has_none, of_key)):
@@ -279,9 +283,9 @@ class TableSink:
                 "the row of before is found: filter such rows out, or name other columns"
             )
         of_puts = zip(zip(*of_key, strict=True), made, strict=True)
-        changes: Iterable[tuple[tuple[object, ...], tuple[object, ...] | None]] = (
-            (self._key_of(row.key), None) if row.value is None else next(of_puts) for row in rows
-        )
+        changes: Iterable[tuple[tuple[object, ...], tuple[object, ...] | None]] = of_puts
+        if has_gone:
+            changes = ((self._key_of(row.key), None) if row.value is None else next(of_puts) for row in rows)
         if not self._target.folds:
             newest = dict(changes)
         else:
@@ -321,6 +325,9 @@ class TableSink:
     def _place(self, owner: SinkOwner) -> tuple[object, ...]:
         return (*owner.place, self._name)
 
+    def _is_empty(self, connection: SqlConnection) -> bool:
+        return not connection.execute(f"SELECT 1 FROM {self._table} LIMIT 1").fetchall()
+
     def _is_there(self) -> bool:
         # In a transaction of its own: where a statement fails, some databases fail all of it.
         try:
@@ -356,10 +363,21 @@ class TableSink:
             compares = self._dialect.compares(connection, self._target)
             folds = self._dialect.folds(connection, self._target)
             self._target = replace(self._target, folds=folds, compares=compares)
+            self._check_key(connection)
+
+    def _check_key(self, connection: SqlConnection) -> None:
+        dialect, names = self._dialect, [column.name for column in self._target.columns]
+        nothing = f"SELECT {dialect.listed(names)} FROM {self._table} WHERE 1=0"
+        try:
             # Planned and of no effect: it fails where ON CONFLICT has no index to go by.
-            connection.execute(
-                self._dialect.insert(self._target, f"SELECT {self._dialect.listed(names)} FROM {self._table} WHERE 1=0")
-            )
+            connection.execute(dialect.insert(self._target, nothing))
+        except dialect.errors as error:
+            if dialect.passes(error) or dialect.denies(error):
+                raise
+            raise SamzaError(
+                f"{self._where}: {str(error).strip()}. Rows are replaced by key={', '.join(self._key)!r}: where no "
+                f"index tells them apart by it, write CREATE UNIQUE {dialect.index(self._name, self._key)}"
+            ) from error
 
     @contextmanager
     def _transaction(self, end: str = "COMMIT") -> Iterator[SqlConnection]:

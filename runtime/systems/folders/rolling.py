@@ -98,7 +98,8 @@ class _RollingFiles:
             raise Fenced(f"{self._where} is not claimed for generation {owner.generation} of {owner.app!r}")
         if claim.last.position == following:
             return  # an earlier try, whose answer was lost
-        assert claim.last.position == position, "a delivery goes on where the one before has ended"
+        if claim.last.position != position:
+            raise owner.fenced_error(self._where)
         manifest, place = self._manifest(owner), self._objects()
         name, files = manifest.name(claim, f".{self._kind}"), []
         for folder, data in self._files(rows, owner.value_type) if rows else ():
