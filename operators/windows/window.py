@@ -6,10 +6,10 @@ import heapq
 import operator
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from operator import itemgetter
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 
@@ -55,7 +55,10 @@ from operators.windows.window_types import (
 
 K = TypeVar("K")
 R = TypeVar("R")
+T = TypeVar("T")
 
+PASS = 32
+"""The panes for which one pass goes over several windows: one of more keys than that has a pass of its own."""
 PLACE = struct.Struct(">QQQ")
 """The stored form of a slot: the time at which it is due, and the start and the end of its window."""
 DUE, FIRED = b"d", b"f"
@@ -393,8 +396,9 @@ class WindowOperator:
         if watermark < self.next_due():
             return None
         panes = Batch([], keys=[], timestamps=[], stamps=[])
-        while self._open and self._open[0].due <= watermark and (most is None or len(panes) < most):
-            self._fire(panes, None if most is None else most - len(panes))
+        while self._next_open().due <= watermark and (most is None or len(panes) < most):
+            fire = self._fire_late if self._is_late(self._open[0]) else self._fire
+            fire(panes, watermark, most)
         # Forgotten only when no open slot is due before: late values that fire then still need what the window has had.
         while self._fired and self._fired[0].due <= watermark and self._fired[0] <= self._next_open():
             self._forget_fired()
@@ -445,30 +449,52 @@ class WindowOperator:
     def _next_open(self) -> Slot:
         return self._open[0] if self._open else NO_SLOT
 
-    def _fire(self, panes: Batch, most: int | None) -> None:
+    def _fire(self, panes: Batch, watermark: int, most: int | None) -> None:
+        """Fire all that is due and in time, up to the first slot of late values."""
         assert panes.keys is not None and panes.timestamps is not None and panes.stamps is not None
-        slot, keys, held = self._take(most)
-        _, start, end = slot
+        starts: list[Iterable[int]] = []
+        ends: list[Iterable[int]] = []
+        accumulators: list[Iterable[Any]] = []
+        fired, number = panes.keys, len(panes.keys)
+        enough = number + PASS if most is None else min(number + PASS, most)
+        while (due := self._next_open().due) <= watermark and len(fired) < enough:
+            if self._is_late(self._open[0]):
+                break
+            slot, keys, held = self._take(None if most is None else most - len(fired))
+            _, start, end = slot
+            each = len(keys)
+            found = map(held.__getitem__, keys)
+            if self._fires_again:
+                self._await_late(slot)
+                found = map(partial(self._keep, slot, 1), keys, found)
+            fired += keys
+            starts.append(repeat(start, each))
+            ends.append(repeat(end, each))
+            accumulators.append(found)
+            panes.timestamps += [end - 1] * each
+            panes.stamps += [due - 1 - self._waits_ms] * each
+        # Maps within maps: panes are made in one pass in C, but for the aggregation's own code; and those of several
+        # windows at once, as each has few keys where there are many tasks.
+        decoded = map(self.keys.decode, islice(fired, number, None))
+        results = map(self.aggregation.finish, _joined(accumulators))
+        panes.values += map(Pane, decoded, _joined(starts), _joined(ends), results, *self._in_time)
+
+    def _fire_late(self, panes: Batch, watermark: int, most: int | None) -> None:
+        """Fire one slot of late values."""
+        assert panes.keys is not None and panes.timestamps is not None and panes.stamps is not None
+        slot, keys, held = self._take(None if most is None else most - len(panes))
         if self._fires_again:
             self._await_late(slot)
-        if self._is_late(slot):
-            panes.values += [self._fire_late(slot, key, held[key]) for key in keys]
-        else:
-            accumulators = map(held.__getitem__, keys)
-            if self._fires_again:
-                accumulators = map(partial(self._keep, slot, 1), keys, accumulators)
-            # Maps within maps: all panes of a slot are made in one pass in C, but for the aggregation's own code.
-            results = map(self.aggregation.finish, accumulators)
-            panes.values += map(Pane, map(self.keys.decode, keys), repeat(start), repeat(end), results, *self._in_time)
+        panes.values += [self._late_pane(slot, key, held[key]) for key in keys]
         panes.keys += keys
-        panes.timestamps += [end - 1] * len(keys)
+        panes.timestamps += [slot.end - 1] * len(keys)
         panes.stamps += [slot.due - 1 - self._waits_ms] * len(keys)
 
     def _is_late(self, slot: Slot) -> bool:
         """Whether its window has fired before."""
         return slot.due > slot.end + self._waits_ms
 
-    def _fire_late(self, slot: Slot, key: Key, late: Any) -> Pane[Any, Any]:
+    def _late_pane(self, slot: Slot, key: Key, late: Any) -> Pane[Any, Any]:
         """Return a window's pane of late values: with all that came before, or of these alone."""
         aggregation: Any = self.aggregation
         _, index, before = self.store.get(self._place_fired(slot, key), (slot.end, 0, None))
@@ -508,6 +534,13 @@ class WindowOperator:
 
         `adding` adds them to an accumulator in the place of the aggregation's `add`.
         """
+        if not counted and slot not in self._changed and slot not in self._stored:
+            # A new slot has nothing to look for, neither here nor in the store.
+            init, add = self.aggregation.init, cast(Any, adding or self.aggregation.add)
+            begun = {key: add(init(), values) for key, values in group.items()}
+            self._changed[slot] = Counter(begun) if self.aggregation.counts else begun
+            heapq.heappush(self._open, slot)
+            return
         accumulators, stored = self._group(slot), slot in self._stored
         clean = self._clean.get(slot)
         if clean is not None:
@@ -526,10 +559,6 @@ class WindowOperator:
         if counted:
             group = Counter(group)
         init, add = self.aggregation.init, cast(Any, operator.add if counted else adding or self.aggregation.add)
-        # A new slot has nothing to look for, neither here nor in the store.
-        if not accumulators and not stored:
-            accumulators.update({key: add(init(), values) for key, values in group.items()})
-            return
         for key, values in group.items():
             held = accumulators.get(key, accumulators)
             if held is accumulators:
@@ -565,6 +594,11 @@ class WindowOperator:
     def _take(self, most: int | None) -> tuple[Slot, list[Key], dict[Key, Any]]:
         """Remove the first slot, or the first `most` of its keys; return it, its keys in order and what they have."""
         slot = self._open[0]
+        if slot not in self._stored and slot not in self._order and (most is None or len(self._changed[slot]) <= most):
+            # Opened since the last commit, and fired as a whole: there is nothing of it but here.
+            heapq.heappop(self._open)
+            held = self._changed.pop(slot)
+            return slot, self.keys.in_order(held), held
         clean = self._clean.get(slot)
         if slot in self._stored and clean is None:
             return slot, *self._take_stored(slot, most)
@@ -609,6 +643,10 @@ class WindowOperator:
         self.store.delete_all([place for place, _ in found[:most]])
         keys = self.keys.load([place[len(prefix) :] for place, _ in found[:most]])
         return keys, {key: held for key, (_, (_, held)) in zip(keys, found, strict=False)}
+
+
+def _joined(parts: list[Iterable[T]]) -> Iterable[T]:
+    return parts[0] if len(parts) == 1 else chain.from_iterable(parts)
 
 
 def keeps_numbers(aggregation: Aggregation[Any, Any]) -> bool:

@@ -71,7 +71,7 @@ class _FoldingWriter(Writer):
 
     In the window at hand, `low` <= timestamp < `high`, and in the one before it, nothing is late: the watermark,
     `highest` less the disorder allowed, has not reached their ends. A timestamp from `limit` on brings it to one of
-    them, and all bounds are given up; a late value, which has a group and no bounds, leaves them. No time there is too
+    them, and both bounds are given up; a late value, which has a group and no bounds, leaves them. No time there is too
     early, so only where not every message comes to a window all times are looked at.
     """
 
@@ -88,11 +88,10 @@ class _FoldingWriter(Writer):
         reads_key = needs_key and carried_key(self.graph, self.entry) is None
         kinds = "".join(f" kind{n}," for n, exit in enumerate(self.exits) if self.graph.specs[exit].rekeys)
         check = "type(key) is not kind or " if reads_key else ""
-        no_bounds = " = ".join(f"low{n} = high{n} = low_before{n} = high_before{n}" for n in exits) + " = 0"
         body = [
             f"def segment(values, keys, kinds, highest, {', '.join(f'place{n}' for n in exits)}):",
             f"    kind,{kinds} = kinds",
-            f"    {no_bounds}",
+            *(f"    {_no_bounds(n)}" for n in exits),
             *(f"    group{n}, limit{n}, late{n} = None, {LATEST_MS}, []" for n in exits),
             *([INDENT + self.counters_at_zero()] if self.counted else []),
             # No row number is kept: what is left in the iterator tells the place of a late row, at no cost for the
@@ -108,10 +107,8 @@ class _FoldingWriter(Writer):
         after = [
             "        if timestamp > highest:",
             "            highest = timestamp",
-            # All bounds are looked up anew.
-            f"            if {' or '.join(f'timestamp >= limit{n}' for n in exits)}:",
-            f"                {no_bounds}",
-            *(f"                limit{n} = {LATEST_MS}" for n in exits),
+            # The bounds of windows that may end are looked up anew, and not those of longer ones beside them.
+            *(line for n in exits for line in self._giving_up(n)),
             *(() if self.all_come else [f"        el{EARLY[0]}", INDENT * 2 + EARLY[1]]),
             f"    return highest, ({''.join(f'late{n}, ' for n in exits)}), {self.counts()}",
         ]
@@ -148,6 +145,15 @@ class _FoldingWriter(Writer):
         ):
             yield SourceLine(INDENT * depth + line, id)
 
+    def _giving_up(self, n: int) -> tuple[str, ...]:
+        depth = INDENT * (IN_LOOP + 1)
+        then = f"{depth}{INDENT}{_no_bounds(n)}", f"{depth}{INDENT}limit{n} = {LATEST_MS}"
+        return f"{depth}if timestamp >= limit{n}:", *then
+
     def _reading_key(self, id: str, n: int, value: str) -> tuple[str, ...]:
         key = self.written(f"{bound(id, 'key')}({value})", id)
         return f"key{n} = {key}", f"if type(key{n}) is not kind{n}:", f"    raise TypeError({n}, type(key{n}))"
+
+
+def _no_bounds(n: int) -> str:
+    return f"low{n} = high{n} = low_before{n} = high_before{n} = 0"

@@ -153,6 +153,8 @@ class KeySerde:
         # one length, in their own order, and UTF-8 all texts, so most columns are sorted in C, without the bytes of any
         # key.
         found: list[Any] = list(keys)
+        if len(found) < 2:
+            return found
         is_text = type(self.serde) is String
         kinds = set(map(type, found)) if is_text or isinstance(self.serde, Tagged) else set()
         if kinds == {int}:

@@ -1,6 +1,7 @@
 """Reading, running and grouping in one loop comes to what the ordinary way comes to, and to the same complaints."""
 
 import asyncio
+from collections import Counter
 from enum import StrEnum
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from operators.core.base import EARLIEST_MS
+from operators.windows.window_groups import Groups
 from planner import passes
 from runtime.encoding.serdes import serde_of
 from runtime.job.pipeline import Pipeline
@@ -148,6 +150,23 @@ def test_a_value_is_late_for_the_window_before_the_one_at_hand_when_that_has_end
     found = outcome(app_of(*arguments), records)
     assert found == ordinarily(app_of(*arguments), records)
     assert len(found[1]["late"]) == 1
+
+
+def test_a_short_window_that_ends_leaves_the_bounds_of_longer_ones_beside_it(monkeypatch):
+    asked = Counter()
+    place = Groups.place
+
+    def counted(self, timestamp, stamp):
+        asked[str(self._windows)] += 1
+        return place(self, timestamp, stamp)
+
+    monkeypatch.setattr(Groups, "place", counted)
+    records = [(1, at, 0) for at in range(1_000)]
+    arguments = [], [("5 ms", "list"), ("50 ms", "list"), ("day", "count")], 3, 1_000, skip
+    assert len(outcome(app_of(*arguments), records)[0]["out0"]) == 200
+    short, long, day = asked.values()
+    # Each window is looked up as it begins, and once more as the one before it has ended; and in each of two batches.
+    assert short <= 2 * 200 and long <= 2 * 20 + 2 and day <= 1 + 2, asked
 
 
 def folded_batches(monkeypatch, records, keys=None, **how):
