@@ -18,7 +18,8 @@ class Partials(msgspec.Struct, frozen=True):
     """Accumulators by key, each to be merged into all `slots`; with the numbers of their values and of late ones.
 
     Keys are as batches hold them. For windows that take all values of a key there are no slots, and accumulators are
-    `PartialFold`s.
+    `PartialFold`s. Of sessions there are none either: a key is there once for each stretch of its values, and what it
+    has is the start, the end and the accumulator of that stretch.
     """
 
     slots: list[Slot]
@@ -103,6 +104,58 @@ def parts_of(
         if found:
             parts = [*map(part, found)]
             yield Fold(partition, Partials([], found, parts, sum(one.number for one in parts)))
+
+
+class SessionFold:
+    """Folds the values of a batch, by key, into stretches that lie less than a gap apart: parts of sessions."""
+
+    def __init__(self, gap_ms: int, waits_ms: int, aggregation: Aggregation[Any, Any]) -> None:
+        self._gap_ms, self._waits_ms, self._aggregation = gap_ms, waits_ms, aggregation
+
+    def run(
+        self, batch: Batch, partition_of: Callable[[Key], int], partitions: int
+    ) -> tuple[Iterator[Fold], list[int]]:
+        """Return what is in time, by the partitions of its keys, and the rows that are late, as a session has it."""
+        keys, timestamps, stamps = batch.keys, batch.timestamps, batch.stamps
+        assert keys is not None and timestamps is not None and stamps is not None
+        waits_ms, late = self._waits_ms, []
+        rows: dict[Key, list[int]] = {}
+        for row, (key, at, stamp) in enumerate(zip(keys, timestamps, stamps, strict=True)):
+            if at < stamp - waits_ms:
+                late.append(row)
+            else:
+                rows.setdefault(key, []).append(row)
+        found = spread(rows, partition_of, partitions)
+        return self._folds(found, rows, timestamps, batch.values), late
+
+    def _folds(
+        self, found: list[list[Key]], rows: dict[Key, list[int]], timestamps: list[int], values: list[Any]
+    ) -> Iterator[Fold]:
+        for partition, of_partition in enumerate(found):
+            keys, parts = [], []
+            for key in of_partition:
+                for low, end, mine in self._stretches(rows[key], timestamps):
+                    keys.append(key)
+                    parts.append((low, end, self._folded([values[row] for row in mine])))
+            if keys:
+                yield Fold(partition, Partials([], keys, parts, sum(len(rows[key]) for key in of_partition)))
+
+    def _stretches(self, rows: list[int], timestamps: list[int]) -> Iterator[tuple[int, int, list[int]]]:
+        rows.sort(key=timestamps.__getitem__)
+        low = high = timestamps[rows[0]]
+        mine: list[int] = []
+        for row in rows:
+            at = timestamps[row]
+            if at >= high + self._gap_ms:
+                yield low, high + self._gap_ms, mine
+                low, mine = at, []
+            mine.append(row)
+            high = at
+        yield low, high + self._gap_ms, mine
+
+    def _folded(self, values: list[Any]) -> Any:
+        aggregation = self._aggregation
+        return aggregation.add(aggregation.init(), values)
 
 
 def spread(keys: Iterable[Key], partition_of: Callable[[Key], int], partitions: int) -> list[list[Key]]:

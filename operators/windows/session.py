@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import MAX_TIMESTAMP, MOST_HELD, NEVER, Batch, Key, Keys, Store, has_none
 from operators.core.entry_keys import EntryKind, EntryKinds, Number, Rest, beyond
 from operators.state.keyed_state import STATE, is_plain
 from operators.state.noted_dues import NOTED, NotedDues
+from operators.windows.partials import Partials
 from operators.windows.window import NO_KEY, Pane, Window
 from operators.windows.window_types import Sessions
 
@@ -119,6 +120,15 @@ class SessionOperator:
         self.late = batch.take(self._late_rows(timestamps, stamps)) if late else None
         return None
 
+    def merge(self, partials: Partials, stamp: int) -> None:
+        """Take in stretches of sessions that were folded elsewhere, of values that are all in time."""
+        merge: Callable[[Any, Any], Any] = cast(Any, self.aggregation).merge
+        for key, (low, high, held) in zip(partials.keys, partials.accumulators, strict=True):
+            session = self._session_at(key, low, high)
+            session.held = merge(session.held, held)
+            self._changed[key] = None
+        self._relieve()
+
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
         """Fire the sessions that have ended by `watermark`, and waited, by end, then by key."""
         fired: list[Session] = []
@@ -192,6 +202,9 @@ class SessionOperator:
                 session.held = add(session.held, session.more)
                 session.more = None
                 changed[session.key] = None
+        self._relieve()
+
+    def _relieve(self) -> None:
         # Only a durable store frees memory: one in memory would hold the same beside what is here.
         if self.store.durable and self.unwritten > self.most_held:
             self.write_back()

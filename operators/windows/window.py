@@ -186,6 +186,11 @@ class Window(Spec):
         return isinstance(self.windows, Counted) and self.windows.number is None and not self.is_triggered
 
     @property
+    def is_of_sessions(self) -> bool:
+        """Whether windows are sessions that fire once; a value is in time there by its own time alone."""
+        return isinstance(self.windows, Sessions) and not self.is_triggered
+
+    @property
     def waits_ms(self) -> int:  # type: ignore[override]
         """The ms after their end at which windows fire."""
         return self.allowed_lateness_ms if self.emit == "final" else 0

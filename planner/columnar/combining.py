@@ -12,11 +12,14 @@ from operators.windows.window import Window
 from planner.model.graph import Graph
 
 
-def combined(graph: Graph) -> Graph:
-    """Return the graph in which every repartitioning folds for the windows behind it, where results are the same."""
+def combined(graph: Graph, goes_on: bool = False) -> Graph:
+    """Return the graph in which every repartitioning folds for the windows behind it, where results are the same.
+
+    Where a run `goes_on`, event time may go on without an input that is idle.
+    """
     specs = dict(graph.specs)
     for id, spec in graph.of(PartitionBy).items():
-        if why_not_combined(graph, id) is None:
+        if why_not_combined(graph, id, goes_on) is None:
             (child,) = graph.children(id)
             window = graph.of(Window)[child]
             specs[id] = replace(spec, value=None, combines=window)
@@ -24,7 +27,7 @@ def combined(graph: Graph) -> Graph:
     return replace(graph, specs=specs)
 
 
-def why_not_combined(graph: Graph, id: str) -> str | None:
+def why_not_combined(graph: Graph, id: str, goes_on: bool = False) -> str | None:
     """Return the reason why the messages of a repartitioning go on one by one; None where they are folded before.
 
     Late is what is late where it enters, so a window may be folded part by part, in any order, where what its parts
@@ -34,13 +37,16 @@ def why_not_combined(graph: Graph, id: str) -> str | None:
     window = graph.of(Window).get(children[0]) if children else None
     if window is None or len(children) > 1:
         return "more reads it than one window"
+    if goes_on and window.is_of_sessions:
+        # Which values of a stretch are late then can't be told of the stretch, as it can of a window that lies fixed.
+        return "in a run that goes on, an idle input's values may be late one by one"
     return _why_not(graph.of(PartitionBy)[id], window)
 
 
 def _why_not(spec: PartitionBy, window: Window) -> str | None:
     aggregation, late_fires = window.aggregation, window.fires_late
-    if window.fold is None and not window.takes_all:
-        fits = "windows that lie fixed, or take all, and fire at their end"
+    if window.fold is None and not window.takes_all and not window.is_of_sessions:
+        fits = "windows that lie fixed, take all, or are sessions, and fire at their end"
         return f"{window.describe()}: only {fits}, are folded in parts"
     # That a `fold` has merge= is not enough: each of two accumulators may have begun with something that counts.
     if not aggregation.combines:

@@ -12,7 +12,7 @@ from operators.io import Input
 from operators.partition_by import PartitionBy
 from operators.stateless import Filter
 from operators.windows.window import Window
-from operators.windows.window_types import Hopping, Tumbling
+from operators.windows.window_types import Hopping, Sessions, Tumbling
 from planner.columnar.projection import one_way
 from planner.columnar.terms import NotColumnar, Term, columns_of, condition_of, names_in, term_of
 from planner.model.graph import Graph
@@ -158,13 +158,15 @@ def _run_of_filters(graph: Graph, entry: str) -> tuple[list[Filter], str]:
 
 
 def _step_ms(window: Window) -> int:
-    """Return the length in ms of the stretches of time whose values all lie in the same windows."""
+    """Return the ms of the stretches of time whose values all lie in the same windows; of sessions the gap."""
     windows = window.windows
     if isinstance(windows, Tumbling):
         return windows.size_ms
+    if isinstance(windows, Sessions):
+        return windows.gap_ms
     if isinstance(windows, Hopping) and windows.size_ms % windows.every_ms == 0:
         return windows.every_ms
-    raise NotColumnar(f"{windows}: only windows that begin every so many ms are found by arithmetic")
+    raise NotColumnar(f"{windows}: only sessions, and windows that begin every so many ms, are found by arithmetic")
 
 
 def parts_of(aggregation: Aggregation[Any, Any]) -> tuple[Aggregation[Any, Any], ...]:

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, overload, runtime_checkable
 
+import msgspec
+
 from operators.core.protocols import CheckedProtocol
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+ARRAY = b"\xdd"
+"""The first byte of an array in MessagePack whose length takes four."""
+_rows_of = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 class Columns(Sequence[bytes]):
@@ -79,6 +85,44 @@ class ChosenColumns(Columns):
         assert (first, number) == (0, len(self)), "they are cut by their places"
         rows = self._of.rows()
         return [rows[place] for place in self._places]
+
+
+class AlikeRecords(Sequence[bytes]):
+    """Stored records that begin with the same bytes, which tell their class; what follows lies in one array for many.
+
+    The arrays are those of MessagePack with a length of four bytes, as `joined` makes them.
+    """
+
+    def __init__(self, start: bytes, arrays: list[bytes]) -> None:
+        self.start, self.arrays = start, arrays
+        self._stored: list[bytes] | None = None
+
+    @staticmethod
+    def joined(start: bytes, rows: Sequence[bytes]) -> bytes:
+        """Return what follows the start of each row as one array."""
+        skipped = len(start)
+        return ARRAY + len(rows).to_bytes(4, "big") + b"".join([row[skipped:] for row in rows])
+
+    def __len__(self) -> int:
+        return sum(int.from_bytes(array[1:5], "big") for array in self.arrays)
+
+    @overload
+    def __getitem__(self, place: int) -> bytes: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[bytes]: ...
+    def __getitem__(self, place: int | slice) -> bytes | list[bytes]:
+        return self.rows()[place]
+
+    def extend(self, others: AlikeRecords) -> None:
+        """Put others that begin with the same bytes behind these."""
+        assert self.start == others.start, "records that begin with other bytes are of another class"
+        self.arrays, self._stored = [*self.arrays, *others.arrays], None
+
+    def rows(self) -> list[bytes]:
+        """Return the rows as they are stored."""
+        if self._stored is None:
+            self._stored = [self.start + bytes(row) for array in self.arrays for row in _rows_of(array)]
+        return self._stored
 
 
 @runtime_checkable

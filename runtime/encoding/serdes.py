@@ -8,7 +8,7 @@ from contextlib import suppress
 from enum import Enum
 from functools import cache, cached_property
 from itertools import chain, repeat
-from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
+from typing import Any, NamedTuple, NoReturn, Protocol, cast, runtime_checkable
 
 import msgspec
 
@@ -17,7 +17,7 @@ from operators.core.base import Copies, Serde, has_none
 from operators.core.declared_types import has_sets, has_types
 from operators.core.protocols import CheckedProtocol
 from runtime.encoding.classes import find, is_current, name_of
-from runtime.encoding.columns import Columns, TableSerde
+from runtime.encoding.columns import AlikeRecords, Columns, TableSerde
 from runtime.encoding.conformity import conforms
 from runtime.encoding.copies import COPIED, copied, with_sets_in_order
 from runtime.encoding.evolution import (
@@ -316,6 +316,9 @@ class Tagged:
 
     def decode_all(self, column: Sequence[bytes]) -> list[object]:
         """Return the value of each of many bytes."""
+        if isinstance(column, AlikeRecords):
+            found = _read_together(column)
+            return self.decode_all(column.rows()) if found is None else found
         start = column[0][:1] if column else b""
         if start == PLAIN and all(map(bytes.startswith, column, repeat(PLAIN))):
             return [_unpack(data[1:]) for data in column]
@@ -565,7 +568,7 @@ class Declared(Evolving):
         return self._of_type(_evolving.decode(data) if data[:1] <= LAST_TAG else _json_of(self.type).decode(data))
 
     def decode_all(self, column: Sequence[bytes]) -> list[object]:
-        if max(column, default=b"")[:1] > LAST_TAG:  # some of it is JSON
+        if not isinstance(column, AlikeRecords) and max(column, default=b"")[:1] > LAST_TAG:  # some of it is JSON
             return list(map(self.decode, column))
         values = _evolving.decode_all(column)
         kinds = set(map(type, values))
@@ -819,6 +822,32 @@ def _whole(data: bytes) -> object:
     if data[:end] == WHOLE + PAIR + _pack(name):
         _readers[data[:end]] = reader
     return _read_whole(reader, name, raw)
+
+
+def start_of_records(rows: Sequence[bytes | None]) -> bytes | None:
+    """Return the bytes that all of these values of `Evolving` begin with, where they are whole records of one class."""
+    first = rows[0] if rows else None
+    if first is None or first[:1] != WHOLE:
+        return None
+    name, _ = _whole_decoder.decode(first[1:])
+    start = WHOLE + PAIR + _pack(name)
+    return start if None not in rows and all(map(bytes.startswith, cast("list[bytes]", rows), repeat(start))) else None
+
+
+def _read_together(column: AlikeRecords) -> list[object] | None:
+    """Return records that lie in arrays; None where msgspec alone does not bring them back."""
+    reader = _reader_named(_unpack(column.start[len(WHOLE + PAIR) :]))
+    if not isinstance(getattr(reader.read, "__self__", None), msgspec.msgpack.Decoder):
+        return None
+    with suppress(*REFUSALS):
+        return [*chain.from_iterable(map(_reader_of_many(reader.kind), column.arrays))]
+    return None
+
+
+@cache
+def _reader_of_many(kind: type) -> Callable[[bytes], list[object]]:
+    read: Callable[[bytes], list[object]] = msgspec.msgpack.Decoder(list[kind]).decode  # type: ignore[valid-type]
+    return read
 
 
 def _reader_named(name: str) -> _Reader:

@@ -13,7 +13,7 @@ from typing import Any, cast
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Serde, has_none
 from operators.windows.window_groups import Grouped
 from planner.model.errors import PlanError
-from runtime.encoding.columns import ChosenColumns, Columns, SureColumns
+from runtime.encoding.columns import AlikeRecords, ChosenColumns, Columns, SureColumns
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.lines import ObjectLines
 from runtime.encoding.serdes import decoded
@@ -662,7 +662,7 @@ class Reader:
         serde = self._decoding.value
 
         def decode_all(values: list[Any]) -> list[Any]:
-            if isinstance(values, ObjectLines | Columns) or None not in values:
+            if isinstance(values, ObjectLines | Columns | AlikeRecords) or None not in values:
                 return decoded(serde, values)
             if not self._decoding.tombstones:
                 raise SerdeError("the record has no value; where None stands for that, declare value=T | None")

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("samza_dsl")
 LONGEST = 200
 """The characters of the longest name of a stage."""
+TASKS_FOR_EACH = 16
+"""The tasks of Spark, for each that runs at once, beyond which units share one: a task costs more than a small unit."""
 
 
 class SparkEngine:
@@ -68,7 +70,7 @@ class SparkEngine:
         return self._connection.imported
 
     def run(self, data: bytes, program: Program) -> pa.Table:
-        """Run every level, in at most `most_tasks` tasks each."""
+        """Run every level, in at most `most_tasks` tasks each, or as many as pay."""
         return run_job(self._connection, data, program, self._most_tasks)
 
 
@@ -226,6 +228,7 @@ def run_job(
     apps = ", ".join(dict.fromkeys(job.plan.app for job in program.jobs))
     try:
         with connection.named(f"samza-dsl {apps}", f"{apps}{about}"):
+            most_tasks = most_tasks or _most_tasks(connection, program)
             return with_own_code(connection, partial(_run_levels, connection, program, most_tasks, run))
     except SamzaError:
         raise
@@ -238,27 +241,39 @@ def run_job(
         raise as_said(error) from None
 
 
-def _run_levels(connection: SparkConnection, program: Program, most_tasks: int | None, run: Level) -> pa.Table:
+def _most_tasks(connection: SparkConnection, program: Program) -> int:
+    """Return the most tasks that a level may have, as of thousands of small files each would be one.
+
+    The session's own number of tasks behind a shuffle is never too many: executors may come only when tasks wait.
+    """
+    units, most = max(map(len, program.levels)), TASKS_FOR_EACH * connection.at_once
+    if units <= most:
+        return units
+    return max(most, int(connection.session.conf.get("spark.sql.shuffle.partitions") or 0))
+
+
+def _run_levels(connection: SparkConnection, program: Program, most_tasks: int, run: Level) -> pa.Table:
     # Without a shuffle there is nothing for Spark SQL to plan, which takes its time.
     if len(program.levels) == 1 and isinstance(connection, ThroughJvm):
-        return _at_once(connection, len(program.units), most_tasks, run, names_of_levels(program)[0])
+        tasks = min(len(program.units), most_tasks)
+        return _at_once(connection, len(program.units), tasks, run, names_of_levels(program)[0])
     return arrow_of(_frame(connection, program, most_tasks, run))
 
 
-def _at_once(connection: ThroughJvm, units: int, most_tasks: int | None, run: Level, name: str) -> pa.Table:
+def _at_once(connection: ThroughJvm, units: int, tasks: int, run: Level, name: str) -> pa.Table:
     """Return what the only level leaves: where nothing is shuffled Spark has nothing to plan."""
     connection.name_stage(name)
     context = connection.session.sparkContext
-    numbers = context.parallelize(range(units), min(units, most_tasks or units))
+    numbers = context.parallelize(range(units), tasks)
     return from_bytes(numbers.mapPartitions(partial(run_alone, run)).collect())
 
 
-def _frame(connection: SparkConnection, program: Program, most_tasks: int | None, run: Level) -> DataFrame:
+def _frame(connection: SparkConnection, program: Program, most_tasks: int, run: Level) -> DataFrame:
     """Return what the last level leaves: every level reads, sorted, what the one before it wrote for its units."""
     from pyspark.sql import functions
 
     names = names_of_levels(program)
-    first, *later = (min(len(units), most_tasks or len(units)) for units in program.levels)
+    first, *later = (min(len(units), most_tasks) for units in program.levels)
     columns = {field.name: functions.lit(None).cast(kind) for field, kind in zip(SCHEMA, _kinds(), strict=True)}
     columns |= {"target": functions.col("id").cast("int"), "watermark": functions.lit(0), "stream": functions.lit(-1)}
     begun = connection.numbers(len(program.levels[0]), first)

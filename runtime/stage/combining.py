@@ -9,10 +9,11 @@ from typing import Any, cast
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import Batch, has_none
 from operators.windows.count_window import CountedOperator
-from operators.windows.partials import Fold, Folds, Partials, folds_of, parts_of
+from operators.windows.partials import Fold, Folds, Partials, SessionFold, folds_of, parts_of
+from operators.windows.session import SessionOperator
 from operators.windows.window import NO_KEY, Window, WindowOperator
 from operators.windows.window_groups import Groups
-from operators.windows.window_types import WindowType
+from operators.windows.window_types import Sessions, WindowType
 from planner.model.errors import PlanError
 from runtime.encoding.keys import KeySerde
 from runtime.functions.failures import Failure
@@ -56,22 +57,41 @@ class CombiningExit:
             if window.takes_all:
                 self._write_parts(batch)
                 return
-            groups = Groups(
-                cast(WindowType, window.windows), window.allowed_lateness_ms, self.aggregation.counts, window.waits_ms
-            )
-            late = groups.gather(batch)
+            groups, late = self._sessions_of(batch) if window.is_of_sessions else self._grouped(batch)
         self.fold(groups, batch.take(late))
+
+    def _grouped(self, batch: Batch) -> tuple[Groups, list[int]]:
+        """Return values by their windows, and the rows that are late."""
+        window = self._window
+        groups = Groups(
+            cast(WindowType, window.windows), window.allowed_lateness_ms, self.aggregation.counts, window.waits_ms
+        )
+        return groups, groups.gather(batch)
+
+    def _sessions_of(self, batch: Batch) -> tuple[Folds, list[int]]:
+        """Return values folded into stretches of sessions, and the rows that are late."""
+        window = self._window
+        folding = SessionFold(cast(Sessions, window.windows).gap_ms, window.waits_ms, self.aggregation)
+        folds, late = folding.run(batch, self._partition_of, self._to.partitions)
+        return Folds([*folds]), late
 
     def fold(self, groups: Groups | Folds, late: Batch) -> None:
         """Write what was grouped, or folded, already."""
         with _at(self._window):
             found = groups.parts if isinstance(groups, Folds) else [*self._folds_of(groups)]
         for partition, partials in found:
-            self._write(partition, partials, min(slot.due for slot in partials.slots) - 1)
+            self._write(partition, partials, self._stamp_of(partials))
         if len(late):
             assert late.stamps is not None
             here = self._outputs.here(self._to)
             self._write(here, Partials([], [], [], 0, len(late)), min(late.stamps))
+
+    def _stamp_of(self, partials: Partials) -> int:
+        """Return how far event time may be where they are merged, so that no window that they reach has fired."""
+        if self._window.is_of_sessions:  # one that has ended, and waited, by then reaches none of these values
+            lowest: int = min(low for low, _, _ in partials.accumulators)
+            return lowest + self._window.waits_ms
+        return min(slot.due for slot in partials.slots) - 1
 
     def _write_parts(self, batch: Batch) -> None:
         assert batch.stamps is not None
@@ -93,7 +113,10 @@ class CombinedExit:
     columns = frozenset({"timestamps", "stamps"})
 
     def __init__(
-        self, operator: WindowOperator | CountedOperator, lateness_ms: int, count: Callable[[int, int], None]
+        self,
+        operator: WindowOperator | CountedOperator | SessionOperator,
+        lateness_ms: int,
+        count: Callable[[int, int], None],
     ) -> None:
         self._operator, self._lateness_ms = operator, lateness_ms
         self._count = count

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from operators.core.policies import skip
-from operators.partition_by import PartitionBy
+from operators.partition_by import Broadcast, PartitionBy
 from planner.columnar.lowering import ColumnStart, Lowered
 from planner.columnar.projection import Reshaped
 from planner.model.graph import Graph
 from planner.model.plan import Plan, StagePlan
 from runtime.assembly.bindings import intermediate_of
 from runtime.assembly.history import History
-from runtime.encoding.serdes import Unread
+from runtime.encoding.serdes import Declared, Evolving, Unread
 from runtime.functions.user_functions import Around
 from runtime.ports.source import Source
 from runtime.ports.streams import Offsets, Read, StreamConfig
@@ -116,6 +116,15 @@ class ShippedJob:
         """The streams between stages in which a row has many keys, of one window."""
         folding = (spec for spec in self.graph.of(PartitionBy).values() if spec.combines is not None)
         return frozenset(intermediate_of(self.graph, spec) for spec in folding)
+
+    @cached_property
+    def evolving(self) -> frozenset[str]:
+        """The streams between stages whose values are bytes of `Evolving`, as no serde of a user's makes them."""
+        graph = self.graph
+        writing: list[PartitionBy | Broadcast] = [*graph.of(PartitionBy).values()]
+        writing += graph.of(Broadcast).values()
+        of_ours = (spec for spec in writing if spec.value is None or type(spec.value) in (Evolving, Declared))
+        return frozenset(intermediate_of(graph, spec) for spec in of_ours) - self.folded
 
     @cached_property
     def levels(self) -> list[int]:

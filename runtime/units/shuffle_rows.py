@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, chain, groupby, islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import pyarrow as pa
@@ -14,8 +14,9 @@ import pyarrow as pa
 from operators.core.base import MIN_TIMESTAMP, Batch
 from operators.windows.partials import Partials
 from operators.windows.window_groups import Slot
+from runtime.encoding.columns import AlikeRecords
 from runtime.encoding.nested_tuples import SCALARS
-from runtime.encoding.serdes import LAST_TAG, Evolving
+from runtime.encoding.serdes import LAST_TAG, Evolving, start_of_records
 from runtime.model.checkpoint import Position
 from runtime.model.metrics import RunMetrics
 from runtime.reprocessing.handover import StoreFile
@@ -126,16 +127,19 @@ _decode_reached = msgspec.msgpack.Decoder(Reached).decode
 class Block(msgspec.Struct, frozen=True, array_like=True):
     """Rows, as they are held on their way."""
 
-    values: list[bytes | None]
+    values: list[bytes | None] | bytes
     keys: list[bytes | None] | None
     timestamps: list[int] | None
     stamps: list[int | None] | None
     signs: list[int | None] | None
     headers: list[dict[str, bytes | None] | None] | None = None
+    start: bytes | None = None
+    """What all values begin with, where they are records of one class: what follows is then one array of all."""
 
     def batch(self) -> Batch:
         """Return them as columns."""
-        found = Batch(self.values, self.keys, self.timestamps, self.stamps, signs=self.signs)  # type: ignore[arg-type]
+        values: Any = self.values if self.start is None else AlikeRecords(self.start, [cast(bytes, self.values)])
+        found = Batch(values, self.keys, self.timestamps, self.stamps, signs=self.signs)  # type: ignore[arg-type]
         found.headers = self.headers  # type: ignore[assignment]
         return found
 
@@ -144,22 +148,26 @@ _decode_block = msgspec.msgpack.Decoder(Block).decode
 _encode_block = msgspec.msgpack.Encoder().encode
 
 
-def packed(batch: Batch) -> Iterator[bytes]:
-    """Yield a batch as blocks that are not too long."""
+def packed(batch: Batch, evolving: bool = False) -> Iterator[bytes]:
+    """Yield a batch as blocks that are not too long; `evolving` says that its values are bytes of `Evolving`."""
     for start in range(0, len(batch), BLOCK):
-        yield from _packed(batch.slice(start, start + BLOCK) if len(batch) > BLOCK else batch)
+        yield from _packed(batch.slice(start, start + BLOCK) if len(batch) > BLOCK else batch, evolving)
 
 
-def _packed(batch: Batch) -> Iterator[bytes]:
-    columns = (_some(column) for column in (batch.keys, batch.timestamps, batch.stamps, batch.signs, batch.headers))
-    found = _encode_block(Block(batch.values, *columns))
+def _packed(batch: Batch, evolving: bool) -> Iterator[bytes]:
+    keys, *columns = map(_some, (batch.keys, batch.timestamps, batch.stamps, batch.signs, batch.headers))
+    # The name and the definition of a class are as long as a small record, and are said once.
+    start = start_of_records(batch.values) if evolving else None
+    values = batch.values if start is None else AlikeRecords.joined(start, batch.values)
+    timestamps, stamps, signs, headers = columns
+    found = _encode_block(Block(values, keys, timestamps, stamps, signs, headers, start))
     if len(found) <= BLOCK_BYTES or len(batch) == 1:
         yield found
         return
     # Cut in the middle until it fits: how long rows are is known only once they are encoded.
     half = len(batch) // 2
-    yield from _packed(batch.slice(0, half))
-    yield from _packed(batch.slice(half, len(batch)))
+    yield from _packed(batch.slice(0, half), evolving)
+    yield from _packed(batch.slice(half, len(batch)), evolving)
 
 
 def _some(column: list[Any] | None) -> list[Any] | None:
@@ -242,7 +250,11 @@ class BlockRun(NamedTuple):
 
     def batch(self) -> Batch:
         """Return their rows as columns; what no row has is None."""
-        first, *others = (_decode_block(value).batch() for value in self.rows.column("value").to_pylist())
+        blocks = [_decode_block(value) for value in self.rows.column("value").to_pylist()]
+        first, *others = (block.batch() for block in blocks)
+        if len({block.start for block in blocks}) > 1:
+            for batch in (first, *others):
+                batch.values = [*batch.values]
         for other in others:
             first.extend(other)
         stamps, timestamps = first.stamps, first.timestamps

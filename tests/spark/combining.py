@@ -21,6 +21,7 @@ from samza_dsl import (
     mean,
     minimum,
     ranges,
+    session,
     top_k,
     total,
     tumbling,
@@ -52,6 +53,7 @@ WINDOWS = {
     "hopping": hopping(milliseconds=30, every_ms=10),
     "daily": daily("America/New_York"),
     "whole": whole(),
+    "sessions": session(milliseconds=25),
 }
 KEYS = {
     "texts": st.sampled_from(["", "a", "b", "é", "a" * 40]),
@@ -93,7 +95,7 @@ def choices(draw: st.DrawFn) -> Choices:
         windows=windows,
         aggregation=aggregation,
         lateness_ms=lateness_ms,
-        is_final=lateness_ms > 0 and (aggregation != "count" or draw(st.booleans())),
+        is_final=lateness_ms > 0 and (aggregation != "count" or windows == "sessions" or draw(st.booleans())),
         is_filtered=draw(st.booleans()),
         by_ranges=kind == "ints" and draw(st.booleans()),
         disorder_ms=draw(st.sampled_from([0, 15])),

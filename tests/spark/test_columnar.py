@@ -169,6 +169,9 @@ class Found(msgspec.Struct, frozen=True):
     number: int | None
 
 
+NATIVE = {"hopping": hopping(milliseconds=30, every_ms=10), "sessions": session(milliseconds=25)}
+
+
 def columnar_app(one, aggregation):
     """Say a drawn application over records whose columns are known."""
     app = App("combining")
@@ -176,8 +179,9 @@ def columnar_app(one, aggregation):
     if one.is_filtered:
         found = found.filter(lambda seen: seen.number != 1, op_id="not-one")
     keyed = found.partition_by(lambda seen: seen.key, partitions=one.tasks, op_id="by-key")
-    windows = hopping(milliseconds=30, every_ms=10) if one.windows == "hopping" else tumbling(milliseconds=25)
-    late = {"allowed_lateness_ms": one.lateness_ms, "emit": "final" if one.is_final else "all"}
+    windows = NATIVE.get(one.windows, tumbling(milliseconds=25))
+    is_final = one.is_final or (one.lateness_ms > 0 and one.windows == "sessions")
+    late = {"allowed_lateness_ms": one.lateness_ms, "emit": "final" if is_final else "all"}
     panes = keyed.window(windows, aggregation, op_id="windows", **late)
     panes.map(repr).send_to(app.output("panes", value=str))
     return app

@@ -80,7 +80,8 @@ LATE = {"allowed_lateness_ms": 5}
 @pytest.mark.parametrize(
     ("app", "why"),
     [
-        (windowed(session(seconds=1)), "only windows that lie fixed"),
+        (windowed(session(seconds=1), **LATE), "only windows that lie fixed"),
+        (windowed(session(seconds=1), late=dead_letter("late")), "windows tells of single values"),
         (windowed(panes="retracting", **LATE), "only windows that lie fixed"),
         (windowed(aggregation=collect()), "what parts of the values come to in collect is not known to merge"),
         (windowed(aggregation=fold(int, lambda a, b: a, lambda a, b: a)), "fold is not known to merge"),
@@ -95,6 +96,13 @@ def test_what_is_not_known_to_be_the_same_goes_on_one_by_one(app, why):
     assert why in why_not_combined(app.graph(), "by-key")
     graph = app.graph()
     assert combined(graph).specs == graph.specs
+
+
+def test_sessions_go_on_one_by_one_where_a_run_goes_on():
+    graph = windowed(session(seconds=1)).graph()
+    assert why_not_combined(graph, "by-key") is None
+    assert "an idle input's values may be late one by one" in why_not_combined(graph, "by-key", goes_on=True)
+    assert combined(graph, goes_on=True).specs == graph.specs
 
 
 def test_what_more_reads_than_a_window_goes_on_one_by_one():
@@ -148,7 +156,7 @@ def test_windows_that_are_folded_in_parts_go_on_through_micro_batches(directorie
 @settings(max_examples=examples(10, 5_000))
 def test_what_an_idle_input_sends_later_is_late_where_windows_are_folded_in_parts_too(directories, one, seed):
     found = []
-    for graph_of in (combined, lambda graph: graph):
+    for graph_of in (combined, lambda graph, goes_on: graph):
         environment, clock, directory, chance = memory(), StandingClock(), directories(), random.Random(seed)
         environment.create_stream("seen", StreamConfig(partitions=len(one.parts)))
         rows = [[msgspec.json.encode(seen) for seen in part] for part in one.parts]

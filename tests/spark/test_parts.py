@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch
+from runtime.encoding.serdes import Declared, Evolving, decoded, encode_all
 from runtime.model import errors
 from runtime.model.metrics import RunMetrics
 from runtime.spark.java import ABSENT, java_home_of_the_wheel
@@ -25,7 +26,7 @@ from runtime.units import shuffle_rows as rows
 from runtime.units.carried_error import WorkerFailed, carried, told
 from runtime.units.program import Unit
 from runtime.units.publication.intent import Intent
-from runtime.units.shuffle_rows import ORDER, SCHEMA, Shuffled, marked, packed, runs_of
+from runtime.units.shuffle_rows import ORDER, SCHEMA, BlockRun, Shuffled, marked, packed, runs_of
 from runtime.units.splits import Splits
 from runtime.units.staging import Staged, attempted
 from runtime.units.topics import TopicSplits
@@ -33,6 +34,61 @@ from runtime.units.worker.environment import Arrivals
 from samza_dsl import App, PlanError, SamzaError
 
 stamps = st.lists(st.integers(0, 20), min_size=1, max_size=12)
+
+
+class Ride(msgspec.Struct):
+    """A record whose bytes are those of MessagePack behind the name of its class."""
+
+    km: float
+    via: str = ""
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """Another one, of which some are beside it."""
+
+    at: int
+
+
+class Renamed(msgspec.Struct, rename="camel"):
+    """One that is read field by field."""
+
+    long_name: int
+
+
+DRAWN = (
+    st.builds(Ride, st.floats(allow_nan=False) | st.integers(-5, 5), st.text(max_size=300))
+    | st.builds(Stop, st.integers(-(2**64), 2**64))
+    | st.builds(Renamed, st.integers(0, 9))
+    | st.sampled_from([None, 1, b"x", ("a", 2)])
+)
+ALIKE = st.lists(st.builds(Ride, st.floats(allow_nan=False), st.text(max_size=300)), max_size=9)
+
+
+@given(
+    st.lists(ALIKE | st.lists(DRAWN, max_size=9), min_size=1, max_size=3).filter(any), st.sampled_from([30, 1 << 20])
+)
+def test_values_come_out_of_blocks_as_out_of_their_own_bytes(parts, longest):
+    serde, stored = Evolving(), []
+    shuffled = Shuffled()
+    with patch.object(rows, "BLOCK_BYTES", longest), patch.object(rows, "BLOCK", 4):
+        for values in filter(None, parts):
+            stored += encode_all(serde, values)
+            for block in packed(Batch(encode_all(serde, values)), evolving=True):
+                shuffled.add(0, 0, 0, block)
+    found = BlockRun(0, 0, 0, shuffled.rows(0, 0)).batch()
+    assert len(found) == len(stored) and [*found.values] == stored
+    found = BlockRun(0, 0, 0, shuffled.rows(0, 0)).batch()
+    if None in stored:
+        return
+    for reading in (serde, Declared(object)):
+        assert repr(decoded(reading, found.values)) == repr(decoded(reading, stored))
+
+
+def test_the_name_of_a_class_goes_once_for_a_block():
+    values = encode_all(Evolving(), [Ride(at / 7, str(at)) for at in range(500)])
+    (together,), (apart,) = packed(Batch(values), evolving=True), packed(Batch(values))
+    assert together.count(b"Ride") == 1 < apart.count(b"Ride") == 500
+    assert len(together) < 0.5 * len(apart)
 
 
 @given(st.lists(stamps, min_size=1, max_size=4), st.integers(1, 3), st.integers(1, 5))

@@ -88,7 +88,7 @@ def called(tick):
                 "ticks": "native where .*the rest is run on records: by-key sends messages one by one",
                 "some": "native where",
                 "other": "called: called: it does more than return an expression",
-                "by-key": "compiled; it sends messages one by one: sessions",
+                "by-key": "compiled; it sends messages one by one: what parts of the values",
                 "gathering": "row by row: ",
             },
         ),

@@ -97,7 +97,7 @@ class Streamed:
         check_grouping(options)
         check_bound_on_spark(bind)
         refuse_connectors(bind)
-        self._graph = graph = combined(_durable(pipeline.graph))
+        self._graph = graph = combined(_durable(pipeline.graph), goes_on=True)
         tell_of_answers(graph)
         self._data, self._clock, self._ends, self._cluster = data, clock, settings.ends, cluster
         self._directory = settings.checkpoint.absolute()

@@ -65,6 +65,8 @@ class ColumnarFolding:
     def _folded(self, table: pa.RecordBatch, at: pa.Array, stamps: pa.Array) -> tuple[Folds, Batch]:
         lowered = self._lowered
         keys = column(lowered.key, table)
+        if lowered.window.is_of_sessions:
+            return self._in_sessions(table, keys, at, stamps)
         measured = [None if one.of is None else _column_of(one.of, table) for one in lowered.measures]
         since = pc.subtract(at, self._windows.offset_ms)
         rest = _modulo(since, lowered.step_ms)
@@ -81,39 +83,81 @@ class ColumnarFolding:
         folds += self._by_cells(columns)
         return Folds(folds), late
 
+    def _in_sessions(
+        self, table: pa.RecordBatch, keys: pa.Array, at: pa.Array, stamps: pa.Array
+    ) -> tuple[Folds, Batch]:
+        """Fold rows in time into stretches of sessions: those of a key that lie less than a gap apart."""
+        late = pc.less(at, pc.subtract(stamps, self._lowered.window.waits_ms))
+        told = Batch([], stamps=[])
+        if number := pc.sum(late).as_py() or 0:
+            told = Batch([None] * number, stamps=stamps.filter(late).to_pylist())
+            in_time = pc.invert(late)
+            table, keys, at = (one.filter(in_time) for one in (table, keys, at))
+        return Folds([*self._by_stretches(table, keys, at)] if len(table) else []), told
+
+    def _by_stretches(self, table: pa.RecordBatch, keys: pa.Array, at: pa.Array) -> Iterator[Fold]:
+        gap_ms = self._lowered.step_ms
+        encoded, held, partition_of = self._encoded(keys)
+        in_order = pa.table([encoded.indices, at], names=["key", "at"])
+        order = pc.sort_indices(in_order, [("key", "ascending"), ("at", "ascending")])
+        numbers, at, table = encoded.indices.take(order), at.take(order), table.take(order)
+        begins = pc.or_(
+            pc.not_equal(numbers[1:], numbers[:-1]), pc.greater_equal(at[1:], pc.add_checked(at[:-1], gap_ms))
+        )
+        stretches = pc.cumulative_sum(pa.concat_arrays([pa.array([0], pa.int64()), pc.cast(begins, pa.int64())]))
+        measured = [_column_of(one.of, table) for one in self._lowered.measures if one.of is not None]
+        groups, accumulators = self._accumulated(
+            [partition_of.take(numbers), stretches], measured, [(numbers, "min"), (at, "min"), (at, "max")]
+        )
+        counts, of, lows, highs = (listed(groups.column(name)) for name in ("count_all", "2_min", "3_min", "4_max"))
+        parts = [(low, high + gap_ms, one) for low, high, one in zip(lows, highs, accumulators, strict=True)]
+        for partition, start, stop in _runs(groups.column("0")):
+            of_part = [*map(held.__getitem__, of[start:stop])]
+            yield Fold(partition, Partials([], of_part, parts[start:stop], sum(counts[start:stop])))
+
     def _by_cells(self, columns: list[pa.Array]) -> Iterator[Fold]:
         """Yield what is in time, by stretch and partition, which are grouped as numbers, as keys are."""
         lowered = self._lowered
         cells, keys, *measured = columns
-        # Grouped by the number of a key: each key becomes an object of Python once, and not once per row.
-        encoded = keys.dictionary_encode()
-        held = self._held(encoded.dictionary.to_pylist())
-        partitions = map(self._partition_of, held) if self._partitions > 1 else [0] * len(held)
-        partition_of = pa.array(partitions, pa.int64())
+        encoded, held, partition_of = self._encoded(keys)
         places = pc.add(pc.multiply(cells, self._partitions), partition_of.take(encoded.indices))
-        states = [*map(states_of, (one for one in lowered.measures if one.of is not None), measured)]
-        asked = [one for each in states for one in each.asked]
-        table = pa.table(
-            [places, encoded.indices, *(one for one, _ in asked)], names=[*map(str, range(2 + len(asked)))]
-        )
-        hows = [(str(place), how, WHERE_NONE if how == "sum" else None) for place, (_, how) in enumerate(asked, 2)]
-        groups = table.group_by(["0", "1"], use_threads=False).aggregate([([], "count_all"), *hows]).sort_by("0")
+        groups, accumulators = self._accumulated([places, encoded.indices], measured)
         counts, numbers = listed(groups.column("count_all")), listed(groups.column("1"))
-        answers = iter([groups.column(f"{place}_{how}") for place, how, _ in hows])
-        made = iter([one.made([*islice(answers, len(one.asked))]) for one in states])
-        found = [counts if one.of is None else next(made) for one in lowered.measures]
-        accumulators = [*zip(*found, strict=True)] if lowered.window.aggregation.parts else [*found[0]]
-        start = 0
-        for stretch in pc.value_counts(groups.column("0")).to_pylist():
-            stop = start + stretch["counts"]
-            cell, partition = divmod(stretch["values"], self._partitions)
+        for place, start, stop in _runs(groups.column("0")):
+            cell, partition = divmod(place, self._partitions)
             slots = [
                 Slot(end + lowered.window.waits_ms, first, end)
                 for first, end in self._windows.cell(self._windows.offset_ms + cell * lowered.step_ms).windows
             ]
             of_place = [*map(held.__getitem__, numbers[start:stop])]
             yield Fold(partition, Partials(slots, of_place, accumulators[start:stop], sum(counts[start:stop])))
-            start = stop
+
+    def _encoded(self, keys: pa.Array) -> tuple[pa.DictionaryArray, list[Key], pa.Array]:
+        """Return keys by number, so that each becomes an object of Python once; those as held; and their partitions."""
+        encoded = keys.dictionary_encode()
+        held = self._held(encoded.dictionary.to_pylist())
+        partitions = map(self._partition_of, held) if self._partitions > 1 else [0] * len(held)
+        return encoded, held, pa.array(partitions, pa.int64())
+
+    def _accumulated(
+        self, by: list[pa.Array], measured: list[pa.Array], more: Sequence[tuple[pa.Array, str]] = ()
+    ) -> tuple[pa.Table, list[Any]]:
+        """Return groups in the order of the first of `by`, with what is asked of each, and their accumulators."""
+        lowered = self._lowered
+        states = [*map(states_of, (one for one in lowered.measures if one.of is not None), measured)]
+        asked = [*more, *(one for each in states for one in each.asked)]
+        columns = [*by, *(one for one, _ in asked)]
+        hows = [
+            (str(place), how, WHERE_NONE if how == "sum" else None) for place, (_, how) in enumerate(asked, len(by))
+        ]
+        table = pa.table(columns, names=[*map(str, range(len(columns)))])
+        names = [*map(str, range(len(by)))]
+        groups = table.group_by(names, use_threads=False).aggregate([([], "count_all"), *hows]).sort_by("0")
+        answers = iter([groups.column(f"{place}_{how}") for place, how, _ in hows[len(more) :]])
+        made = iter([one.made([*islice(answers, len(one.asked))]) for one in states])
+        counts = listed(groups.column("count_all"))
+        found = [counts if one.of is None else next(made) for one in lowered.measures]
+        return groups, [*zip(*found, strict=True)] if lowered.window.aggregation.parts else [*found[0]]
 
     def _held(self, keys: list[Key]) -> list[Key]:
         """Return keys that are held as themselves; others are unusual."""
@@ -144,6 +188,13 @@ class ColumnarFolding:
             values = [value for value in column if value is not None]
             states.append(number if part.add_read is None else part.add_read(part.init(), values))
         return tuple(states) if self._lowered.window.aggregation.parts else states[0]
+
+
+def _runs(column: pa.ChunkedArray) -> Iterator[tuple[int, int, int]]:
+    """Yield each value of a column in order, with the places from which and up to which it is."""
+    start = 0
+    for run in pc.value_counts(column).to_pylist():
+        yield run["values"], start, (start := start + run["counts"])
 
 
 def stamped(

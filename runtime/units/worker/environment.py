@@ -316,7 +316,8 @@ class TaskEnvironment(MemoryEnvironment):
                 batch.timestamps = [self._now_ms()] * len(batch)
             after = before if control is None else control.watermark
             marks = marked(batch, before, after, size=1 if stream in self._job.folded else 0)
-            blocks = [(watermark, block) for watermark, part in marks for block in packed(part)]
+            is_ours = stream in self._job.evolving
+            blocks = [(watermark, block) for watermark, part in marks for block in packed(part, is_ours)]
             for target in self._program.readers.get(place, ()):
                 for watermark, block in blocks:
                     rows.add(target, self._job.places[stream], watermark, block)

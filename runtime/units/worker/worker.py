@@ -270,6 +270,7 @@ class UnitRun:
         # In a bounded run nobody looks at state between commits: it is put away only when it is much.
         least_state = plan.options.max_uncommitted // 2 if job.batch is None and job.state is None else 0
         committer = Committer(plan.app, 0, self._bindings, self._clock, {}, {}, least_state)
+        committer.is_heard_everywhere = True
         self._loop = composition.loop(committer, InlineExecutor(), LoopMode(per_second=_share(program, unit)))
         if job.batch is not None:
             self._take_up(job.batch, job.batch.begin(unit.stage, unit.task))
