@@ -16,6 +16,7 @@ from operators.windows.partials import Partials
 from operators.windows.window_groups import Slot
 from runtime.encoding.nested_tuples import SCALARS
 from runtime.encoding.serdes import LAST_TAG, Evolving
+from runtime.job.key_kinds import Sample
 from runtime.model.checkpoint import Position
 from runtime.model.metrics import RunMetrics
 from runtime.reprocessing.handover import StoreFile
@@ -90,6 +91,8 @@ class AttemptReport(msgspec.Struct, frozen=True, tag=True):
     positions: tuple[Position, ...] = ()
     state: tuple[StoreFile, ...] = ()
     keys: dict[str, str] = {}
+    seen: dict[str, Sample] = {}
+    """The keys that were looked at, by operator, to be compared with those of other units."""
     snapshot: Snapshot | None = None
     """The snapshot that the next micro-batch goes on from."""
     rows: str | None = None
