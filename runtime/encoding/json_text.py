@@ -121,7 +121,7 @@ def _are_names_text(value: object) -> bool:
     left: list[Any] = [value]
     scalars, add = SCALARS, left.append
     for one in left:  # which grows meanwhile
-        kind = type(one)
+        kind: type = type(one)
         if kind is dict:
             for name, part in one.items():
                 if type(name) is not str:
