@@ -61,13 +61,7 @@ from runtime.opening.opening import (
 from runtime.opening.rewind import check_rewind
 from runtime.ports import open_transactions as held
 from runtime.ports.commits import fenced_error
-from runtime.ports.environment import (
-    AudibleEnvironment,
-    Environment,
-    LiveEnvironment,
-    QueryableEnvironment,
-    directory_of,
-)
+from runtime.ports.environment import AudibleEnvironment, Environment, LiveEnvironment, QueryableEnvironment
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.store import TaskStore
 from runtime.ports.stream_values import values_of
@@ -675,8 +669,6 @@ def open_environment(
     Others are told the address at which that state is asked for. An environment is passed through.
     """
     if not isinstance(data, str | Path):
-        if isinstance(data, type) or not hasattr(data, "own"):
-            directory_of(data)
         return data
     found = cluster_of(cluster)
     if found is not None:

@@ -97,6 +97,7 @@ def produce(
     True
     """
     site = here()
+    directory_of(data)
     check_name(site, "a stream", stream)
     check_whole(site, "partitions", partitions, optional=True)
     retention = kept_said(site, retention_ms, retention_bytes, compression)
