@@ -345,3 +345,10 @@ def test_what_is_no_length_of_time_is_refused(length):
     if length != timedelta(microseconds=1_500):
         with pytest.raises(ValueError, match="write instead"):
             tumbling(length)
+
+
+@pytest.mark.parametrize(("said", "advised"), [("1m", 1), (-1, 1), (90, 90), (True, 1), (float("nan"), 1)])
+def test_what_is_advised_for_a_bare_number_can_be_written(said, advised):
+    with pytest.raises(ValueError, match=f"write instead: minutes={advised}, or a timedelta"):
+        tumbling(said)
+    assert tumbling(minutes=advised) == tumbling(timedelta(minutes=advised))

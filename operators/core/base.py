@@ -403,6 +403,14 @@ class Holding(Protocol, metaclass=CheckedProtocol):
 
 
 @runtime_checkable
+class TellingKeys(Protocol, metaclass=CheckedProtocol):
+    """A stateful operator that may end with its inputs before it has encoded a key."""
+
+    def tell_keys(self, most: int) -> None:
+        """Encode at most so many keys of entries that it would write back, for whoever keeps the kinds of keys."""
+
+
+@runtime_checkable
 class ReadingOn(Protocol, metaclass=CheckedProtocol):
     """A stateful operator that reads what it keeps in parts, while it is at work already."""
 

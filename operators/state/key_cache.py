@@ -93,6 +93,10 @@ class KeyStates:
             self._has_all = self._has_all and kinds <= UNCHANGEABLE
         self.changed.clear()
 
+    def tell_keys(self, most: int) -> None:
+        """Encode at most so many of the keys whose states have changed, for whoever keeps the kinds of keys."""
+        self.keys.encode_all([*islice(self.changed, most)])
+
     def newest(self, most: int) -> list[object]:
         """Return at most so many of the states that have changed, those that changed first last, as they are stored."""
         states = islice(reversed(self.changed.values()), most)

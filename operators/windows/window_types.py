@@ -83,7 +83,9 @@ def duration_ms(
     (3601500, 60000)
     """
     if length is not None and not isinstance(length, timedelta):
-        raise mistake(f"{length!r} does not say of what it is so many", f"minutes={length!r}, or a timedelta")
+        is_number = isinstance(length, int | float) and not isinstance(length, bool) and 0 < length < math.inf
+        number = length if is_number else 1
+        raise mistake(f"{length!r} does not say of what it is so many", f"minutes={number!r}, or a timedelta")
     parts = {"days": days, "hours": hours, "minutes": minutes, "seconds": seconds, "milliseconds": milliseconds}
     for name, number in parts.items():
         if not isinstance(number, int | float) or isinstance(number, bool) or not math.isfinite(number):

@@ -182,16 +182,16 @@ class ReadBack:
     def encode_all(self, values: list[Any]) -> list[bytes | None]:
         """Return the bytes of each of many values; None is one of them."""
         found = encode_all(self.declared, values)
-        self.check(values)
+        self.check(values, lambda: found)
         return found
 
-    def check(self, values: list[Any]) -> None:
-        """Raise SerdeError for a value whose bytes could not be read; None is a record without a value."""
+    def check(self, values: list[Any], encoded: Callable[[], Sequence[bytes | None]]) -> None:
+        """Raise SerdeError for a value whose bytes, which `encoded` returns, could not be read; None has no value."""
         conforms, all_conform = self._checks
         if not all_conform(values):
-            for value in values:
-                if value is not None and not conforms(value):
-                    self._read(value, self.declared.encode(value))
+            for value, data in zip(values, encoded(), strict=True):
+                if value is not None and data is not None and not conforms(value):
+                    self._read(value, data)
 
     def decode(self, data: bytes) -> Any:
         """Return the value of `data`."""

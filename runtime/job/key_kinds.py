@@ -9,6 +9,7 @@ from contextlib import suppress
 from enum import Enum
 from functools import cache
 from hashlib import blake2s
+from heapq import nsmallest
 from typing import Any, get_args, get_origin
 
 import msgspec
@@ -22,6 +23,7 @@ from operators.joins.match_counts import kind_of, without_zones
 from planner.model.virtual_tasks import is_task
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.record_types import fields_of, hints_of, is_record, tag_of
+from runtime.encoding.serdes import Tagged
 from runtime.job.job_model import JOB
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.errors import UnreadState
@@ -30,6 +32,8 @@ from runtime.ports.environment import Environment, typed
 KEYS = "keys"
 """The word under which the job notes the kinds of keys of former runs, and the checkpoints of tasks the newer ones."""
 _Kinds = dict[str, set[str]]
+Sample = list[tuple[bytes, bytes]]
+"""Keys, as bytes that remember types, with the bytes under which state of them lies."""
 OF_ENTRIES = "of an entry: "
 """The words before the kind of a key by which a user's function finds entries, as those of a map."""
 _FIELDS = re.compile("<[^<>]*>")
@@ -70,6 +74,72 @@ class EqualKeys:
         is_left = self.looks > 0
         self.looks -= is_left
         return is_left
+
+    def note(self, spec: Spec, key: object, data: bytes, what: str) -> str:
+        """Note a key with its bytes; return what to tell where one that is equal in Python has other bytes."""
+        with suppress(TypeError):  # what a user's class holds may have no hash
+            hashed, found = _hashable(key), self.found
+            if len(found) >= MOST_EQUAL and hashed not in found:
+                return ""
+            first, known = found.setdefault(hashed, (key, data))
+            if known != data:
+                self.looks = 0
+                return (
+                    f"{_placed(spec)}two of its {what}, {shown(first)} and {shown(key)}, "
+                    f"are equal in Python and two {what} here, since {what} go by their bytes. Bring them to one form "
+                    "where they are made, as by .quantize(Decimal('0.01')), .astimezone(UTC), "
+                    "tuple(sorted(key.items())), float(x), or x + 0.0, which makes 0.0 of -0.0"
+                )
+        return ""
+
+    def sample(self, most: int) -> Sample:
+        """Return keys that were looked at, as bytes that remember types, each with those under which it lies.
+
+        Those of the least hashes: equal keys have one hash, so samples of several tasks have them both, or neither.
+        """
+        keys = self.found if len(self.found) <= most else nsmallest(most, self.found, key=hash)
+        sample: list[tuple[bytes, bytes]] = []
+        for first, data in map(self.found.__getitem__, keys):
+            with suppress(Exception):  # some keys need the serde that is declared for them
+                sample.append((Tagged().encode(first), data))
+        return sample
+
+
+class EqualInTasks:
+    """The keys of tasks in several processes, as these have told samples of them.
+
+    `warnings` has what was told, one for each operator, for as long as the run goes on. The driver's thread uses it.
+    """
+
+    def __init__(self, app: str, specs: Mapping[str, Spec]) -> None:
+        self.warnings: dict[str, str] = {}
+        self._app, self._specs = app, specs
+        self._equal: dict[str, EqualKeys] = {}
+
+    def take(self, samples: Iterable[Mapping[str, Sample]], warnings: Iterable[str]) -> None:
+        """Take in what tasks have told: the warnings of a task that has seen two alone, and samples."""
+        for warning in warnings:
+            # Whatever a task tells begins with its operator's place; what is of none counts alone.
+            of = (id for id, spec in self._specs.items() if warning.startswith(_placed(spec)))
+            self._tell(next(of, warning), warning)
+        for id, sample in ((id, sample) for one in samples for id, sample in one.items()):
+            equal, spec = self._equal.setdefault(id, EqualKeys()), self._specs[id]
+            what = "keys" if spec.keyed or spec.looked_into else "ids"
+            for key, data in sample if id not in self.warnings else ():
+                with suppress(Exception):  # a class that only workers have says nothing here
+                    if told := equal.note(spec, Tagged().decode(key), data, what):
+                        self._tell(id, told)
+                        break
+
+    def _tell(self, id: str, warning: str) -> None:
+        if id not in self.warnings:
+            self.warnings[id] = warning
+            _log.warning("%s: %s", self._app, warning)
+
+
+def _placed(spec: Spec) -> str:
+    """Return the operator with its place, as each warning of its keys begins."""
+    return f"{spec.kind} {spec.op_id!r} at {spec.site}: "
 
 
 class KeyKinds:
@@ -157,23 +227,11 @@ class KeyKinds:
             self._warn(of_what, {one.removeprefix(OF_ENTRIES) for one in alike}, kind.removeprefix(OF_ENTRIES))
 
     def note_equal(self, key: object, data: bytes, what: str = "keys") -> None:
-        """Note a key with its bytes, and warn where one that is equal has others: to Python they are one, here two."""
-        if self.warning:
-            return  # one is told, and to look at each key for ever would cost more than its state
-        with suppress(TypeError):  # what a user's class holds may have no hash
-            hashed, found = _hashable(key), self.equal.found
-            if len(found) >= MOST_EQUAL and hashed not in found:
-                return
-            first, known = found.setdefault(hashed, (key, data))
-            if known != data:
-                spec, self.equal.looks = self._spec, 0
-                self.warning = (
-                    f"{spec.kind} {spec.op_id!r} at {spec.site}: two of its {what}, {shown(first)} and {shown(key)}, "
-                    f"are equal in Python and two {what} here, since {what} go by their bytes. Bring them to one form "
-                    "where they are made, as by .quantize(Decimal('0.01')), .astimezone(UTC), "
-                    "tuple(sorted(key.items())), float(x), or x + 0.0, which makes 0.0 of -0.0"
-                )
-                self._tell()
+        """Note a key with its bytes, and warn where one that is equal has others."""
+        # One is told, and to look at each key for ever would cost more than its state.
+        if not self.warning and (told := self.equal.note(self._spec, key, data, what)):
+            self.warning = told
+            self._tell()
 
     def unread(self, error: Exception) -> UnreadState:
         """Return the error of a key that can't be read, which lies in the state or has come to it."""
@@ -286,14 +344,16 @@ class KeptKeys(KeySerde):
 
 
 def _hashable(key: object) -> object:
-    """Return what equal keys have the same of, in a form that has a hash."""
+    """Return what equal keys have the same of, in a form that has a hash, the same one in all workers of an engine."""
     kind: type = type(key)
+    # Not the class itself, whose hash is where it lies in the memory of a process.
+    named = f"{kind.__module__}.{kind.__qualname__}"
     if isinstance(key, dict) and kind is dict:
-        return dict, frozenset((name, _hashable(one)) for name, one in key.items())
+        return named, frozenset((name, _hashable(one)) for name, one in key.items())
     if isinstance(key, list | tuple) and kind in (list, tuple):
-        return kind, tuple(map(_hashable, key))
+        return named, tuple(map(_hashable, key))
     if is_record(kind) and not isinstance(key, Enum):
-        return kind, tuple(_hashable(getattr(key, one.name)) for one in fields_of(kind))
+        return named, tuple(_hashable(getattr(key, one.name)) for one in fields_of(kind))
     return key
 
 

@@ -12,6 +12,8 @@ from typing import Literal, Protocol
 import msgspec
 
 from operators.core.base import MIN_TIMESTAMP, Batch
+from operators.core.wording import shown
+from runtime.model.errors import SamzaError
 
 BOUNDS_MS = tuple(2.0**power for power in range(-3, 25))
 """The upper bounds of the buckets of durations, each twice the one before: from an eighth of a ms to 4.7 hours."""
@@ -50,6 +52,10 @@ class Metrics:
     ui: bool = False
     ui_allow_actions: bool = False
     advertise: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.address, str | None):
+            raise SamzaError(f'metrics={shown(self.address)} is no address; write instead: metrics=":9464"')
 
 
 class Durations:

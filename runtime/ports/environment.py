@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from operators.core.protocols import CheckedProtocol
+from operators.core.wording import shown
 from runtime.model.checkpoint import Checkpoint
+from runtime.model.errors import SamzaError
 from runtime.ports.commits import CommitPort, OwnershipPort, StagingPort, TaskStatePort
 from runtime.ports.live_streams import BrokerPort, FetchPort, TransactionPort
 from runtime.ports.membership import MembershipPort
@@ -16,6 +18,18 @@ from runtime.ports.streams import RecordPort, StreamConfig, StreamPort
 
 DATA = ".samza-dsl"
 """The directory of the embedded log, if the user names no other."""
+
+
+def directory_of(data: object) -> Path:
+    """Return the data directory that a user has said; raises SamzaError for what names none.
+
+    >>> directory_of(None)
+    Traceback (most recent call last):
+    runtime.model.errors.SamzaError: None is no data directory; write instead: data=".samza-dsl"
+    """
+    if not isinstance(data, str | Path):
+        raise SamzaError(f'{shown(data)} is no data directory; write instead: data="{DATA}"')
+    return Path(data)
 
 
 class Environment(StreamPort, RecordPort, StatePort, CommitPort, MembershipPort, Protocol):

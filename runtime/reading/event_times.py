@@ -203,10 +203,13 @@ class EventTimes:
         clock: Clock,
         told: set[str],
         lateness_ms: int = 0,
+        where: str = "",
     ) -> None:
         self.jumps = 0
         self.warning = ""
         self._spec, self._app, self._clock, self._told = spec, app, clock, told
+        self._where = where
+        """The options of a command about the environment."""
         self._stream, self._partition = place
         self._unit = spec.unit or "ms"
         self._unit_is_known = False
@@ -446,8 +449,8 @@ class EventTimes:
             takes_none = "a timestamp= that raises for such a record has it meet on_error="
         self._warn(
             f"{where} {moved}{behind}. If its clock is ahead, all that follows is late: {takes_none}, and samza-dsl "
-            f"checkpoint set {self._app} {self._stream}:{self._partition} --watermark '{utc(jump.before)}' sets event "
-            "time back"
+            f"checkpoint set {self._app} {self._stream}:{self._partition} --watermark '{utc(jump.before)}'"
+            f"{self._where} sets event time back"
         )
 
     def _warn(self, what: str, mark: str = "") -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from operators.core.durations import Duration, checked_ms
+from operators.core.wording import shown
 from planner.model.plan import Plan
 from runtime.model.errors import SamzaError
 from runtime.spark.spark_errors import as_said
@@ -66,6 +67,7 @@ class Spark:
     end: bool = False
 
     def __post_init__(self) -> None:
+        _check_said(self)
         object.__setattr__(self, "interval_ms", checked_ms("interval_ms", self.interval_ms))
 
     def opened(self) -> SparkSession:
@@ -115,6 +117,32 @@ class Spark:
                 return _configured(builder.appName("samza-dsl"), settings).getOrCreate()
         except Exception as error:
             raise as_said(error, "Spark did not start") from None
+
+
+def _check_said(on: Spark) -> None:
+    """Raise SamzaError for what is no session, and for options of another kind than they are said by."""
+    session = on.session
+    if isinstance(session, str):
+        is_remote = session.startswith("sc:")
+        said = f"SparkSession.builder.remote({session!r}).getOrCreate()" if is_remote else f"master={session!r}"
+        raise SamzaError(f"Spark({session!r}) is no session; write instead: Spark({said})")
+    if isinstance(session, type) or not (session is None or hasattr(session, "createDataFrame")):
+        raise SamzaError(
+            f"Spark({shown(session)}) is no session; write instead: Spark(SparkSession.builder.getOrCreate()), or "
+            'Spark(master="local[4]")'
+        )
+    if not isinstance(on.master, str | None):
+        raise SamzaError(f'Spark(master={shown(on.master)}) names no cluster; write instead: Spark(master="local[4]")')
+    if not isinstance(on.options, Mapping):
+        raise SamzaError(
+            f"Spark(options={shown(on.options)}) are no options of Spark; write instead: "
+            'options={"spark.driver.memory": "4g"}'
+        )
+    if not isinstance(on.checkpoint, str | Path | None):
+        raise SamzaError(f'Spark(checkpoint={shown(on.checkpoint)}) is no directory; write instead: checkpoint="kept"')
+    if isinstance(on.max_records, bool) or not isinstance(on.max_records, int):
+        wrong = f"Spark(max_records={shown(on.max_records)}) is no whole number"
+        raise SamzaError(f"{wrong}; write instead: max_records=500_000")
 
 
 def _active() -> SparkSession | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import msgspec
 
 from operators.core.durations import whole_ms
 from runtime.containers.protocol import combined
+from runtime.job.key_kinds import EqualInTasks
 from runtime.job.pipeline import Pipeline
 from runtime.model.clock import SystemClock
 from runtime.model.errors import SamzaError
@@ -88,6 +90,7 @@ class MicroBatchRun:
         self._began_ms, self._committed_ms = self._clock.elapsed_ms(), 0.0
         self._stopping = threading.Event()
         self._program = Program((streamed.job,))
+        self._equal = EqualInTasks(streamed.plan.app, streamed.job.graph.specs)
         # Once for all micro-batches: what changes from one to the next goes beside it.
         self._data = shipped(self._program, self._connection.imported)
 
@@ -137,6 +140,8 @@ class MicroBatchRun:
         parts, reports = told_by(rows, program)
         self._streamed.commit(batch, parts[0], reports[0], program.units)
         self._metrics = _added(self._metrics, reports[0], self._streamed.left_by(batch))
+        self._equal.take((report.seen for report in reports[0]), self._metrics.warnings)
+        self._metrics = msgspec.structs.replace(self._metrics, warnings=(*self._equal.warnings.values(),))
         self._committed_ms = self._clock.elapsed_ms()
 
 
@@ -164,7 +169,13 @@ def _summed(before: OperatorMetrics | None, now: OperatorMetrics) -> OperatorMet
         name: before.counters.get(name, 0) + now.counters.get(name, 0) for name in {**before.counters, **now.counters}
     }
     added = {name: getattr(before, name) + getattr(now, name) for name in SUMMED}
-    return msgspec.structs.replace(now, counters=counters, **added)
+    keys = {side: Counter(kinds) for side, kinds in before.keys.items()}
+    for side, kinds in now.keys.items():
+        # Not by addition, which drops what is known to be there and was not counted.
+        keys.setdefault(side, Counter()).update(kinds)
+    return msgspec.structs.replace(
+        now, counters=counters, keys={side: {**kinds} for side, kinds in keys.items()}, **added
+    )
 
 
 @contextmanager

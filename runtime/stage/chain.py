@@ -17,6 +17,7 @@ from operators.core.base import (
     Holding,
     Operator,
     ReadingOn,
+    TellingKeys,
 )
 from operators.core.wording import askable
 from operators.state.key_cache import KeyStates
@@ -549,6 +550,12 @@ class Chain:
                     else:
                         operator.write_back()
         return found
+
+    def tell_keys(self, most: int) -> None:
+        """Let operators encode at most so many keys whose state was never stored, so that their kinds are known."""
+        for operator in self.operators.values():
+            if isinstance(operator, TellingKeys):
+                operator.tell_keys(most)
 
     def forget(self) -> None:
         """Let operators drop what was not yet in their stores, which were taken back, and sinks what they hold."""

@@ -87,6 +87,8 @@ class Guard:
     ) -> None:
         self.chain = chain
         self.graph = graph
+        self.where = ""
+        """The options of a command about the environment."""
         self.skipped: Counter[str] = Counter()
         self.dead_lettered: Counter[str] = Counter()
         self.retried: Counter[str] = Counter()
@@ -337,7 +339,7 @@ class Guard:
             owner, told = f"{spec.kind} {spec.op_id!r} at {spec.site}: ", str(failure.error)
             if told.startswith(owner):
                 return UnreadState(told)
-            drop = f"samza-dsl state forget {self.graph.app} {spec.op_id}"
+            drop = f"samza-dsl state forget {self.graph.app} {spec.op_id}{self.where}"
             return UnreadState(f"{owner}{told}; or drop the state of this operator alone: {drop}")
         if isinstance(failure.error, TooLarge):
             return TooLarge(

@@ -17,6 +17,7 @@ from operators.windows.window_groups import Slot
 from runtime.encoding.columns import AlikeRecords
 from runtime.encoding.nested_tuples import SCALARS
 from runtime.encoding.serdes import LAST_TAG, Evolving, start_of_records
+from runtime.job.key_kinds import Sample
 from runtime.model.checkpoint import Position
 from runtime.model.metrics import RunMetrics
 from runtime.reprocessing.handover import StoreFile
@@ -91,6 +92,8 @@ class AttemptReport(msgspec.Struct, frozen=True, tag=True):
     positions: tuple[Position, ...] = ()
     state: tuple[StoreFile, ...] = ()
     keys: dict[str, str] = {}
+    seen: dict[str, Sample] = {}
+    """The keys that were looked at, by operator, to be compared with those of other units."""
     snapshot: Snapshot | None = None
     """The snapshot that the next micro-batch goes on from."""
     rows: str | None = None

@@ -18,6 +18,7 @@ from operators.core.base import Site
 from operators.core.sites import here
 from planner.model.errors import refuse
 from runtime.model.errors import ExitAsked, SamzaError
+from runtime.ports.environment import directory_of
 from runtime.spark.session import Spark, check_installed
 from samza_dsl.fluent.checks import DATA, check_type, check_whole, ms_said
 
@@ -118,6 +119,8 @@ class RunRequest:
     """The suffix of the application's name, for a run beside the live one."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.data, type) or not hasattr(self.data, "own"):  # an environment of a test is passed through
+            directory_of(self.data)
         # As a path it would be a directory of that name, in which all that the run keeps lies unseen.
         if isinstance(self.data, str) and "://" in self.data:
             wrong = f"the data directory {self.data!r} is a URL, and lies on this machine"

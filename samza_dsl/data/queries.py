@@ -6,8 +6,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from operators.core.sites import here
 from runtime.model.errors import SamzaError
-from samza_dsl.fluent.checks import DATA
+from runtime.ports.environment import directory_of
+from samza_dsl.fluent.checks import DATA, check_type
 
 if TYPE_CHECKING:
     from runtime.queries.state_query import StateQuery
@@ -44,7 +46,9 @@ def query(
     from runtime.systems.kafka.client.topic import cluster_of
     from runtime.systems.log.environment import LogEnvironment
     from runtime.systems.log.recovery import DATA_FILE
+    from samza_dsl.application.app import App
 
+    check_type(here(), "query(...)", app, App, 'the application, as query(app, "data")')
     cluster = cluster_of(environment)
     if cluster is not None:
         from runtime.queries.far_state import far_query
@@ -52,7 +56,7 @@ def query(
         return far_query(app.graph(), cluster, token_file)
     if token_file is not None:
         raise SamzaError("query(token_file=...) is for containers on Kafka; add environment=, or leave it out")
-    path = Path(data)
+    path = directory_of(data)
     if not (path / DATA_FILE).is_file():
         raise SamzaError(
             f"there is no data directory at {path}: a run of {app.name!r} makes one; say data= where it is"

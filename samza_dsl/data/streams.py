@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -13,12 +13,13 @@ import msgspec
 from operators.core.base import Batch, Serde, Site
 from operators.core.durations import Duration
 from operators.core.sites import here
-from operators.core.wording import words_of
+from operators.core.wording import shown, words_of
 from planner.model.errors import refuse
 from runtime.encoding.formats.subjects import placed
 from runtime.encoding.serdes import Natural, encode_all
 from runtime.encoding.storable import read_back
 from runtime.model.errors import SamzaError
+from runtime.ports.environment import directory_of
 from runtime.ports.streams import END, Append, StreamConfig, contradicted
 from runtime.reading.event_times import as_given, misread
 from runtime.reading.watermarks import to_ms
@@ -96,6 +97,7 @@ def produce(
     True
     """
     site = here()
+    directory_of(data)
     check_name(site, "a stream", stream)
     check_whole(site, "partitions", partitions, optional=True)
     retention = kept_said(site, retention_ms, retention_bytes, compression)
@@ -103,6 +105,9 @@ def produce(
         if function is not None:
             check_function(site, said, function, 1)
     serde = placed(serde_said(site, "value", value), stream)
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        # Of a text each letter would be a value, and of a dict each key.
+        raise refuse(site, f"the values {shown(values)} are no list of values", f"produce({stream!r}, [...])")
     # All or none: nothing is written before the last value was made, encoded and keyed.
     found = list(values)
     try:
@@ -162,7 +167,7 @@ def archive(stream: str, to: str | Path, *, data: str | Path = DATA, kind: Kind 
     from runtime.systems.log.environment import LogEnvironment
     from runtime.systems.log.recovery import DATA_FILE
 
-    if not (Path(data) / DATA_FILE).is_file():
+    if not (directory_of(data) / DATA_FILE).is_file():
         raise SamzaError(f"there is no data directory at {data}: say where it is, archive(..., data=...)")
     with closing(LogEnvironment(data)) as log:
         return archive_stream(log, stream, Path(to), kind).rows
@@ -177,7 +182,7 @@ def list_streams(data: str | Path = DATA) -> list[StreamSummary]:
     from runtime.systems.log.environment import LogEnvironment
     from runtime.systems.log.recovery import DATA_FILE
 
-    if not (Path(data) / DATA_FILE).is_file():
+    if not (directory_of(data) / DATA_FILE).is_file():
         return []
     with closing(LogEnvironment(data)) as log:
         return [_summary(log, name, config) for name, config in sorted(log.streams().items())]

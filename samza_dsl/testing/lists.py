@@ -18,7 +18,7 @@ from runtime.spark.session import Spark, check_installed
 from samza_dsl.application.app import App
 from samza_dsl.testing.process import Results, VirtualProcess, strangers_in
 from samza_dsl.testing.schedules import FACTORS, Schedule
-from samza_dsl.testing.streams import Record
+from samza_dsl.testing.streams import Record, check_app
 
 AT_ONCE = (1, 1, 2, 5)
 """The numbers of records that come together under a schedule, of which one is drawn each time."""
@@ -52,6 +52,7 @@ def run(
     >>> run(app, {"numbers": [1, 2]}, Schedule(seed=3))
     {'doubles': [2, 4]}
     """
+    check_app("run", app, inputs)
     if on is not None and start_ms is not None:
         raise mistake("run(..., on=Spark(), start_ms=...): Spark goes by the clock on the wall", "no start_ms=")
     if on is not None:

@@ -20,7 +20,7 @@ from samza_dsl.testing.environment import CrashPoint
 from samza_dsl.testing.held_calls import Call
 from samza_dsl.testing.holdings import Holdings
 from samza_dsl.testing.process import VirtualProcess
-from samza_dsl.testing.streams import DeadLetter, Record
+from samza_dsl.testing.streams import DeadLetter, Record, check_app
 
 
 @contextmanager
@@ -49,6 +49,7 @@ def running(
     [2, 4]
     [6]
     """
+    check_app("running", app, inputs)
     if isinstance(watch, str):
         raise ValueError(f"watch={watch!r} is no list; write instead: watch=[{watch!r}]")
     process = VirtualProcess(app, inputs, partitions=partitions, watch=watch, start_ms=start_ms)

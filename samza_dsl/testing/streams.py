@@ -18,6 +18,7 @@ from runtime.encoding.serdes import Tagged
 from runtime.ports.environment import GrowingEnvironment
 from runtime.ports.streams import OUTSIDE, Append, Control, StreamConfig
 from runtime.reading.watermarks import to_ms
+from samza_dsl.application.app import App
 from samza_dsl.data.records import StoredRecord as Stored
 from samza_dsl.data.records import records_from
 
@@ -337,6 +338,14 @@ def time_of(spec: Input, given: object) -> int:
         return 0 if at is None else to_ms([at], unit=spec.unit)[0]
     except Exception:
         return 0
+
+
+def check_app(said: str, app: object, inputs: object) -> None:
+    """Raise ValueError where a test says another thing than an App, and a dict of what its inputs are given."""
+    if not isinstance(app, App):
+        raise ValueError(f"{said}(...) got {app!r}, which is no App; write instead: {said}(app, {{'flights': [...]}})")
+    if not isinstance(inputs, Mapping | None):
+        raise ValueError(f"{said}(app, {inputs!r}) names no streams; write instead: {said}(app, {{'flights': [...]}})")
 
 
 def _check_partition(spec: Input, partitions: int, partition: int) -> None:

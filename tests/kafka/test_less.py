@@ -136,10 +136,12 @@ def typed(broker, *words: str) -> str:
 
 
 def advised(error: Damaged, broker) -> None:
-    """Type the first command that an error advises."""
-    words = re.search(r"samza-dsl (state forget [^.]*?)( --environment \S+)?\.( |$)", str(error))
+    """Type the first command that an error advises, as it is told."""
+    words = re.search(rf"samza-dsl (state forget [^.]*) --environment kafka://{broker.bootstrap}\. ", str(error))
     assert words is not None, str(error)
     typed(broker, *words[1].split(), "--yes")
+    others = re.findall(r"samza-dsl [a-z]+ [^.;]*", str(error))
+    assert all("--environment kafka://" in one for one in others), str(error)
 
 
 @pytest.mark.parametrize("how", ["the command", "the run"])
@@ -200,7 +202,7 @@ def test_a_lost_stream_between_stages_is_told_as_the_run_begins_and_forgotten_al
 def test_lost_checkpoints_are_begun_without_at_an_offset(broker, topics, run, tmp_path):
     assert run("here") == [1]
     delete(broker, f"{topics}-checkpoints")
-    with pytest.raises(Damaged, match="are lost"):
+    with pytest.raises(Damaged, match=rf"samza-dsl reset {topics} --environment kafka://{broker.bootstrap}; after"):
         run("here")
     typed(broker, "reset", topics, "--yes")
     file = tmp_path / "app.py"

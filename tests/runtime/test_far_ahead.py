@@ -667,3 +667,9 @@ def test_a_jump_that_makes_nothing_late_by_what_input_and_windows_allow_is_not_t
     panes.map(lambda pane: pane.value).send_to(app.output("out", value=int))
     found = testing.run(app, {"r": with_one(BASE + 2 * DAY)}, start_ms=BASE + HOUR)
     assert (bool(found["late"]), any("moved event time" in line for line in caplog.messages)) == (is_told, is_told)
+
+
+def test_the_command_that_sets_event_time_back_says_where(tmp_path, caplog):
+    produce("r", [*with_one(BASE + 2 * DAY)], value=Reading, data=tmp_path)
+    windowed().run(tmp_path, until_now=True)
+    assert f"--watermark '2025-06-15 15:07:00' --data {tmp_path} sets event time back" in caplog.text

@@ -6,6 +6,7 @@ from decimal import Decimal
 from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -15,9 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.encoding import json_text
 from runtime.encoding.json_text import all_json, to_json, to_json_lines, to_key_json
 from runtime.encoding.serdes import Json
+from runtime.encoding.storable import ReadBack
 from runtime.model.errors import OperatorFailure, SamzaError, SerdeError
+from runtime.systems.files.jsonl import JsonlSink
 from samza_dsl import App
 
 AMSTERDAM = dt.datetime(1900, 1, 1, 12, tzinfo=ZoneInfo("Europe/Amsterdam"))
@@ -170,3 +174,27 @@ def test_columns_have_times_of_day_without_a_zone(tmp_path):
     app.input("in", value=Opens).filter(found.append).send_to(app.output("none"))
     app.run(data=tmp_path / "again", bind={"in": run(tmp_path, Opens(dt.time(12)), "parquet", Opens)})
     assert found == [Opens(dt.time(12))]
+
+
+NESTED = st.recursive(
+    st.none() | st.integers(0, 9) | st.text(max_size=2),
+    lambda parts: st.lists(parts, max_size=3) | st.dictionaries(st.text(max_size=2), parts, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.lists(st.dictionaries(st.text(max_size=2), NESTED, max_size=3), min_size=1, max_size=5))
+def test_dicts_within_dicts_are_encoded_once_for_a_file_and_walked_through_alone_by_none(values):
+    serde = ReadBack(Json(dict), dict)
+    lines = JsonlSink(Path("unused.jsonl")).together(serde)
+    with (
+        patch.object(json_text, "_to_json", side_effect=AssertionError("one by one")),
+        patch.object(json_text, "_to_json_lines", wraps=json_text._to_json_lines) as encoding,
+    ):
+        (found,) = lines(values)
+    assert encoding.call_count == 1
+    assert [msgspec.json.decode(line) for line in bytes(found).split(b"\n")] == values
+    with patch.object(json_text, "_levels", side_effect=AssertionError("by its classes")):
+        for value in values:
+            if b"null" not in msgspec.json.encode(value):
+                assert msgspec.json.decode(json_text.to_json(value)) == value

@@ -17,7 +17,7 @@ from msgspec import Struct, defstruct
 from operators.core.base import Batch
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Json, Tagged
-from runtime.job.key_kinds import FIRST_LOOKS, MOST_EQUAL, KeptKeys, KeyKinds, kept_kind
+from runtime.job.key_kinds import FIRST_LOOKS, MOST_EQUAL, EqualInTasks, EqualKeys, KeptKeys, KeyKinds, kept_kind
 from runtime.model.errors import UnreadState
 from runtime.opening.stored_state import forget, move
 from runtime.ports.streams import Append, StreamConfig
@@ -25,6 +25,7 @@ from samza_dsl import App, count, counted, produce, session, sliding, tumbling
 from samza_dsl.view.progress import Progress
 from tests.runtime.test_parameters import on_kafka, on_log, on_memory
 from tests.simulation.crash import memory, run_once
+from tests.spark.shuffling import run_here
 from tests.specs import specs
 
 
@@ -606,6 +607,47 @@ def test_keys_that_are_equal_in_python_and_two_here_are_told(name, step, caplog)
         by = numbers.partition_by(lambda n, keys=keys: keys[n % len(keys)], partitions=1, op_id="by")
         steps[step](by).map(str).send_to(again.output("out", value=str))
         assert not run_on(memory(), again).metrics().warnings
+
+
+@pytest.mark.parametrize("step", [step for step in STEPS if step != "timers"])
+def test_equal_keys_are_told_of_units_that_never_store_a_state(step, caplog):
+    environment = memory()
+    for name in ("numbers", "others"):
+        environment.create_stream(name, StreamConfig())
+        data = [b"%d" % value for value in range(4)]
+        environment.append([Append(name, 0, Batch(data, data, [*range(4)]))])
+    (told,) = run_here(STEPS[step](lambda n: (7, 7.0)[n % 2]), environment).metrics().warnings
+    assert re.search(r"'it' at .*: two of its (keys|ids), .* are equal in Python", told)
+    assert f"keyed: {told}" in caplog.messages
+
+
+@given(st.dictionaries(st.integers(0, 999), st.sampled_from(["int", "float", "both"]), min_size=1), st.integers(1, 5))
+def test_equal_keys_in_several_tasks_are_told_where_there_are_some(kinds, tasks):
+    spec = scanned(whole).graph().specs["it"]
+    seen = [EqualKeys() for _ in range(tasks)]
+    for key, how in kinds.items():
+        for one in (key,) * (how != "float") + (float(key),) * (how != "int"):
+            data = Tagged().encode(one)
+            seen[sum(data) % tasks].note(spec, one, data, "keys")
+    across = EqualInTasks("keyed", {"it": spec})
+    across.take([{"it": one.sample(MOST_EQUAL)} for one in seen], [])
+    alone = any(how == "both" for how in kinds.values()) and any(
+        sum(Tagged().encode(key)) % tasks == sum(Tagged().encode(float(key))) % tasks
+        for key, how in kinds.items()
+        if how == "both"
+    )
+    assert (len(across.warnings) == 1 or alone) == ("both" in kinds.values())
+
+
+@given(st.sets(st.integers(0, 2**53), min_size=20, max_size=60), st.integers(1, 20))
+def test_samples_of_tasks_have_the_same_keys(keys, most):
+    spec = scanned(whole).graph().specs["it"]
+    one, other = EqualKeys(), EqualKeys()
+    for key in keys:
+        one.note(spec, key, b"%d" % key, "keys")
+        other.note(spec, float(key), b"%d.0" % key, "keys")
+    samples = [{Tagged().decode(key) for key, _ in some.sample(most)} for some in (one, other)]
+    assert samples[0] == samples[1] and len(samples[0]) == min(most, len(keys))
 
 
 @pytest.mark.parametrize("name", EQUAL)

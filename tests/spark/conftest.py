@@ -10,6 +10,7 @@ NEED_SPARK = [
     for name in (
         "on_spark",
         "declared_on_spark",
+        "equal_keys_on_spark",
         "laws_on_spark",
         "cluster",
         "reprocess_on_spark",

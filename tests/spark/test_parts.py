@@ -272,7 +272,7 @@ def test_what_spark_says_is_told_without_its_stacks(said, words):
 
 def test_a_session_that_was_stopped_is_refused():
     with pytest.raises(SamzaError, match="it was stopped; begin another one"):
-        Spark(SimpleNamespace(_sc=SimpleNamespace(_jsc=None))).opened()
+        Spark(SimpleNamespace(_sc=SimpleNamespace(_jsc=None), createDataFrame=None)).opened()
 
 
 def test_what_raised_in_a_worker_is_told_with_its_lines():
@@ -298,7 +298,7 @@ def test_the_java_of_the_wheel_is_started_without_what_it_has_not(tmp_path):
 
 def test_a_session_that_is_given_can_not_be_changed():
     with pytest.raises(SamzaError, match="leave master= out"):
-        Spark(session=object(), master="local[2]").opened()
+        Spark(session=SimpleNamespace(createDataFrame=None), master="local[2]").opened()
 
 
 def test_a_run_on_spark_refuses_what_has_no_meaning_there(tmp_path):

@@ -70,8 +70,9 @@ class JsonlSink(Sink):
             return _lines if isinstance(serde, Json) else None
 
         def lines(values: list[object]) -> list[object]:
-            serde.check(values)
-            return _lines(values)
+            data = to_json_lines(values)
+            serde.check(values, lambda: data.split(b"\n")[:-1])
+            return [Lines.of(len(values), data)]
 
         return lines if isinstance(serde.declared, Json) else None
 

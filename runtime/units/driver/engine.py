@@ -10,6 +10,7 @@ import msgspec
 from operators.core.protocols import CheckedProtocol
 from planner.model.plan import Plan
 from runtime.containers.protocol import combined
+from runtime.job.key_kinds import EqualInTasks
 from runtime.model.clock import monotonic_ms
 from runtime.model.metrics import RunMetrics
 from runtime.units.driver.application import Application
@@ -138,5 +139,8 @@ def _published(
     application: Application, parts: list[OutputRows], reports: list[AttemptReport], elapsed_ms: float
 ) -> BatchRun:
     metrics = msgspec.structs.replace(combined([report.metrics for report in reports]), elapsed_ms=elapsed_ms)
+    equal = EqualInTasks(application.plan.app, application.job.graph.specs)
+    equal.take((report.seen for report in reports), metrics.warnings)
+    metrics = msgspec.structs.replace(metrics, warnings=(*equal.warnings.values(),))
     application.publish(parts, reports, metrics)
     return BatchRun(application, metrics)

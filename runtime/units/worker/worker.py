@@ -31,7 +31,7 @@ from runtime.encoding.formats.rows import type_of_rows
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Tagged
 from runtime.functions.user_functions import close_all
-from runtime.job.key_kinds import to_note
+from runtime.job.key_kinds import MOST_EQUAL, to_note
 from runtime.loop.loop import LoopMode
 from runtime.model.checkpoint import Position
 from runtime.model.clock import Clock, SystemClock
@@ -60,6 +60,8 @@ T = TypeVar("T")
 
 COMMIT_INTERVAL_MS = 10_000
 PROGRAMS_KEPT = 4
+LEAST_SAMPLED = 64
+"""The keys of an operator that a unit tells the driver, however many units there are."""
 COLUMNAR = 8
 """The factor by which more records than usual are taken in at once where they come in columns."""
 
@@ -231,6 +233,7 @@ class UnitRun:
         job = program.jobs[unit.job]
         self._kept = environment if isinstance(environment, KeptEnvironment) else None
         self._number, self._graph, self._clock = number, job.graph_of(unit.stage), clock
+        self._sampled = max(MOST_EQUAL // len(program.units), LEAST_SAMPLED)
         self._started = self._clock.elapsed_ms()
         stage = job.plan.stages[unit.stage]
         self._files = {
@@ -309,7 +312,10 @@ class UnitRun:
             make_durable(path)
         files = {name: str(path) for name, path in self._files.items()}
         rows = self._environment.finish_rows()
-        report = AttemptReport(self._number, files, self._metrics(), snapshot=snapshot, rows=rows)
+        for lane in (lane for task in self._tasks for lane in task.lanes):
+            lane.chain.tell_keys(self._sampled)
+        seen = {id: one.equal.sample(self._sampled) for task in self._tasks for id, one in task.kinds.items()}
+        report = AttemptReport(self._number, files, self._metrics(), seen=seen, snapshot=snapshot, rows=rows)
         if self._job.state is None:
             return report
         directory = attempted(self._job.state, self._unit)

@@ -9,6 +9,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from urllib.parse import parse_qsl, urlsplit
 
+from operators.core.wording import shown
 from runtime.model.errors import SamzaError
 
 SCHEME = "kafka://"
@@ -71,6 +72,7 @@ class KafkaTopic:
     options: Mapping[str, object] = field(default_factory=dict, repr=False, hash=False)
 
     def __post_init__(self) -> None:
+        _check_text(self.address, "KafkaTopic", "kafka://host:9092/flights")
         parts = urlsplit(self.address)
         if "@" in parts.netloc:
             raise SamzaError("the address of a Kafka topic has no user or password: give them as options={...}")
@@ -138,6 +140,7 @@ class KafkaCluster:
     prefix: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
+        _check_text(self.address, "KafkaCluster", "kafka://host:9092")
         address, _, query = self.address.partition("?")
         if query:
             said = dict(parse_qsl(query, keep_blank_values=True))
@@ -174,6 +177,11 @@ class KafkaCluster:
     def topic(self, name: str) -> KafkaTopic:
         """Return one of its topics."""
         return KafkaTopic(f"{self.address.rstrip('/')}/{name}", options=self.options)
+
+
+def _check_text(address: object, kind: str, instead: str) -> None:
+    if not isinstance(address, str):
+        raise SamzaError(f"{kind}({shown(address)}) has no address; write instead: {kind}({instead!r})")
 
 
 def _check_brokers(address: str, instead: str) -> None:

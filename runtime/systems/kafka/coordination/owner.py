@@ -239,14 +239,15 @@ def lost_of(app: str, checkpoints: Iterable[Checkpoint], offsets: Mapping[tuple[
     return f"has no checkpoint of what the group {app!r} has committed: {'; '.join(said)}{more}" if lost else ""
 
 
-def lost_checkpoints(app: str, lost: str) -> Damaged:
+def lost_checkpoints(app: str, lost: str, where: str) -> Damaged:
     """Return what is wrong where checkpoints are lost: a run would read again, and write again, what it has done."""
     return Damaged(
         f"The topic {ledger_of(app)!r} {lost}. Checkpoints of application {app!r} are lost, as where the topic was "
         "cut, deleted or made anew, and a run would read and write all of it again. Put the topic back as it was. Or "
-        f"begin anew: samza-dsl reset {app}; after that samza-dsl checkpoint set APP.py STREAM:PARTITION OFFSET has it "
-        "go on from such an offset, without state. Where it has lost those of single partitions alone, samza-dsl "
-        f"checkpoint set {app} STREAM:PARTITION OFFSET --state keep, for each of them, goes on with state. Where the "
+        f"begin anew: samza-dsl reset {app}{where}; after that samza-dsl checkpoint set APP.py STREAM:PARTITION OFFSET"
+        f"{where} has it go on from such an offset, without state. Where it has lost those of single partitions alone, "
+        f"samza-dsl checkpoint set {app} STREAM:PARTITION OFFSET --state keep{where}, for each of them, goes on with "
+        "state. Where the "
         "group is another program's, give the application another name."
     )
 

@@ -93,8 +93,12 @@ class TaskState:
     at a time uses it.
     """
 
-    def __init__(self, local: LogEnvironment, app: str, task: VirtualTask, split: Split = UNSPLIT) -> None:
+    def __init__(
+        self, local: LogEnvironment, app: str, task: VirtualTask, split: Split = UNSPLIT, where: str = ""
+    ) -> None:
         self.local = local
+        self.where = where
+        """The options of a command about its cluster."""
         self.app = app
         self.task = task
         self.split = split
@@ -291,7 +295,7 @@ def lost_told(
 def check_topics(streams: KafkaStreams, app: str, changelogs: Mapping[str, Changelog], stores: Collection[str]) -> None:
     """Raise `Damaged` where the changelog of one of these stores is not the topic that was written."""
     if lost := lost_of_stores(streams, app, changelogs, stores):
-        raise lost_error(app, *next(iter(lost.values())), *lost)
+        raise lost_error(app, streams.where, *next(iter(lost.values())), *lost)
 
 
 def lost_of_stores(
@@ -314,7 +318,7 @@ def lost_of_stores(
     return lost
 
 
-def lost_error(app: str, topic: str, what: str, *stores: str) -> Damaged:
+def lost_error(app: str, where: str, topic: str, what: str, *stores: str) -> Damaged:
     """Return what is wrong where topics hold less than was committed of the state of operators; one is told."""
     # What was staged for an operator goes with what is dropped of it.
     operators = sorted({store.lstrip(".") for store in stores})
@@ -322,8 +326,8 @@ def lost_error(app: str, topic: str, what: str, *stores: str) -> Damaged:
     return Damaged(
         f"The topic {topic!r} {what}: state of {' and '.join(map(repr, operators))} of application {app!r} that was "
         f"committed is lost. Put the topic back as it was. Or drop {their} state alone; a run then begins with none "
-        f"there and reads on: samza-dsl state forget {app} {' '.join(operators)}. Or begin anew, which drops all state "
-        f"and reads the inputs from their start: samza-dsl reset {app}."
+        f"there and reads on: samza-dsl state forget {app} {' '.join(operators)}{where}. Or begin anew, which drops "
+        f"all state and reads the inputs from their start: samza-dsl reset {app}{where}."
     )
 
 
@@ -346,7 +350,7 @@ def _positions(one: TaskState, committed: Committed, held: Mapping[str, Begun]) 
         # The topic ends before what was committed: to go on would silently lose that.
         if reached > end:
             what = f"ends at offset {end} of partition {one.partition}, and was written up to {reached}"
-            raise lost_error(one.app, changelog.topic(one.app, store), what, store)
+            raise lost_error(one.app, one.where, changelog.topic(one.app, store), what, store)
         if place in noted and noted[place] < max(start, whole_from):
             return None
         # What lies here is of a changelog of another identity.
@@ -382,7 +386,7 @@ def _first_positions(one: TaskState, committed: Committed, held: Mapping[str, Be
                 f"removed, as by a retention or with DeleteRecords, and the state of task {one.task.name} is not in "
                 "this data directory. Where another machine has it, run it there"
             )
-            raise lost_error(one.app, changelog.topic(one.app, store), what, store)
+            raise lost_error(one.app, one.where, changelog.topic(one.app, store), what, store)
         found[changelog.place(store, one.partition)] = max(start, whole_from)
     return found
 
@@ -528,6 +532,7 @@ def _check_entries(one: TaskState, topic: str, store: str, entries: int) -> None
         one.reset()  # so that it is not gone on from
         raise lost_error(
             one.app,
+            one.where,
             topic,
             f"has {found:,} entries of store {store!r}, task {one.task.name}, and {entries:,} were committed",
             store,

@@ -128,6 +128,11 @@ class KafkaStreams:
         self._shared = SharedClients()
         self.retention = Retention(self._configs_of)
 
+    @property
+    def where(self) -> str:
+        """The options of a command about this cluster."""
+        return f" --environment {self._cluster.address}"
+
     def topic(self, name: str) -> KafkaTopic:
         """Return where a topic is."""
         return self._cluster.topic(name)
@@ -543,7 +548,8 @@ class KafkaStreams:
             raise Damaged(
                 f"The topic {name!r} lies between the stages of an application and has {STAMPS}={APPENDED}, so that "
                 "what it holds has the brokers' time in the place of its event time: windows and joins behind it come "
-                "to nothing. Begin anew, which makes it as it must be: samza-dsl reset APP.py."
+                "to nothing. Begin anew, which makes it as it must be: samza-dsl reset APP.py"
+                f"{self.where}."
             )
 
     async def _until_known(self, name: str, known: bool = True) -> None:
