@@ -202,7 +202,7 @@ def test_what_is_withdrawn_and_what_never_is_lie_in_one_stream_of_the_log(tmp_pa
     added = both.partition_by(lambda n: "all", partitions=1).window(tumbling(milliseconds=50), total(lambda n: n))
     added.map(lambda pane: [pane.start, pane.value]).send_to(app.output("sums", value=list))
     times = {record.value: datetime.fromtimestamp(record.timestamp / 1_000, UTC) for record in LATE}
-    produce("visits", times, data=tmp_path, key=lambda n: "a", timestamp=times.__getitem__, value=int, end=True)
+    produce("visits", [*times], data=tmp_path, key=lambda n: "a", timestamp=times.__getitem__, value=int, end=True)
     seen = []
 
     async def main():

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators.core.base import Batch
+from operators.state.noted_dues import NOTED
 from runtime.encoding.json_text import to_json
 from runtime.model.errors import SamzaError
 from runtime.opening.stored_state import STAGED
@@ -68,6 +69,11 @@ def state_of(environment):
     return {(store, task): [*environment.state_range(APP, store, task)] for store, task in environment.state_stats(APP)}
 
 
+def noted_apart(state):
+    """Return a state without the times at which windows are to be looked at, which may lie before these are due."""
+    return {place: [one for one in entries if one[0][:1] != NOTED] for place, entries in state.items()}
+
+
 def out(environment):
     if "out" not in environment.streams():
         return []
@@ -102,7 +108,7 @@ def test_state_that_was_exported_and_imported_is_gone_on_from(step, rows, others
         append(environment, rows[cut:], others[cut:])
         run_once(made(step), environment, until_now=True)
     assert out(again) == out(whole)
-    assert state_of(again) == state_of(whole)
+    assert noted_apart(state_of(again)) == noted_apart(state_of(whole))
 
 
 @pytest.mark.parametrize("step", STEPS)
