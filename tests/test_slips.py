@@ -19,7 +19,7 @@ from samza_dsl import (
     testing,
 )
 
-OTHERS = [None, 3, dict, ["a"], object()]
+OTHERS = [None, 3, dict, ["a"], 2j]
 
 
 def app():

@@ -101,23 +101,24 @@ def utc(ms: int) -> str:
 
 
 class Stopwatch:
-    """Adds up the times between starts and stops."""
+    """Adds up the times between starts and stops; one thread lets it run and stand, and any thread reads it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._stopped_ms = 0.0
-        self._since: float | None = None
+        # One value, replaced as a whole: whoever reads it between two changes would find half of one.
+        self._so_far: tuple[float, float | None] = 0.0, None
+        """The time up to the last stop, and since when it runs, if it does."""
 
     @property
     def ms(self) -> float:
         """The time so far."""
-        running = 0.0 if self._since is None else self._clock.elapsed_ms() - self._since
-        return self._stopped_ms + running
+        stopped_ms, since_ms = self._so_far
+        return stopped_ms + (0.0 if since_ms is None else self._clock.elapsed_ms() - since_ms)
 
     def start(self) -> None:
         """Let it run."""
-        self._since = self._clock.elapsed_ms()
+        self._so_far = self._so_far[0], self._clock.elapsed_ms()
 
     def stop(self) -> None:
         """Let it stand."""
-        self._stopped_ms, self._since = self.ms, None
+        self._so_far = self.ms, None

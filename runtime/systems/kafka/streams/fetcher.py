@@ -181,10 +181,12 @@ class KafkaFetcher:
     def held(self, partition: int) -> OpenTransaction | None:
         """Return what an open transaction keeps from being read, as of the last fetch; None where nothing is."""
         found = self._fetched.get(partition)
-        if found is None or found.held_since_ms is None:
+        # Looked at once: Kafka's thread forgets it at any moment, where the transaction has ended.
+        since_ms = None if found is None else found.held_since_ms
+        if found is None or since_ms is None:
             return None
         place = f"{self._topic.address}, partition {partition}"
-        for_ms = monotonic_ms() - found.held_since_ms
+        for_ms = monotonic_ms() - since_ms
         return OpenTransaction(found.stable, found.written, for_ms, place, self._ending_of(partition, found.stable))
 
     def positions(self) -> dict[int, int]:
