@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import socket
 import sys
@@ -27,6 +28,7 @@ from samza_dsl.application.placement import found, named
 from samza_dsl.application.run_request import RunRequest, settings_of
 from samza_dsl.settings import logs
 
+_log = logging.getLogger("samza_dsl")
 PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from samza_dsl.application.container import main; main()"
 )
@@ -99,4 +101,9 @@ def _failed(error: BaseException) -> Failed:
     lines = tuple(map(encodable, user_lines(deepest(error))))
     code = error.code if isinstance(error, ExitAsked) else 1
     told = text if expected or text else shown(error)
+    if not (expected or lines):
+        # Raised by no line of the user's: a bug of the library, of which its own lines are wanted.
+        _log.error(
+            "A container fails by a fault of samza-dsl itself: please report it, with these lines", exc_info=error
+        )
     return Failed(kind=class_name(error), text=told, lines=lines, code=code)

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from operators.core.entry_keys import ordered
 from runtime.containers import crew_numbers
 from runtime.containers.crew_numbers import SILENCE_S, SILENT_MS, Round, Silences
 from runtime.containers.protocol import Ask, AskNumbers, Go
 from runtime.containers.worker import _answer, _run
 from runtime.model.clock import LoopClock
-from runtime.model.errors import Unavailable
+from runtime.model.errors import SamzaError, Unavailable
+from samza_dsl.application.container import _failed
 from tests.simulation.loop import simulate
 
 
@@ -145,3 +147,18 @@ def test_those_that_have_answered_are_asked_again_while_another_one_is_waited_fo
 
     simulate(main, 0)
     assert len(told) == 1 and "container 1.0 (process 8) has said nothing for 10 s" in told[0]
+
+
+def test_a_fault_of_the_library_is_logged_with_its_lines_and_one_of_the_user_is_told_with_his_own(caplog):
+    with pytest.raises(TypeError) as found:
+        ordered("no number")
+    of_user, of_library = found.value, TypeError("no number")
+    assert of_user.__traceback__ is not None
+    of_library.__traceback__ = of_user.__traceback__.tb_next  # without the line of this file, which has called it
+    assert _failed(of_user).lines
+    assert not caplog.records, "whoever has started it tells the user's lines"
+    assert not _failed(of_library).lines
+    assert "entry_keys.py" in caplog.text and "please report it" in caplog.text
+    caplog.clear()
+    _failed(SamzaError("brokers have not answered"))
+    assert not caplog.records
