@@ -280,10 +280,14 @@ class KeptKeys(KeySerde):
         return key if kind is bytes else self.serde.encode(key)  # type: ignore[return-value]
 
     def encode_all(self, keys: list[Any]) -> list[bytes | None]:
-        is_looked_at = self._kinds.equal.looks and bytes not in self._seen
-        if is_looked_at or not self._seen.issuperset(map(type, keys)):
-            self._look(keys)
+        self._look_at_new(keys)
         return super().encode_all(keys)
+
+    def in_order(self, keys: Iterable[Key]) -> list[Key]:
+        found = super().in_order(keys)
+        # A window that opens and fires between two commits is stored nowhere, so that nobody else asks for its keys.
+        self._look_at_new(found)
+        return found
 
     def load(self, column: list[Any]) -> list[Key | None]:
         try:
@@ -299,6 +303,11 @@ class KeptKeys(KeySerde):
             return super().decode(key)
         except Exception as error:
             raise self._kinds.unread(error) from error
+
+    def _look_at_new(self, keys: list[Any]) -> None:
+        is_looked_at = self._kinds.equal.looks and bytes not in self._seen
+        if is_looked_at or not self._seen.issuperset(map(type, keys)):
+            self._look(keys)
 
     def seek(self, key: Key) -> None:
         if type(key) is bytes and self._may_be_equal(key, self._kind_of(key)):

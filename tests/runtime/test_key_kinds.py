@@ -682,3 +682,11 @@ def test_a_key_is_looked_at_for_equal_ones_once():
         keys = kept()
         keys.encode_all(keys.hold([*map(make, range(2 * MOST_EQUAL))]))
         assert most <= len(looked) < most + FIRST_LOOKS + 2
+
+
+def test_keys_that_are_only_brought_in_order_are_looked_at():
+    """As those of windows that open and fire between two commits."""
+    kinds = KeyKinds(scanned(whole).graph().specs["it"], "keyed", memory(), set())
+    keys = KeptKeys(Tagged(), kinds)
+    assert [keys.in_order(held) for held in ([7], [9, 8, 3], [8.0])] == [[7], [3, 8, 9], [8.0]]
+    assert "two of its keys, 8 and 8.0, are equal in Python" in kinds.warning

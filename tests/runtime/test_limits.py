@@ -86,12 +86,13 @@ def test_a_low_soft_limit_is_no_hindrance_and_a_low_hard_one_is_told(tmp_path):
     program = """
 import resource, sys
 from pathlib import Path
+from types import SimpleNamespace
 from planner.model.virtual_tasks import VirtualTask
 from runtime.model.errors import EnvironmentFault
 from runtime.systems.kafka.state.task_state import KafkaState
 from runtime.systems.log.environment import LogEnvironment
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, int(sys.argv[2])))
-state, opened = KafkaState(None, Path(sys.argv[1])), []
+state = KafkaState(SimpleNamespace(where=""), Path(sys.argv[1]))
 try:
     for task in range(300):
         state.copy("orders", VirtualTask(task))
