@@ -107,7 +107,7 @@ def test_rows_are_sent_to_their_task_without_repartition_by_id(session):
     [("", "3.4.4", r"runs on PySpark 3\.5"), ("connect", "3.5.9", r"Connect on PySpark 4\.0")],
 )
 def test_a_pyspark_that_is_too_old_is_named(way, version, wanted):
-    session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session", "createDataFrame": None})()
     with (
         pytest.raises(SamzaError, match=rf"{wanted} or newer, and {version} is installed"),
         patch("pyspark.__version__", version),
