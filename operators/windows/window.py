@@ -272,6 +272,11 @@ class Window(Spec):
         """Its fields, the aggregation with what it begins with."""
         return {**super().parameters(), "windows": stable(self.windows), "aggregation": self._aggregated}
 
+    def hash_at(self, place: bytes) -> int | None:
+        """Return that the mark of all keys, which versions before kept, goes with the first part of a split task."""
+        kind = self.entry_kinds().get(place[:1])
+        return 0 if kind is not None and not kind.parts else None
+
     def entry_kinds(self) -> EntryKinds:
         """Return the kinds of entries of its operator: windows by their times and key, or by key, or rows by time."""
         return self._entry_kinds
