@@ -267,9 +267,11 @@ def keys_in(specs, entries):
 
 EVERYWHERE = {"foreign key": {b"r"}}
 """The first bytes of the entries that are of no key, by step: there are no others."""
+BY_CHANCE = {"by clock, sliding"}
+"""The steps of which it depends on the machine's clock how far windows have fired as a run ends."""
 
 
-@pytest.mark.parametrize("step", [step for step in STEPS if step not in EVERYWHERE])
+@pytest.mark.parametrize("step", [step for step in STEPS if step not in {*EVERYWHERE, *BY_CHANCE}])
 @given(rows=ROWS, others=ROWS, factor=st.sampled_from([2, 4]))
 @settings(max_examples=examples(12, 200), deadline=None)
 def test_parts_have_between_them_the_entries_of_the_whole(step, rows, others, factor):
