@@ -42,6 +42,8 @@ def server() -> str:
 class IntoPostgres(Workload):
     """Both sides make rows of records and copy them into a new table, a transaction for each batch."""
 
+    key: str | tuple[str, ...] = ()
+    """The column by which a row replaces that of before, if any."""
     description = Description(
         name="B33",
         title="rows into Postgres by the sink, over COPY by hand",
@@ -71,7 +73,7 @@ class IntoPostgres(Workload):
         return self.table
 
     def ours(self) -> str:
-        sink = connectors.postgres(server(), self.table)
+        sink = connectors.postgres(server(), self.table, self.key)
         owner = SinkOwner("payments", self.table, 0, generation=1, identity=1, value_type=Payment)
         deliver(sink, owner, self.rows, BATCH_ROWS)
         return self.table
@@ -84,6 +86,7 @@ class IntoPostgres(Workload):
 class IntoPostgresByKey(IntoPostgres):
     """Rows replace those of their keys; by hand they are copied beside the table first, and put by ON CONFLICT."""
 
+    key = "id"
     description = Description(
         name="B33-key",
         title="the same by key, over COPY beside the table and INSERT … ON CONFLICT by hand",
@@ -113,10 +116,4 @@ class IntoPostgresByKey(IntoPostgres):
                         for value in self.values[start : start + BATCH_ROWS]:
                             copy.write_row((value.id, value.customer, value.cents, value.note))
                     cursor.execute(put)
-        return self.table
-
-    def ours(self) -> str:
-        sink = connectors.postgres(server(), self.table, "id")
-        owner = SinkOwner("payments", self.table, 0, generation=1, identity=1, value_type=Payment)
-        deliver(sink, owner, self.rows, BATCH_ROWS)
         return self.table

@@ -24,6 +24,9 @@ class Stamps:
         self._number: dict[int, int] = {}
         self._heap: list[int] = []
 
+    def __contains__(self, stamp: int) -> bool:
+        return stamp in self._number
+
     def add(self, stamp: int) -> None:
         """Count one more row."""
         number = self._number.get(stamp)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from heapq import heappop, heappush
 from itertools import islice
 from operator import itemgetter
 from typing import Any
@@ -23,6 +22,7 @@ from operators.core.base import (
 )
 from operators.core.entry_keys import NUMBER_BYTES, beyond, number_at, ordered
 from operators.state.key_cache import KeyStates
+from operators.state.stamp_counts import Stamps
 from operators.state.unread_entries import Entries, ReadBitByBit, UnreadEntries
 from operators.windows.window import NO_KEY, Pane, Window
 from operators.windows.window_types import Sliding
@@ -67,10 +67,8 @@ class SlidingOperator(ReadBitByBit, KeyStates):
     """Whether the store has the mark of versions before."""
     _oldest: int
     """A time before which there are none."""
-    _waiting: dict[int, int]
-    """The number of keys whose windows of a time are still to fire, by time."""
-    _times: list[int]
-    """These times, and some that wait no longer; a heap."""
+    _waiting: Stamps
+    """The times of which windows are still to fire, each as often as there are keys."""
     _ahead: deque[tuple[Event, Key]]
     """The next events, looked up already."""
 
@@ -124,7 +122,7 @@ class SlidingOperator(ReadBitByBit, KeyStates):
             self.store.put(place, values if known is None else [*known, *values])
             # One that is still to be read is noted as it is read.
             if known is None and not lies_ahead:
-                self._wait(timestamp)
+                self._waiting.add(timestamp)
         if rows:
             first = min(at for at, _ in rows)
             self._oldest = min(self._oldest, first)
@@ -164,7 +162,7 @@ class SlidingOperator(ReadBitByBit, KeyStates):
         (at, what, place, values), key = self._ahead.popleft()
         if what == FIRES:
             self.store.delete(place)
-            self._no_longer_waits(at)
+            self._waiting.remove(at)
         else:
             at -= self.size_ms
             self._leave(at, key, place, values, is_removed=False)
@@ -175,12 +173,12 @@ class SlidingOperator(ReadBitByBit, KeyStates):
         """Return the smallest watermark at which a window fires, or may no longer have a value."""
         if self.is_unread:
             return MAX_TIMESTAMP
-        due = min(self._next() + 1, self._oldest + self.size_ms)
+        due = min(self._waiting.lowest() + 1, self._oldest + self.size_ms)
         return due + self._waits_ms if due < MAX_TIMESTAMP else NEVER
 
     def lowest_stamp(self) -> int:
         """Return the time of the first window still to fire."""
-        return min(self._next(), self._unread.lowest)
+        return min(self._waiting.lowest(), self._unread.lowest)
 
     def write_back(self) -> None:
         """Put what has changed into the store; a mark of versions before goes with the states that say it now."""
@@ -210,7 +208,7 @@ class SlidingOperator(ReadBitByBit, KeyStates):
         Versions before had no times in the states of keys: these are put there, as if they had changed.
         """
         self._floor = floor
-        self._waiting, self._times, self._ahead = {}, [], deque()
+        self._waiting, self._ahead = Stamps(), deque()
         self._has_mark = next(self.store.range(MARK, beyond(MARK)), None) is not None
         self._left: dict[Key, int] = {}
         """The number of a key's times that have fired and are still to be read, where its state does not say which."""
@@ -227,7 +225,7 @@ class SlidingOperator(ReadBitByBit, KeyStates):
             if state is not None and len(state) == BEFORE:
                 self._complete(key, at, state)
             elif state is None or at > state[LAST]:
-                self._wait(at)
+                self._waiting.add(at)
             else:
                 self.latest = max(self.latest, at)
 
@@ -265,20 +263,6 @@ class SlidingOperator(ReadBitByBit, KeyStates):
         state = self.read(key)
         return state is not None and at <= state[LAST]
 
-    def _wait(self, at: int) -> None:
-        """Note that one more key has a window of this time to fire."""
-        number = self._waiting.get(at)
-        if number is None:
-            heappush(self._times, at)
-        self._waiting[at] = (number or 0) + 1
-
-    def _next(self) -> int:
-        """Return the first time of which a window is to fire, or NEVER."""
-        # Those that wait no longer stay until they come up, as a heap can't take them out of its middle.
-        while self._times and self._times[0] not in self._waiting:
-            heappop(self._times)
-        return self._times[0] if self._times else NEVER
-
     def _looks_ahead(self, watermark: int, most: int | None = None) -> bool:
         """Whether something happens up to `watermark`; what does is looked up, many events at once.
 
@@ -288,7 +272,7 @@ class SlidingOperator(ReadBitByBit, KeyStates):
         if not self._ahead:
             most = MOST_AHEAD if most is None else most
             leaving = self.store.range(_place(self._oldest), _place(watermark - self.size_ms + 1))
-            firing = self.store.range(_place(self._next()), _place(watermark))
+            firing = self.store.range(_place(self._waiting.lowest()), _place(watermark))
             events: list[Event] = [
                 (_time(place) + self.size_ms, LEAVES, place, values) for place, values in islice(leaving, most)
             ]
@@ -326,7 +310,7 @@ class SlidingOperator(ReadBitByBit, KeyStates):
         panes.timestamps.append(at)
         panes.stamps.append(at)
         self.latest = max(self.latest, at)
-        self._no_longer_waits(at)
+        self._waiting.remove(at)
 
     def _leave(self, at: int, key: Key, place: bytes, values: list[Any], is_removed: bool = True) -> None:
         """Take the values of a time out of the window of their key."""
@@ -352,12 +336,6 @@ class SlidingOperator(ReadBitByBit, KeyStates):
             if place[KEY_START:] == data:
                 held = self.aggregation.add(held, values)
         return held
-
-    def _no_longer_waits(self, at: int) -> None:
-        if self._waiting[at] == 1:
-            del self._waiting[at]
-        else:
-            self._waiting[at] -= 1
 
 
 def _place(at: int) -> bytes:
