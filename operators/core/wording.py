@@ -171,6 +171,22 @@ def raised(error: BaseException) -> str:
     return cut(encodable(text))
 
 
+def traced(error: BaseException) -> str:
+    """Return an exception with the lines on which it was raised, and all that it came of, as a traceback has them.
+
+    >>> traced(ZeroDivisionError("division by zero"))
+    'ZeroDivisionError: division by zero'
+    """
+    try:
+        text = "".join(traceback.format_exception(error)).strip()
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # Python asks exceptions for their truth, too, which is code of the user's
+        lines = traceback.format_tb(OWN["__traceback__"].__get__(error))
+        return "".join([*map(encodable, lines), raised(error)])
+    return encodable(text)
+
+
 def encodable(text: str) -> str:
     r"""Return text of which every character can be encoded; a lone surrogate is written as its code.
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
+from operators.core.wording import traced
 from runtime.model.errors import SamzaError
 from runtime.systems.host.addresses import is_address, is_local, typed
 
@@ -193,7 +194,7 @@ class PageServer:
         except Exception as error:
             # Without its query, which may hold secrets.
             address = head.split(b"?")[0].split(b"\r\n")[0].decode("latin-1")
-            _log.error("%r can't be answered", address, exc_info=error)
+            _log.error("%r can't be answered\n%s", address, traced(error))
             answer = Answer(500, f"{type(error).__name__}: see the log\n")
         body = answer.text.encode("utf-8", "backslashreplace")
         lines = [

@@ -10,7 +10,7 @@ import sys
 
 import msgspec
 
-from operators.core.wording import askable, class_name, encodable, shown, words_of
+from operators.core.wording import askable, class_name, encodable, shown, traced, words_of
 from planner.model.errors import PlanError
 from runtime.containers.protocol import Failed, Start
 from runtime.containers.supervisor import Containers, run_containers
@@ -103,7 +103,8 @@ def _failed(error: BaseException) -> Failed:
     told = text if expected or text else shown(error)
     if not (expected or lines):
         # Raised by no line of the user's: a bug of the library, of which its own lines are wanted.
+        # As text: what a handler of a log does with an exception may be code of the user's, which has its own end.
         _log.error(
-            "A container fails by a fault of samza-dsl itself: please report it, with these lines", exc_info=error
+            "A container fails by a fault of samza-dsl itself: please report it, with these lines\n%s", traced(error)
         )
     return Failed(kind=class_name(error), text=told, lines=lines, code=code)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from operators.core.wording import traced
 from planner.model.flow import plain
 from runtime.functions.user_lines import place_now
 
@@ -145,8 +146,8 @@ def line_of(record: logging.LogRecord, settings: LogSettings) -> str:
     own = {name: value for name, value in named.items() if name not in _OWN and not name.startswith("_")}
     # Who looks for an application's lines, or sorts them by time, has to find what it is and was.
     found |= {f"extra.{name}" if name in _FIELDS else name: value for name, value in own.items()}
-    if record.exc_info and record.exc_info[0] is not None:
-        found["error"] = logging.Formatter().formatException(record.exc_info)
+    if record.exc_info and record.exc_info[1] is not None:
+        found["error"] = traced(record.exc_info[1])
     # Redacted before it is escaped, value by value: a secret with a quote is another text behind it.
     if settings.format == "json":
         return json.dumps({redacted(name): _clean(value) for name, value in found.items()}, ensure_ascii=False)

@@ -1,6 +1,7 @@
 """Exceptions and values that can't be told, or not be encoded: policies hold, and processes tell each other of them."""
 
 import asyncio
+import logging
 import os
 import socket
 import traceback
@@ -18,6 +19,7 @@ from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.units.carried_error import WorkerFailed, carried, told
 from samza_dsl import App, PlanError, count, dead_letter, fold, remote_table, retry, skip, testing, tumbling
 from samza_dsl.application.container import _failed as failed
+from samza_dsl.settings import logs
 from tests.sample import crossed
 
 
@@ -78,7 +80,7 @@ def exiting(kind):
 ATTRIBUTES = {
     name: property(refuses) for name in ("__class__", "__cause__", "__context__", "__traceback__", "__notes__", "args")
 }
-ATTRIBUTES |= {"__getattribute__": refuses, "__setattr__": refuses, "__bool__": refuses}
+ATTRIBUTES |= {"__getattribute__": refuses, "__setattr__": refuses, "__bool__": refuses, "__len__": refuses}
 
 
 def untold(name, thing):
@@ -155,6 +157,14 @@ def test_any_error_has_a_text_that_can_be_encoded(error):
         assert type(text) is str
         assert text.encode()
         assert len(text) <= LONGEST + 100
+
+
+@pytest.mark.parametrize("form", logs.FORMATS)
+def test_any_error_is_told_in_a_line_of_the_log_with_where_it_was_raised(error, form):
+    one = raised_by(error)
+    record = logging.makeLogRecord({"msg": "failed", "exc_info": (type(one), one, None)})
+    (line,) = logs.line_of(record, logs.LogSettings(form, "warning", {})).splitlines()
+    assert "test_error_text.py" in line and line.encode()
 
 
 def mapped(stream, work, **how):
