@@ -28,6 +28,7 @@ from benchmarks.shapes.split_costs import (
     PausesByOperator,
     SplitStore,
 )
+from benchmarks.shapes.split_on_hosts import SplitOnHosts
 from benchmarks.shapes.start_up import StartUp
 from benchmarks.shapes.two_containers import TwoReadWrite4, TwoReadWrite5, TwoReadWrite6, TwoWordCount
 from benchmarks.shapes.watched import ChainWithMetrics, LogWithMetrics, Queries
@@ -70,6 +71,7 @@ KINDS: tuple[type[Shape], ...] = (
     MemoryOfAll,
     SplitStore,
     PausesByOperator,
+    SplitOnHosts,
     ChainWithMetrics,
     LogWithMetrics,
     Queries,
@@ -78,5 +80,5 @@ KINDS: tuple[type[Shape], ...] = (
 SHAPES: dict[str, type[Shape]] = {kind.description.name: kind for kind in KINDS}
 """All shapes by the name that the tables give them."""
 
-QUICK_WITHOUT = frozenset(name for name, kind in SHAPES.items() if kind.description.on_spark)
+QUICK_WITHOUT = frozenset(name for name, kind in SHAPES.items() if kind.description.begins_slowly)
 """What a quick run leaves out, as it takes long to begin."""

@@ -27,7 +27,7 @@ class MicroBatchFloor(Shape):
         title="a micro-batch of 100 records on Spark, from the embedded log to it, ms",
         rounds=1,
         quick_scale=0.1,
-        on_spark=True,
+        begins_slowly=True,
     )
 
     def figures(self) -> Figures:

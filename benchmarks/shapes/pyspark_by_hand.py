@@ -226,7 +226,7 @@ class PySparkByHand(Shape):
         rounds=3,
         quick_scale=0.002,
         bar=1.0,
-        on_spark=True,
+        begins_slowly=True,
     )
 
     def figures(self) -> Figures:

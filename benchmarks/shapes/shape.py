@@ -23,8 +23,8 @@ class ShapeDescription:
     bar: float | None = None
     rounds: int = 3
     quick_scale: float = 0.01
-    on_spark: bool = False
-    """Whether it begins with a session of Spark, which takes long: a quick run leaves it out."""
+    begins_slowly: bool = False
+    """Whether a session of Spark or containers on several hosts have to begin first: a quick run leaves it out."""
 
 
 class Figures(msgspec.Struct, frozen=True):

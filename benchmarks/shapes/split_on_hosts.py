@@ -1,0 +1,181 @@
+"""E4-hosts: how long tasks stand still that are split over warmed containers of two hosts, on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+from time import monotonic
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+from benchmarks.broker import bootstrap, fresh_name
+from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
+from operators.core.base import Batch
+from operators.partition_by import bucket_of
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.kafka.client.topic import KafkaCluster
+from runtime.systems.kafka.environment import KafkaEnvironment
+
+FACTORS = (2, 4, 1)
+"""The factors to which the tasks are split in turn; the last one merges them."""
+HOSTS = ("here", "there")
+PROBE_S, SETTLED_S, PATIENCE_S = 0.01, 5.0, 900.0
+"""How often a record is sent whose way is timed, how long a step is watched behind its end, and the longest wait."""
+MOST_PAUSE_MS = 2_000
+"""The bar: the ms that a task may stand still as it is split to a warmed container of another host."""
+PROGRAM = """
+from samza_dsl import App, Options
+
+app = App("{name}", Options(commit_interval_ms=100))
+numbers = app.input("{name}-numbers", value=int, key=str)
+sums = numbers.scan(lambda total, number: (total or 0) + number, op_id="sum")
+sums.filter(lambda total: total < 0).send_to(app.output("{name}-probes", value=int))
+"""
+"""Keeps an entry for each key, and tells of those that are below zero: each probe has a key of its own."""
+
+
+class SplitOnHosts(Shape):
+    """Two hosts with two containers each; records come all the time, and each one's arrival is noted."""
+
+    description = ShapeDescription(
+        "E4-hosts",
+        "a split of 3,000,000 entries over two hosts on Kafka, --standby 1: the longest pause of a key ÷ 2 s",
+        1.0,
+        rounds=1,
+        begins_slowly=True,
+    )
+
+    def figures(self) -> Figures:
+        name, entries = fresh_name("hosts"), self.scaled(3_000_000)
+        (self.scratch / "app.py").write_text(PROGRAM.format(name=name))
+        with closing(KafkaEnvironment(KafkaCluster(f"kafka://{bootstrap()}"), self.scratch / "writer")) as environment:
+            environment.create_stream(f"{name}-numbers", StreamConfig(partitions=1))
+            environment.create_stream(f"{name}-probes", StreamConfig(partitions=1))
+            for first in range(0, entries, 50_000):
+                numbers = [b"%d" % number for number in range(first, min(first + 50_000, entries))]
+                environment.append([Append(f"{name}-numbers", 0, Batch(numbers, numbers))])
+        hosts: list[subprocess.Popen[bytes]] = []
+        try:
+            steps = asyncio.run(self._steps(name, hosts))
+        finally:
+            for host in hosts:
+                host.send_signal(signal.SIGTERM)
+            for host in hosts:
+                host.wait(60)
+        curve = {"entries": float(entries)}
+        for factor, probes in steps.items():
+            curve |= {f"to {factor}: {said}": number for said, number in probes.items()}
+        worst = max(probes["ms of pause at most"] for probes in steps.values())
+        return Figures(worst / MOST_PAUSE_MS, curve)
+
+    async def _steps(self, name: str, hosts: list[subprocess.Popen[bytes]]) -> dict[int, dict[str, float]]:
+        """Return what is found of the probes of each step."""
+        probes = Probes()
+        async with asyncio.TaskGroup() as group:
+            work = [group.create_task(one) for one in (probes.send(f"{name}-numbers"), probes.hear(f"{name}-probes"))]
+            for host in HOSTS:
+                hosts.append(self._begin(host))
+                await probes.calm(hosts)
+            found = {}
+            for factor in FACTORS:
+                began = monotonic()
+                await asyncio.to_thread(self._scale, name, factor)
+                took = monotonic() - began
+                await probes.calm(hosts)
+                found[factor] = {"seconds until it is done": took, **probes.between(began, monotonic())}
+            for one in work:
+                one.cancel()
+        return found
+
+    def _begin(self, host: str) -> subprocess.Popen[bytes]:
+        command = [*_command("run", "app.py"), "--data", host, "--host-id", host, "--containers", "2", "--standby", "1"]
+        with (self.scratch / f"{host}.log").open("wb") as log:
+            return subprocess.Popen(command, cwd=self.scratch, stdout=log, stderr=log)
+
+    def _scale(self, name: str, factor: int) -> None:
+        command = [*_command("scale", name), "--factor", f"{factor}"]
+        subprocess.run(command, cwd=self.scratch, check=True, capture_output=True)
+
+
+def _command(*what: str) -> list[str]:
+    return [str(Path(sys.executable).with_name("samza-dsl")), *what, "--environment", f"kafka://{bootstrap()}"]
+
+
+class Probes:
+    """Records that are sent all the time: when each was, and when it came out of the run."""
+
+    def __init__(self) -> None:
+        self._sent: dict[int, float] = {}
+        self._came: dict[int, float] = {}
+
+    async def send(self, topic: str) -> None:
+        """Send one after the other, until cancelled."""
+        producer = AIOKafkaProducer(bootstrap_servers=bootstrap())
+        await producer.start()
+        try:
+            while True:
+                number = -1 - len(self._sent)
+                self._sent[number] = monotonic()
+                await producer.send(topic, b"%d" % number, key=b"%d" % number)
+                await asyncio.sleep(PROBE_S)
+        finally:
+            await producer.stop()
+
+    async def hear(self, topic: str) -> None:
+        """Note when each is committed, until cancelled."""
+        consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap(), isolation_level="read_committed")
+        await consumer.start()
+        try:
+            while True:
+                record = await consumer.getone()
+                number = int(record.value)
+                if number in self._came:
+                    raise AssertionError(f"the record {number} came out twice")
+                self._came[number] = monotonic()
+        finally:
+            await consumer.stop()
+
+    async def calm(self, hosts: list[subprocess.Popen[bytes]]) -> None:
+        """Wait until for some seconds each probe has come out within a second, or raise where a host has ended."""
+        until = monotonic() + PATIENCE_S
+        began = monotonic()
+        while True:
+            await asyncio.sleep(0.5)
+            now = monotonic()
+            lately = [n for n, at in self._sent.items() if now - 1 - SETTLED_S <= at <= now - 1]
+            late = [n for n in lately if self._came.get(n, now) - self._sent[n] > 1]
+            if now - began > SETTLED_S + 1 and lately and not late:
+                return
+            if now > until or any(host.poll() is not None for host in hosts):
+                raise AssertionError("a host has ended, or outputs stay late: see its log")
+
+    def between(self, began: float, ended: float) -> dict[str, float]:
+        """Return how late probes were that were sent meanwhile, and how long nothing came of a bucket of keys."""
+        late_ms = sorted(
+            1_000 * (self._came[number] - at) for number, at in self._sent.items() if began <= at <= ended - 1
+        )
+        return {
+            "ms of pause at most": self._longest_ms(began, ended, lambda n: bucket_of(b"%d" % n, 0, max(FACTORS))),
+            "ms late at most": late_ms[-1],
+            "ms late, p99": late_ms[len(late_ms) * 99 // 100],
+            "ms late, median": median(late_ms),
+        }
+
+    def _longest_ms(self, began: float, ended: float, bucket: Callable[[int], int]) -> float:
+        times: dict[int, list[float]] = defaultdict(list)
+        for number, at in self._came.items():
+            if began <= at <= ended:
+                times[bucket(number)].append(at)
+        gaps = [
+            later - earlier
+            for came in times.values()
+            for earlier, later in zip(sorted(came), sorted(came)[1:], strict=False)
+        ]
+        return 1_000 * max(gaps)
