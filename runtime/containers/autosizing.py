@@ -28,6 +28,10 @@ class Sizable(Watched, Protocol, metaclass=CheckedProtocol):
     """A run whose containers can become more, or fewer."""
 
     @property
+    def heeds_sizes(self) -> bool:
+        """Whether this process gives the run another size: of those that share one on brokers, who leads it does."""
+
+    @property
     def number(self) -> int:
         """The number of containers that it has, or is about to have."""
 
@@ -54,6 +58,9 @@ class Autosizer:
         assert isinstance(run, Sizable), "what is sized runs in containers"
         while True:
             await sleep_ms(LOOK_MS)
+            if not run.heeds_sizes:
+                self._before = None
+                continue
             wanted = self.look(await numbers_of(run, stores=False), run.plan, run.number)
             if wanted is not None:
                 await run.ask_size(wanted)

@@ -256,6 +256,11 @@ class Containers:
         return share
 
     @property
+    def heeds_sizes(self) -> bool:
+        """Whether this process gives the run another size: of those that share it, the one that leads it."""
+        return self._may_scale
+
+    @property
     def number(self) -> int:
         """The number of containers that it has, or is about to have."""
         return self._number

@@ -224,10 +224,9 @@ def _autosized(request: RunRequest, sizing: Sizing) -> RunRequest:
     from runtime.containers.autosizing import Autosizer, beside
     from runtime.model.sizing import ByLoad
 
-    if request.environment is not None or request.on is not None or request.until_now:
-        wrong = "app.run(autosize=...) is for a run on the embedded log that goes on"
-        instead = "containers= as many as there are to be, and on Kafka let what starts machines follow the lag"
-        raise refuse(here(), wrong, f"{instead} (docs/elasticity.md), or leave autosize= out")
+    if request.on is not None or request.until_now:
+        wrong = "app.run(autosize=...) is for a run in containers that goes on"
+        raise refuse(here(), wrong, "containers= as many as there are to be, or leave autosize= out")
     if not callable(sizing):
         wrong = f"app.run(autosize={sizing!r}) is no function of loads"
         raise refuse(here(), wrong, "autosize=ByLoad(min=1, max=8)")

@@ -190,7 +190,7 @@ def run(
         _check_on_spark(on, from_start or (until_now and not checkpoint) or containers > 1 or join)
         # Options that would do nothing are refused: who says one takes it to hold.
         _check_about_spark(on, master, checkpoint, end)
-        sizing = _sizing_said(autosize, on is None and environment is None and not (until_now or drain))
+        sizing = _sizing_said(autosize, on is None and not (until_now or drain))
         options = options_in(kafka_options)
         bound = bindings_of(app, bind or [], options, on=on, writes_directories=checkpoint is not None)
         cluster = cluster_at(environment, options) if environment is not None else None
@@ -244,10 +244,7 @@ def _sizing_said(said: str | None, can_be: bool) -> ByLoad | None:
     if said is None:
         return None
     if not can_be:
-        raise Mistake(
-            "--autosize is for a run on the embedded log that goes on: give --containers, or leave it out; on Kafka "
-            "what starts machines follows the lag (docs/elasticity.md)"
-        )
+        raise Mistake("--autosize is for a run in containers that goes on: give --containers, or leave it out")
     pairs = [one.partition("=") for one in said.split(",")]
     try:
         return msgspec.convert({name.strip(): value.strip() for name, _, value in pairs}, ByLoad, strict=False)

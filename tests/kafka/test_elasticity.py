@@ -188,3 +188,67 @@ def test_containers_give_way_to_others_where_the_command_or_the_page_says_so(bro
     for host in hosts:
         ended(host)
     check_counts(broker, topics, WORDS)
+
+
+SIZED = """
+import sys
+import time
+
+import runtime.containers.autosizing
+from samza_dsl import App, Json, Options, Sized, String
+
+name = "{name}"
+app = App(name, Options(commit_interval_ms=100))
+
+
+def slowly(word: str) -> str:
+    time.sleep(0.002)
+    return word
+
+
+words = app.input(f"{{name}}-words", value=String()).partition_by(lambda word: word, partitions=1, op_id="by-word")
+counts = words.map(slowly).scan(
+    lambda total, word: (total or 0) + 1, emit=lambda word, total: [word, total], op_id="count"
+)
+counts.send_to(app.output(f"{{name}}-counts", value=Json(list)))
+
+
+def sizing(loads):
+    with open(sys.argv[2], "a") as told:
+        print(loads[-1].containers, file=told)
+    return Sized(2, "there is more to read") if loads[-1].read_per_s > 0 and loads[-1].containers == 1 else None
+
+
+if __name__ == "__main__":
+    runtime.containers.autosizing.LOOK_MS = 500.0
+    app.run(sys.argv[1], environment="{environment}", host_id=sys.argv[1], autosize=sizing)
+"""
+
+
+def test_who_leads_a_run_sizes_it_by_its_load_and_who_shares_it_asks_for_nothing(broker, topics, environment, tmp_path):
+    where = {"name": topics, "environment": f"kafka://{broker.bootstrap}"}
+    (tmp_path / "app.py").write_text(SIZED.format(**where))
+
+    def begun(host: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "app.py", host, f"{host}.told"]
+        return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    hosts = [begun("here")]
+    try:
+        wait_until(lambda: bool(job_of(environment, topics).containers))
+        hosts.append(begun("there"))
+        wait_until(lambda: len(job_of(environment, topics).containers) == 2)
+        write(environment, topics, WORDS)
+        wait_until(lambda: len(job_of(environment, topics).containers) == 3)
+        wait_until(lambda: environment.stream_stats(f"{topics}-counts")[0] >= len(WORDS))
+        wait_until(lambda: any(one.containers == (1, 2) for one in scalings(environment.checkpoints(topics))))
+    finally:
+        for host in reversed(hosts):
+            host.send_signal(signal.SIGTERM)
+    for host in hosts:
+        ended(host)
+    check_counts(broker, topics, WORDS)
+    (sized,) = [one for one in scalings(environment.checkpoints(topics)) if one.containers == (1, 2)]
+    assert sized.why == "there is more to read"
+    assert "2" in (tmp_path / "here.told").read_text().split()
+    assert not (tmp_path / "there.told").exists(), "who shares a run is not asked for its size"

@@ -192,7 +192,13 @@ def test_a_run_is_sized_beside_its_view():
     class Sized4:
         plan, number, failed, begins_anew, stopping = planned(), 1, False, False, False
 
-        at_ms, seen_ms = 0, 0
+        at_ms, seen_ms, looks = 0, 0, 0
+
+        @property
+        def heeds_sizes(self):
+            self.looks += 1
+            told.append("led by another one" if self.looks <= 4 else "leads")
+            return self.looks > 4
 
         async def renew(self):
             self.at_ms += 1_000
@@ -218,4 +224,5 @@ def test_a_run_is_sized_beside_its_view():
             await beside(view, Autosizer(lambda loads: Sized(4, "why not")))(Sized4())
 
     asyncio.run(watched())
-    assert told == ["seen", Scale(4, 4, "why not")]
+    # Of processes that share a run, who leads it gives it another size: the others measure nothing, and ask for none.
+    assert [*filter("leads".__ne__, told)] == ["seen", *["led by another one"] * 4, Scale(4, 4, "why not")]
