@@ -441,7 +441,7 @@ class Containers:
                 check_factor(self.plan, wanted.factor or 1)
             except PlanError as error:
                 _log.warning("%s: its tasks stay as they are: %s", self._graph.app, error)
-                refusal = Scale(self.plan.options.factor, self._number, REFUSED, asked.number)
+                refusal = Scale(self.plan.options.factor, self._number, f"{REFUSED}: {error}", asked.number)
                 await asyncio.to_thread(self._environment.refuse_scale, self._graph.app, refusal)
                 continue
             await prepare_split(self._environment, self.plan, self._graph, wanted.factor, lambda: not self._ending)

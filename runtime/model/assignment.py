@@ -50,7 +50,7 @@ class JobModel(msgspec.Struct, frozen=True, array_like=True):
 
 
 REFUSED = "refused"
-"""Why an application has the size that it has: it can't have the one that was asked for."""
+"""How it begins why an application keeps its size, as it can't have the one that was asked for; behind it is why."""
 
 
 class Scale(msgspec.Struct, frozen=True, array_like=True):
@@ -83,6 +83,16 @@ class Scale(msgspec.Struct, frozen=True, array_like=True):
         """Return what was asked behind the request of a number, None where that is nothing."""
         factor = self.factor if self.factor_by > number else None
         return Scale(factor, self.containers if self.containers_by > number else None, self.why, self.number)
+
+    @property
+    def wrong(self) -> str:
+        """What is wrong with the size that was asked for, where it was refused.
+
+        >>> Scale(1, why=f"{REFUSED}: one task can't be split").wrong
+        "one task can't be split"
+        """
+        # A version before says no more than that.
+        return self.why.removeprefix(REFUSED).removeprefix(": ") if self.why.startswith(REFUSED) else ""
 
     def refused(self, refusal: Scale) -> Scale:
         """Return this with the words up to the request that was refused in the place of which another size is kept.

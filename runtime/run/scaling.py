@@ -148,7 +148,8 @@ class Scaler:
             )
         except PlanError as error:
             _log.warning("%s: its tasks stay as they are: %s", assembly.plan.app, error)
-            environment, refusal = assembly.bindings.environment, Scale(before, None, REFUSED, self._asked.number)
+            environment = assembly.bindings.environment
+            refusal = Scale(before, None, f"{REFUSED}: {error}", self._asked.number)
             await self._apart(partial(environment.refuse_scale, assembly.plan.app, refusal))
             return False
         job = JobMetrics(tasks=plan.tasks, model_ms=monotonic_ms() - began_ms)

@@ -166,9 +166,9 @@ async def _await(
         newest = place.asked_scale(app)
         # Not seen yet where somebody has died in a transaction: what lies behind it can be read once that is over.
         if newest != asked and newest.number >= asked.number:
-            is_refused = newest.why == REFUSED and newest.number == asked.number
-            refused = "can't have this size: its log says why"
-            raise Mistake(f"{app} {refused if is_refused else 'was asked for another size meanwhile'}")
+            if newest.why.startswith(REFUSED) and newest.number == asked.number:
+                raise Mistake(f"{app} can't have this size: {newest.wrong or 'its log says why'}")
+            raise Mistake(f"{app} was asked for another size meanwhile")
         # Containers that end are none for a while, and those that begin have no task for another.
         at_work = bool(job.containers) and all(one.container for one in job.tasks)
         begun = len(_begun(job))

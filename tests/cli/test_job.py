@@ -201,7 +201,8 @@ def test_a_zip_of_samza_dsl_is_imported_where_there_is_no_other(call, folder):
 @pytest.mark.parametrize(
     ("newest", "told"),
     [
-        (Scale(4, None, REFUSED, 2, 2), "can't have this size"),
+        (Scale(4, None, REFUSED, 2, 2), "can't have this size: its log says why"),
+        (Scale(4, None, f"{REFUSED}: all of one", 2, 2), "can't have this size: all of one$"),
         (Scale(2, None, "asked for", 3, 3), "was asked for another size meanwhile"),
     ],
 )
