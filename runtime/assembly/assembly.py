@@ -259,8 +259,8 @@ class Assembly:
             value = ReadBack(value, kind)
         if (sink := self.bindings.sinks.get(output.stream)) is None:
             partitions, outbox = self.bindings.partitions(output.stream), self.bindings.outboxes.get(output.stream)
-            appends = outbox.where if outbox is not None and not outbox.takes_deletions else ""
-            return Destination(output.stream, partitions, read_back(value), key, appends=appends)
+            check = None if outbox is None else outbox.check
+            return Destination(output.stream, partitions, read_back(value), key, check=check)
         return Destination(output.stream, sink.partitions, _read_back(sink.serde(value), kind), key, sink=sink)
 
     def locates(self, ids: Iterable[str]) -> bool:

@@ -259,7 +259,9 @@ class PushedSource:
 
     `push` is called in a thread of its own while the application runs. It pushes records, each with a note of how far
     it has come, and returns when `wait` says so, or at its end. An earlier run may have ended anywhere; what it had
-    noted is in `noted`. Records are kept as long as those of the stream, which others may read as well.
+    noted is in `noted`. Records are kept as long as those of the stream, which others may read as well. Where
+    sources of other names push into one stream what is the same to each, as the files of a folder, `farther` returns
+    which of two notes of one name counts: theirs are in `noted`, too.
 
     >>> def count(intake: Intake) -> None:
     ...     for n in range(int(intake.noted.get("next", b"0")), 10):
@@ -271,6 +273,7 @@ class PushedSource:
 
     name: str
     push: Callable[[Intake], None]
+    farther: Callable[[bytes, bytes], bytes] | None = None
 
     promise: ClassVar[str] = "appended to a stream first, from where each record takes effect once"
 
@@ -355,8 +358,8 @@ class PositionedSink:
 class IdempotentSink:
     """A sink in which a row replaces that of the same key: after a crash rows come again, and change nothing.
 
-    A record may have no key: where none follows from its value, `write` refuses it by `RowRefused`, as the rows without
-    one would replace each other.
+    A record without a key is refused, by the `on_error=` of the `send_to`, as such rows would replace each other.
+    `keyless` sinks are given it: they find the place of a row by its value, or by its `id`.
 
     `write` makes rows durable before it returns. Rows come after the commit that has made them, in order, at most
     `batch_rows` at a time and `rows_per_second`. Where it raises `Unavailable` or OSError it is called again after a
@@ -374,6 +377,7 @@ class IdempotentSink:
     close: Callable[[], None] = _nothing
     batch_rows: int = MOST_ROWS
     rows_per_second: float | None = None
+    keyless: bool = False
 
     promise: ClassVar[str] = "the newest row of each key: some rows are written again after a crash"
 

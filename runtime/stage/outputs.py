@@ -15,7 +15,7 @@ from runtime.encoding.keys import KeySerde, bytes_of_key, remembering
 from runtime.encoding.lines import NULL, Lines
 from runtime.encoding.ownership import OwnValues
 from runtime.encoding.serdes import Evolving, Json, encode_all
-from runtime.model.errors import SerdeError, TooLarge
+from runtime.model.errors import TooLarge
 from runtime.ports.sink import Limit, Sink
 from runtime.reading.relay import AnyRelay, encoded
 
@@ -44,8 +44,8 @@ class Destination:
     sink: Sink | None = None
     home: int | None = None
     """Which partition is read by who writes, where that is not the task's number."""
-    appends: str = ""
-    """The place to which rows are appended, where nobody could do anything about one without a value."""
+    check: Callable[[Batch], None] | None = None
+    """Raises SerdeError for encoded rows that could not be put where they are to go, before they are committed."""
 
 
 class FirstValues:
@@ -114,12 +114,9 @@ class Outputs:
         self.place(to, Batch(values, batch.keys, batch.timestamps, batch.stamps, headers=batch.headers))
 
     def place(self, to: Destination, encoded: Batch) -> None:
-        """Route encoded rows; raises SerdeError for one without a value where no sink could take that."""
-        if to.appends and None in encoded.values:
-            raise SerdeError(
-                f"a record without a value deletes the row of its key, and rows are appended to {to.appends}: filter "
-                'such records out, or name the key of a row there: key="id"'
-            )
+        """Route encoded rows; raises SerdeError for one without a value, or a key, where no sink could take that."""
+        if to.check is not None:
+            to.check(encoded)
         if to.sink is not None:
             self.sinks[to.stream] = to.sink
         if to.partitions == 1:

@@ -81,13 +81,15 @@ FILES = st.tuples(
     arrivals=st.lists(st.lists(FILES, max_size=3), min_size=1, max_size=4),
     deaths=st.lists(st.tuples(st.integers(1, 6), st.booleans()), max_size=4),
     at_once=st.integers(1, 12),
+    globs=st.lists(st.sampled_from(["", "/**/*", "/**/*.*"]), min_size=1, max_size=5),
 )
 @settings(deadline=None, max_examples=examples(25, 300))
 def test_each_row_comes_once_through_deaths(
-    arrivals: list[list[tuple[str, str, list[Leg]]]], deaths: list[tuple[int, bool]], at_once: int
+    arrivals: list[list[tuple[str, str, list[Leg]]]], deaths: list[tuple[int, bool]], at_once: int, globs: list[str]
 ) -> None:
+    """Also where another glob finds the same files."""
     place, environment, wanted = f"memory://grows-{next(NUMBERS)}", DyingEnvironment(), Counter[Leg]()
-    source = connectors.growing_folder(place)
+    sources = itertools.cycle([connectors.growing_folder(f"{place}{glob}") for glob in globs])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(growing, "AT_ONCE", at_once)
         for number in range(max(len(arrivals), len(deaths)) + 1):
@@ -97,11 +99,13 @@ def test_each_row_comes_once_through_deaths(
                 wanted.update(Leg(row.n, row.carrier, day) for row in rows)
             environment.dies_at, environment.keeps = deaths[number] if number < len(deaths) else (-1, False)
             try:
-                run = copying().run(environment, bind={"legs": source}, until_now=True)
+                run = copying().run(environment, bind={"legs": next(sources)}, until_now=True)
             except SamzaError:
                 continue
             assert Counter(run.received("copies")) == wanted
-    assert Counter(copying().run(environment, bind={"legs": source}, until_now=True).received("copies")) == wanted
+    assert (
+        Counter(copying().run(environment, bind={"legs": next(sources)}, until_now=True).received("copies")) == wanted
+    )
 
 
 def test_a_live_run_follows_a_folder(tmp_path: Path, place: str) -> None:

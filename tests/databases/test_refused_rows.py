@@ -258,7 +258,7 @@ def test_a_sink_that_has_no_positions_refuses_a_row_once_as_well(deaths: list[in
         kept.update({row.value.id: row.value.note for row in rows})
 
     environment = filled([Row(n, "good") for n in range(8)])
-    sink = IdempotentSink("kept", write, batch_rows=batch_rows)
+    sink = IdempotentSink("kept", write, batch_rows=batch_rows, keyless=True)
     run_through(environment, dead_letter("refused"), sink, deaths)
     assert sorted(kept) == [1, 2, 4, 5, 7]
     assert [row.id for row, _ in letters_in(environment) if row] == [0, 3, 6]
@@ -288,7 +288,7 @@ def test_letters_of_one_output_leave_those_of_another(
                     raise RowRefused("it is bad", at)
             kept[name].update(row.value.id for row in rows)
 
-        return IdempotentSink(name, dying.over(write))
+        return IdempotentSink(name, dying.over(write), keyless=True)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Bindings, "_keep_letters", dying.over(Bindings._keep_letters))
@@ -320,7 +320,9 @@ def test_a_row_that_a_sink_can_not_put_is_found_among_others(bad: set[int], deat
         kept.update({row.value.id: row.value.note for row in rows})
 
     environment = filled([Row(n, "good") for n in range(20)])
-    run_through(environment, dead_letter("refused"), IdempotentSink("kept", write, batch_rows=batch_rows), deaths)
+    run_through(
+        environment, dead_letter("refused"), IdempotentSink("kept", write, batch_rows=batch_rows, keyless=True), deaths
+    )
     assert sorted(kept) == [n for n in range(20) if n not in bad]
     assert [row.id for row, _ in letters_in(environment) if row] == sorted(bad)
 

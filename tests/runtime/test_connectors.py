@@ -207,10 +207,31 @@ def test_a_value_of_another_type_is_for_the_policy_and_holds_up_no_others(
     kind: Callable[[Place], Any], numbers: list[int], wrong: dict[int, Any], policy: Any
 ) -> None:
     place, app = Place(), App("wrong")
-    mapped = app.input("numbers", value=int).map(lambda n: wrong_for(n, wrong))
+    mapped = app.input("numbers", value=int, key=lambda n: n).map(lambda n: wrong_for(n, wrong))
     mapped.send_to(app.output("doubled", value=Doubled), on_error=policy)
     app.run(MemoryEnvironment(), bind={"numbers": numbers, "doubled": kind(place)})
     assert [row.value for row in place.rows] == [Doubled(2 * n) for n in numbers if n not in wrong]
+
+
+@given(
+    keys=st.lists(st.none() | st.text(max_size=3), max_size=9), is_declared=st.booleans(), kind=st.sampled_from(KINDS)
+)
+@settings(deadline=None, max_examples=examples(20, 200))
+def test_a_row_has_the_key_of_its_record_whether_the_output_declares_it_or_not(
+    keys: list[str | None], is_declared: bool, kind: Callable[[Place], Any]
+) -> None:
+    """Of all sinks: without `key=` of the output it is the bytes that are stored."""
+    app, place, environment = App("keyed"), Place(), MemoryEnvironment()
+    stored = [None if key is None else key.encode() for key in keys]
+    environment.create_stream("numbers", StreamConfig())
+    environment.append([Append("numbers", 0, Batch([b"%d" % n for n in range(len(keys))], stored))])
+    output = app.output("doubled", value=Doubled, key=str) if is_declared else app.output("doubled", value=Doubled)
+    app.input("numbers", value=int, key=str).map(Doubled).send_to(output, on_error=skip)
+    app.run(environment, bind={"doubled": kind(place)}, until_now=True)
+    wanted = [*enumerate(keys if is_declared else stored)]
+    if kind is Place.idempotent:
+        wanted = [(n, key) for n, key in wanted if key is not None]
+    assert [(row.value.n, row.key) for row in place.rows] == wanted
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -222,7 +243,7 @@ def test_a_value_of_another_type_is_told_before_it_is_committed(
 
     def mapping(wrong: dict[int, Any]) -> App:
         app = App("wrong")
-        mapped = app.input("numbers", value=int).map(lambda n: wrong_for(n, wrong))
+        mapped = app.input("numbers", value=int, key=lambda n: n).map(lambda n: wrong_for(n, wrong))
         mapped.send_to(app.output("doubled", value=Doubled))
         return app
 
@@ -241,6 +262,70 @@ def test_a_record_without_a_value_is_for_the_policy_where_rows_are_appended(numb
     mapped.send_to(app.output("doubled", value=Doubled), on_error=skip)
     app.run(MemoryEnvironment(), bind={"numbers": numbers, "doubled": replace(place.positioned(), deletes=False)})
     assert [row.value for row in place.rows] == [Doubled(2 * n) for n in numbers if n not in gone]
+
+
+@given(
+    numbers=st.lists(st.integers(0, 9), max_size=12),
+    keys=st.dictionaries(st.integers(0, 9), st.integers(0, 2)),
+    policy=st.sampled_from([skip, dead_letter("letters")]),
+    keyless=st.booleans(),
+)
+@settings(deadline=None, max_examples=examples(20, 200))
+def test_a_record_without_a_key_is_for_the_policy_where_rows_replace_each_other(
+    numbers: list[int], keys: dict[int, int], policy: Any, keyless: bool
+) -> None:
+    place, app = Place(), App("unkeyed")
+    # An input has a key for each record, or for none: both kinds come together here.
+    keyed = app.input("keyed", value=int, key=keys.__getitem__).map(Doubled)
+    keyed.merge(app.input("unkeyed", value=int).map(Doubled)).send_to(
+        app.output("doubled", value=Doubled), on_error=policy
+    )
+    bind = {"keyed": [n for n in numbers if n in keys], "unkeyed": [n for n in numbers if n not in keys]}
+    app.run(MemoryEnvironment(), bind={**bind, "doubled": replace(place.idempotent(), keyless=keyless)})
+    wanted = bind["keyed"] + (bind["unkeyed"] if keyless else [])
+    assert sorted(row.value.n for row in place.rows) == sorted(wanted)
+
+
+def test_a_record_without_a_key_is_told_before_it_is_committed(tmp_path: Path) -> None:
+    place = Place()
+
+    def copying(**said: Any) -> App:
+        app = App("unkeyed")
+        app.input("numbers", value=int, **said).map(Doubled).send_to(app.output("doubled", value=Doubled))
+        return app
+
+    bind = {"numbers": [1, 2, 3], "doubled": place.idempotent()}
+    with pytest.raises(SamzaError, match=r"send_to .* at .*test_connectors\.py:\d+: .*without a key .*keyless=True"):
+        copying().run(tmp_path, bind=bind)
+    copying(key=lambda n: n).run(tmp_path, bind=bind)
+    assert [row.value.n for row in place.rows] == [1, 2, 3]
+
+
+@given(
+    keys=st.lists(st.none() | st.integers(0, 3), max_size=20),
+    batch_rows=st.integers(1, 9),
+    policy=st.sampled_from([skip, dead_letter("bad")]),
+)
+@settings(deadline=None, max_examples=examples(30, 300))
+def test_rows_without_a_key_that_others_wrote_are_passed_over_as_they_are_delivered(
+    keys: list[int | None], batch_rows: int, policy: Any
+) -> None:
+    """As of containers, and of Spark, which know the stream alone."""
+    place, kept, app = Place(), list[Append](), App("writing")
+    app.input("in", value=int).send_to(app.output("rows", value=int, key=int))
+    output = next(one for spec in app.graph().specs.values() for one in spec.outputs)
+    environment, sink = MemoryEnvironment(), replace(place.idempotent(), batch_rows=batch_rows)
+    refusals = Refusals("send", policy, lambda _, letters: kept.extend(letters))
+    waiting = Outbox(environment, "writing", output, sink, refusals)
+    environment.create_stream(waiting.stream, StreamConfig())
+    waiting.open(1, 1, {})
+    written = [None if key is None else b"%d" % key for key in keys]
+    environment.append([Append(waiting.stream, 0, Batch([b"%d" % n for n in range(len(keys))], written))])
+    waiting.deliver()
+    assert [row.value for row in place.rows] == [n for n, key in enumerate(keys) if key is not None]
+    lacking = [b"%d" % n for n, key in enumerate(keys) if key is None]
+    assert [one.batch.values for one in kept] == ([] if policy == skip else [[value] for value in lacking])
+    assert waiting.positions == {0: len(keys)} and waiting.refused == len(lacking)
 
 
 def test_a_record_without_a_value_is_told_before_it_is_committed(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """Files whose few bytes stand for any number: they are read in small parts, or refused with the file and the limit."""
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +19,7 @@ from runtime.systems.files.schemas import batches_in, bounded, open_parquet
 from samza_dsl import App
 from tests.scale import examples
 
+FEW_LETTERS = pa.schema({"x": pa.string(), "of": pa.list_(pa.string())})
 LENGTHS = (0, 1, 9, 400, 3_000)
 texts = st.none() | st.sampled_from(LENGTHS).map(lambda length: "x" * length)
 SHAPES = {
@@ -172,3 +175,32 @@ def test_rows_that_repeat_a_long_text_are_read_to_the_last(
     out = tmp_path / "out.jsonl"
     app.run(tmp_path / "data", bind={"in": str(path), "out": str(out)})
     assert out.read_text().split() == ["50000"] * 300
+
+
+@given(
+    rows=st.lists(st.tuples(texts, st.lists(texts, max_size=3)), max_size=60),
+    of_a_chunk=st.sampled_from([1_000, 20_000, 10**9]),
+    at_once=st.integers(1, 70),
+    per_group=st.integers(1, 80),
+)
+@settings(deadline=None, max_examples=examples(40, 400))
+def test_texts_that_begin_as_those_before_are_read_few_at_a_time(
+    rows: list[tuple[str | None, list[str | None]]], of_a_chunk: int, at_once: int, per_group: int
+) -> None:
+    table, file = pa.table({"x": [x for x, _ in rows], "of": [of for _, of in rows]}, FEW_LETTERS), io.BytesIO()
+    encoded = dict.fromkeys(("x", "of.list.element"), "DELTA_BYTE_ARRAY")
+    pq.write_table(table, file, row_group_size=per_group, use_dictionary=False, column_encoding=encoded)
+    read, bound = list[pa.RecordBatch](), pq.ParquetFile.iter_batches
+
+    def noted(*asked: Any, **said: Any) -> Iterator[pa.RecordBatch]:
+        for batch in bound(*asked, **said):
+            read.append(batch)
+            yield batch
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schemas, "MOST_OF_A_CHUNK", of_a_chunk)
+        patch.setattr(pq.ParquetFile, "iter_batches", noted)
+        whole = pq.ParquetFile(file)
+        found = [*batches_in(whole, at_once, range(whole.num_row_groups), None, Path("few"))]
+    assert [row for batch in found for row in batch.to_pylist()] == table.to_pylist()
+    assert all(len(batch) <= 1 or size_of(batch.column(0).to_pylist()) <= of_a_chunk for batch in read)

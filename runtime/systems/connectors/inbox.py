@@ -59,6 +59,7 @@ class Inbox:
         """What pulls a source that does not push."""
         self._environment, self._app, self._spec = environment, app, spec
         self._push = source.push if isinstance(source, PushedSource) else self._pull(source)
+        self._farther = source.farther if isinstance(source, PushedSource) else None
         self.stream = spec.stream if self.pulling is None else inbox_of(app, spec.stream, source.name)
         self._noted: dict[str, bytes] = {}
         self._partitions, self._generation = 1, 0
@@ -165,9 +166,19 @@ class Inbox:
             # Before the notes are read: whoever took in until now makes none from here on.
             self._appender = environment.appender(notes)
         self._noted, self._notes_end = _notes_in(environment, notes)
+        if self._farther is not None:
+            self._add_notes_of_others(notes, self._farther)
         if self.pulling is not None and POSITION not in self._noted:
             self._check_empty(notes)
         self._notes_stream = notes
+
+    def _add_notes_of_others(self, own: str, farther: Callable[[bytes, bytes], bytes]) -> None:
+        """Let notes beside the stream count that were made under another name, as of a glob that finds the same."""
+        start, end = notes_of(self.stream), f"-{self._environment.stream_id(self.stream)}"
+        names = [name for name in self._environment.streams() if name.startswith(start) and name.endswith(end)]
+        for name in sorted({*names} - {own}):
+            for key, note in _notes_in(self._environment, name)[0].items():
+                self._noted[key] = farther(self._noted[key], note) if key in self._noted else note
 
     def _check_empty(self, notes: str) -> None:
         """Raise `Damaged` where records were pulled, and the notes beside them are gone: all would be pulled again."""

@@ -23,6 +23,7 @@ from runtime.ports.connectors import (
     MOST_REFUSED,
     Batching,
     DeliveredSink,
+    IdempotentSink,
     PositionedSink,
     SinkOwner,
     SinkRow,
@@ -126,10 +127,15 @@ class Outbox:
         """The place, as a person knows it."""
         return self.sink.name
 
-    @property
-    def takes_deletions(self) -> bool:
-        """Whether the sink takes a row without a value."""
-        return not isinstance(self.sink, PositionedSink) or self.sink.deletes
+    def check(self, encoded: Batch) -> None:
+        """Raise SerdeError for encoded rows without a value, or a key, that the sink could do nothing about."""
+        if isinstance(self.sink, PositionedSink) and not self.sink.deletes and None in encoded.values:
+            raise SerdeError(
+                f"a record without a value deletes the row of its key, and rows are appended to {self.where}: filter "
+                'such records out, or name the key of a row there: key="id"'
+            )
+        if self._replaces and (encoded.keys is None or None in encoded.keys):
+            raise SerdeError(self._keyless)
 
     @property
     def is_noted(self) -> bool:
@@ -246,7 +252,24 @@ class Outbox:
                     return
                 most, then = then, 2 * then
 
+    @property
+    def _replaces(self) -> bool:
+        """Whether rows without a key would replace each other."""
+        return isinstance(self.sink, IdempotentSink) and not self.sink.keyless
+
+    @property
+    def _keyless(self) -> str:
+        return (
+            f"a record without a key has no row of its own in {self.where}, where a row replaces that of its key: give "
+            "records one, by key= of the input or partition_by, or filter such out; a sink that goes by the value, or "
+            "the id, of a row is IdempotentSink(..., keyless=True)"
+        )
+
     def _give(self, partition: int, rows: list[SinkRow], following: int) -> None:
+        # Those of containers and of Spark were written where nothing is known of the sink.
+        if self._replaces and (without := [place for place, row in enumerate(rows) if row.key is None]):
+            first, *also = [RowRefused(self._keyless, place) for place in without[:MOST_REFUSED]]
+            raise RowRefused(self._keyless, first.row, also)
         if isinstance(self.sink, PositionedSink):
             owner, position = self._owners[partition], self.positions[partition]
             self._tried(self.sink.write, owner, rows, position, following)
@@ -296,7 +319,7 @@ class Outbox:
     ) -> Append:
         where = {"stream": self.stream.encode(), "partition": b"%d" % partition, "offset": b"%d" % offset}
         value = None if row.value is None else self._output.value.encode(row.value)
-        key = None if row.key is None or self._output.key is None else self._output.key.encode(row.key)
+        key = row.key if row.key is None or self._output.key is None else self._output.key.encode(row.key)
         headers = {**where, "operator": refusals.operator.encode(), "error": self._told(refused).encode()}
         times = None if row.timestamp_ms is None else [row.timestamp_ms]
         return Append(policy.stream, 0, Batch([value], [key], times, headers=[headers]))
@@ -479,7 +502,9 @@ def rows_of_batch(batch: Batch, output: Output, ids: str | None = None) -> list[
     """Return stored rows as a sink takes them: values and keys as the pipeline had them, with `ids` that begin so."""
     none: Sequence[None] = [None] * len(batch)
     values = _all_decoded(output.value, batch.values)
-    keys = _all_decoded(output.key, batch.keys) if output.key is not None and batch.keys is not None else none
+    keys: Sequence[Any] = batch.keys or none
+    if output.key is not None:
+        keys = _all_decoded(output.key, keys)
     if ids is None:
         return list(map(SinkRow, values, keys, batch.timestamps or none))
     assert batch.offsets is not None, "what was read has offsets"

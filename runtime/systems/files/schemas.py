@@ -155,15 +155,19 @@ def _bounded_batches(
     file: pq.ParquetFile, at_once: int, groups: Iterable[int], columns: list[str] | None, path: Path | RemoteFile
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows that stand for no more than is read at a time; raises SamzaError where one stands for more."""
-    looked_at = ((group, _repeated(file, group, at_once, columns, path)) for group in groups)
+    looked_at = (
+        (group, _repeated(file, group, at_once, columns, path), _rows_at_once(file, group, at_once, columns))
+        for group in groups
+    )
     # Row groups without such columns are read together, as a file may have many small ones. Those with some are not, as
     # Arrow makes no nested column of two dictionaries.
-    runs = groupby(looked_at, lambda one: (one[0] // (1 if one[1] else TOGETHER), one[1]))
-    for (_, repeated), run in runs:
-        read = [group for group, _ in run]
+    runs = groupby(looked_at, lambda one: (one[0] // (1 if one[1] else TOGETHER), *one[1:]))
+    for (_, repeated, rows), run in runs:
+        read = [group for group, *_ in run]
         try:
             with open_parquet(path, repeated, file.metadata) if repeated else nullcontext(file) as reader:
-                for batch in reader.iter_batches(at_once, row_groups=read, columns=columns):
+                batches = reader.iter_batches(rows, row_groups=read, columns=columns)
+                for batch in batches if rows == at_once else _in_larger(batches, at_once):
                     for part in bounded(batch, path):
                         yield part.cast(_plain_schema(file, columns, part.schema)) if repeated else part
         except MemoryError as error:
@@ -206,6 +210,35 @@ def _repeated(
             found[leaf.path_in_schema] = values
     longest = _longest_texts(path, file.metadata, group, [*found]) if found else {}
     return tuple(name for name, values in found.items() if values * longest[name] > MOST_AT_ONCE)
+
+
+def _rows_at_once(file: pq.ParquetFile, group: int, at_once: int, columns: list[str] | None) -> int:
+    """Return how many rows of a row group are read at a time, as a text may have most of its letters of that before.
+
+    A column of DELTA_BYTE_ARRAY keeps what differs, so that none of its texts is longer than all that lies there.
+    """
+    told, found = file.metadata.row_group(group), at_once
+    for place in range(told.num_columns):
+        leaf = told.column(place)
+        is_text = leaf.physical_type == "BYTE_ARRAY" and "DELTA_BYTE_ARRAY" in leaf.encodings
+        if is_text and (columns is None or _is_in(leaf.path_in_schema, columns)):
+            values = -(-leaf.num_values // max(told.num_rows, 1))
+            found = min(found, MOST_OF_A_CHUNK // max(leaf.total_uncompressed_size * values, 1))
+    return max(found, 1)
+
+
+def _in_larger(batches: Iterable[pa.RecordBatch], at_once: int) -> Iterator[pa.RecordBatch]:
+    """Yield rows together that were read a few at a time, until they are many, or stand for much."""
+    some: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        some.append(batch)
+        rows, size = rows + len(batch), size + batch.get_total_buffer_size()
+        if rows >= at_once or size > MOST_AT_ONCE:
+            yield pa.concat_batches(some)
+            some, rows, size = [], 0, 0
+    if some:
+        yield pa.concat_batches(some)
 
 
 def _is_in(path: str, columns: Iterable[str]) -> bool:

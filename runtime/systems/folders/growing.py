@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,6 +51,23 @@ class FileProgress(msgspec.Struct, frozen=True, array_like=True):
 _pack, _unpack = msgspec.msgpack.encode, msgspec.msgpack.Decoder(FileProgress).decode
 
 
+def _progress_in(notes: Mapping[str, bytes]) -> dict[str, FileProgress]:
+    """Return how far files are, by their whole names; what sources of other kinds have noted is passed over."""
+    found = {}
+    for name, note in notes.items():
+        with suppress(msgspec.DecodeError):
+            found[name] = _unpack(note)
+    return found
+
+
+def _farther(one: bytes, other: bytes) -> bytes:
+    """Return the note of a file that is further on, of two that were made where different globs found it."""
+    found = _progress_in({"one": one, "other": other})
+    if len(found) < 2:
+        return one if "one" in found else other
+    return max(one, other, key=lambda note: (_unpack(note).is_done, _unpack(note).rows))
+
+
 def growing_folder(where: str | Path, *, poll_ms: Duration = 1_000, settled_ms: Duration | None = None) -> PushedSource:
     """Read the files of a folder, a glob or a URL, and all that come: `{"orders": connectors.growing_folder("new")}`.
 
@@ -69,7 +87,7 @@ def growing_folder(where: str | Path, *, poll_ms: Duration = 1_000, settled_ms: 
     usual = 0 if is_remote(where) else SETTLED_MS
     still_ms = usual if settled_ms is None else length_ms("growing_folder(settled_ms", settled_ms, least=0)
     folder = _Folder(place, length_ms("growing_folder(poll_ms", poll_ms) / 1_000, still_ms / 1_000)
-    return PushedSource(f"growing:{shown_file(place)}", folder.push)
+    return PushedSource(f"growing:{shown_file(place)}", folder.push, _farther)
 
 
 @dataclass(frozen=True)
@@ -83,7 +101,7 @@ class _Folder:
 
     def push(self, intake: Intake) -> None:
         """Take in what comes until the run ends; or what is there now."""
-        noted = {name: _unpack(note) for name, note in intake.noted.items()}
+        noted = _progress_in(intake.noted)
         while True:
             started = monotonic_ms()
             waiting = self._look(intake, noted)
