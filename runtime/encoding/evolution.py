@@ -591,11 +591,17 @@ def _mapping(value: Mapping[object, object], hint: object, where: str, part: Par
     changed = {part(key, keys, where): part(one, values, f"{where}[{key!r}]") for key, one in value.items()}
     if len(changed) != len(value):  # keys that were several are one as they are declared now
         raise _misfit(value, hint, where)
-    if all(changed.get(key, value) is one for key, one in value.items()) and part in (fitted, _fitted_within):
+    # By identity: a key may be widened to one that equals it, as 3 to 3.0, and then the old ones are not as declared.
+    pairs = zip(changed.items(), value.items(), strict=True)
+    is_as_it_was = all(key is old and one is held for (key, one), (old, held) in pairs)
+    if is_as_it_was and part in (fitted, _fitted_within):
         return value
     if isinstance(value, dict) and type(value) is not dict:
+        # Emptied first, since keys that are equal would stay, and put one by one: a Counter adds what it is updated by.
         found = value.copy()
-        found.update(changed)
+        found.clear()
+        for key, one in changed.items():
+            found[key] = one
         return found
     return changed
 
