@@ -61,7 +61,13 @@ from runtime.opening.opening import (
 from runtime.opening.rewind import check_rewind
 from runtime.ports import open_transactions as held
 from runtime.ports.commits import fenced_error
-from runtime.ports.environment import AudibleEnvironment, Environment, LiveEnvironment, QueryableEnvironment
+from runtime.ports.environment import (
+    AudibleEnvironment,
+    Environment,
+    LiveEnvironment,
+    QueryableEnvironment,
+    directory_of,
+)
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.store import TaskStore
 from runtime.ports.stream_values import values_of
@@ -670,7 +676,7 @@ def open_environment(
     """
     if not isinstance(data, str | Path):
         return data
-    found = cluster_of(cluster)
+    data, found = directory_of(data), cluster_of(cluster)
     if found is not None:
         from runtime.systems.kafka.environment import KafkaEnvironment
 
