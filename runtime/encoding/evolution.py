@@ -37,7 +37,7 @@ from runtime.encoding.record_types import (
     tags_inside,
     values_of,
 )
-from runtime.model.errors import SerdeError
+from runtime.model.errors import SerdeError, command
 
 Part = Callable[[object, object, str], object]
 """Brings a part of a value to its declared type: `fitted` if it was stored with its type, `revived` if without."""
@@ -242,7 +242,8 @@ def changed_error(kind: type, why: str) -> SerdeError:
     return SerdeError(
         f"a stored {kind.__qualname__} is none of the class as it is now: {why}. Fields may be added with a default, "
         "removed, reordered and widened (int to float, T to T | None); for anything else, give the new class a name of "
-        "its own and convert the old one where it is read, or what is stored: samza-dsl state convert; or begin anew"
+        "its own and convert the old one where it is read, or what is stored: "
+        f"{command('state convert APP.py OPERATOR MODULE:FUNCTION')}; or begin anew"
     )
 
 

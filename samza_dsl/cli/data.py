@@ -13,7 +13,7 @@ import typer
 from runtime.model.errors import SamzaError
 from runtime.ports.environment import Environment, directory_of
 from runtime.ports.streams import StreamConfig
-from runtime.run.run import open_environment
+from runtime.run.settings import open_environment
 from runtime.systems.kafka.client.topic import KafkaCluster
 from runtime.systems.log.recovery import DATA_FILE
 from samza_dsl.cli.errors import SAID_ELSEWHERE, Mistake

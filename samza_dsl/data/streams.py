@@ -120,7 +120,7 @@ def produce(
         None if timestamp is None else _times(site, list(map(timestamp, found)), unit),
     )
     # Imported late, here and below: a program that imports the package, or asks a command for help, opens nothing.
-    from runtime.run.run import open_environment
+    from runtime.run.settings import open_environment
 
     with closing(open_environment(data, environment)) as log:
         wanted = StreamConfig(
