@@ -18,7 +18,9 @@ from samza_dsl import (
     query,
     testing,
 )
+from samza_dsl.cli.data import opened
 
+FAR = "kafka://far:9092"
 OTHERS = [None, 3, dict, ["a"], 2j]
 
 
@@ -52,6 +54,20 @@ SLIPS = {
         }.items()
     },
     **{
+        f"{name} at a URL": (lambda _, call=call: call(FAR), r"is a URL.*write instead: environment='kafka://far:9092'")
+        for name, call in {
+            "produce": lambda data: produce("numbers", [1], value=int, data=data),
+            "list_streams": list_streams,
+            "archive": lambda data: archive("numbers", "archive.parquet", data=data),
+            "query": lambda data: query(app(), data),
+            "run": lambda data: app().run(data, bind={"numbers": [1]}),
+            "run on a path": lambda data: app().run(Path(data), bind={"numbers": [1]}),
+            "reprocess": lambda data: app().reprocess(data, bind={"numbers": [1]}),
+            "take_over": lambda data: app().take_over("handover", data),
+            "a command": lambda data: opened(Path(data), may_be_new=True).__enter__(),
+        }.items()
+    },
+    **{
         f"query of {one}": (lambda at, one=one: query(one, at), "which is no App; write instead")
         for one in [*OTHERS, "slips", App]
     },
@@ -68,6 +84,7 @@ def test_a_slip_ends_in_an_error_that_says_what_to_write(slip, tmp_path):
     with pytest.raises((SamzaError, PlanError), match=words):
         call(tmp_path / "data")
     assert not Path("archive.parquet").exists()
+    assert not Path("kafka:").exists()
 
 
 @pytest.mark.parametrize("given", [*OTHERS, "slips", App])

@@ -31,7 +31,7 @@ from runtime.job.key_kinds import EqualKeys
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import Clock
 from runtime.model.history import AtRest
-from runtime.ports.environment import LiveEnvironment, where_typed
+from runtime.ports.environment import LiveEnvironment
 from runtime.ports.sink import Limit
 from runtime.ports.store import TaskStore
 from runtime.reading.event_times import EventTimes, Pacing
@@ -236,8 +236,7 @@ class Assembly:
         below = [self.graph.specs[id] for id in self.graph.below(spec.op_id or "")]
         forgiven_ms = min((one.forgives_ms for one in below if one.event_time), default=0)
         place = stream, partition
-        where = where_typed(self.bindings.environment)
-        times = EventTimes(spec, self.plan.app, place, self.clock, self.jumped, forgiven_ms, where)
+        times = EventTimes(spec, self.plan.app, place, self.clock, self.jumped, forgiven_ms)
         if not self._needs_event_time(spec):
             return Pacing(spec.max_disorder_ms, times=times)
         return Pacing(spec.max_disorder_ms, spec.idle_after_ms, spec.close_on_idle, spec.max_drift_ms, times)

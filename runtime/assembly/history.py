@@ -18,7 +18,7 @@ from planner.model.plan import Plan, StreamPlan
 from planner.model.virtual_tasks import VirtualTask
 from runtime.assembly.bindings import Bindings
 from runtime.model.checkpoint import Checkpoint, Position
-from runtime.model.errors import SamzaError
+from runtime.model.errors import SamzaError, command
 from runtime.model.history import ALL, HistorySpan, Point
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment
@@ -134,8 +134,8 @@ def _check_empty(environment: Environment, place: str, stream: StreamPlan) -> No
         or_to_a_file = "" if stream.role == "dead_letter" else " or to a file"
         raise SamzaError(
             f"the stream {place!r} holds records already, and what is recomputed would be added to them: write it to "
-            f"another stream ({stream.name}=stream:{place}-recomputed){or_to_a_file}, or remove the stream (samza-dsl "
-            "streams delete)"
+            f"another stream ({stream.name}=stream:{place}-recomputed){or_to_a_file}, or remove the stream "
+            f"({command(f'streams delete {place}')})"
         )
 
 

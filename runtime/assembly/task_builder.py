@@ -52,7 +52,7 @@ from runtime.functions.user_functions import Functions
 from runtime.job.key_kinds import EqualKeys, KeptKeys, KeyKinds, kinds_before, kinds_of_task, tells_kinds
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import monotonic_ms
-from runtime.ports.environment import RememberingEnvironment, where_typed
+from runtime.ports.environment import RememberingEnvironment
 from runtime.ports.store import StorePlace, TaskStore
 from runtime.reading.folding import FoldingSegment
 from runtime.reading.reader import Decoding, Reader, Shortcuts, Turn
@@ -185,7 +185,6 @@ class TaskBuilder:
         reads_on_loop = any(spec.terminal and spec.asynchronous for _, spec in specs)
         alone = self.alone if reads_on_loop else None
         guard = Guard(chain, self.graph, stores, self.outputs, self.assembly.clock, alone, exactly=not levers.trust)
-        guard.where = where_typed(self.assembly.bindings.environment)
         foldings = {
             entry: folding
             for entry, folding in chain.foldings.items()

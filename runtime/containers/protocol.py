@@ -20,7 +20,7 @@ from planner.model.graph import Graph
 from planner.model.plan import Options
 from runtime.assembly.bindings import ANOTHER
 from runtime.model import errors
-from runtime.model.errors import Elsewhere, ExitAsked, SamzaError
+from runtime.model.errors import Elsewhere, ExitAsked, SamzaError, command
 from runtime.model.metrics import ContainerMetrics, RunMetrics, added
 from runtime.opening.opening import Share
 from runtime.ports.connectors import ConnectedSource, DeliveredSink, PulledSource, PushedSource
@@ -352,7 +352,8 @@ def _paths(graph: Graph, bind: Mapping[str, object]) -> dict[str, str]:
         if stream in written:
             raise SamzaError(
                 f"bind={{{stream!r}: {what!r}}}: one process writes a bound output, and there are several containers; "
-                f"leave it in the data directory, where samza-dsl streams show {stream} shows it, or run containers=1"
+                f"leave it in the data directory, where {command(f'streams show {stream}')} shows it, or run "
+                "containers=1"
             )
         if isinstance(what, PulledSource):
             raise SamzaError(

@@ -70,9 +70,9 @@ from runtime.queries.state_query import QueriedState
 from runtime.queries.state_requests import StateAnswer, StateRequest
 from runtime.run.driver import Watch, check_no_loop, has_failed, in_thread, keeping_size, run_whatever_begins
 from runtime.run.measurement import left_alone
-from runtime.run.run import open_environment, opened_where_it_lies
+from runtime.run.run import opened_where_it_lies
 from runtime.run.scaling import FAR_LOOK_MS, asked_size, check_grown, follow_ahead
-from runtime.run.settings import UNSAID, CrewSettings, RunSettings
+from runtime.run.settings import UNSAID, CrewSettings, RunSettings, open_environment
 from runtime.systems.kafka.client.topic import KafkaTopic, cluster_of
 from runtime.systems.log.environment import LogEnvironment
 

@@ -45,8 +45,8 @@ from runtime.model.errors import Fenced, SamzaError
 from runtime.model.metrics import RunMetrics
 from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.queries.state_requests import NoAnswer
-from runtime.run.run import Run, open_environment
-from runtime.run.settings import RunSettings
+from runtime.run.run import Run
+from runtime.run.settings import RunSettings, open_environment
 
 Tell = Callable[[BaseException], Failed]
 """Returns the message that tells the other process of an error."""

@@ -37,7 +37,7 @@ from runtime.encoding.record_types import (
     tags_inside,
     values_of,
 )
-from runtime.model.errors import SerdeError
+from runtime.model.errors import SerdeError, command
 
 Part = Callable[[object, object, str], object]
 """Brings a part of a value to its declared type: `fitted` if it was stored with its type, `revived` if without."""
@@ -242,7 +242,8 @@ def changed_error(kind: type, why: str) -> SerdeError:
     return SerdeError(
         f"a stored {kind.__qualname__} is none of the class as it is now: {why}. Fields may be added with a default, "
         "removed, reordered and widened (int to float, T to T | None); for anything else, give the new class a name of "
-        "its own and convert the old one where it is read, or what is stored: samza-dsl state convert; or begin anew"
+        "its own and convert the old one where it is read, or what is stored: "
+        f"{command('state convert APP.py OPERATOR MODULE:FUNCTION')}; or begin anew"
     )
 
 
@@ -591,11 +592,17 @@ def _mapping(value: Mapping[object, object], hint: object, where: str, part: Par
     changed = {part(key, keys, where): part(one, values, f"{where}[{key!r}]") for key, one in value.items()}
     if len(changed) != len(value):  # keys that were several are one as they are declared now
         raise _misfit(value, hint, where)
-    if all(changed.get(key, value) is one for key, one in value.items()) and part in (fitted, _fitted_within):
+    # By identity: a key may be widened to one that equals it, as 3 to 3.0, and then the old ones are not as declared.
+    pairs = zip(changed.items(), value.items(), strict=True)
+    is_as_it_was = all(key is old and one is held for (key, one), (old, held) in pairs)
+    if is_as_it_was and part in (fitted, _fitted_within):
         return value
     if isinstance(value, dict) and type(value) is not dict:
+        # Emptied first, since keys that are equal would stay, and put one by one: a Counter adds what it is updated by.
         found = value.copy()
-        found.update(changed)
+        found.clear()
+        for key, one in changed.items():
+            found[key] = one
         return found
     return changed
 

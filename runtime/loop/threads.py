@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
+from contextvars import copy_context
 from types import FrameType
 from typing import Any
 
@@ -30,7 +31,9 @@ class Workers(Executor):
         self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         # The executor of the standard library joins its threads at the interpreter's end, so one that hangs would hang
         # the program.
-        self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(threads)]
+        self._threads = [
+            threading.Thread(target=copy_context().run, args=(self._serve,), daemon=True) for _ in range(threads)
+        ]
         for thread in self._threads:
             thread.start()
 

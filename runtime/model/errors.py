@@ -20,13 +20,35 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 INTERRUPTED = 130
 """The exit code of a process that was interrupted."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The error numbers of the operating system where a disk, a quota or a limit leaves no room."""
+
+
+PLACE: ContextVar[str] = ContextVar("PLACE", default="")
+"""The options, with a space ahead, by which a command is about the environment that was opened last in this context."""
+
+
+def command(words: str) -> str:
+    """Return a command as it can be typed, about the environment of the run or command in whose context this is.
+
+    So that whoever finds a mistake can say what to type, wherever that is, without knowing where the run is.
+
+    >>> command("reset spending")
+    'samza-dsl reset spending'
+    """
+    return f"samza-dsl {words}{PLACE.get()}"
+
+
+def threads_here(most: int, name: str) -> ThreadPoolExecutor:
+    """Return threads whose errors advise commands about the same environment as those of who makes them."""
+    return ThreadPoolExecutor(most, name, initializer=PLACE.set, initargs=(PLACE.get(),))
 
 
 class SamzaError(Exception):

@@ -26,6 +26,7 @@ from runtime.job.pipeline import Pipeline
 from runtime.model.assignment import Scale
 from runtime.model.checkpoint import SHARED, Checkpoint
 from runtime.model.clock import monotonic_ms
+from runtime.model.errors import command
 from runtime.model.metrics import ChangeMetrics, JobMetrics, RunMetrics
 from runtime.model.state_choice import Forget, State
 from runtime.opening.former_inputs import TABLES, followed, tables_noted
@@ -193,7 +194,8 @@ def _made(pipeline: Pipeline, asked: Scale, since: int, made: Callable[[Options]
         if options.elasticity in (None, 1, said.elasticity):
             raise
         made(replace(options, elasticity=1))  # raises itself where the size has nothing to do with it
-        undo = f"samza-dsl scale has asked for this size; without it: samza-dsl scale {pipeline.graph.app} --factor 1"
+        without = command(f"scale {pipeline.graph.app} --factor 1")
+        undo = f"samza-dsl scale has asked for this size; without it: {without}"
         raise PlanError(f"{error}\n{undo}") from None
 
 

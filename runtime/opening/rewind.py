@@ -21,7 +21,7 @@ from runtime.commit.commit import STATE
 from runtime.job.job_model import layout_of, reads_of
 from runtime.job.parameters import key_words, without_modules
 from runtime.model.checkpoint import SHARED, Checkpoint, Position
-from runtime.model.errors import SamzaError
+from runtime.model.errors import SamzaError, command
 from runtime.model.state_choice import Forget, State
 from runtime.opening.former_layout import ANOTHER, OF_BROKERS, former_sizes, laid_otherwise, why_it_stays
 from runtime.opening.stored_state import Lies, forget, lies, noted_lies, operator_of, stored, streams_between, unread
@@ -130,7 +130,7 @@ def told_of_split(meanings: Mapping[str, str], plan: Plan) -> dict[str, str]:
     """
     told = {store: means for store, means in meanings.items() if store != UNFINISHED}
     if plan.options.factor > 1:
-        told[UNFINISHED] = f"{SPLIT} (there, samza-dsl scale {plan.app} --factor 1 makes them one again)"
+        told[UNFINISHED] = f"{SPLIT} (there, {command(f'scale {plan.app} --factor 1')} makes them one again)"
     return told
 
 

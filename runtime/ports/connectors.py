@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from operators.core.base import MAX_TIMESTAMP, Serde
 from operators.core.durations import Duration, whole_ms
-from runtime.model.errors import Damaged, Fenced, SamzaError
+from runtime.model.errors import Damaged, Fenced, SamzaError, command
 from runtime.ports.streams import Offsets
 
 MOST_ROWS = 50_000
@@ -123,8 +123,8 @@ class SinkOwner(NamedTuple):
                 f"{where} has rows of {self.output!r} up to {position:,}, and this environment has those from "
                 f"{start:,} to {self.end:,}: one of the two was restored from a copy of another time, or what waits to "
                 f"be delivered was lost. Restore both from the same time; or let the application begin anew, which "
-                f"writes all of it again: samza-dsl reset {self.app}, and another place for it, or this one without "
-                "what was written"
+                f"writes all of it again: {command(f'reset {self.app}')}, and another place for it, or this one "
+                "without what was written"
             )
 
     def fenced_error(self, where: str) -> Fenced:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from operators.core.base import Site
 from operators.core.protocols import CheckedProtocol
 from operators.core.wording import shown
+from planner.model.errors import refuse
 from runtime.model.checkpoint import Checkpoint
-from runtime.model.errors import SamzaError
 from runtime.ports.commits import CommitPort, OwnershipPort, StagingPort, TaskStatePort
 from runtime.ports.live_streams import BrokerPort, FetchPort, TransactionPort
 from runtime.ports.membership import MembershipPort
@@ -18,17 +20,27 @@ from runtime.ports.streams import RecordPort, StreamConfig, StreamPort
 
 DATA = ".samza-dsl"
 """The directory of the embedded log, if the user names no other."""
+_URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)", re.IGNORECASE | re.DOTALL)
 
 
-def directory_of(data: object) -> Path:
-    """Return the data directory that a user has said; raises SamzaError for what names none.
+def directory_of(data: object, site: Site | None = None) -> Path:
+    """Return the data directory that a user has said; raises PlanError for what names none, as a URL does.
 
     >>> directory_of(None)
     Traceback (most recent call last):
-    runtime.model.errors.SamzaError: None is no data directory; write instead: data=".samza-dsl"
+    planner.model.errors.PlanError: None is no data directory; write instead: data=".samza-dsl"
     """
     if not isinstance(data, str | Path):
-        raise SamzaError(f'{shown(data)} is no data directory; write instead: data="{DATA}"')
+        raise refuse(site, f"{shown(data)} is no data directory", f'data="{DATA}"')
+    # It would be a directory of that name on this machine, in which all that is kept lies unseen; a path has one slash
+    # of it left.
+    url = _URL.fullmatch(str(data))
+    if url is not None:
+        scheme, rest = url.groups()
+        cluster = f"{scheme}://{rest}"
+        on_kafka = f"environment={cluster!r}, or --environment {cluster}"
+        wrong = f"the data directory {str(data)!r} is a URL, and lies on this machine"
+        raise refuse(site, wrong, on_kafka if scheme == "kafka" else f'data="{DATA}"')
     return Path(data)
 
 

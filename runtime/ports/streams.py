@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from operators.core.base import MAX_TIMESTAMP, Batch
-from runtime.model.errors import Damaged, EnvironmentFault, Grown
+from runtime.model.errors import Damaged, EnvironmentFault, Grown, command
 
 NO_SIZES: Mapping[str, int] = MappingProxyType({})
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
@@ -261,8 +261,9 @@ def gone_error(stream: str, partition: int, offset: int, start: int, end: int) -
     """Return the error for when a reader asks for an offset outside of what a partition has."""
     return Damaged(
         f"Stream {stream!r}, partition {partition}, has no offset {offset}: there is {start} to {end}. Retention has "
-        "removed it, or the stream was made anew: set where the application that reads it goes on (samza-dsl "
-        f"checkpoint set APP {stream}:{partition} earliest), or let it begin anew (samza-dsl reset APP)."
+        "removed it, or the stream was made anew: set where the application that reads it goes on "
+        f"({command(f'checkpoint set APP {stream}:{partition} earliest')}), or let it begin anew "
+        f"({command('reset APP')})."
     )
 
 
@@ -270,8 +271,8 @@ def made_anew_error(stream: str, partition: int, offset: int) -> Damaged:
     """Return the error for when a position is in a stream that was deleted, and there is another one of its name."""
     return Damaged(
         f"Stream {stream!r}, partition {partition}, was made anew since it was read up to offset {offset}: set where "
-        f"the application that reads it goes on (samza-dsl checkpoint set APP {stream}:{partition} earliest), or let "
-        "it begin anew (samza-dsl reset APP)."
+        f"the application that reads it goes on ({command(f'checkpoint set APP {stream}:{partition} earliest')}), or "
+        f"let it begin anew ({command('reset APP')})."
     )
 
 
@@ -279,9 +280,9 @@ def replaced_error(stream: str, partition: int, offset: int) -> Damaged:
     """Return the error for when a position is in a file, list or frame, and another one was bound in its place."""
     return Damaged(
         f"What is bound to {stream!r}, partition {partition}, is another one than what was read up to offset {offset}, "
-        "or was changed there; that would be passed over. Bind the old one; or read this one from its start: samza-dsl "
-        f"checkpoint set APP {stream}:{partition} earliest --state keep, or reset; or append each new one to a stream: "
-        f"samza-dsl streams produce {stream} --file FILE."
+        "or was changed there; that would be passed over. Bind the old one; or read this one from its start: "
+        f"{command(f'checkpoint set APP {stream}:{partition} earliest --state keep')}, or reset; or append each new "
+        f"one to a stream: {command(f'streams produce {stream} --file FILE')}."
     )
 
 
@@ -290,5 +291,5 @@ def grown_error(stream: str, partitions: int, before: int) -> Grown:
     return Grown(
         f"{stream} has {partitions} partitions now, and had {before}. The application goes on with all of them when it "
         "is run again: what it keeps by the keys of this stream, which lie in others from now on, moves there. Where "
-        "that can't be, the run says what to drop of it and how, or let it begin anew (samza-dsl reset APP)."
+        f"that can't be, the run says what to drop of it and how, or let it begin anew ({command('reset APP')})."
     )

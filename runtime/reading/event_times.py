@@ -16,6 +16,7 @@ from operators.core.durations import FIRST_REAL_MS, FIRST_REAL_S, LAST_REAL_S
 from operators.io import Input
 from planner.model.errors import refuse
 from runtime.model.clock import Clock, utc
+from runtime.model.errors import command
 
 DAY_MS = 86_400_000
 FAR_MS = 300_000
@@ -203,12 +204,10 @@ class EventTimes:
         clock: Clock,
         told: set[str],
         lateness_ms: int = 0,
-        where: str = "",
     ) -> None:
         self.jumps = 0
         self.warning = ""
         self._spec, self._app, self._clock, self._told = spec, app, clock, told
-        self._where = where
         """The options of a command about the environment."""
         self._stream, self._partition = place
         self._unit = spec.unit or "ms"
@@ -447,10 +446,11 @@ class EventTimes:
         if jump.after + self._spec.max_disorder_ms <= self._clock.now_ms():
             # Of a history: what was ahead when it was written is behind the clock of today.
             takes_none = "a timestamp= that raises for such a record has it meet on_error="
+        before = str(utc(jump.before))
         self._warn(
-            f"{where} {moved}{behind}. If its clock is ahead, all that follows is late: {takes_none}, and samza-dsl "
-            f"checkpoint set {self._app} {self._stream}:{self._partition} --watermark '{utc(jump.before)}'"
-            f"{self._where} sets event time back"
+            f"{where} {moved}{behind}. If its clock is ahead, all that follows is late: {takes_none}, and "
+            f"{command(f'checkpoint set {self._app} {self._stream}:{self._partition} --watermark {before!r}')} sets "
+            "event time back"
         )
 
     def _warn(self, what: str, mark: str = "") -> None:

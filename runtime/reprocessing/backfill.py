@@ -26,7 +26,7 @@ from runtime.job.parameters import PARAMETERS, noted_as, noted_parameters
 from runtime.job.pipeline import Pipeline
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.clock import wall_clock_ms
-from runtime.model.errors import SamzaError
+from runtime.model.errors import SamzaError, command
 from runtime.model.history import AtRest, HistorySpan
 from runtime.opening.former_inputs import FORMER
 from runtime.opening.opening import with_factor
@@ -280,7 +280,7 @@ def _check_same_offsets(position: Position, system: str) -> None:
             f"the live run has read {stream!r} from {live}, and history would be read from {system}, whose offsets "
             f"are others, so that nobody knows which of its records the live run has read: "
             + (
-                f"archive the stream (samza-dsl streams archive {stream} DIR), and read that"
+                f"archive the stream ({command(f'streams archive {stream} DIR')}), and read that"
                 if live in KEEP_OFFSETS
                 else f"say what the live run reads, --bind {stream}=PATH"
             )

@@ -20,8 +20,7 @@ from runtime.reprocessing.merge import Merges, merge_all
 from runtime.reprocessing.takeover import Place
 from runtime.reprocessing.takeover import take_over as take_over_in
 from runtime.run.driver import Watched
-from runtime.run.run import open_environment
-from runtime.run.settings import Cluster
+from runtime.run.settings import Cluster, open_environment
 
 R = TypeVar("R", bound=Watched)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -42,7 +42,7 @@ from runtime.job.pipeline import Pipeline
 from runtime.loop.loop import HEARING_POLL_MS, LoopMode
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import Clock, SystemClock, sleep_ms
-from runtime.model.errors import Damaged, EnvironmentFault, Fenced, Grown, Repartitioned, SamzaError
+from runtime.model.errors import Damaged, EnvironmentFault, Fenced, Grown, Repartitioned, SamzaError, threads_here
 from runtime.model.garbage import collector_patient
 from runtime.model.history import HistorySpan
 from runtime.model.metrics import ContainerMetrics, HistogramMetrics, JobMetrics, RunMetrics
@@ -75,12 +75,10 @@ from runtime.run.measurement import container_of, measure, snapshot_of
 from runtime.run.rebalance import HEARING_MS, Follower
 from runtime.run.sampling import Sampler
 from runtime.run.scaling import Scaler
-from runtime.run.settings import UNSAID, Cluster, RunSettings
+from runtime.run.settings import UNSAID, RunSettings, open_environment
 from runtime.stage.chain import Chain
 from runtime.stored_state.repartitioning import Repartitioning, repartitioned
 from runtime.systems.frames.results import OutputFrame
-from runtime.systems.kafka.client.topic import cluster_of
-from runtime.systems.log.environment import LogEnvironment
 
 METRICS_EVERY_MS = 10_000.0
 """The interval at which a container writes its numbers to a stream."""
@@ -564,7 +562,7 @@ class Run:
         assembly.look(numbers)
         self._composition = composition = Composition(assembly, numbers)
         self._functions, committer = composition.functions, self._committer(opened, assembly)
-        self._sender = self._writer = ThreadPoolExecutor(1, WRITER)
+        self._sender = self._writer = threads_here(1, WRITER)
         if by_task:
             self._part(committer, numbers)
         mode = self._mode(share is not None, history.per_second if history is not None else None, by_task)
@@ -604,7 +602,7 @@ class Run:
         if isinstance(self._environment, LiveEnvironment):
             committer.taken |= self._environment.commit_by_task(self.plan.app, tasks)
             # Threads begin as they are needed: tasks may be split into more while it runs.
-            self._writer = ThreadPoolExecutor(MOST_WRITERS, WRITER)
+            self._writer = threads_here(MOST_WRITERS, WRITER)
 
     def _follow(self, share: Share, assembly: Assembly, broadcast: Mapping[str, TableContents]) -> Follower:
         """Join the containers that share the tasks; return what follows their job model."""
@@ -612,7 +610,7 @@ class Run:
         membership = self._environment.join(*seat, self._placement, share.standby)
         if self.keeps_state:
             # To bring state back takes a while, in which the writer must go on committing.
-            self._beside = ThreadPoolExecutor(1, "samza-dsl-member")
+            self._beside = threads_here(1, "samza-dsl-member")
         how = (self._beside, self._functions, HEARING_MS) if self.keeps_state else (self._writer, self._functions)
         return Follower(membership, assembly, broadcast, self._loop, *how)
 
@@ -659,23 +657,6 @@ class Run:
             except Exception as error:
                 failures.append(error)
         return failures
-
-
-def open_environment(
-    data: str | Path | Environment, cluster: Cluster = None, host_id: str | None = None, state_address: str = ""
-) -> Environment:
-    """Open the embedded log in a directory, or a Kafka cluster, with state in that directory, which a host has.
-
-    Others are told the address at which that state is asked for. An environment is passed through.
-    """
-    if not isinstance(data, str | Path):
-        return data
-    found = cluster_of(cluster)
-    if found is not None:
-        from runtime.systems.kafka.environment import KafkaEnvironment
-
-        return KafkaEnvironment(found, data, host_id, state_address)
-    return LogEnvironment(data)
 
 
 def opened_where_it_lies(

@@ -1,4 +1,4 @@
-"""The settings of a live run: all that it is asked for beside the application and its data directory."""
+"""The settings of a live run: all that it is asked for beside the application, and the environment that it is on."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from runtime.functions.calls import Tracing
 from runtime.loop.loop import POLL_MS
 from runtime.model.assignment import Placement, sticky
 from runtime.model.clock import Clock
-from runtime.model.errors import Fenced
+from runtime.model.errors import PLACE, Fenced
 from runtime.model.history import HistorySpan
 from runtime.model.state_choice import State
 from runtime.opening.opening import Share
-from runtime.systems.kafka.client.topic import KafkaCluster
+from runtime.ports.environment import Environment, directory_of, where_typed
+from runtime.systems.kafka.client.topic import KafkaCluster, cluster_of
+from runtime.systems.log.environment import LogEnvironment
 
 if TYPE_CHECKING:
     from runtime.run.run import Run
@@ -85,3 +87,23 @@ class CrewSettings:
     joins: bool = False
     fenced: Fenced | None = None
     opentelemetry: bool = False
+
+
+def open_environment(
+    data: str | Path | Environment, cluster: Cluster = None, host_id: str | None = None, state_address: str = ""
+) -> Environment:
+    """Open the embedded log in a directory, or a Kafka cluster, with state in that directory, which a host has.
+
+    Others are told the address at which that state is asked for. An environment is passed through. What is told from
+    here on advises commands about it.
+    """
+    if not isinstance(data, str | Path):
+        opened = data
+    elif (found := cluster_of(cluster)) is not None:
+        from runtime.systems.kafka.environment import KafkaEnvironment
+
+        opened = KafkaEnvironment(found, directory_of(data), host_id, state_address)
+    else:
+        opened = LogEnvironment(directory_of(data))
+    PLACE.set(where_typed(opened))
+    return opened

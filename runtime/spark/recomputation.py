@@ -22,8 +22,7 @@ from runtime.reprocessing.merge import Merges, merge_all
 from runtime.reprocessing.recomputation import Recomputation
 from runtime.reprocessing.takeover import take_over
 from runtime.run.driver import Watch
-from runtime.run.run import open_environment
-from runtime.run.settings import RunSettings
+from runtime.run.settings import RunSettings, open_environment
 from runtime.spark.batch import run_batch
 from runtime.spark.session import Spark
 from runtime.spark.table_outputs import KeptOutputs

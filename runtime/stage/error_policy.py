@@ -22,7 +22,7 @@ from runtime.encoding.ownership import values_kept
 from runtime.encoding.serdes import Tagged
 from runtime.functions.failures import Failure, Whence, advice_for, exit_error, record_error
 from runtime.model.clock import Clock
-from runtime.model.errors import ExitAsked, SamzaError, SerdeError, TooLarge, UnreadState
+from runtime.model.errors import ExitAsked, SamzaError, SerdeError, TooLarge, UnreadState, command
 from runtime.ports.store import TaskStore
 from runtime.stage.chain import Chain
 from runtime.stage.outputs import Outputs, letter_of
@@ -87,7 +87,6 @@ class Guard:
     ) -> None:
         self.chain = chain
         self.graph = graph
-        self.where = ""
         """The options of a command about the environment."""
         self.skipped: Counter[str] = Counter()
         self.dead_lettered: Counter[str] = Counter()
@@ -339,7 +338,7 @@ class Guard:
             owner, told = f"{spec.kind} {spec.op_id!r} at {spec.site}: ", str(failure.error)
             if told.startswith(owner):
                 return UnreadState(told)
-            drop = f"samza-dsl state forget {self.graph.app} {spec.op_id}{self.where}"
+            drop = command(f"state forget {self.graph.app} {spec.op_id}")
             return UnreadState(f"{owner}{told}; or drop the state of this operator alone: {drop}")
         if isinstance(failure.error, TooLarge):
             return TooLarge(

@@ -120,12 +120,7 @@ class RunRequest:
 
     def __post_init__(self) -> None:
         if isinstance(self.data, type) or not hasattr(self.data, "own"):  # an environment of a test is passed through
-            directory_of(self.data)
-        # As a path it would be a directory of that name, in which all that the run keeps lies unseen.
-        if isinstance(self.data, str) and "://" in self.data:
-            wrong = f"the data directory {self.data!r} is a URL, and lies on this machine"
-            cluster = f"environment={self.data!r}" if self.data.startswith("kafka:") else 'run("data")'
-            raise refuse(here(), wrong, cluster)
+            directory_of(self.data, here())
 
     @property
     def has_containers(self) -> bool:

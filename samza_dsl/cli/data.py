@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from runtime.model.errors import SamzaError
-from runtime.ports.environment import Environment
+from runtime.ports.environment import Environment, directory_of
 from runtime.ports.streams import StreamConfig
-from runtime.run.run import open_environment
+from runtime.run.settings import open_environment
 from runtime.systems.kafka.client.topic import KafkaCluster
 from runtime.systems.log.recovery import DATA_FILE
 from samza_dsl.cli.errors import SAID_ELSEWHERE, Mistake
@@ -79,6 +79,7 @@ def opened(
     Raises `Mistake` where there is no such directory, which `may_be_new` makes instead.
     """
     check_of_a_cluster(address, options)
+    directory_of(path)
     # To open a directory makes one: a mistyped path would answer with an empty list.
     if address is None and not may_be_new and not exists(path):
         raise Mistake(

@@ -12,7 +12,7 @@ from planner.model.plan import Plan
 from runtime.commit.commit import DELETED
 from runtime.job.job_model import layout_of
 from runtime.model.checkpoint import Checkpoint, Position
-from runtime.model.errors import SamzaError
+from runtime.model.errors import SamzaError, command
 from runtime.opening.rewind import begin_anew, intermediate_streams
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment
@@ -93,7 +93,7 @@ def _behind_controls(environment: Environment, app: str, position: Position) -> 
         if read.batch.values:
             raise SamzaError(
                 f"{app!r} has records in {position.stream!r} that its next stage has not read, and they carry event "
-                "time: let it read them first, with samza-dsl run APP --until-now, and set event time back then"
+                f"time: let it read them first, with {command('run APP --until-now')}, and set event time back then"
             )
         assert read.next_offset > offset, "a read leads on"
         offset = read.next_offset

@@ -56,7 +56,7 @@ def query(
         return far_query(app.graph(), cluster, token_file)
     if token_file is not None:
         raise SamzaError("query(token_file=...) is for containers on Kafka; add environment=, or leave it out")
-    path = directory_of(data)
+    path = directory_of(data, here())
     if not (path / DATA_FILE).is_file():
         raise SamzaError(
             f"there is no data directory at {path}: a run of {app.name!r} makes one; say data= where it is"

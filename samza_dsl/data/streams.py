@@ -97,7 +97,7 @@ def produce(
     True
     """
     site = here()
-    directory_of(data)
+    directory_of(data, site)
     check_name(site, "a stream", stream)
     check_whole(site, "partitions", partitions, optional=True)
     retention = kept_said(site, retention_ms, retention_bytes, compression)
@@ -120,7 +120,7 @@ def produce(
         None if timestamp is None else _times(site, list(map(timestamp, found)), unit),
     )
     # Imported late, here and below: a program that imports the package, or asks a command for help, opens nothing.
-    from runtime.run.run import open_environment
+    from runtime.run.settings import open_environment
 
     with closing(open_environment(data, environment)) as log:
         wanted = StreamConfig(
@@ -167,7 +167,7 @@ def archive(stream: str, to: str | Path, *, data: str | Path = DATA, kind: Kind 
     from runtime.systems.log.environment import LogEnvironment
     from runtime.systems.log.recovery import DATA_FILE
 
-    if not (directory_of(data) / DATA_FILE).is_file():
+    if not (directory_of(data, here()) / DATA_FILE).is_file():
         raise SamzaError(f"there is no data directory at {data}: say where it is, archive(..., data=...)")
     with closing(LogEnvironment(data)) as log:
         return archive_stream(log, stream, Path(to), kind).rows
@@ -182,7 +182,7 @@ def list_streams(data: str | Path = DATA) -> list[StreamSummary]:
     from runtime.systems.log.environment import LogEnvironment
     from runtime.systems.log.recovery import DATA_FILE
 
-    if not (directory_of(data) / DATA_FILE).is_file():
+    if not (directory_of(data, here()) / DATA_FILE).is_file():
         return []
     with closing(LogEnvironment(data)) as log:
         return [_summary(log, name, config) for name, config in sorted(log.streams().items())]

@@ -23,7 +23,7 @@ from runtime.model.clock import monotonic_ms, wall_clock_ms
 from runtime.model.errors import SamzaError
 from runtime.opening.rescaling import scalings
 from runtime.ports.environment import Environment
-from runtime.run.run import open_environment
+from runtime.run.settings import open_environment
 from runtime.systems.kafka.client.topic import KafkaCluster
 from runtime.systems.log.recovery import DATA_FILE
 from samza_dsl.room.letters import Redrive, inputs_of, letters, place_of, send_again

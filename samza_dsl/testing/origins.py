@@ -18,7 +18,7 @@ from operators.core.base import Batch
 from operators.io import Input, SinkCall
 from planner.model.graph import Graph
 from runtime.assembly.history import event_time_of
-from runtime.model.errors import SamzaError
+from runtime.model.errors import SamzaError, command
 from runtime.ports.environment import Environment
 from runtime.ports.streams import Append
 from runtime.stored_state.entries import Row, Stored, StoredEntries
@@ -151,7 +151,7 @@ class InputHistory:
         if absent:
             raise NoOrigins(
                 f"{environment} has nothing of the inputs {', '.join(absent)}: what they were bound to is not looked "
-                "at; write it there as streams, with samza-dsl streams produce"
+                f"at; write it there as streams, with {command(f'streams produce {absent[0]}')}"
             )
         self.tables = {name for name in self.partitions if any(one.matches(name) for one in graph.tables.values())}
         # Tables ahead: a lookup finds a row that was written at the same time.

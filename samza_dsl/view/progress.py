@@ -130,12 +130,12 @@ class Progress:
             parts = [one for one in self.metrics.inputs if fnmatchcase(one.stream, stream)]
             # Of tasks that are split several read a partition, and have come as far where nothing is left.
             offset = sum({(one.stream, one.partition): one.offset for one in parts}.values())
-            lag = sum(one.lag for one in parts)
+            lag, where = sum(one.lag for one in parts), self.metrics.where
             if not any(one.end for one in parts):
                 yield (
-                    f"nothing was read of {stream!r}, which is empty, or was never written: samza-dsl streams list "
-                    "shows what there is; bind a file or a topic in its place, or write to it: samza-dsl streams "
-                    f"produce {stream}"
+                    f"nothing was read of {stream!r}, which is empty, or was never written: samza-dsl streams "
+                    f"list{where} shows what there is; bind a file or a topic in its place, or write to it: samza-dsl "
+                    f"streams produce {stream}{where}"
                 )
             elif not lag:
                 changed = "; ".join(self._changed_below(operator.id))
@@ -143,7 +143,7 @@ class Progress:
                     f"nothing was read of {stream!r}: {app!r} has read all of it before, up to offset {offset:,}. "
                     + f"Since then {changed}. What was written before stays as it was. " * bool(changed)
                     + "What was changed since holds for what is yet to come; to read it again, add --from-start "
-                    f"--state reset, or begin anew: samza-dsl reset {app}{self.metrics.where}"
+                    f"--state reset, or begin anew: samza-dsl reset {app}{where}"
                     + ", which writes new results behind those that are there"
                     * bool(changed)
                 )

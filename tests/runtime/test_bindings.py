@@ -251,7 +251,7 @@ def test_a_stream_that_is_kept_otherwise_is_refused(said, wrong):
 
 @pytest.mark.parametrize(
     ("data", "write"),
-    [("kafka://broker:9092", r"environment='kafka://broker:9092'"), ("s3://lake/data", r'run\("data"\)')],
+    [("kafka://broker:9092", r"environment='kafka://broker:9092'"), ("s3://lake/data", r'data=".samza-dsl"')],
 )
 def test_a_url_is_no_data_directory(data: str, write: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was made on this machine, as a directory of that name, where the run went on as if it were the cluster."""

@@ -1,5 +1,6 @@
 """Parts of stored records whose declared type became another one: each is read as what it was, or refused."""
 
+import collections
 import dataclasses
 import functools
 import itertools
@@ -12,13 +13,14 @@ import attrs
 import msgspec
 import pydantic
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from typing_extensions import TypedDict
 
 from runtime.encoding.record_types import is_readable_whole
 from runtime.encoding.serdes import Declared, Evolving
 from runtime.model.errors import SerdeError
+from tests.scale import examples
 
 T = TypeVar("T")
 HERE = sys.modules[__name__]
@@ -236,3 +238,73 @@ def test_such_a_dict_of_an_earlier_version_is_read_by_its_definition_and_else_to
     define("b", "a")
     with pytest.raises(SerdeError, match=r"a stored Held .*records as keys of a dict"):
         Evolving().decode(data)
+
+
+NUMBERS = st.integers(-(2**53), 2**53)
+AROUND = {
+    "list": (lambda of, value: list[of], lambda of, value: st.lists(of, max_size=3)),
+    "tuple": (lambda of, value: tuple[of, ...], lambda of, value: st.lists(of, max_size=3).map(tuple)),
+    "pair": (lambda of, value: tuple[of, value], lambda of, value: st.tuples(of, value)),
+    "values": (lambda of, value: dict[str, of], lambda of, value: st.dictionaries(st.text(max_size=2), of, max_size=3)),
+    "optional": (lambda of, value: of | None, lambda of, value: st.none() | of),
+}
+WITHIN_KEYS = {
+    "keys": (lambda of, value: dict[of, value], lambda of, value: st.dictionaries(of, value, max_size=3)),
+    "set": (lambda of, value: set[of], lambda of, value: st.sets(of, max_size=3)),
+    "frozenset": (lambda of, value: frozenset[of], lambda of, value: st.frozensets(of, max_size=3)),
+}
+
+
+@st.composite
+def widened_types(draw):
+    """A type of ints within others, the same of floats, and a value of the first."""
+    before, now, values = int, float, NUMBERS
+    if draw(st.booleans()):
+        before, now, values = tuple[int, int], tuple[float, int], st.tuples(NUMBERS, NUMBERS)
+    ways = draw(st.lists(st.sampled_from([*AROUND]), max_size=2))
+    for way in [*draw(st.lists(st.sampled_from([*WITHIN_KEYS]), max_size=1)), *ways]:
+        made, drawn = (AROUND | WITHIN_KEYS)[way]
+        before, now, values = made(before, int), made(now, int), drawn(values, NUMBERS)
+    return before, now, draw(values)
+
+
+def is_exactly(value, hint):
+    """Whether a value is of a type with its very classes, at each depth."""
+    inside = getattr(hint, "__args__", ())
+    if type(None) in inside:
+        return value is None or is_exactly(value, inside[0])
+    if isinstance(value, dict):
+        return all(is_exactly(key, inside[0]) and is_exactly(one, inside[1]) for key, one in value.items())
+    if isinstance(value, tuple) and inside[-1] is not ...:
+        return all(map(is_exactly, value, inside))
+    return all(is_exactly(one, inside[0]) for one in value) if inside else type(value) is hint
+
+
+@given(widened_types(), st.sampled_from(["Struct", "dataclass", "attrs", "pydantic"]))
+@settings(max_examples=examples(300, 10_000))
+@example((dict[int, int], dict[float, int], {3: 1}), "attrs")
+def test_numbers_are_widened_wherever_they_are(types, kind):
+    before, now, value = types
+    define = {
+        "Struct": lambda of: msgspec.defstruct("Wide", [("of", of)]),
+        "dataclass": lambda of: dataclasses.make_dataclass("Wide", [("of", of)]),
+        "attrs": lambda of: attrs.make_class("Wide", {"of": attrs.field(type=of)}),
+        "pydantic": lambda of: pydantic.create_model("Wide", of=(of, ...)),
+    }[kind]
+    put(define(before))
+    data = Evolving().encode(HERE.Wide(of=value))
+    put(define(now))
+    found = Evolving().decode(data).of
+    assert found == value
+    assert is_exactly(found, now), found
+
+
+def test_a_mapping_of_a_class_of_its_own_has_what_it_had_when_it_is_widened():
+    put(attrs.make_class("Sums", {"of": attrs.field(type=dict[str, int])}))
+    kinds = collections.Counter(a=2), collections.OrderedDict(b=1, a=2), collections.defaultdict(int, {"a": 2})
+    stored = [Evolving().encode(HERE.Sums(of=one)) for one in kinds]
+    put(attrs.make_class("Sums", {"of": attrs.field(type=dict[str, float])}))
+    for value, data in zip(kinds, stored, strict=True):
+        found = Evolving().decode(data).of
+        assert (found, type(found)) == (value, type(value))
+        assert all(type(one) is float for one in found.values())

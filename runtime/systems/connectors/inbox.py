@@ -10,6 +10,7 @@ import threading
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_args, get_origin
@@ -22,7 +23,7 @@ from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.serdes import Evolving, Tagged
 from runtime.functions.at_work import tells
 from runtime.model.clock import monotonic_ms, wall_clock_ms
-from runtime.model.errors import Damaged, Fenced, Owned, SamzaError
+from runtime.model.errors import Damaged, Fenced, Owned, SamzaError, command
 from runtime.ports.commits import Appender, Commit
 from runtime.ports.connectors import Intake, Pulled, PulledRecord, PulledSource, PushedRecord, PushedSource
 from runtime.ports.environment import Environment, LiveEnvironment
@@ -98,7 +99,9 @@ class Inbox:
         self._failed = failed
         self.open(generation)
         # As a daemon: a source that waits for something that never comes keeps no process alive.
-        self._thread = threading.Thread(target=self._run, name=f"samza-dsl-intake-{self.name[:40]}", daemon=True)
+        self._thread = threading.Thread(
+            target=copy_context().run, args=(self._run,), name=f"samza-dsl-intake-{self.name[:40]}", daemon=True
+        )
         self._thread.start()
 
     def listen(self, tell: Callable[[], None]) -> None:
@@ -187,7 +190,7 @@ class Inbox:
             raise Damaged(
                 f"{notes!r} has nothing, and {self.stream!r} has what was taken in of {self.name}: how far that came "
                 "is lost, and all that is there would be taken in again. Put it back as it was. Or let all be taken "
-                f"in again: samza-dsl reset {self._app}, and then samza-dsl streams delete {self.stream}."
+                f"in again: {command(f'reset {self._app}')}, and then {command(f'streams delete {self.stream}')}."
             )
 
     def _notes_name(self) -> str:

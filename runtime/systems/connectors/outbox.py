@@ -17,7 +17,7 @@ from runtime.encoding.serdes import decoded
 from runtime.encoding.storable import ReadBack
 from runtime.functions.at_work import tells
 from runtime.model.clock import monotonic_ms
-from runtime.model.errors import Damaged, EnvironmentFault, RowRefused, SamzaError, SerdeError
+from runtime.model.errors import Damaged, EnvironmentFault, RowRefused, SamzaError, SerdeError, command
 from runtime.model.metrics import OperatorMetrics
 from runtime.ports.connectors import (
     MOST_REFUSED,
@@ -171,8 +171,8 @@ class Outbox:
             raise Damaged(
                 f"The stream {self.stream!r} was deleted and made anew. In it rows of the output {self.name!r} at "
                 f"{self._output.site} waited for {self.where}, and what lay behind offset {reached or 0} is lost. Put "
-                f"it back as it was. Or begin anew, which writes all of it again: samza-dsl reset {self._app}. Or give "
-                "the sink another name, or place: that goes on with what is written from now on"
+                f"it back as it was. Or begin anew, which writes all of it again: {command(f'reset {self._app}')}. Or "
+                "give the sink another name, or place: that goes on with what is written from now on"
             )
 
     def forget(self) -> None:

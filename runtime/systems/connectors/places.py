@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from runtime.model.errors import SamzaError
+from runtime.model.errors import SamzaError, command
 from runtime.ports.connectors import PulledSource
 from runtime.ports.environment import Environment
 from runtime.systems.connectors.inbox import inbox_of, positions_of, pulled_from
@@ -25,7 +25,8 @@ class PulledPlace(NamedTuple):
         said = f"{self.stream} is pulled from {self.where or 'a place'} by the reader {self.reader}"
         if not self.keeps:
             return f"{said}, for which nothing is kept there"
-        return f"{said}: {self.keeps}, will be there until samza-dsl delete {app} --bind {self.stream}=URL removes that"
+        ends = command(f"delete {app} --bind {self.stream}=URL")
+        return f"{said}: {self.keeps}, will be there until {ends} removes that"
 
 
 def pulled_places(environment: Environment, app: str) -> list[PulledPlace]:

@@ -6,7 +6,7 @@ import math
 import threading
 import zlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.value_types import made_of_plain
 from runtime.functions.at_work import tells
 from runtime.model.clock import monotonic_ms
-from runtime.model.errors import Damaged, SamzaError, SerdeError
+from runtime.model.errors import Damaged, SamzaError, SerdeError, command, threads_here
 from runtime.ports.connectors import ConnectedSource, SourceRecord
 from runtime.ports.source import LiveSource, NamedPartitions, UncountedSource
 from runtime.ports.streams import Offsets, Read, grown_error
@@ -61,7 +61,7 @@ class PolledSource(LiveSource, UncountedSource, NamedPartitions):
 
     def __init__(self, connector: ConnectedSource, operator: str | None = None) -> None:
         self._connector, self._operator = connector, operator
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"samza-dsl-{connector.name[:40]}")
+        self._thread = threads_here(1, f"samza-dsl-{connector.name[:40]}")
         self._closing = threading.Event()
         self._tell: Callable[[], None] = lambda: None
         self._ahead: dict[int, tuple[int, Future[Sequence[SourceRecord]]]] = {}
@@ -124,7 +124,7 @@ class PolledSource(LiveSource, UncountedSource, NamedPartitions):
             raise Damaged(
                 f"{self.name}, partition {self._names[partition]!r}, has offsets {known.start:,} to {known.end:,}, and "
                 f"a run goes on at {offset:,}: it is another source than then; bind the old one, or let the "
-                "application begin anew (samza-dsl reset)"
+                f"application begin anew ({command('reset APP')})"
             )
         if offset == known.end:
             self._at_end.add(partition)

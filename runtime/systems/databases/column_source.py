@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from runtime.encoding.serdes import Tagged
-from runtime.model.errors import SamzaError
+from runtime.model.errors import SamzaError, command
 from runtime.ports.connectors import Pulled, PulledRecord, PulledSource
 from runtime.systems.databases.dialect import LOOKED_UP, PARAMETER, Dialect, SqlConnection
 
@@ -146,5 +146,9 @@ def column_source(dialect: Dialect, where: str, table: str, by: str, key: Sequen
 _POSITIONS = Tagged()
 CHANGES = "all rows and then their changes, each once"
 """The promise of a source that reads changes."""
-READ_ANEW = "let the application read the table anew: samza-dsl reset APP, and samza-dsl delete APP --bind INPUT=URL"
-"""The way out where changes are missing: the second command drops what was read."""
+
+
+def read_anew() -> str:
+    """Return the way out where changes are missing, in words: the second command drops what was read."""
+    drop = command("delete APP --bind INPUT=URL")
+    return f"let the application read the table anew: {command('reset APP')}, and {drop}"

@@ -13,7 +13,7 @@ import msgspec
 from operators.joins.changes import Change
 from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.connectors import Pulled, PulledRecord
-from runtime.systems.databases.column_source import READ_ANEW, key_of
+from runtime.systems.databases.column_source import key_of, read_anew
 from runtime.systems.databases.dialect import PARAMETER, Dialect
 from runtime.systems.databases.pgoutput import PgTransaction, RowChange, TextRow, transactions
 from runtime.systems.databases.postgres_table import PgTable, check_published, parts_of, read_table
@@ -163,17 +163,17 @@ class PostgresChanges:
             raise Damaged(
                 f"{self._where}: the slot {slot} {'is gone' if status is None else dropped}, and changes from "
                 f"{_lsn(at.lsn)} on are missing: the database or the data directory was restored from a copy of "
-                f"another time, or another copy of the directory reads by the slot: {READ_ANEW}"
+                f"another time, or another copy of the directory reads by the slot: {read_anew()}"
             )
         if not is_told:
             raise Damaged(
                 f"{self._where} is not in the publication {table.publication} any more: it was dropped and made anew, "
-                f"or was taken out, and changes since then are missing. DROP PUBLICATION, and {READ_ANEW}"
+                f"or was taken out, and changes since then are missing. DROP PUBLICATION, and {read_anew()}"
             )
         if key is None or at.key not in ("", key):
             raise Damaged(
                 f"{self._where} has another primary key than it had, or none, and rows that were read have the former "
-                f"one: {READ_ANEW}"
+                f"one: {read_anew()}"
             )
         return str(key)
 
@@ -282,7 +282,7 @@ class PostgresChanges:
         for one in found:
             if table.oid in one.truncated:
                 raise SamzaError(
-                    f"{self._where} was emptied by TRUNCATE, which tells of no row: use DELETE, or {READ_ANEW}"
+                    f"{self._where} was emptied by TRUNCATE, which tells of no row: use DELETE, or {read_anew()}"
                 )
             for change in one.changes:
                 if change.relation.oid == table.oid:
@@ -314,7 +314,7 @@ class PostgresChanges:
             raise SamzaError(
                 f"{self._where} does not tell rows as they were before: "
                 + "; ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in change.partial or (table.quoted,))
-                + f", and {READ_ANEW}"
+                + f", and {read_anew()}"
             )
         if old is None or new is None or _text_key(names, table.key, old) == _text_key(names, table.key, new):
             yield old, new

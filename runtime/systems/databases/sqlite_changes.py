@@ -12,7 +12,7 @@ import msgspec
 from operators.joins.changes import Change
 from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.connectors import Pulled, PulledRecord
-from runtime.systems.databases.column_source import READ_ANEW, check_text, key_of, plain_row
+from runtime.systems.databases.column_source import check_text, key_of, plain_row, read_anew
 from runtime.systems.databases.dialect import Dialect, SqlConnection
 
 READERS = "samza_dsl_readers"
@@ -181,7 +181,7 @@ class SqliteChanges:
             raise Damaged(
                 f"{self._where} keeps no changes for this application from {at.seq:,} on: it, or the data directory, "
                 "was restored from a copy of another time, or another copy of the directory has read them: "
-                f"{READ_ANEW}"
+                f"{read_anew()}"
             )
         known = msgspec.msgpack.decode(found[0][0], type=TableShape)
         # They go with their table, and go along where it gets another name.
@@ -194,7 +194,7 @@ class SqliteChanges:
         if told != [(len(names.triggers),)]:
             raise Damaged(
                 f"{self._where} has lost the triggers samza_dsl_*_{names.mark}: it was dropped and made anew, or they "
-                f"were, and changes since then are missing: {READ_ANEW}"
+                f"were, and changes since then are missing: {read_anew()}"
             )
         if self._shape != known:
             self._shape = known
@@ -203,7 +203,7 @@ class SqliteChanges:
             raise SamzaError(
                 f"{self._where} has the columns {', '.join(now.columns)} and the key {', '.join(now.key)}, or other "
                 f"unique indexes, and had {', '.join(known.columns)}, key {', '.join(known.key)}, as its triggers were "
-                f"made: {READ_ANEW}"
+                f"made: {read_anew()}"
             )
         return known
 

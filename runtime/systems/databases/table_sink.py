@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from operators.core.base import has_none
 from operators.core.wording import shown
-from runtime.model.errors import EnvironmentFault, RowRefused, SamzaError, SerdeError, Unavailable
+from runtime.model.errors import EnvironmentFault, RowRefused, SamzaError, SerdeError, Unavailable, command
 from runtime.ports.connectors import MOST_REFUSED, PositionedSink, SinkOwner, SinkRow
 from runtime.systems.databases.dialect import POSITIONS, Dialect, Link, SqlConnection, Target
 from runtime.systems.databases.table_columns import RowsMade, columns_for, key_maker, rows_maker
@@ -61,7 +61,7 @@ class TableSink:
                 # Looked at before this transaction: another run may have made it since, which the next try finds.
                 raise Unavailable(
                     f"{self._where} is gone, and had rows up to {position:,} of {owner.output!r}: restore it, together "
-                    f"with {POSITIONS}, or let the application begin anew (samza-dsl reset {owner.app})"
+                    f"with {POSITIONS}, or let the application begin anew ({command(f'reset {owner.app}')})"
                 )
             connection.execute(self._dialect.create(self._target))
             if identity != owner.identity and not is_there and self._is_empty(connection):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from runtime.model.errors import SamzaError
+from runtime.model.errors import SamzaError, command
 from runtime.model.urls import shown_file
 from runtime.ports.sink import Sink
 from runtime.ports.source import Source
@@ -122,7 +122,7 @@ def paths_of(what: str | Path) -> list[Path]:
             why = "is behind a URL" if isinstance(file.path, RemoteFile) else "has fields in the names of its folders"
             raise SamzaError(
                 f"{file.path} {why}, and a run with a checkpoint reads files on as they grow: bind it in a run "
-                "without one, or write what comes to a topic or to the log (samza-dsl streams produce)"
+                f"without one, or write what comes to a topic or to the log ({command('streams produce STREAM')})"
             )
         paths.append(file.path)
     return paths

@@ -339,7 +339,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         """
         owner, ledger = self._owners[app], self._owners[app].ledger
         if owner.lost:
-            raise lost_checkpoints(app, owner.lost, self._streams.where)
+            raise lost_checkpoints(app, owner.lost)
         kept = sorted(set().union(*ledger.kept.values()))
         if unused := ledger.changelogs.keys() - {*kept}:
             # Nothing was ever committed there, and whoever failed at making it may have removed the topic.

@@ -6,7 +6,7 @@ import logging
 from typing import Any, NamedTuple
 
 from operators.core.durations import Duration
-from runtime.model.errors import SamzaError, SerdeError
+from runtime.model.errors import SamzaError, SerdeError, command
 from runtime.ports.connectors import Pulled, PulledRecord, PulledSource, length_ms
 from runtime.systems.databases.table_columns import Made
 from runtime.systems.redis.fields import read_as
@@ -73,7 +73,7 @@ class StreamEntries:
         if at is not None and at.passed:
             raise SamzaError(
                 f"{self.name} is gone, and had {at.passed:,} entries up to {at.text}: restore it, or let the "
-                "application begin anew (samza-dsl reset)"
+                f"application begin anew ({command('reset APP')})"
             )
         if not self._is_awaited:
             self._is_awaited = True
@@ -95,7 +95,7 @@ class StreamEntries:
             raise SamzaError(
                 f"{self.name} has had {added:,} entries, the last {last[0]}-{last[1]}, and {at.passed:,} up to "
                 f"{at.text} were read: it is another stream than then, or a copy of another time; restore it, or let "
-                "the application begin anew (samza-dsl reset)"
+                f"the application begin anew ({command('reset APP')})"
             )
 
     def _tell_lost(self, lost: int, at: _Place, first: tuple[int, int] | None) -> None:

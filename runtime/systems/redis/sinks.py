@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from runtime.model.errors import Damaged, SamzaError, SerdeError, Unavailable
+from runtime.model.errors import Damaged, SamzaError, SerdeError, Unavailable, command
 from runtime.ports.connectors import PositionedSink, SinkOwner, SinkRow
 from runtime.systems.databases.dialect import POSITIONS
 from runtime.systems.redis.fields import Fields, FieldsOfRows
@@ -166,7 +166,7 @@ class RedisSink:
             if now.position and not is_there and not self._place.replaces:
                 raise Unavailable(
                     f"{self._where} is gone, and had rows up to {now.position:,} of {owner.output!r}: restore it, or "
-                    f"let the application begin anew (samza-dsl reset {owner.app})"
+                    f"let the application begin anew ({command(f'reset {owner.app}')})"
                 )
             if now.identity != owner.identity and now.position:
                 raise SamzaError(

@@ -25,7 +25,7 @@ from runtime.assembly.history import History, history_of
 from runtime.encoding.formats.rows import type_of_rows
 from runtime.functions.user_functions import Around
 from runtime.job.pipeline import Pipeline
-from runtime.model.errors import SamzaError
+from runtime.model.errors import SamzaError, command
 from runtime.model.history import HistorySpan
 from runtime.model.metrics import RunMetrics
 from runtime.opening.former_layout import check_replay
@@ -34,7 +34,7 @@ from runtime.ports.sink import Sink
 from runtime.ports.source import Source
 from runtime.ports.stream_values import values_of
 from runtime.ports.streams import Append, Offsets, Read, StreamConfig
-from runtime.run.run import open_environment
+from runtime.run.settings import open_environment
 from runtime.systems.files.archive import ArchiveSource, is_archive
 from runtime.systems.files.files import KIND_OF_SUFFIX, check_bound_on_spark
 from runtime.systems.files.places.locations import is_remote, local_path
@@ -301,8 +301,8 @@ class Application:
             found = bindings.streams_of(spec)
             if any(name not in streams for name in found) or not found:
                 raise SamzaError(
-                    f"there is no stream {spec.stream!r} to read: bind it to a file, or write to it first (samza-dsl "
-                    "streams produce)"
+                    f"there is no stream {spec.stream!r} to read: bind it to a file, or write to it first "
+                    f"({command(f'streams produce {spec.stream}')})"
                 )
             for name in found:
                 for number, (start, end, _) in enumerate(self._ranges(name, streams[name].partitions)):
@@ -424,7 +424,7 @@ def _check_holds_nothing(environment: Environment, stream: str, partitions: int,
     if any(environment.offsets(stream, place).end for place in range(partitions)):
         raise SamzaError(
             f"the stream {stream!r} holds records already, and a run on Spark writes the whole of it: {instead}, use "
-            "another data directory, or remove the stream (samza-dsl streams delete)"
+            f"another data directory, or remove the stream ({command(f'streams delete {stream}')})"
         )
 
 

@@ -26,7 +26,7 @@ from runtime.ports.connectors import (
 from runtime.ports.environment import Environment
 from runtime.ports.source import Source
 from runtime.ports.streams import Append
-from runtime.run.run import open_environment
+from runtime.run.settings import open_environment
 from runtime.systems.connectors.inbox import PulledInput
 from runtime.systems.connectors.outbox import Outbox, refusals_of
 from runtime.systems.connectors.reading import AT_ONCE, PolledSource

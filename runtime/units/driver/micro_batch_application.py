@@ -25,14 +25,14 @@ from runtime.job.key_kinds import kinds_of_all
 from runtime.job.pipeline import Pipeline
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import Clock
-from runtime.model.errors import Owned, SamzaError
+from runtime.model.errors import Owned, SamzaError, command
 from runtime.opening.former_layout import check_replay
 from runtime.opening.rewind import check_state, meanings_of
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import Offsets, StreamConfig
-from runtime.run.run import open_environment
+from runtime.run.settings import open_environment
 from runtime.stores.registry import DEFAULT, kind_of
 from runtime.systems.files.files import check_bound_on_spark
 from runtime.systems.host.durable import make_durable
@@ -323,8 +323,8 @@ class Streamed:
         if is_new and any(self._environment.offsets(stream.name, place).end for place in range(config.partitions)):
             raise SamzaError(
                 f"the stream {stream.name!r} holds records already, and nothing was written to it from this "
-                "checkpoint: bind the output to a path, use another data directory, or remove the stream (samza-dsl "
-                "streams delete)"
+                "checkpoint: bind the output to a path, use another data directory, or remove the stream "
+                f"({command(f'streams delete {stream.name}')})"
             )
 
     def _job(self, around: tuple[Around, ...]) -> ShippedJob:

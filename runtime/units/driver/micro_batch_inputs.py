@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 from operators.io import Input
 from runtime.assembly.bindings import Bindings
 from runtime.model.clock import Clock
-from runtime.model.errors import SamzaError
+from runtime.model.errors import SamzaError, command
 from runtime.ports.source import Source
 from runtime.ports.streams import Offsets
 from runtime.systems.files.files import KIND_OF_SUFFIX, open_source
@@ -97,8 +97,8 @@ class Offered:
                     found |= {(stream, number): environment.offsets(stream, number) for number in places}
                 else:
                     raise SamzaError(
-                        f"there is no stream {stream!r} to read: bind it to a file, or write to it first (samza-dsl "
-                        "streams produce)"
+                        f"there is no stream {stream!r} to read: bind it to a file, or write to it first "
+                        f"({command(f'streams produce {stream}')})"
                     )
         return found
 

@@ -13,7 +13,7 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from operators.core.base import Batch
 from planner.model.virtual_tasks import VirtualTask
 from runtime.model.checkpoint import Checkpoint
-from runtime.model.errors import Damaged, EnvironmentFault, Fenced, SamzaError, TooLarge, Unavailable
+from runtime.model.errors import Damaged, EnvironmentFault, Fenced, SamzaError, TooLarge, Unavailable, command
 from runtime.ports.commits import Commit, fenced_error
 from runtime.ports.state import StateWrites
 from runtime.systems.kafka.client.clients import STOP_S, Producer, ended, side_by_side
@@ -239,16 +239,15 @@ def lost_of(app: str, checkpoints: Iterable[Checkpoint], offsets: Mapping[tuple[
     return f"has no checkpoint of what the group {app!r} has committed: {'; '.join(said)}{more}" if lost else ""
 
 
-def lost_checkpoints(app: str, lost: str, where: str) -> Damaged:
+def lost_checkpoints(app: str, lost: str) -> Damaged:
     """Return what is wrong where checkpoints are lost: a run would read again, and write again, what it has done."""
     return Damaged(
         f"The topic {ledger_of(app)!r} {lost}. Checkpoints of application {app!r} are lost, as where the topic was "
         "cut, deleted or made anew, and a run would read and write all of it again. Put the topic back as it was. Or "
-        f"begin anew: samza-dsl reset {app}{where}; after that samza-dsl checkpoint set APP.py STREAM:PARTITION OFFSET"
-        f"{where} has it go on from such an offset, without state. Where it has lost those of single partitions alone, "
-        f"samza-dsl checkpoint set {app} STREAM:PARTITION OFFSET --state keep{where}, for each of them, goes on with "
-        "state. Where the "
-        "group is another program's, give the application another name."
+        f"begin anew: {command(f'reset {app}')}; after that {command('checkpoint set APP.py STREAM:PARTITION OFFSET')} "
+        f"has it go on from such an offset, without state. Where it has lost those of single partitions alone, "
+        f"{command(f'checkpoint set {app} STREAM:PARTITION OFFSET --state keep')}, for each of them, goes on with "
+        "state. Where the group is another program's, give the application another name."
     )
 
 
@@ -301,7 +300,7 @@ async def transact(
         if gone := [name for name in names if name not in there]:
             raise Damaged(
                 f"The topic {gone[0]!r} is gone, which this run reads or writes: bring it back, or make it anew and "
-                "let the application begin anew (samza-dsl reset)."
+                f"let the application begin anew ({command('reset APP')})."
             ) from None
         raise
 

@@ -18,7 +18,7 @@ from operators.core.base import Batch
 from planner.model.virtual_tasks import UNSPLIT, Split, VirtualTask, kin
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import monotonic_ms, wall_clock_ms
-from runtime.model.errors import Damaged, Unavailable
+from runtime.model.errors import Damaged, Unavailable, command
 from runtime.model.garbage import collector_resting
 from runtime.model.restores import Came, bringing_back
 from runtime.ports.commits import Commit
@@ -93,11 +93,8 @@ class TaskState:
     at a time uses it.
     """
 
-    def __init__(
-        self, local: LogEnvironment, app: str, task: VirtualTask, split: Split = UNSPLIT, where: str = ""
-    ) -> None:
+    def __init__(self, local: LogEnvironment, app: str, task: VirtualTask, split: Split = UNSPLIT) -> None:
         self.local = local
-        self.where = where
         """The options of a command about its cluster."""
         self.app = app
         self.task = task
@@ -295,7 +292,7 @@ def lost_told(
 def check_topics(streams: KafkaStreams, app: str, changelogs: Mapping[str, Changelog], stores: Collection[str]) -> None:
     """Raise `Damaged` where the changelog of one of these stores is not the topic that was written."""
     if lost := lost_of_stores(streams, app, changelogs, stores):
-        raise lost_error(app, streams.where, *next(iter(lost.values())), *lost)
+        raise lost_error(app, *next(iter(lost.values())), *lost)
 
 
 def lost_of_stores(
@@ -318,16 +315,16 @@ def lost_of_stores(
     return lost
 
 
-def lost_error(app: str, where: str, topic: str, what: str, *stores: str) -> Damaged:
+def lost_error(app: str, topic: str, what: str, *stores: str) -> Damaged:
     """Return what is wrong where topics hold less than was committed of the state of operators; one is told."""
     # What was staged for an operator goes with what is dropped of it.
     operators = sorted({store.lstrip(".") for store in stores})
-    their = "its" if len(operators) == 1 else "their"
+    names, their = " ".join(operators), "its" if len(operators) == 1 else "their"
     return Damaged(
         f"The topic {topic!r} {what}: state of {' and '.join(map(repr, operators))} of application {app!r} that was "
         f"committed is lost. Put the topic back as it was. Or drop {their} state alone; a run then begins with none "
-        f"there and reads on: samza-dsl state forget {app} {' '.join(operators)}{where}. Or begin anew, which drops "
-        f"all state and reads the inputs from their start: samza-dsl reset {app}{where}."
+        f"there and reads on: {command(f'state forget {app} {names}')}. Or begin anew, which drops "
+        f"all state and reads the inputs from their start: {command(f'reset {app}')}."
     )
 
 
@@ -350,7 +347,7 @@ def _positions(one: TaskState, committed: Committed, held: Mapping[str, Begun]) 
         # The topic ends before what was committed: to go on would silently lose that.
         if reached > end:
             what = f"ends at offset {end} of partition {one.partition}, and was written up to {reached}"
-            raise lost_error(one.app, one.where, changelog.topic(one.app, store), what, store)
+            raise lost_error(one.app, changelog.topic(one.app, store), what, store)
         if place in noted and noted[place] < max(start, whole_from):
             return None
         # What lies here is of a changelog of another identity.
@@ -386,7 +383,7 @@ def _first_positions(one: TaskState, committed: Committed, held: Mapping[str, Be
                 f"removed, as by a retention or with DeleteRecords, and the state of task {one.task.name} is not in "
                 "this data directory. Where another machine has it, run it there"
             )
-            raise lost_error(one.app, one.where, changelog.topic(one.app, store), what, store)
+            raise lost_error(one.app, changelog.topic(one.app, store), what, store)
         found[changelog.place(store, one.partition)] = max(start, whole_from)
     return found
 
@@ -532,7 +529,6 @@ def _check_entries(one: TaskState, topic: str, store: str, entries: int) -> None
         one.reset()  # so that it is not gone on from
         raise lost_error(
             one.app,
-            one.where,
             topic,
             f"has {found:,} entries of store {store!r}, task {one.task.name}, and {entries:,} were committed",
             store,

@@ -205,7 +205,7 @@ class KafkaState:
         if local is None:  # somebody has it
             return
         with closing(local):
-            one = TaskState(local, app, task, split, self._streams.where)
+            one = TaskState(local, app, task, split)
             if not absent([one]) or any(copy_parts(some, one, goes_on) for some in parts):
                 catch_up(self._streams, committed(), one)
                 local.commit(Commit(app, one.generation, [], [], {AHEAD: Checkpoint(one.generation)}))
@@ -275,7 +275,7 @@ class KafkaState:
                 return
             local = self._open_free(self._directory / "state" / app / task.name, app)
             if local is not None:
-                self._copies[app, task] = TaskState(local, app, task, self.split_of(app), self._streams.where)
+                self._copies[app, task] = TaskState(local, app, task, self.split_of(app))
 
     def copies(self, app: str) -> dict[VirtualTask, TaskState]:
         """Return the copies that are here of what others have, by task."""
@@ -360,7 +360,7 @@ class KafkaState:
                     local: LogEnvironment = SharedTask(self._shared[app].path, app, task)
                 else:
                     local = self._open(app, task.name)
-                opened.append(TaskState(local, app, task, self.split_of(app), self._streams.where))
+                opened.append(TaskState(local, app, task, self.split_of(app)))
         except BaseException:
             for one in opened:
                 one.local.close()

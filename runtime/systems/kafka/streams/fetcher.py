@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError, KafkaTimeoutError, OffsetOutOfRangeError
 
 from operators.core.base import Serde
 from runtime.model.clock import monotonic_ms, sleep_ms, wall_clock_ms
-from runtime.model.errors import Damaged, EnvironmentFault, SamzaError, Unavailable
+from runtime.model.errors import Damaged, EnvironmentFault, SamzaError, Unavailable, command
 from runtime.ports import open_transactions as held
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.streams import Offsets, Read, ends, gone_error, grown_error
@@ -616,12 +616,13 @@ async def check_unchanged(topic: KafkaTopic, read: TopicMetadata) -> None:
     if found is None:
         raise Damaged(
             f"The topic {name!r} at {where} is gone, and this run reads it: bring it back, or make it anew and let the "
-            "application begin anew (samza-dsl reset)."
+            f"application begin anew ({command('reset APP')})."
         )
     if found.id != read.id:
         raise Damaged(
             f"The topic {name!r} at {where} was made anew while this run read it: set where the application goes on "
-            "(samza-dsl checkpoint set), or let it begin anew (samza-dsl reset)."
+            f"({command(f'checkpoint set APP {name}:PARTITION earliest')}), or let it begin anew "
+            f"({command('reset APP')})."
         )
     if found.partitions != read.partitions:
         raise grown_error(f"The topic {name!r} at {where}", found.partitions, read.partitions)

@@ -10,7 +10,7 @@ import msgspec
 
 from operators.core.base import Batch, Headers
 from operators.core.wording import shown
-from runtime.model.errors import Damaged
+from runtime.model.errors import Damaged, command
 from runtime.ports.streams import Control, Read
 
 OURS = "samza-"
@@ -152,5 +152,5 @@ def _damaged_error(rows: Batch, row: int, name: str, where: str) -> Damaged:
     return Damaged(
         f"{where} at {rows.offsets[row]:,}: the record lies between the stages of an application, and no stage writes "
         f"the header {name!r} as {shown(said)} beside such a key and value: others wrote there, or it is damaged. "
-        "Let nobody else write there, and begin anew: samza-dsl reset APP.py."
+        f"Let nobody else write there, and begin anew: {command('reset APP')}."
     )

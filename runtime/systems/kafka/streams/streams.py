@@ -21,7 +21,7 @@ from aiokafka.errors import (
 from operators.core.base import Batch
 from planner.model.virtual_tasks import VirtualTask
 from runtime.model.clock import sleep_ms
-from runtime.model.errors import Damaged, Unavailable
+from runtime.model.errors import Damaged, Unavailable, command
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.streams import (
     Append,
@@ -127,11 +127,6 @@ class KafkaStreams:
         self._one_begins = asyncio.Lock()
         self._shared = SharedClients()
         self.retention = Retention(self._configs_of)
-
-    @property
-    def where(self) -> str:
-        """The options of a command about this cluster."""
-        return f" --environment {self._cluster.address}"
 
     def topic(self, name: str) -> KafkaTopic:
         """Return where a topic is."""
@@ -548,8 +543,7 @@ class KafkaStreams:
             raise Damaged(
                 f"The topic {name!r} lies between the stages of an application and has {STAMPS}={APPENDED}, so that "
                 "what it holds has the brokers' time in the place of its event time: windows and joins behind it come "
-                "to nothing. Begin anew, which makes it as it must be: samza-dsl reset APP.py"
-                f"{self.where}."
+                f"to nothing. Begin anew, which makes it as it must be: {command('reset APP')}."
             )
 
     async def _until_known(self, name: str, known: bool = True) -> None:
