@@ -26,6 +26,8 @@ is, for each exponent. Of Fractions it is "fraction", the numerator, the denomin
 
 NOTHING: Sum = (0, 0, 0, 0, 0)
 FIXED = len(NOTHING)
+NO_OTHERS = (0, 0, 0)
+"""As many infinities and NaNs as finite sums have."""
 NO_DECIMALS: Sum = ("decimal", 0, 0, 0)
 NO_FRACTIONS: Sum = ("fraction", 0, 1, 0)
 EXACTLY = Context(
@@ -55,6 +57,8 @@ def minus(state: Sum, numbers: Sequence[Any]) -> Sum:
 
 def joined(a: Sum, b: Sum) -> Sum:
     """Return the sum of the terms of both."""
+    if len(a) == len(b) == FIXED:  # ints alone, as most are
+        return tuple(map(operator.add, a, b))
     if type(a[-1]) in _PARTS or type(b[-1]) in _PARTS:
         (plain_a, exact_a), (plain_b, exact_b) = _apart(a), _apart(b)
         plain = joined(plain_a, plain_b)
@@ -107,6 +111,8 @@ def mean_of(state: Sum, number: int) -> Any:
     >>> mean_of(plus(NOTHING, [Decimal("0.10"), Decimal("0.25")]), 2), mean_of(plus(NOTHING, [1, 2]), 2)
     (Decimal('0.175'), 1.5)
     """
+    if state[0] == 0 and state[2:FIXED] == NO_OTHERS and type(state[-1]) is float:
+        return math.fsum(state[FIXED:]) / number  # floats alone, as most are
     whole = value_of(state)
     if (type(whole) is int and abs(whole) > LARGEST_EXACT) or (type(whole) is float and math.isinf(whole)):
         # The sum may be beyond all floats where the mean is not; of infinite terms it is what they say.

@@ -35,7 +35,7 @@ from operators.core.base import (
 from operators.core.entry_keys import SHIFT, EntryKinds, beyond
 from operators.core.policies import DeadLetterPolicy
 from operators.core.wording import stable
-from operators.state.keyed_state import UNCHANGEABLE, is_plain
+from operators.state.keyed_state import UNCHANGEABLE, are_plain, is_plain
 from operators.windows.partials import Partials
 from operators.windows.triggers import Trigger
 from operators.windows.window_groups import Grouped, Groups, Slot, by_slot
@@ -389,11 +389,15 @@ class WindowOperator:
     def merge(self, partials: Partials, stamp: int) -> None:
         """Fold in the partial results of others, none of whose values came below `stamp`."""
         group: dict[Key, Any] = dict(zip(partials.keys, partials.accumulators, strict=True))
+        init, merge = self.aggregation.init, cast(Any, self.aggregation.merge)
+        # Nobody changes a number in place, so that several windows may begin with the same one.
+        is_shared = self._keeps_numbers or are_plain(partials.accumulators)
         for slot in partials.slots:
             if self._is_late(slot):
                 self._set_aside(slot, group, self.aggregation.counts)
-            else:
-                self._fold(slot, group, self.aggregation.counts, self.aggregation.merge)
+                continue
+            own = group if is_shared else {key: merge(init(), held) for key, held in group.items()}
+            self._fold(slot, own, self.aggregation.counts, merge)
         self._relieve()
 
     def _relieve(self) -> None:
@@ -539,15 +543,15 @@ class WindowOperator:
                 heapq.heappush(self._open, slot)
         return held
 
-    def _fold(self, slot: Slot, group: Any, counted: bool, adding: Callable[[Any, Any], Any] | None = None) -> None:
+    def _fold(self, slot: Slot, group: Any, counted: bool, merging: Callable[[Any, Any], Any] | None = None) -> None:
         """Fold in the values in time of one window: those of each key, a key for each value, or their number.
 
-        `adding` adds them to an accumulator in the place of the aggregation's `add`.
+        What is `merging` are accumulators of values, with which a window may begin.
         """
+        init, add = self.aggregation.init, cast(Any, merging or (operator.add if counted else self.aggregation.add))
         if not counted and slot not in self._changed and slot not in self._stored:
             # A new slot has nothing to look for, neither here nor in the store.
-            init, add = self.aggregation.init, cast(Any, adding or self.aggregation.add)
-            begun = {key: add(init(), values) for key, values in group.items()}
+            begun = {**group} if merging else {key: add(init(), values) for key, values in group.items()}
             self._changed[slot] = Counter(begun) if self.aggregation.counts else begun
             heapq.heappush(self._open, slot)
             return
@@ -568,11 +572,13 @@ class WindowOperator:
             return
         if counted:
             group = Counter(group)
-        init, add = self.aggregation.init, cast(Any, operator.add if counted else adding or self.aggregation.add)
         for key, values in group.items():
             held = accumulators.get(key, accumulators)
             if held is accumulators:
                 found = self.store.get(_prefix(DUE, slot) + self.keys.encode(key)) if stored else None
+                if found is None and merging:
+                    accumulators[key] = values
+                    continue
                 held = init() if found is None else found[1]
             accumulators[key] = add(held, values)
 

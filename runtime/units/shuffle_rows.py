@@ -195,8 +195,6 @@ class PartialsSerde:
     True
     """
 
-    type: object = Partials
-
     def encode(self, value: Partials) -> bytes:
         """Return the bytes of partial results."""
         if SCALARS.issuperset(map(type, value.keys)):

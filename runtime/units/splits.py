@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
@@ -40,6 +42,12 @@ class Splits:
         self._ranges = dict(ranges)
         self._lowered: Lowered | Reshaped | ColumnStart | None = None
         self._declared: Serde | None = None
+        self._serde: Serde | None = None
+        """The serde that was made of what is declared."""
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return what goes to workers, and into a copy: files that are open, and what reads their values, do not."""
+        return {**vars(self), "_sources": {}, "_serde": None}
 
     @classmethod
     def at(cls, what: str | Path) -> Splits:
@@ -54,8 +62,8 @@ class Splits:
 
     def in_columns(self, lowered: Lowered | Reshaped | ColumnStart) -> Splits:
         """Return the same of Parquet, whose rows come in the columns that are looked at."""
-        splits = Splits(self._files, self._ranges)
-        splits._lowered = lowered
+        splits = copy(self)
+        splits._ranges, splits._lowered = dict(self._ranges), lowered
         return splits
 
     def counted(self) -> Splits:
@@ -70,15 +78,17 @@ class Splits:
         """Whether rows come in the columns that are looked at."""
         return self._lowered is not None
 
-    @property
+    @cached_property
     def name(self) -> str:
-        """The name of the system."""
+        """The name of the system; a worker opens the first file for it once, and not with each of its units."""
         return self._source(0).name
 
     def serde(self, declared: Serde) -> Serde:
         """Return the serde that reads values of these files, given the one that the pipeline declares."""
-        self._declared = declared
-        return self._source(next(iter(self._sources), 0)).serde(declared)
+        if self._serde is None or declared is not self._declared:
+            self._declared = declared
+            self._serde = self._source(next(iter(self._sources), 0)).serde(declared)
+        return self._serde
 
     def offsets(self, partition: int) -> Offsets:
         """Return the readable range, open at its end until it was read to there."""

@@ -1,16 +1,28 @@
 """A window operator against the definition: each value is in the panes that its time and its stamp say."""
 
 from collections import Counter, defaultdict
+from copy import deepcopy
 from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.aggregations.aggregation import aggregate, collect, count, fold, maximum, mean
+from operators.aggregations.aggregation import (
+    Aggregation,
+    aggregate,
+    collect,
+    count,
+    fold,
+    maximum,
+    mean,
+    over,
+    total,
+)
 from operators.core.base import MAX_TIMESTAMP, Batch
+from operators.windows.partials import Partials
 from operators.windows.window import Pane, Window, WindowOperator
-from operators.windows.window_groups import Groups
+from operators.windows.window_groups import Groups, Slot
 from operators.windows.window_types import daily, hopping, tumbling
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import String, Tagged
@@ -271,3 +283,43 @@ class Ordering(KeySerde):
         found = super().in_order(keys)
         self.asked.append(len(found))
         return found
+
+
+def _took_in(held, more):
+    held.extend(more)
+    return held
+
+
+LISTED = Aggregation("listed", list, _took_in, _took_in, sorted, combines=True, keeps="the user's")
+PARTS = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True),
+        st.dictionaries(st.sampled_from("abc"), st.lists(st.integers(0, 9), min_size=1, max_size=3), min_size=1),
+        st.sampled_from(["", "write back", "restart"]),
+    ),
+    max_size=12,
+)
+
+
+@given(PARTS, st.sampled_from([LISTED, count(), total(lambda value: value), maximum(lambda value: value)]))
+@settings(max_examples=examples(150, 10_000))
+def test_what_was_folded_elsewhere_comes_to_what_its_values_come_to_and_stays_as_it_was(parts, aggregation):
+    store = MemoryStore()
+    begun = lambda: Case([], [], 20, 10).operator(store, aggregation)  # noqa: E731
+    operator, whole = begun(), defaultdict(list)
+    for places, values, then in parts:
+        slots = [Slot(at * 10 + 20, at * 10, at * 10 + 20) for at in places]
+        accumulators = [aggregation.add(aggregation.init(), one) for one in values.values()]
+        partials = Partials(slots, [*values], accumulators, sum(map(len, values.values())))
+        before = deepcopy(partials)
+        operator.merge(partials, 0)
+        for slot in slots:
+            for key, more in values.items():
+                whole[slot.start, key] += more
+        assert partials == before
+        if then:
+            operator.write_back()
+            operator = begun() if then == "restart" else operator
+    fired = operator.on_watermark(MAX_TIMESTAMP)
+    panes = {} if fired is None else {(pane.start, pane.key): pane.value for pane in fired.values}
+    assert panes == {place: over(aggregation, more) for place, more in whole.items()}

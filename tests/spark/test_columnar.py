@@ -17,6 +17,7 @@ from planner.columnar.combining import combined
 from planner.columnar.lowering import lowered
 from planner.columnar.terms import NotColumnar, columns_of, condition_of, term_of
 from runtime.ports.stream_values import values_of
+from runtime.systems.files import parquet, schemas
 from runtime.systems.files.parquet_columns import holds
 from runtime.units.worker import columnar
 from runtime.units.worker.columnar import ColumnarFolding, ColumnarPreparing, column
@@ -390,7 +391,8 @@ def test_a_file_is_read_as_columns_where_each_row_is_sure_to_be_a_record(tmp_pat
     found = {name: values for name, values in {**ROWS_OF_FOUND, **columns}.items() if values is not None}
     pq.write_table(pa.table(found), tmp_path / "rows.parquet")
     fields = lowered(combined(app_with().graph()), "seen", Found).columns
-    assert holds(tmp_path / "rows.parquet", fields) is is_sure
+    with pq.ParquetFile(tmp_path / "rows.parquet") as file:
+        assert holds(file, fields) is is_sure
 
 
 @pytest.mark.parametrize(
@@ -492,3 +494,34 @@ def test_versions_of_rows_are_begun_on_columns_as_well(one, at_once, seed):
         run_once(app, live, bind={"seen": Path(scratch), "rows": Path(scratch)})
     assert len(values_of(other, "out", None)) == len(values_of(live, "out", None))
     assert bool(called) == any(one.parts)
+
+
+class Stamped(msgspec.Struct):
+    """What small files hold."""
+
+    key: str
+    at: int
+
+
+def test_a_unit_opens_its_own_file_of_parquet_once_and_no_other(tmp_path):
+    (tmp_path / "in").mkdir()
+    for number in range(5):
+        table = pa.table({"key": ["a", "b"] * 20, "at": [BEGUN + at for at in range(40)]})
+        pq.write_table(table, tmp_path / "in" / f"{number}.parquet")
+    app = App("small")
+    stamped = app.input("ats", value=Stamped, timestamp=lambda one: one.at)
+    keyed = stamped.partition_by(lambda one: one.key, op_id="by-key")
+    keyed.window(SECONDS, COUNT, op_id="windows").map(repr).send_to(app.output("panes", value=str))
+    before, opened = schemas.open_parquet, Counter()
+
+    def counted(path, *how):
+        opened[path.name] += 1
+        return before(path, *how)
+
+    environment = memory()
+    with patch.object(parquet, "open_parquet", counted), patch.object(schemas, "open_parquet", counted):
+        run_here(app, environment, bind={"ats": tmp_path / "in"})
+    assert len(values_of(environment, "panes", None)) == 2
+    # The driver, and each process of workers, looks at the first file to know what they are.
+    assert opened.pop("0.parquet") <= 4
+    assert opened == {f"{number}.parquet": 1 for number in range(1, 5)}

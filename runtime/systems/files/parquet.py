@@ -471,7 +471,7 @@ class RowFile:
 
     def count(self) -> int:
         """Return how many rows there are."""
-        self._open()
+        self.opened()
         return self._starts[-1]
 
     def read(self, row: int, max_rows: int) -> Rows:
@@ -489,7 +489,8 @@ class RowFile:
             self._file.close()
             self._file = None
 
-    def _open(self) -> pq.ParquetFile:
+    def opened(self) -> pq.ParquetFile:
+        """Return the file, which stays open until this is closed."""
         if self._file is None:
             self._file = open_parquet(self.path)
             groups = (self._file.metadata.row_group(group).num_rows for group in range(self._file.num_row_groups))
@@ -498,7 +499,7 @@ class RowFile:
         return self._file
 
     def _find(self, row: int) -> None:
-        file = self._open()
+        file = self.opened()
         if row >= self._starts[-1]:
             self._rows = []
             return

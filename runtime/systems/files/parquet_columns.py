@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import cast
 
 import pyarrow as pa
@@ -14,12 +13,12 @@ from msgspec import inspect
 from operators.core.base import Batch
 from planner.columnar.terms import Term
 from runtime.encoding.columns import SureColumns, WholeColumns
-from runtime.ports.streams import Read
+from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.folders import typed
 from runtime.systems.files.parquet import ParquetSource, RowFile
-from runtime.systems.files.places.locations import DataFile, RemoteFile
+from runtime.systems.files.places.locations import DataFile
 from runtime.systems.files.plain_columns import type_of
-from runtime.systems.files.schemas import open_parquet
+from runtime.systems.files.record_files import check_not_beyond
 
 ROWS_AT_ONCE = 1 << 16
 
@@ -38,12 +37,20 @@ class ColumnsOfParquet(ParquetSource):
         self._kind_of_columns = WholeColumns if whole else SureColumns
         self._columns = [self._file(file, number, fields, needed) for number, file in enumerate(files)]
 
+    def offsets(self, partition: int) -> Offsets:
+        """Return the readable range, which the footer says of the file that is open."""
+        columns = self._columns[partition]
+        return super().offsets(partition) if columns is None else Offsets(0, columns.count(), ended=True)
+
     def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
         """Return rows from `offset` on, more where they come as columns; None at the end, and `Damaged` beyond it."""
         columns = self._columns[partition]
-        table = columns.read(offset, ROWS_AT_ONCE) if columns is not None else ()
-        if not len(table):
+        if columns is None:
             return super().read(partition, offset, max_records)
+        table = columns.read(offset, ROWS_AT_ONCE)
+        if not len(table):
+            check_not_beyond(offset, columns.count(), columns.path)
+            return None
         end = offset + len(table)
         values = cast("list[object]", self._kind_of_columns(table, offset, partial(self._rows, partition)))
         return Read(Batch(values, offsets=range(offset, end)), None, end)
@@ -67,18 +74,21 @@ class ColumnsOfParquet(ParquetSource):
                 return None
         # Without a column of its own a batch would not say how many rows it has.
         columns = [name for name in needed if name not in given] or [str(field.parts[0]) for field in own[:1]]
-        if not columns or not holds(file.path, own):
+        if not columns:
+            return None
+        # It stays open for who reads the rows: of small files to open one takes as long as all else.
+        found = RowFile(file.path, ROWS_AT_ONCE, columns, partial(_with, given, list(needed)))
+        if not holds(found.opened(), own):
+            found.close()
             return None
         if said and not partition:
-            with open_parquet(file.path) as first:
-                self.folders.told_of(partition, first.schema_arrow.names)
-        return RowFile(file.path, ROWS_AT_ONCE, columns, partial(_with, given, list(needed)))
+            self.folders.told_of(partition, found.opened().schema_arrow.names)
+        return found
 
 
-def holds(path: Path | RemoteFile, fields: Sequence[Term]) -> bool:
+def holds(file: pq.ParquetFile, fields: Sequence[Term]) -> bool:
     """Whether each row of a file is sure to be a record of these fields, whatever it holds."""
-    with open_parquet(path) as file:
-        schema, metadata = file.schema_arrow, file.metadata
+    schema, metadata = file.schema_arrow, file.metadata
     names = schema.names
     if len(set(names)) < len(names) or len(names) != metadata.num_columns:
         return False
