@@ -6,7 +6,7 @@ import heapq
 import operator
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, islice, repeat
@@ -56,6 +56,9 @@ from operators.windows.window_types import (
 K = TypeVar("K")
 R = TypeVar("R")
 T = TypeVar("T")
+
+OfSlot = tuple[Slot, Collection[Key]]
+"""Some keys of a slot."""
 
 PASS = 32
 """The panes for which one pass goes over several windows: one of more keys than that has a pass of its own."""
@@ -420,7 +423,8 @@ class WindowOperator:
 
     def drop_due(self) -> Batch:
         """Remove the first pane, and return its window and its accumulator."""
-        slot, keys, held = self._take(1)
+        slot, keys, held = self._take(1, gone := list[OfSlot]())
+        self._delete(gone)
         return Batch([(slot.start, slot.end, held[key]) for key in keys], keys=[*keys])
 
     def next_due(self) -> int:
@@ -433,8 +437,7 @@ class WindowOperator:
 
     def write_back(self) -> None:
         """Put what has changed into the store."""
-        for slot in list(self._changed):
-            self._write_slot(slot)
+        self._write_slots([*self._changed])
         if sum(map(len, self._clean.values())) > self.most_held:
             self._clean.clear()
 
@@ -469,12 +472,13 @@ class WindowOperator:
         starts: list[Iterable[int]] = []
         ends: list[Iterable[int]] = []
         accumulators: list[Iterable[Any]] = []
+        gone: list[OfSlot] = []
         fired, number = panes.keys, len(panes.keys)
         enough = number + PASS if most is None else min(number + PASS, most)
         while (due := self._next_open().due) <= watermark and len(fired) < enough:
             if self._is_late(self._open[0]):
                 break
-            slot, keys, held = self._take(None if most is None else most - len(fired))
+            slot, keys, held = self._take(None if most is None else most - len(fired), gone)
             _, start, end = slot
             each = len(keys)
             found = map(held.__getitem__, keys)
@@ -487,6 +491,7 @@ class WindowOperator:
             accumulators.append(found)
             panes.timestamps += [end - 1] * each
             panes.stamps += [due - 1 - self._waits_ms] * each
+        self._delete(gone)
         # Maps within maps: panes are made in one pass in C, but for the aggregation's own code; and those of several
         # windows at once, as each has few keys where there are many tasks.
         decoded = map(self.keys.decode, islice(fired, number, None))
@@ -496,7 +501,8 @@ class WindowOperator:
     def _fire_late(self, panes: Batch, watermark: int, most: int | None) -> None:
         """Fire one slot of late values."""
         assert panes.keys is not None and panes.timestamps is not None and panes.stamps is not None
-        slot, keys, held = self._take(None if most is None else most - len(panes))
+        slot, keys, held = self._take(None if most is None else most - len(panes), gone := list[OfSlot]())
+        self._delete(gone)
         if self._fires_again:
             self._await_late(slot)
         panes.values += [self._late_pane(slot, key, held[key]) for key in keys]
@@ -592,11 +598,27 @@ class WindowOperator:
             more: Any = values if counted else len(values) if self.aggregation.counts else tuple(values)
             aside[key] = more if held is None else held + more
 
-    def _write_slot(self, slot: Slot) -> None:
-        prefix, end = _prefix(DUE, slot), slot.end
-        changed = self._changed.pop(slot)
-        places = [*map(prefix.__add__, self.keys.encode_all([*changed]))]
-        self.store.update({place: (end, held) for place, held in zip(places, changed.values(), strict=True)})
+    def _write_slots(self, slots: Iterable[Slot]) -> None:
+        # All of them at once: each may have few keys, and those in the stores of several tasks.
+        written = [(slot, self._changed.pop(slot)) for slot in slots]
+        held = ((slot.end, one) for slot, changed in written for one in changed.values())
+        self.store.update(dict(zip(self._places_due(written), held, strict=True)))
+        for slot, changed in written:
+            self._note_clean(slot, changed)
+
+    def _delete(self, gone: Sequence[OfSlot]) -> None:
+        """Delete what the store has of keys of some slots, all at once."""
+        if gone:
+            self.store.delete_all(self._places_due(gone))
+
+    def _places_due(self, found: Sequence[OfSlot]) -> list[bytes]:
+        """Return where the store has keys of some slots."""
+        prefixes = chain.from_iterable(repeat(_prefix(DUE, slot), len(keys)) for slot, keys in found)
+        data = self.keys.encode_all([*chain.from_iterable(keys for _, keys in found)])
+        return [*map(operator.add, prefixes, data)]
+
+    def _note_clean(self, slot: Slot, changed: dict[Key, Any]) -> None:
+        """Take note of what the store has of a slot, where it is known as a whole and can't be changed in place."""
         clean = self._clean.get(slot, {} if slot not in self._stored else None)
         if changed:
             self._stored.add(slot)
@@ -607,8 +629,11 @@ class WindowOperator:
             clean |= changed
             self._clean[slot] = clean
 
-    def _take(self, most: int | None) -> tuple[Slot, list[Key], dict[Key, Any]]:
-        """Remove the first slot, or the first `most` of its keys; return it, its keys in order and what they have."""
+    def _take(self, most: int | None, gone: list[OfSlot]) -> tuple[Slot, list[Key], dict[Key, Any]]:
+        """Remove the first slot, or the first `most` of its keys; return it, its keys in order and what they have.
+
+        Those of which the store still has something are added to `gone`.
+        """
         slot = self._open[0]
         if slot not in self._stored and slot not in self._order and (most is None or len(self._changed[slot]) <= most):
             # Opened since the last commit, and fired as a whole: there is nothing of it but here.
@@ -629,28 +654,28 @@ class WindowOperator:
             keys = self.keys.in_order(held)[::-1]
         if most is None or len(keys) <= most:
             heapq.heappop(self._open)
-            self._forget_clean(slot, keys)
+            gone += self._forget_clean(slot, keys)
             self._stored.discard(slot)
             return slot, keys[::-1], self._changed.pop(slot)
         self._order[slot] = keys
         taken = [keys.pop() for _ in range(most)]
-        self._forget_clean(slot, taken)
+        gone += self._forget_clean(slot, taken)
         return slot, taken, {key: held.pop(key) for key in taken}
 
-    def _forget_clean(self, slot: Slot, keys: list[Key]) -> None:
-        """Remove what the store has of keys of a slot, all of which is held here."""
+    def _forget_clean(self, slot: Slot, keys: list[Key]) -> list[OfSlot]:
+        """Forget what the store has of keys of a slot, all of which is held here; return those that it has."""
         clean = self._clean.get(slot)
         if clean is None:
-            return
-        gone: list[Any] = [key for key in keys if clean.pop(key, self) is not self]
+            return []
+        gone = [key for key in keys if clean.pop(key, self) is not self]
         if not clean:
             del self._clean[slot]
-        self.store.delete_all(map(_prefix(DUE, slot).__add__, self.keys.encode_all(gone)))
+        return [(slot, gone)]
 
     def _take_stored(self, slot: Slot, most: int | None) -> tuple[list[Any], dict[Any, Any]]:
         """Remove no more than is asked for, so that a large window can fire over several commits."""
         if slot in self._changed:
-            self._write_slot(slot)
+            self._write_slots([slot])
         prefix, end = _places(DUE, slot)
         found = list(islice(self.store.range(prefix, end), None if most is None else most + 1))
         if most is None or len(found) <= most:

@@ -142,7 +142,8 @@ class PartitionByExit:
 
     def fold(self, groups: Groups, late: Batch) -> None:
         """Write what is grouped for the windows behind, each key to its partition, and what is late as rows."""
-        in_memory = self.stays_in_memory
+        # Each of many readers that fold together comes with what is late of its own, which mostly is nothing.
+        in_memory = bool(groups.by_slots) and self.stays_in_memory
         if in_memory:
             # Made the next stage's own all at once, and not by partition.
             self._values.own_groups(groups.by_slots.values())

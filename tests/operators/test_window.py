@@ -259,6 +259,22 @@ def test_edges():
     assert found == [(10, False), *((due, True) for due in range(11, 16))], "in time until the watermark is at the end"
 
 
+def test_windows_of_few_keys_come_to_the_store_and_go_all_at_once():
+    store, asked = MemoryStore(), []
+    update, delete_all = store.update, store.delete_all
+    store.update = lambda entries: asked.append("update") or update(entries)
+    store.delete_all = lambda keys: asked.append("delete_all") or delete_all(keys)
+    spec = Window(windows=tumbling(milliseconds=10), aggregation=count())
+    windows = WindowOperator(spec, store, KeySerde(String()), Tagged())
+    times = [*range(0, 200, 10)]
+    windows.process(Batch([1] * 20, ["a", "b"] * 10, times, [-(2**62)] * 20))
+    windows.write_back()
+    assert asked == ["update"] and len([*store.range()]) == 20
+    fired = windows.on_watermark(150)
+    assert fired.keys == [*["a", "b"] * 7, "a"] and len([*store.range()]) == 5
+    assert asked[:2] == ["update", "delete_all"] and len(asked) <= 3
+
+
 def test_a_large_window_fires_in_parts_at_the_cost_of_each():
     keys = Ordering(String())
     spec = Window(windows=tumbling(milliseconds=10), aggregation=count())
