@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import samza_dsl
-from samza_dsl import connectors, formats, laws, testing
+from samza_dsl import App, SamzaError, connectors, formats, laws, testing
 from samza_dsl.cli.main import commands
 from tests.databases import redis_server
 from tests.source import ROOT
@@ -89,10 +89,11 @@ def test_the_connectors_of_the_tutorial_work(tmp_path, monkeypatch):
         if name.startswith("test_"):
             (tmp_path / name).mkdir()
             test(tmp_path / name)
-    with pytest.raises(connectors.RowRefused, match="without a key"):
-        runpy.run_path("folder.py")["folder_sink"]("folder://kept").write(
-            [connectors.SinkRow(1, "a"), connectors.SinkRow(2)]
-        )
+    keyless = App("keyless")
+    keyless.input("numbers", value=int).send_to(keyless.output("numbers-kept"))
+    kept = runpy.run_path("folder.py")["folder_sink"]("folder://kept")
+    with pytest.raises(SamzaError, match=r"test_site.py:\d+(.|\n)*without a key"):
+        keyless.run("keyless", bind={"numbers": [1], "numbers-kept": kept})
     assert not (tmp_path / "kept").exists()
     (tmp_path / "orders.jsonl").write_text('{"id": 1, "cents": 5}\n{"id": 2, "cents": 0}\n{"id": 1, "cents": 7}\n')
     runpy.run_path("orders.py", run_name="__main__")

@@ -119,6 +119,9 @@ class Containers:
     _takes_in = False
     """Whether sources that can't be read again are taken in here: of a run that goes on, by the one that leads it."""
 
+    heeds_sizes = False
+    """Whether this process gives the run another size: of those that share it, the one that leads it."""
+
     def __init__(
         self,
         pipeline: Pipeline,
@@ -196,7 +199,7 @@ class Containers:
 
     def _scales(self, may_scale: bool, pipeline: Pipeline, here: Mapping[str, object], levers: Levers) -> None:
         """Know the size that was asked for until now, of which another one differs, and how it is opened anew."""
-        self._may_scale, self._pipeline = may_scale, pipeline
+        self.heeds_sizes, self._pipeline = may_scale, pipeline
         self._here, self._opens = here, partial(opened_where_it_lies, self._environment, bound=here, levers=levers)
         self._why, self._resizing_since_ms = "", 0.0
 
@@ -254,11 +257,6 @@ class Containers:
         if self._sharing is not None:
             self._sharing.begin(SharedRun(share, digest_of(opened.plan), self._until_now))
         return share
-
-    @property
-    def heeds_sizes(self) -> bool:
-        """Whether this process gives the run another size: of those that share it, the one that leads it."""
-        return self._may_scale
 
     @property
     def number(self) -> int:
@@ -362,7 +360,7 @@ class Containers:
         _log.warning("begins anew: %s", fenced)
         self._bindings.close()
         share = await asyncio.to_thread(self._join_run, alive, self._pipeline, self._here, from_start=False)
-        self._takes_in = self._may_scale = False
+        self._takes_in = self.heeds_sizes = False
         self._begin_anew(share)
 
     def _begin_anew(self, share: Share) -> None:
@@ -422,10 +420,10 @@ class Containers:
 
     async def _heed_scale(self, keeping: list[asyncio.Task[None]]) -> None:
         """Let containers come and go as is asked for; where tasks are to be others, all end, and others begin."""
-        if not self._may_scale and self._cluster is not None:
+        if not self.heeds_sizes and self._cluster is not None:
             how = self.since, self._leadership.say_ready, lambda: not self._ending
             await follow_ahead(self._environment, self.plan, self._graph, *how)
-        while self._may_scale and not self._ending:
+        while self.heeds_sizes and not self._ending:
             await sleep_ms(LOOK_MS if self._cluster is None else FAR_LOOK_MS)
             asked = await asyncio.to_thread(asked_size, self._environment, self._graph.app)
             try:
@@ -516,7 +514,7 @@ class Containers:
         opened = self._opens(self._pipeline, since=before.since)
         self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
         share = self._begin_run(opened, before.levers, until=before.ends)
-        self._takes_in, self._may_scale = not self._until_now, True
+        self._takes_in, self.heeds_sizes = not self._until_now, True
         self._begin_anew(share)
         self._resizing = self._resizing_from(before_number, factor, self._why)
         if self._resizing is not None:

@@ -50,7 +50,7 @@ class JobModel(msgspec.Struct, frozen=True, array_like=True):
 
 
 REFUSED = "refused"
-"""How it begins why an application keeps its size, as it can't have the one that was asked for; behind it is why."""
+"""The beginning of why an application keeps its size, as it can't have the one that was asked for."""
 
 
 class Scale(msgspec.Struct, frozen=True, array_like=True):
@@ -86,7 +86,7 @@ class Scale(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def wrong(self) -> str:
-        """What is wrong with the size that was asked for, where it was refused.
+        """The reason for which the size that was asked for was refused; "" where it was not.
 
         >>> Scale(1, why=f"{REFUSED}: one task can't be split").wrong
         "one task can't be split"
