@@ -242,7 +242,9 @@ def test_a_lost_inbox_is_told_with_a_way_out(lost, broker, topics, cluster, tmp_
         typed(broker, "checkpoint", "set", topics, f"{topics}-numbers:0", "earliest")
         assert run(3) == [0, 1, 2]
     else:
-        assert f"samza-dsl reset {topics}, and then samza-dsl streams delete {inbox}" in str(found.value)
+        where = f"--environment kafka://{broker.bootstrap}"
+        reset = f"samza-dsl reset {topics} {where}, and then samza-dsl streams delete {inbox} {where}"
+        assert reset in str(found.value)
         typed(broker, "reset", topics, "--yes")
         typed(broker, "streams", "delete", inbox)
         assert run(3) == [0, 1, 0, 1, 2]
