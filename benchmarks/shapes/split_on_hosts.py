@@ -19,6 +19,8 @@ from benchmarks.broker import bootstrap, fresh_name
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
 from operators.core.base import Batch
 from operators.partition_by import bucket_of
+from runtime.job.job_model import job_of
+from runtime.model.assignment import Scale
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.kafka.client.topic import KafkaCluster
 from runtime.systems.kafka.environment import KafkaEnvironment
@@ -26,8 +28,8 @@ from runtime.systems.kafka.environment import KafkaEnvironment
 FACTORS = (2, 4, 1)
 """The factors to which the tasks are split in turn; the last one merges them."""
 HOSTS = ("here", "there")
-PROBE_S, SETTLED_S, PATIENCE_S = 0.01, 5.0, 900.0
-"""How often a record is sent whose way is timed, how long a step is watched behind its end, and the longest wait."""
+PROBE_S, LOOK_S, SETTLED_S, PATIENCE_S = 0.01, 0.5, 5.0, 900.0
+"""How often a record is sent whose way is timed, and looks are; how long a step's end is watched, and waited for."""
 MOST_PAUSE_MS = 2_000
 """The bar: the ms that a task may stand still as it is split to a warmed container of another host."""
 PROGRAM = """
@@ -55,57 +57,69 @@ class SplitOnHosts(Shape):
     def figures(self) -> Figures:
         name, entries = fresh_name("hosts"), self.scaled(3_000_000)
         (self.scratch / "app.py").write_text(PROGRAM.format(name=name))
+        hosts: list[subprocess.Popen[bytes]] = []
         with closing(KafkaEnvironment(KafkaCluster(f"kafka://{bootstrap()}"), self.scratch / "writer")) as environment:
             environment.create_stream(f"{name}-numbers", StreamConfig(partitions=1))
             environment.create_stream(f"{name}-probes", StreamConfig(partitions=1))
             for first in range(0, entries, 50_000):
                 numbers = [b"%d" % number for number in range(first, min(first + 50_000, entries))]
                 environment.append([Append(f"{name}-numbers", 0, Batch(numbers, numbers))])
-        hosts: list[subprocess.Popen[bytes]] = []
-        try:
-            steps = asyncio.run(self._steps(name, hosts))
-        finally:
-            for host in hosts:
-                host.send_signal(signal.SIGTERM)
-            for host in hosts:
-                host.wait(60)
+            try:
+                steps = asyncio.run(self._steps(name, environment, hosts))
+            finally:
+                for host in hosts:
+                    host.send_signal(signal.SIGTERM)
+                for host in hosts:
+                    host.wait(60)
         curve = {"entries": float(entries)}
         for factor, probes in steps.items():
             curve |= {f"to {factor}: {said}": number for said, number in probes.items()}
         worst = max(probes["ms of pause at most"] for probes in steps.values())
         return Figures(worst / MOST_PAUSE_MS, curve)
 
-    async def _steps(self, name: str, hosts: list[subprocess.Popen[bytes]]) -> dict[int, dict[str, float]]:
+    async def _steps(
+        self, name: str, environment: KafkaEnvironment, hosts: list[subprocess.Popen[bytes]]
+    ) -> dict[int, dict[str, float]]:
         """Return what is found of the probes of each step."""
         probes = Probes()
         async with asyncio.TaskGroup() as group:
             work = [group.create_task(one) for one in (probes.send(f"{name}-numbers"), probes.hear(f"{name}-probes"))]
             for host in HOSTS:
                 hosts.append(self._begin(host))
-                await probes.calm(hosts)
+                await self._calm(probes, hosts)
             found = {}
             for factor in FACTORS:
                 began = monotonic()
-                await asyncio.to_thread(self._scale, name, factor)
+                await asyncio.to_thread(environment.ask_scale, name, Scale(factor))
+                while (await asyncio.to_thread(job_of, environment, name)).factor != factor:
+                    if monotonic() > began + PATIENCE_S:
+                        raise AssertionError(f"tasks are not split into {factor} parts\n{self._said()}")
+                    await asyncio.sleep(LOOK_S)
                 took = monotonic() - began
-                await probes.calm(hosts)
+                await self._calm(probes, hosts)
                 found[factor] = {"seconds until it is done": took, **probes.between(began, monotonic())}
             for one in work:
                 one.cancel()
         return found
 
+    async def _calm(self, probes: Probes, hosts: list[subprocess.Popen[bytes]]) -> None:
+        """Wait until outputs have come in time for a while; raises where a host has ended, or they stay late."""
+        until = monotonic() + PATIENCE_S
+        await asyncio.sleep(SETTLED_S)
+        while not probes.are_in_time(SETTLED_S):
+            if monotonic() > until or any(host.poll() is not None for host in hosts):
+                raise AssertionError(f"a host has ended, or outputs stay late\n{self._said()}")
+            await asyncio.sleep(LOOK_S)
+
+    def _said(self) -> str:
+        """Return the end of what the hosts have said."""
+        return "\n".join(f"{log}: {log.read_text()[-3_000:]}" for log in self.scratch.glob("*.log"))
+
     def _begin(self, host: str) -> subprocess.Popen[bytes]:
-        command = [*_command("run", "app.py"), "--data", host, "--host-id", host, "--containers", "2", "--standby", "1"]
+        program, where = Path(sys.executable).with_name("samza-dsl"), ["--environment", f"kafka://{bootstrap()}"]
+        how = ["--data", host, "--host-id", host, "--containers", "2", "--standby", "1"]
         with (self.scratch / f"{host}.log").open("wb") as log:
-            return subprocess.Popen(command, cwd=self.scratch, stdout=log, stderr=log)
-
-    def _scale(self, name: str, factor: int) -> None:
-        command = [*_command("scale", name), "--factor", f"{factor}"]
-        subprocess.run(command, cwd=self.scratch, check=True, capture_output=True)
-
-
-def _command(*what: str) -> list[str]:
-    return [str(Path(sys.executable).with_name("samza-dsl")), *what, "--environment", f"kafka://{bootstrap()}"]
+            return subprocess.Popen([program, "run", "app.py", *where, *how], cwd=self.scratch, stdout=log, stderr=log)
 
 
 class Probes:
@@ -142,19 +156,11 @@ class Probes:
         finally:
             await consumer.stop()
 
-    async def calm(self, hosts: list[subprocess.Popen[bytes]]) -> None:
-        """Wait until for some seconds each probe has come out within a second, or raise where a host has ended."""
-        until = monotonic() + PATIENCE_S
-        began = monotonic()
-        while True:
-            await asyncio.sleep(0.5)
-            now = monotonic()
-            lately = [n for n, at in self._sent.items() if now - 1 - SETTLED_S <= at <= now - 1]
-            late = [n for n in lately if self._came.get(n, now) - self._sent[n] > 1]
-            if now - began > SETTLED_S + 1 and lately and not late:
-                return
-            if now > until or any(host.poll() is not None for host in hosts):
-                raise AssertionError("a host has ended, or outputs stay late: see its log")
+    def are_in_time(self, lately_s: float) -> bool:
+        """Whether each that was sent lately, but for the last second, has come out within a second."""
+        now = monotonic()
+        lately = [number for number, at in self._sent.items() if now - 1 - lately_s <= at <= now - 1]
+        return bool(lately) and all(self._came.get(number, now) - self._sent[number] <= 1 for number in lately)
 
     def between(self, began: float, ended: float) -> dict[str, float]:
         """Return how late probes were that were sent meanwhile, and how long nothing came of a bucket of keys."""
