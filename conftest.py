@@ -35,3 +35,11 @@ def names_of_examples(request: pytest.FixtureRequest, doctest_namespace: dict[st
         doctest_namespace.update(example=example, shown=shown)
     else:
         doctest_namespace.clear()
+
+
+@pytest.fixture(autouse=True)
+def no_place() -> None:
+    """Let commands that errors advise be about nothing that a test before has opened."""
+    from runtime.model.errors import PLACE
+
+    PLACE.set("")
