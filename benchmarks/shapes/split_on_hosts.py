@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from time import monotonic
@@ -168,20 +168,16 @@ class Probes:
             1_000 * (self._came[number] - at) for number, at in self._sent.items() if began <= at <= ended - 1
         )
         return {
-            "ms of pause at most": self._longest_ms(began, ended, lambda n: bucket_of(b"%d" % n, 0, max(FACTORS))),
+            "ms of pause at most": self._longest_ms(began, ended),
             "ms late at most": late_ms[-1],
             "ms late, p99": late_ms[len(late_ms) * 99 // 100],
             "ms late, median": median(late_ms),
         }
 
-    def _longest_ms(self, began: float, ended: float, bucket: Callable[[int], int]) -> float:
+    def _longest_ms(self, began: float, ended: float) -> float:
+        """Return the longest time in which nothing came of a bucket of keys: each part of a task pauses by itself."""
         times: dict[int, list[float]] = defaultdict(list)
-        for number, at in self._came.items():
+        for number, at in self._came.items():  # in the order in which they came
             if began <= at <= ended:
-                times[bucket(number)].append(at)
-        gaps = [
-            later - earlier
-            for came in times.values()
-            for earlier, later in zip(sorted(came), sorted(came)[1:], strict=False)
-        ]
-        return 1_000 * max(gaps)
+                times[bucket_of(b"%d" % number, 0, max(FACTORS))].append(at)
+        return 1_000 * max(later - earlier for came in times.values() for earlier, later in pairwise(came))

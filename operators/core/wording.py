@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar, cast, get_args
 
@@ -162,13 +162,8 @@ def raised(error: BaseException) -> str:
     >>> raised(ZeroDivisionError("division by zero"))
     'ZeroDivisionError: division by zero'
     """
-    try:
-        text = "".join(traceback.format_exception_only(error)).strip()
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # its notes, its class, or what a SyntaxError holds are not what they should be
-        return named(error)
-    return cut(encodable(text))
+    text = _by_python(traceback.format_exception_only, error)
+    return named(error) if text is None else cut(text)
 
 
 def traced(error: BaseException) -> str:
@@ -177,13 +172,21 @@ def traced(error: BaseException) -> str:
     >>> traced(ZeroDivisionError("division by zero"))
     'ZeroDivisionError: division by zero'
     """
+    text = _by_python(traceback.format_exception, error)
+    if text is not None:
+        return text
+    return "".join([*map(encodable, traceback.format_tb(OWN["__traceback__"].__get__(error))), raised(error)])
+
+
+def _by_python(form: Callable[[BaseException], Iterable[str]], error: BaseException) -> str | None:
+    """Return what Python makes of an exception; None where code of the user's has it fail."""
     try:
-        text = "".join(traceback.format_exception(error)).strip()
+        text = "".join(form(error)).strip()
     except KeyboardInterrupt:
         raise
-    except BaseException:  # Python asks exceptions for their truth, too, which is code of the user's
-        lines = traceback.format_tb(OWN["__traceback__"].__get__(error))
-        return "".join([*map(encodable, lines), raised(error)])
+    # Its notes, its class, or what a SyntaxError holds are not what they should be; or its truth, which is asked for.
+    except BaseException:
+        return None
     return encodable(text)
 
 

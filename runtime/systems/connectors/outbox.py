@@ -268,8 +268,8 @@ class Outbox:
     def _give(self, partition: int, rows: list[SinkRow], following: int) -> None:
         # Those of containers and of Spark were written where nothing is known of the sink.
         if self._replaces and (without := [place for place, row in enumerate(rows) if row.key is None]):
-            first, *also = [RowRefused(self._keyless, place) for place in without[:MOST_REFUSED]]
-            raise RowRefused(self._keyless, first.row, also)
+            also = [RowRefused(self._keyless, place) for place in without[1:MOST_REFUSED]]
+            raise RowRefused(self._keyless, without[0], also)
         if isinstance(self.sink, PositionedSink):
             owner, position = self._owners[partition], self.positions[partition]
             self._tried(self.sink.write, owner, rows, position, following)

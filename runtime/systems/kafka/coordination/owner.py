@@ -245,7 +245,7 @@ def lost_checkpoints(app: str, lost: str) -> Damaged:
         f"The topic {ledger_of(app)!r} {lost}. Checkpoints of application {app!r} are lost, as where the topic was "
         "cut, deleted or made anew, and a run would read and write all of it again. Put the topic back as it was. Or "
         f"begin anew: {command(f'reset {app}')}; after that {command('checkpoint set APP.py STREAM:PARTITION OFFSET')} "
-        f"has it go on from such an offset, without state. Where it has lost those of single partitions alone, "
+        "has it go on from such an offset, without state. Where it has lost those of single partitions alone, "
         f"{command(f'checkpoint set {app} STREAM:PARTITION OFFSET --state keep')}, for each of them, goes on with "
         "state. Where the group is another program's, give the application another name."
     )

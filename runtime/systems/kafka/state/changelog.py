@@ -95,7 +95,6 @@ class TaskState:
 
     def __init__(self, local: LogEnvironment, app: str, task: VirtualTask, split: Split = UNSPLIT) -> None:
         self.local = local
-        """The options of a command about its cluster."""
         self.app = app
         self.task = task
         self.split = split
