@@ -192,6 +192,19 @@ def test_every_asyncio_task_is_kept():
     assert not dropped, f"a task that nobody holds may be collected while it runs, and its error is lost: {dropped}"
 
 
+def test_a_run_awaits_its_threads_to_their_end():
+    left_alone = [
+        place(file, node)
+        for folder in ("runtime/containers", "runtime/run")
+        for file in python_files(folder)
+        for function in nodes(tree(file))
+        if isinstance(function, ast.AsyncFunctionDef) and function.name != "in_thread"
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "asyncio.to_thread"
+    ]
+    assert not left_alone, f"write in_thread: who is cancelled closes what a thread still uses: {left_alone}"
+
+
 @pytest.mark.parametrize(
     ("rule", "banned"),
     [

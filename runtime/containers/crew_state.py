@@ -19,6 +19,7 @@ from runtime.ports.environment import Environment, QueryableEnvironment
 from runtime.queries.state_query import QueriedState, StateQuery, ended_error
 from runtime.queries.state_requests import StateAnswer, StateRequest
 from runtime.queries.state_routes import Asked, StateRoutes
+from runtime.run.driver import in_thread
 from runtime.systems.kafka.client.topic import KafkaCluster
 from runtime.systems.log.environment import LogEnvironment
 
@@ -104,7 +105,7 @@ class CrewState:
             return {slot: one.tasks for slot, one in sorted(self._containers.items()) if one.joined}
 
         async def others() -> dict[int, str]:
-            model = await asyncio.to_thread(self._environment.job_model, self._graph.app)
+            model = await in_thread(self._environment.job_model, self._graph.app)
             # Of one of ours that is gone brokers know later.
             living = ((task, name) for task, name in enumerate(model.tasks) if name not in self._gone)
             return {task: where for task, name in living if (where := model.whereabouts(name))}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -15,6 +14,7 @@ from runtime.opening.agreement import StarterReport
 from runtime.opening.shared_run import Sharing
 from runtime.ports.commits import Presence
 from runtime.ports.environment import Environment, LiveEnvironment
+from runtime.run.driver import in_thread
 from runtime.run.scaling import FAR_LOOK_MS
 
 READY_MS, READY_LOOK_MS = 300_000.0, 500.0
@@ -36,7 +36,7 @@ class Leadership:
         while (sharing := self._followed) is not None and not is_ending():
             await sleep_ms(FAR_LOOK_MS)
             with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
-                if await asyncio.to_thread(sharing.is_deserted, self._clock.elapsed_ms()):
+                if await in_thread(sharing.is_deserted, self._clock.elapsed_ms()):
                     _log.warning("%s: who has led the run is gone; this process leads it now", self._app)
                     await open_anew()
                     return
@@ -47,14 +47,14 @@ class Leadership:
         if sharing is None:
             return True
         with suppress(EnvironmentFault):
-            return await asyncio.to_thread(sharing.is_over)
+            return await in_thread(sharing.is_over)
         return False
 
     async def said_by_others(self) -> dict[str, StarterReport]:
         """Return what each starter of containers has said last."""
         if self._sharing is not None:
             with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
-                return await asyncio.to_thread(self._sharing.quiet)
+                return await in_thread(self._sharing.quiet)
         return {}
 
     async def agree(self, reports: Mapping[str, Report], before: Mapping[str, StarterReport], tasks: int) -> bool:
@@ -64,7 +64,7 @@ class Leadership:
             return False
         commits = ", ".join(f"{name} {report.commits}" for name, report in sorted(reports.items()))
         with suppress(EnvironmentFault):
-            return await asyncio.to_thread(self._sharing.agree, held, commits, before, tasks)
+            return await in_thread(self._sharing.agree, held, commits, before, tasks)
         return False
 
     def say_ready(self, number: int) -> None:
@@ -79,7 +79,7 @@ class Leadership:
         until_ms = self._clock.elapsed_ms() + READY_MS
         while goes_on():
             with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
-                if await asyncio.to_thread(sharing.are_others_ready, number):
+                if await in_thread(sharing.are_others_ready, number):
                     return
             if self._clock.elapsed_ms() >= until_ms:
                 words = "%s: others have not copied state within %.0f s: behind the cut they replay what they lack"
@@ -119,7 +119,7 @@ class Spanning:
         """Belong to the containers from now on: as many as there are, and `more` on this host, are to come again."""
         if isinstance(self._environment, LiveEnvironment) and self._span is None:
             with suppress(EnvironmentFault):  # brokers that don't answer now: the next containers wait longer
-                self._span = await asyncio.to_thread(self._environment.span, self._app, more)
+                self._span = await in_thread(self._environment.span, self._app, more)
 
     async def end(self, run: int, is_ending: Callable[[], bool]) -> None:
         """Belong to them no more once those of the next run are there, or after a while."""
@@ -129,4 +129,4 @@ class Spanning:
             waited_ms += SPANNED_MS
             if span.have_all_come(run) or waited_ms >= AWAITED_MS:
                 self._span = None
-                await asyncio.to_thread(span.leave)
+                await in_thread(span.leave)

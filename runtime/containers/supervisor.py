@@ -321,9 +321,9 @@ class Containers:
         try:
             await self._drive_on()
             # At the end alone: other containers would go on with what waits.
-            await asyncio.to_thread(self._deliver_now, whole=True)
+            await in_thread(self._deliver_now, whole=True)
             if not self.stopping:
-                await asyncio.to_thread(self._leadership.tell_end)
+                await in_thread(self._leadership.tell_end)
         except BaseException as error:
             self.failed, self.begins_anew = True, isinstance(error, Grown)
             raise
@@ -345,7 +345,7 @@ class Containers:
                 continue
             if self._goes_on != "here" or self.stopping:
                 return
-            await asyncio.to_thread(self._take_up)
+            await in_thread(self._take_up)
 
     async def _take_part(self, fenced: Fenced) -> None:
         """Take part in the run that has begun elsewhere; raises what it was fenced by where none is announced."""
@@ -356,10 +356,10 @@ class Containers:
                 raise fenced
             await sleep_ms(SETTLED_MS)
             with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
-                alive = await asyncio.to_thread(self._sharing.newer)
+                alive = await in_thread(self._sharing.newer)
         _log.warning("begins anew: %s", fenced)
         self._bindings.close()
-        share = await asyncio.to_thread(self._join_run, alive, self._pipeline, self._here, from_start=False)
+        share = await in_thread(self._join_run, alive, self._pipeline, self._here, from_start=False)
         self._takes_in = self.heeds_sizes = False
         self._begin_anew(share)
 
@@ -399,7 +399,7 @@ class Containers:
             for task in (*keeping, *watched, following, spanning):
                 task.cancel()
             await asyncio.wait([*keeping, *watched, following, spanning])
-        await asyncio.to_thread(self._deliver_now)  # what the last commits have written
+        await in_thread(self._deliver_now)  # what the last commits have written
 
     async def _deliver(self) -> None:
         """Hand sinks what containers have committed."""
@@ -425,9 +425,9 @@ class Containers:
             await follow_ahead(self._environment, self.plan, self._graph, *how)
         while self.heeds_sizes and not self._ending:
             await sleep_ms(LOOK_MS if self._cluster is None else FAR_LOOK_MS)
-            asked = await asyncio.to_thread(asked_size, self._environment, self._graph.app)
+            asked = await in_thread(asked_size, self._environment, self._graph.app)
             try:
-                await asyncio.to_thread(check_grown, self._bindings, self._graph, self._start.share.counts)
+                await in_thread(check_grown, self._bindings, self._graph, self._start.share.counts)
             except Grown as grown:
                 _log.warning("containers begin anew: %s", grown)
                 await self._open_anew()
@@ -440,7 +440,7 @@ class Containers:
             except PlanError as error:
                 _log.warning("%s: its tasks stay as they are: %s", self._graph.app, error)
                 refusal = Scale(self.plan.options.factor, self._number, f"{REFUSED}: {error}", asked.number)
-                await asyncio.to_thread(self._environment.refuse_scale, self._graph.app, refusal)
+                await in_thread(self._environment.refuse_scale, self._graph.app, refusal)
                 continue
             await prepare_split(self._environment, self.plan, self._graph, wanted.factor, lambda: not self._ending)
             if self._cluster is not None and wanted.factor not in (None, self.plan.options.factor):
@@ -492,7 +492,7 @@ class Containers:
         finally:
             # Also where the run ends meanwhile, as it had that size; unless another change has begun since.
             if resizing is not None and resizing is self._resizing:
-                await in_thread(partial(self._note, resizing, self._start.share.generation, moved))
+                await in_thread(self._note, resizing, self._start.share.generation, moved)
 
     def _note(self, resizing: Resizing, generation: int, moved: int | None) -> None:
         now = self._number, self.plan.options.factor, self._clock.elapsed_ms(), moved
@@ -500,7 +500,7 @@ class Containers:
 
     async def ask_size(self, wanted: Scale) -> None:
         """Ask for another size of this run, as a command would."""
-        await asyncio.to_thread(self._environment.ask_scale, self._graph.app, wanted)
+        await in_thread(self._environment.ask_scale, self._graph.app, wanted)
 
     def _take_up(self) -> None:
         """Open the application anew, to lead it or in another size; all containers have committed and ended."""
@@ -697,7 +697,7 @@ class Containers:
         elif self._clock.elapsed_ms() >= self._alone_at_ms + ALONE_MS:
             self._alone_at_ms = self._clock.elapsed_ms()
             ours = {one.name for one in self._containers.values()}
-            self._alone = await in_thread(partial(self._left_alone, left, ours))
+            self._alone = await in_thread(self._left_alone, left, ours)
 
     def _left_alone(self, tasks: Collection[int], ours: Collection[str]) -> tuple[InputMetrics, ...]:
         with suppress(SamzaError):  # brokers that don't answer now are asked again

@@ -190,9 +190,9 @@ def run_whatever_fails(make: Callable[[RunSettings], R], watch: Watch | None, se
         asyncio.run(sleep_ms(PAUSE_MS * 2**failures))
 
 
-async def in_thread(work: Callable[[], T]) -> T:
+async def in_thread(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """Await work in a thread to its end, also where this is cancelled: the thread would use what is closed then."""
-    working = asyncio.ensure_future(asyncio.to_thread(work))
+    working = asyncio.ensure_future(asyncio.to_thread(work, *arguments, **named))
     try:
         return await asyncio.shield(working)
     finally:

@@ -34,6 +34,7 @@ from runtime.opening.opening import Opened
 from runtime.opening.rescaling import Scaled, note_size, prepare_split, rescale, tell_split
 from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.ports.streams import grown_error
+from runtime.run.driver import in_thread
 from runtime.run.measurement import passed
 
 LOOK_MS, FAR_LOOK_MS = 200.0, 3_000.0
@@ -71,13 +72,13 @@ async def follow_ahead(
     """
     asked = since
     while goes_on():
-        newest = await asyncio.to_thread(asked_size, environment, plan.app)
+        newest = await in_thread(asked_size, environment, plan.app)
         if newest is not None:
             wanted, asked = newest.since(asked), newest.number
             await prepare_split(environment, plan, graph, wanted.factor, goes_on)
         if asked > since and goes_on():
             with suppress(EnvironmentFault):  # at the next look again
-                await asyncio.to_thread(say_ready, asked)
+                await in_thread(say_ready, asked)
         await sleep_ms(FAR_LOOK_MS)
 
 

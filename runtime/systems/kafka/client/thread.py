@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import TypeVar
@@ -29,6 +29,9 @@ class KafkaThread:
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(_tell)
         self._users = 0
+        self._lasts = True
+        self._endings: set[Callable[[], bool]] = set()
+        """What ends each wait for the thread's work."""
         self._thread = threading.Thread(target=self.loop.run_forever, name="samza-dsl-kafka", daemon=True)
         self._thread.start()
 
@@ -50,20 +53,33 @@ class KafkaThread:
                 return
             KafkaThread._shared = None
         self.call(cancel_others())
+        with self._lock:
+            self._lasts = False
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
+        # What was asked for beside the end, or does not end when it is cancelled: who waits would wait for ever.
+        for end in [*self._endings]:
+            end()
         self.loop.close()
 
     def call(self, work: Coroutine[object, object, R]) -> R:
         """Do work there, and wait for what it returns; raises what it raises.
 
-        What aiokafka cancels when a connection is lost raises KafkaConnectionError.
+        What aiokafka cancels when a connection is lost raises KafkaConnectionError, and so does what its end cancels.
         """
         assert threading.current_thread() is not self._thread, "Kafka's thread would wait for itself"
+        with self._lock:
+            if not self._lasts:
+                work.close()
+                raise KafkaConnectionError("all connections are closed")
+            asked = asyncio.run_coroutine_threadsafe(work, self.loop)
+            self._endings.add(asked.cancel)
         try:
-            return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+            return asked.result()
         except CancelledError as error:
             raise KafkaConnectionError("a lost connection has cancelled it") from error
+        finally:
+            self._endings.discard(asked.cancel)
 
 
 def _tell(loop: asyncio.AbstractEventLoop, said: dict[str, object]) -> None:
