@@ -157,6 +157,8 @@ class World:
 
     def on_commit(self, commit: Commit) -> None:
         """See a commit that is durable."""
+        newest = self.environment.generation(APP)
+        assert commit.generation == newest, f"the run {commit.generation} commits though the run {newest} has begun"
         self.outcome.note(commit)
         self.shares.note(commit)
         self.struck["split or merged"] += bool(commit.gone)
