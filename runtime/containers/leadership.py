@@ -9,16 +9,20 @@ from contextlib import suppress
 from runtime.assembly.bindings import Bindings
 from runtime.containers.protocol import Report, held_by
 from runtime.model.clock import Clock, sleep_ms
-from runtime.model.errors import EnvironmentFault
+from runtime.model.errors import EnvironmentFault, Fenced
 from runtime.opening.agreement import StarterReport
-from runtime.opening.shared_run import Sharing
-from runtime.ports.commits import Presence
+from runtime.opening.shared_run import SharedRun, Sharing
+from runtime.ports.commits import Presence, fenced_error
 from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.run.driver import in_thread
 from runtime.run.scaling import FAR_LOOK_MS
 
 READY_MS, READY_LOOK_MS = 300_000.0, 500.0
 """The time within which state is to lie ready for a split with all who share the run, and between two looks at it."""
+ANNOUNCED_MS = 5_000.0
+"""The time in which who leads a run that has fenced this one says so; else all of it is opened anew."""
+CUT_LOOK_MS = 100.0
+"""The interval between two looks for the run that follows this one."""
 AWAITED_MS, SPANNED_MS = 3_000.0, 100.0
 """The time in which containers of other hosts come to the next run, and the interval between two looks at it."""
 
@@ -66,6 +70,37 @@ class Leadership:
         with suppress(EnvironmentFault):
             return await in_thread(self._sharing.agree, held, commits, before, tasks)
         return False
+
+    async def rest(self, length_ms: float, is_cut_to_come: bool) -> None:
+        """Wait for a while; raises `Fenced` as soon as the run behind a cut is announced, where one is to come.
+
+        So nothing here waits until it is fenced, which containers that have no task notice late.
+        """
+        if not is_cut_to_come:
+            await sleep_ms(length_ms)
+            return
+        sharing = self._sharing
+        assert sharing is not None, "who follows the run of another one shares it"
+        until_ms = self._clock.elapsed_ms() + length_ms
+        while self._clock.elapsed_ms() < until_ms:
+            await sleep_ms(CUT_LOOK_MS)
+            newest = 0
+            with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
+                newest = await in_thread(sharing.newest)
+            if newest > sharing.run:
+                raise fenced_error(self._app, sharing.run, newest)
+
+    async def next_run(self, fenced: Fenced, is_ending: Callable[[], bool]) -> SharedRun:
+        """Return the run that has fenced this one, to share it; raises `fenced` where none is announced in time."""
+        sharing, until_ms = self._sharing, self._clock.elapsed_ms() + ANNOUNCED_MS
+        assert sharing is not None, "who is fenced by a run that it may share shares this one"
+        while True:
+            with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
+                if (found := await in_thread(sharing.newer)) is not None:
+                    return found
+            if is_ending() or self._clock.elapsed_ms() >= until_ms:
+                raise fenced
+            await sleep_ms(CUT_LOOK_MS)
 
     def say_ready(self, number: int) -> None:
         """Say to who leads the run that state lies ready here for the size that a request has asked for."""

@@ -86,8 +86,6 @@ MOST_SILENCE_S = 16.0
 """The longest time to wait for answers: it doubles from `SILENCE_S`, as a container that is stopped gives none."""
 ALONE_MS = 2_000.0
 """The interval between two looks at the tasks that no container has."""
-ANNOUNCED_MS = 5_000.0
-"""The time in which who leads a run that has fenced this one says so; else all of it is opened anew."""
 LOOK_MS = 250.0
 """The interval between two looks at what was asked for, and at what is to be delivered."""
 
@@ -349,14 +347,8 @@ class Containers:
 
     async def _take_part(self, fenced: Fenced) -> None:
         """Take part in the run that has begun elsewhere; raises what it was fenced by where none is announced."""
-        assert not self._containers and self._sharing is not None, "who shares a run has ended its part of the former"
-        began_ms, alive = self._clock.elapsed_ms(), None
-        while alive is None:
-            if self.stopping or self._clock.elapsed_ms() - began_ms >= ANNOUNCED_MS:
-                raise fenced
-            await sleep_ms(SETTLED_MS)
-            with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
-                alive = await in_thread(self._sharing.newer)
+        assert not self._containers, "who shares a run has ended its part of the former"
+        alive = await self._leadership.next_run(fenced, lambda: self.stopping)
         _log.warning("begins anew: %s", fenced)
         self._bindings.close()
         share = await in_thread(self._join_run, alive, self._pipeline, self._here, from_start=False)
@@ -421,8 +413,12 @@ class Containers:
     async def _heed_scale(self, keeping: list[asyncio.Task[None]]) -> None:
         """Let containers come and go as is asked for; where tasks are to be others, all end, and others begin."""
         if not self.heeds_sizes and self._cluster is not None:
-            how = self.since, self._leadership.say_ready, lambda: not self._ending
-            await follow_ahead(self._environment, self.plan, self._graph, *how)
+            how = self.since, self._leadership.say_ready, self._leadership.rest, lambda: not self._ending
+            try:
+                await follow_ahead(self._environment, self.plan, self._graph, *how)
+            except Fenced:
+                self._goes_on = "elsewhere" if self._may_take_part else ""
+                raise
         while self.heeds_sizes and not self._ending:
             await sleep_ms(LOOK_MS if self._cluster is None else FAR_LOOK_MS)
             asked = await in_thread(asked_size, self._environment, self._graph.app)

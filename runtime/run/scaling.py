@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from runtime.loop.loop import Loop
 from runtime.model.assignment import REFUSED, Scale
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import monotonic_ms, sleep_ms, wall_clock_ms
-from runtime.model.errors import EnvironmentFault
+from runtime.model.errors import EnvironmentFault, Unavailable
 from runtime.model.metrics import JobMetrics, OperatorMetrics
 from runtime.opening.opening import Opened
 from runtime.opening.rescaling import Scaled, note_size, prepare_split, rescale, tell_split
@@ -62,24 +62,28 @@ async def follow_ahead(
     graph: Graph,
     since: int,
     say_ready: Callable[[int], None],
+    rest: Callable[[float, bool], Awaitable[None]],
     goes_on: Callable[[], bool] = lambda: True,
 ) -> None:
     """Make state ready here for the splits that whoever leads a run is asked for, as long as it `goes_on`.
 
     It is that of the tasks that lie on this host, and of the copies that are kept here of others': one that comes to
     have a task of them replays next to nothing. Who leads waits until it is said that it is ready for the request of a
-    number, of those that came `since` the run began.
+    number, of those that came `since` the run began. Between two looks there is a `rest` of so many ms, which is told
+    whether a cut is to come.
     """
     asked = since
     while goes_on():
         newest = await in_thread(asked_size, environment, plan.app)
+        is_to_come = newest is not None and newest.since(since).factor not in (None, plan.options.factor)
         if newest is not None:
-            wanted, asked = newest.since(asked), newest.number
-            await prepare_split(environment, plan, graph, wanted.factor, goes_on)
+            with suppress(Unavailable):  # at the next look again
+                await prepare_split(environment, plan, graph, newest.since(asked).factor, goes_on)
+                asked = newest.number
         if asked > since and goes_on():
             with suppress(EnvironmentFault):  # at the next look again
                 await in_thread(say_ready, asked)
-        await sleep_ms(FAR_LOOK_MS)
+        await rest(FAR_LOOK_MS, is_to_come and asked > since)
 
 
 def check_grown(bindings: Bindings, graph: Graph, counts: Mapping[str, int]) -> None:

@@ -1,11 +1,13 @@
 """Several who have started containers of one run end it together, and never while anything is left to do."""
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.containers.leadership import READY_LOOK_MS, READY_MS, Leadership
+from runtime.containers.leadership import ANNOUNCED_MS, CUT_LOOK_MS, READY_LOOK_MS, READY_MS, Leadership
 from runtime.model.assignment import JobModel
 from runtime.model.clock import LoopClock
+from runtime.model.errors import EnvironmentFault, Fenced
 from runtime.opening.agreement import StarterReport, all_quiet
 from runtime.opening.opening import Share
 from runtime.opening.shared_run import GONE_MS, NEVER_CAME_MS, SharedRun, Sharing
@@ -218,3 +220,78 @@ def test_a_cut_waits_for_others_but_not_for_ever(at_ms, ends_at_ms):
     loop.close()
     until_ms = min(READY_MS, *(ms for ms in (at_ms, ends_at_ms) if ms is not None), READY_MS)
     assert len(waited_ms) == 1 and until_ms <= waited_ms[0] + 0.01 and waited_ms[0] <= until_ms + READY_LOOK_MS + 0.01
+
+
+@given(
+    begins_ms=st.none() | st.floats(0, 10_000),
+    announced_ms=st.floats(0, 2 * ANNOUNCED_MS),
+    is_cut_to_come=st.booleans(),
+    fails=st.booleans(),
+)
+def test_who_is_ready_for_a_cut_hears_of_the_run_behind_it_at_once(begins_ms, announced_ms, is_cut_to_come, fails):
+    """It need not be fenced: a host whose containers have no task would notice it late."""
+    notes = NotedRuns()
+    leader, other = Sharing(notes), Sharing(notes)
+    notes.run, notes.living = 7, {leader.name, other.name}
+    run = SharedRun(Share(container="", generation=7), "digest", until_now=False)
+    leader.begin(run)
+    assert other.found() is not None
+    clock, loop = LoopClock(), VirtualLoop()
+    leadership, heard = Leadership("app", other, lambda: None, clock), {}
+
+    def begin():
+        notes.run = 8
+        loop.call_later(announced_ms / 1_000, leader.begin, msgspec.structs.replace(run, share=share))
+
+    async def follow():
+        try:
+            await leadership.rest(3_000, is_cut_to_come)
+            heard["nothing"] = clock.elapsed_ms()
+        except Fenced as fenced:
+            heard["outrun"] = clock.elapsed_ms()
+            heard["next"] = (await leadership.next_run(fenced, lambda: False)).share
+
+    if fails:  # brokers that do not answer are asked again
+        looks = iter([EnvironmentFault("no broker answers"), None] * 100)
+        notes.begun = lambda: raised(next(looks), notes.noted)
+    share = Share(container="", generation=8)
+    if begins_ms is not None:
+        loop.call_later(begins_ms / 1_000, begin)
+    following = loop.create_task(follow())
+    loop.proceed(until_s=30)
+    assert following.done() and following.exception() is None
+    loop.close()
+    at_ms = None if begins_ms is None else begins_ms + announced_ms
+    if is_cut_to_come and at_ms is not None and at_ms <= 3_000 - 2 * CUT_LOOK_MS:
+        assert at_ms <= heard["outrun"] + 0.01 and heard["outrun"] <= at_ms + 2 * CUT_LOOK_MS + 0.01
+        assert heard["next"] == share
+    elif not is_cut_to_come or at_ms is None or at_ms > 3_000:
+        assert heard["nothing"] + 0.01 >= 3_000 and heard["nothing"] <= 3_000 + CUT_LOOK_MS + 0.01
+
+
+@given(announced_ms=st.none() | st.floats(0, 2 * ANNOUNCED_MS))
+def test_who_is_fenced_shares_the_next_run_if_that_is_announced_in_time(announced_ms):
+    notes = NotedRuns()
+    leader, other = Sharing(notes), Sharing(notes)
+    notes.run, notes.living = 7, {leader.name, other.name}
+    run = SharedRun(Share(container="", generation=7), "digest", until_now=False)
+    leader.begin(run)
+    assert other.found() is not None
+    clock, loop, notes.run = LoopClock(), VirtualLoop(), 8
+    following = loop.create_task(Leadership("app", other, lambda: None, clock).next_run(Fenced("8"), lambda: False))
+    share = Share(container="", generation=8)
+    if announced_ms is not None:
+        loop.call_later(announced_ms / 1_000, leader.begin, msgspec.structs.replace(run, share=share))
+    loop.proceed(until_s=30)
+    assert following.done()
+    loop.close()
+    if announced_ms is not None and announced_ms <= ANNOUNCED_MS:
+        assert following.result().share == share
+    elif announced_ms is None or announced_ms > ANNOUNCED_MS + CUT_LOOK_MS:
+        assert isinstance(following.exception(), Fenced)
+
+
+def raised(error, otherwise):
+    if error is not None:
+        raise error
+    return otherwise

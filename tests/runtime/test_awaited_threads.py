@@ -9,6 +9,7 @@ import pytest
 
 from runtime.containers.leadership import Leadership, Spanning
 from runtime.model.clock import LoopClock
+from runtime.model.errors import Fenced
 from runtime.ports.environment import LiveEnvironment
 from runtime.run.driver import in_thread
 from runtime.run.scaling import follow_ahead
@@ -27,7 +28,8 @@ class Asked:
         self.answered = True
         return False
 
-    is_over = quiet = agree = are_others_ready = is_deserted = span = ask
+    run = 1
+    newest = newer = is_over = quiet = agree = are_others_ready = is_deserted = span = ask
 
     def asked_scale(self, app):
         self.ask()
@@ -49,9 +51,11 @@ QUESTIONS = {
     "whether all is delivered": lambda asked: leadership(asked).is_delivered(),
     "what others say": lambda asked: leadership(asked).said_by_others(),
     "whether all agree": lambda asked: leadership(asked).agree({}, {}, 2),
+    "whether a cut has come": lambda asked: leadership(asked).rest(1_000.0, True),
+    "the next run": lambda asked: leadership(asked).next_run(Fenced("fenced"), lambda: False),
     "belonging to two runs": lambda asked: Spanning(asked, "app").begin(1),
     "the size that is asked for": lambda asked: follow_ahead(
-        asked, SimpleNamespace(app="app"), None, 0, lambda number: None
+        asked, SimpleNamespace(app="app"), None, 0, lambda number: None, leadership(asked).rest
     ),
 }
 
