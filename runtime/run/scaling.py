@@ -28,7 +28,7 @@ from runtime.loop.loop import Loop
 from runtime.model.assignment import REFUSED, Scale
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import monotonic_ms, sleep_ms, wall_clock_ms
-from runtime.model.errors import EnvironmentFault, Unavailable
+from runtime.model.errors import EnvironmentFault
 from runtime.model.metrics import JobMetrics, OperatorMetrics
 from runtime.opening.opening import Opened
 from runtime.opening.rescaling import Scaled, note_size, prepare_split, rescale, tell_split
@@ -77,9 +77,8 @@ async def follow_ahead(
         newest = await in_thread(asked_size, environment, plan.app)
         is_to_come = newest is not None and newest.since(since).factor not in (None, plan.options.factor)
         if newest is not None:
-            with suppress(Unavailable):  # at the next look again
-                await prepare_split(environment, plan, graph, newest.since(asked).factor, goes_on)
-                asked = newest.number
+            wanted, asked = newest.since(asked), newest.number
+            await prepare_split(environment, plan, graph, wanted.factor, goes_on)
         if asked > since and goes_on():
             with suppress(EnvironmentFault):  # at the next look again
                 await in_thread(say_ready, asked)
