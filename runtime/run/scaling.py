@@ -82,7 +82,7 @@ async def follow_ahead(
         if asked > since and goes_on():
             with suppress(EnvironmentFault):  # at the next look again
                 await in_thread(say_ready, asked)
-        await rest(FAR_LOOK_MS, is_to_come and asked > since)
+        await rest(FAR_LOOK_MS, is_to_come)
 
 
 def check_grown(bindings: Bindings, graph: Graph, counts: Mapping[str, int]) -> None:
