@@ -21,6 +21,8 @@ from runtime.ports.connectors import (
     IdempotentSink,
     Intake,
     PositionedSink,
+    Pulled,
+    PulledRecord,
     PulledSource,
     PushedRecord,
     PushedSource,
@@ -310,15 +312,22 @@ def check_pulled(
         dies = chance.choice(("pulled", "kept", "confirmed", "", "", "")) if left > 0 else ""
         left -= 1
         found = source.pull("check", position)
+        _check_pull(found)
         if dies != "pulled":
             moves = found.position != position or not found.more
             assert moves, f"all in all there is more, and the position stays at {position!r}"
             kept += [record.value for record in found.records]
             came = f"the place has {wanted[:5]}, in all {len(wanted)}, and {kept[:5]} came, in all {len(kept)}"
             assert kept == wanted[: len(kept)], came
+            assert found.more or kept == wanted, (
+                f"pull() says that there is no more, and {wanted[len(kept)]!r} is to come: a run of what there is now "
+                "ends there"
+            )
             is_behind, position = found.position != position, found.position
             if dies != "kept" and is_behind:
                 source.confirm("check", position)
+                if dies != "confirmed" and chance.random() < 0.3:
+                    source.confirm("check", position)  # as a run does where the answer was lost
         if dies:
             source.close()
             source = make()
@@ -326,6 +335,16 @@ def check_pulled(
             break
     source.close()
     assert kept == wanted, f"the place has {wanted[:5]}, in all {len(wanted)}, and {kept[:5]} came, in all {len(kept)}"
+
+
+def _check_pull(found: Pulled) -> None:
+    """Raise AssertionError for what no run takes."""
+    assert isinstance(found, Pulled), f"pull() returned a {type(found).__name__}, and no Pulled"
+    assert isinstance(found.position, bytes), f"a position is bytes, and {found.position!r} came"
+    for record in found.records:
+        assert isinstance(record, PulledRecord), f"pull() gave a {type(record).__name__}, and no PulledRecord"
+        at = record.timestamp_ms
+        assert at is None or type(at) is int, f"a time is whole ms since the epoch, and {at!r} came"
 
 
 def check_sink(
@@ -407,6 +426,7 @@ class _SinkTrial:
                 self._lines.call(sink.write, rows)
                 self._given += rows
                 position = self._lines.call(sink.flush)
+                assert type(position) is int, f"flush() returned {position!r}, and a position is a whole number"
                 assert position >= marks[-1][0], f"flush() returned {position} after {marks[-1][0]}"
                 marks.append((position, len(self._given)))
             if dies or self._chance.random() < 0.3:

@@ -263,5 +263,41 @@ def test_what_is_nested_too_deep_is_told_as_that():
 
 @pytest.mark.parametrize("endless", [{"$ref": "#"}, {"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#"}}}])
 def test_a_schema_that_refers_to_itself_without_an_end_is_told(endless):
+    with pytest.raises(PlanError, match="refers to itself with nothing between"):
+        JsonSchema(schema=endless)
+
+
+def test_a_value_whose_schema_ends_for_others_alone_is_an_error_of_the_record():
+    serde = JsonSchema(schema={"anyOf": [{"type": "string"}, {"$ref": "#"}]})
+    assert serde.decode(b'"a"') == "a"
     with pytest.raises(SerdeError, match="refers to itself without an end"):
-        JsonSchema(schema=endless).decode(b"1")
+        serde.decode(b"1")
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ({"$dynamicRef": "#node"}, "which it has not"),
+        ({"items": {"$dynamicRef": "https://example.com/tree#node"}}, "which it has not"),
+        ({"$schema": "https://json-schema.org/draft/2019-09/schema", "$recursiveRef": "a.json"}, "which it has not"),
+        ({"parts": {"a": {"$ref": "#/parts/b"}}, "$ref": "#/parts/a"}, "#/parts/b', which it has not"),
+        ({"allOf": [{}], "$ref": "#/allOf/first"}, "which it has not"),
+        ({"$defs": {"a": {"type": "integer"}}, "$ref": "#/$defs/a/type/x"}, "which it has not"),
+        ({"title": "orders", "$ref": "#/title"}, "which is no schema"),
+        ({"properties": {"type": {"type": "integer"}}, "items": {"$ref": "#/properties"}}, "which is no schema"),
+        ({"$schema": 3}, "no text"),
+    ],
+)
+def test_what_a_schema_leads_to_is_looked_at_as_it_is_planned(schema, told):
+    with pytest.raises(PlanError, match=told):
+        JsonSchema(schema=schema)
+
+
+def test_references_of_every_kind_are_followed():
+    number = {"$anchor": "n", "$dynamicAnchor": "d", "type": "integer"}
+    refs = [{"$ref": "#/$defs/n"}, {"$ref": "#n"}, {"$dynamicRef": "#d"}, {"$ref": "#/parts/n"}]
+    for ref in refs:
+        serde = JsonSchema(schema={"$defs": {"n": number}, "parts": {"n": {"$ref": "#n"}}, "items": ref})
+        assert serde.decode(b"[1]") == [1]
+        with pytest.raises(SerdeError, match="not of type 'integer'"):
+            serde.decode(b'["a"]')

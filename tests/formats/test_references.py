@@ -241,3 +241,22 @@ def test_schemas_that_are_told_slowly_are_asked_for_no_longer_than_a_minute_all_
     monkeypatch.setattr(schema_registries, "monotonic_ms", lambda: at)
     with pytest.raises(Unreachable, match="within 60 seconds all schemas that one names: 7 were there, and S8 1"):
         Avro(int, registry=registry).decode(bytes(5))
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ({"$ref": "#/$defs/none"}, "which it has not"),
+        ({"properties": {"sku": {"type": 3}}}, "which is no schema"),
+        ({"$schema": 3}, "which is no schema"),
+        ({"$ref": "line.json"}, "itself with nothing between"),
+    ],
+)
+def test_schemas_of_other_subjects_are_looked_at_as_it_is_planned(registry, line, told):
+    client = SchemaRegistryClient({"url": registry.url})
+    named = ("line.json", "line-value", register(client, "line-value", line, "JSON", []))
+    order = {"properties": {"lines": {"items": {"$ref": "line.json"}}}}
+    register(client, "orders-value", order, "JSON", [named])
+    ours = SchemaRegistry(registry.url)
+    with pytest.raises(PlanError, match=told):
+        JsonSchema(schema=ours.newest("orders-value"), registry=ours)

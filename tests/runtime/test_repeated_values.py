@@ -4,7 +4,7 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.encoding.columns import Columns
 from runtime.model.errors import SamzaError
 from runtime.systems.files import schemas
 from runtime.systems.files.schemas import batches_in, bounded, open_parquet
+from runtime.systems.frames.frame_source import FrameSource
 from samza_dsl import App
 from tests.scale import examples
 
@@ -36,6 +38,7 @@ SHAPES = {
         st.lists(st.fixed_dictionaries({"of": st.lists(texts, max_size=3)}), max_size=2),
     ),
     "number": (pa.int64(), st.integers(0, 3)),
+    "numbers": (pa.list_(pa.float64()), st.none() | st.sampled_from((0, 1, 40, 200)).map(lambda many: [0.5] * many)),
 }
 
 
@@ -48,10 +51,12 @@ def limits(at_once: int, of_a_row: int) -> Iterator[None]:
 
 
 def size_of(value: object) -> int:
-    """Return the bytes of all texts in a value."""
+    """Return the bytes of all texts in a value, with so many for each number as a program takes for it."""
     if isinstance(value, str | bytes):
         return len(value)
-    parts = value.items() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    if isinstance(value, int | float):
+        return schemas.OF_A_VALUE
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     return sum(map(size_of, parts))
 
 
@@ -79,7 +84,7 @@ def test_rows_of_parquet_come_whole_and_few_at_a_time(
         for batch in batches_in(file, 8, range(file.num_row_groups), None, path):
             assert batch.schema.types == table.schema.types
             rows = batch.to_pylist()
-            assert len(rows) == 1 or sum(size_of([*row.values()]) for row in rows) <= at_once * table.num_columns
+            assert len(rows) == 1 or sum(size_of([*row.values()]) for row in rows) <= at_once
             found += rows
     assert found == table.to_pylist()
 
@@ -126,10 +131,21 @@ def test_rows_of_arrow_are_parted_by_what_they_stand_for(table: pa.Table, data: 
     with limits(at_once, 10**9):
         parts = [*bounded(batch.slice(first), "rows")]
     assert [row for part in parts for row in part.to_pylist()] == batch.slice(first).to_pylist()
-    shared = [name for name, one in zip(batch.schema.names, batch.schema.types, strict=True) if schemas._shares(one)]
     for part in parts:
-        taken = sum(size_of([row[name] for name in shared]) for row in part.to_pylist())
-        assert len(part) == 1 or not shared or taken <= at_once
+        assert len(part) == 1 or sum(size_of([*row.values()]) for row in part.to_pylist()) <= at_once
+
+
+@given(tables(), st.integers(1, 40), st.sampled_from((500, 5_000, 10**9)))
+@settings(max_examples=examples(50, 500), deadline=None)
+def test_rows_of_a_frame_are_read_few_at_a_time(table: pa.Table, asked: int, at_once: int) -> None:
+    source, found = FrameSource(table, "rows"), list[dict[str, object]]()
+    with limits(at_once, 10**9):
+        while (read := source.read(0, len(found), asked)) is not None:
+            columns = cast("Columns", read.batch.values)
+            found += columns.table.to_pylist()
+            assert read.next_offset == len(found) and len(columns) == len(columns.table)
+            assert len(columns) == 1 or sum(map(size_of, columns.table.to_pylist())) <= at_once
+    assert found == table.to_pylist()
 
 
 def repeated(kind: str) -> pa.Table:

@@ -381,17 +381,46 @@ class Queue:
         self.handed = end
         if self.wrong == "forgets early":
             self.forgotten = end
-        return Pulled([PulledRecord(n) for n in range(start, end)], b"%d" % end, end < 50)
+        records: list[Any] = [PulledRecord(n, None, 1.5 if self.wrong == "float" else 1) for n in range(start, end)]
+        position_: Any = str(end) if self.wrong == "text" else b"%d" % end
+        if self.wrong == "values":
+            records = [*range(start, end)]
+        return Pulled(records, position_, end < 50 and self.wrong != "no more")
 
     def confirm(self, reader: str, position: bytes) -> None:
+        if self.wrong == "confirmed once" and self.forgotten == int(position):
+            raise AssertionError("confirmed twice")
         self.forgotten = int(position)
 
 
-@pytest.mark.parametrize("wrong", ["", "hands each out once", "forgets early", "forgets the position"])
-def test_a_source_that_forgets_too_early_or_too_late_is_told(wrong: str) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("", ""),
+        ("hands each out once", "in all"),
+        ("forgets early", "in all"),
+        ("forgets the position", "in all"),
+        ("no more", "a run of what there is now ends there"),
+        ("text", "a position is bytes"),
+        ("float", "a time is whole ms"),
+        ("values", "no PulledRecord"),
+        ("confirmed once", "confirmed twice"),
+    ],
+)
+def test_a_source_that_forgets_too_early_or_too_late_is_told(wrong: str, told: str) -> None:
     queue = Queue(wrong)
     if not wrong:
         check_pulled(queue.source, lambda: range(50))
         return
-    with pytest.raises(AssertionError, match="in all"):
+    with pytest.raises(AssertionError, match=told):
         check_pulled(queue.source, lambda: range(50))
+
+
+def test_a_position_that_is_no_number_is_told() -> None:
+    kept = Kept()
+
+    def sink() -> TransactionalSink:
+        return replace(kept.transactional(), flush=lambda: float(kept.length()))
+
+    with pytest.raises(AssertionError, match="a position is a whole number"):
+        check_sink(sink, kept.content, ROWS)

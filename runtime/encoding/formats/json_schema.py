@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 from urllib.parse import urljoin
 
 import msgspec
 
 from operators.core.sites import here
-from planner.model.errors import refuse
+from planner.model.errors import PlanError, refuse
 from runtime.encoding.formats.avro_shapes import name_of
 from runtime.encoding.formats.extras import needs_extra
 from runtime.encoding.formats.registry import HEAD, RegisteredSchema, SchemaRegistry, head_of, referred_by, split_head
@@ -22,6 +23,8 @@ from runtime.encoding.serdes import REFUSALS, Json
 from runtime.model.errors import SerdeError
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_WITHIN = 'what is referred to in "$defs", or a schema of a registry with its references'
 
 
 @dataclass(frozen=True)
@@ -158,18 +161,52 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _lacking(resource: Any, resolver: Any) -> Iterator[str]:
-    """Yield what a schema, and those within it, refer to, and which nobody has."""
+def _check_references(what: str, kind: Any, whole: Any, resolver: Any) -> None:
+    """Raise PlanError for what a schema, and all that this leads to, refer to and nobody has, or is no schema.
+
+    Also for what refers to itself with nothing between: no value would ever fit that.
+    """
+    from jsonschema import SchemaError
+    from jsonschema.validators import validator_for
     from referencing.exceptions import Unresolvable
 
-    said = resource.contents.get("$ref") if isinstance(resource.contents, Mapping) else None
-    if isinstance(said, str):
+    def refused(told: str, write: str) -> PlanError:
+        return refuse(here(), f"JsonSchema({what}): the schema refers to {told}", write)
+
+    left, said, met = [(whole, resolver)], list[tuple[str, int, Any]](), set[int]()
+    leads: dict[int, set[int]] = {}
+    while left or said:
+        # All that lies within what is known comes first: only what is referred to elsewhere is still to be checked.
+        if left:
+            part, resolver = left.pop()
+            contents = part.contents
+            if id(contents) not in met:
+                met.add(id(contents))
+                left += [(one, resolver.in_subresource(one)) for one in part.subresources()]
+                if isinstance(contents, Mapping):
+                    known = validator_for(contents, kind).VALIDATORS
+                    refs = [contents[name] for name in _REFERENCES if name in contents and name in known]
+                    said += [(ref, id(contents), resolver) for ref in refs]
+                    if not refs:
+                        leads[id(contents)] = {*map(id, contents.get("allOf", ()))}
+            continue
+        ref, place, resolver = said.pop()
         try:
-            resolver.lookup(said)
-        except Unresolvable:
-            yield said
-    for part in resource.subresources():
-        yield from _lacking(part, resolver.in_subresource(part))
+            found = resolver.lookup(ref)
+        except (Unresolvable, LookupError, ValueError, TypeError):
+            raise refused(f"{ref!r}, which it has not, and nobody fetches", _WITHIN) from None
+        if id(found.contents) not in met:
+            try:
+                validator_for(found.contents, kind).check_schema(found.contents)
+            except (SchemaError, AttributeError, TypeError) as error:
+                told = error.message if isinstance(error, SchemaError) else found.contents
+                raise refused(f"{ref!r}, which is no schema: {told}", "a schema there") from None
+            left.append((type(whole).from_contents(found.contents, whole._specification), found.resolver))
+        leads.setdefault(place, set()).add(id(found.contents))
+    try:
+        TopologicalSorter(leads).prepare()
+    except CycleError:
+        raise refused("itself with nothing between, which no value fits", 'what it has, as "properties"') from None
 
 
 def _multiples(validator: Any, of: int | float, value: object, schema: object) -> Iterator[Exception]:
@@ -210,6 +247,8 @@ def _validation(
         import jsonschema
         from jsonschema_specifications import REGISTRY
         from referencing.jsonschema import DRAFT202012, specification_with
+    if not isinstance(schema.get("$schema", DRAFT), str):
+        raise refuse(here(), f"JsonSchema({what}): the schema has a $schema that is no text", f'"$schema": "{DRAFT}"')
     kind = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
     try:
         kind.check_schema(schema)
@@ -221,8 +260,9 @@ def _validation(
         ) from None
 
     def resource(said: Any) -> Any:
-        draft = said.get("$schema", DRAFT) if isinstance(said, Mapping) else DRAFT
-        return specification_with(draft, default=DRAFT202012).create_resource(said)
+        draft = said.get("$schema") if isinstance(said, Mapping) else None
+        found = specification_with(draft, default=DRAFT202012) if isinstance(draft, str) else DRAFT202012
+        return found.create_resource(said)
 
     whole = resource(schema)
     base = whole.id() or ""
@@ -231,9 +271,7 @@ def _validation(
         # As Confluent's clients have it by its name, and as JSON Schema has it by where the schema lies.
         held = resource(msgspec.json.decode(other.schema))
         known = known.with_resources([(name, held), (urljoin(base, name), held)])
-    for ref in _lacking(whole, known.resolver(base)):
-        told = f"JsonSchema({what}): the schema refers to {ref!r}, which it has not, and nobody fetches"
-        raise refuse(here(), told, 'what is referred to in "$defs", or a schema of a registry with its references')
+    _check_references(what, kind, whole, known.resolver(base))
     validator = jsonschema.validators.extend(kind, {"multipleOf": _multiples, "uniqueItems": _doubles})(
         schema, registry=known
     )

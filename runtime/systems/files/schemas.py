@@ -25,6 +25,8 @@ MOST_AT_ONCE = 1 << 27
 """The bytes for which rows stand that are taken from a file at a time: a few bytes there can stand for any number."""
 MOST_OF_A_ROW = 1 << 28
 """The bytes for which a row stands at most by what lies in a file once, and is the value of many."""
+OF_A_VALUE = 32
+"""The bytes that a number or the like takes at least where it is an object of Python."""
 TOGETHER = 64
 """The row groups that are looked at, and read, together at most."""
 LOOKED_AT = 8_192
@@ -213,17 +215,23 @@ def _repeated(
 
 
 def _rows_at_once(file: pq.ParquetFile, group: int, at_once: int, columns: list[str] | None) -> int:
-    """Return how many rows of a row group are read at a time, as a text may have most of its letters of that before.
+    """Return how many rows of a row group are read at a time: fewer where they are long, or have many values each.
 
-    A column of DELTA_BYTE_ARRAY keeps what differs, so that none of its texts is longer than all that lies there.
+    A column of DELTA_BYTE_ARRAY keeps what differs from the text before, so that none of its texts is longer than all
+    that lies there.
     """
-    told, found = file.metadata.row_group(group), at_once
+    told, found, whole = file.metadata.row_group(group), at_once, 1
     for place in range(told.num_columns):
         leaf = told.column(place)
-        is_text = leaf.physical_type == "BYTE_ARRAY" and "DELTA_BYTE_ARRAY" in leaf.encodings
-        if is_text and (columns is None or _is_in(leaf.path_in_schema, columns)):
+        if columns is not None and not _is_in(leaf.path_in_schema, columns):
+            continue
+        is_text, may_repeat = leaf.physical_type == "BYTE_ARRAY", file.schema.column(place).max_repetition_level > 0
+        whole += max(leaf.total_uncompressed_size, leaf.num_values * OF_A_VALUE if may_repeat else 0)
+        if is_text and "DELTA_BYTE_ARRAY" in leaf.encodings:
             values = -(-leaf.num_values // max(told.num_rows, 1))
             found = min(found, MOST_OF_A_CHUNK // max(leaf.total_uncompressed_size * values, 1))
+    if whole > MOST_AT_ONCE:
+        found = min(found, MOST_AT_ONCE * told.num_rows // whole)
     return max(found, 1)
 
 
@@ -233,7 +241,7 @@ def _in_larger(batches: Iterable[pa.RecordBatch], at_once: int) -> Iterator[pa.R
     rows = size = 0
     for batch in batches:
         some.append(batch)
-        rows, size = rows + len(batch), size + batch.get_total_buffer_size()
+        rows, size = rows + len(batch), size + sum(map(_stands_for, batch.columns))
         if rows >= at_once or size > MOST_AT_ONCE:
             yield pa.concat_batches(some)
             some, rows, size = [], 0, 0
@@ -280,16 +288,14 @@ def _dictionaries(column: pa.Array) -> Iterator[pa.Array]:
 def bounded(batch: pa.RecordBatch, where: object) -> Iterator[pa.RecordBatch]:
     """Yield rows in parts that stand for no more than is read at a time; raises SamzaError where one stands for more.
 
-    A batch may have a value once for many rows, as the text of a dictionary.
+    Rows have long texts, or lists of many values. Only a batch that has a value once for many rows, as the text of a
+    dictionary, holds a row that is refused: of any other the row takes as much in its file.
     """
-    if not any(_shares(one) for one in batch.schema.types):
-        yield batch
-        return
-    left = [batch]
+    left, shares = [batch], any(map(_shares, batch.schema.types))
     while left:
         part = left.pop()
         size = sum(map(_stands_for, part.columns))
-        if size <= MOST_AT_ONCE or (len(part) <= 1 and size <= MOST_OF_A_ROW):
+        if size <= MOST_AT_ONCE or (len(part) <= 1 and (size <= MOST_OF_A_ROW or not shares)):
             yield part
         elif len(part) <= 1:
             raise SamzaError(
@@ -315,7 +321,7 @@ def _stands_for(column: pa.Array) -> int:
     kind, types = column.type, pa.types
     if types.is_dictionary(kind):
         if types.is_nested(kind.value_type) or types.is_primitive(kind.value_type):
-            return 8 * len(column)
+            return OF_A_VALUE * len(column)
         return _sum(pc.take(pc.binary_length(column.dictionary), column.indices))
     if types.is_run_end_encoded(kind):
         return len(column) * max((_stands_for(column.values.slice(n, 1)) for n in range(len(column.values))), default=0)
@@ -325,12 +331,12 @@ def _stands_for(column: pa.Array) -> int:
         lengths = pc.list_element(pa.FixedSizeListArray.from_arrays(words, 4), 0).slice(column.offset)
         return _sum(pc.if_else(column.is_valid(), lengths, 0))
     if types.is_string(kind) or types.is_binary(kind) or types.is_large_string(kind) or types.is_large_binary(kind):
-        return _sum(pc.binary_length(column))
+        return int(column.nbytes)
     if types.is_list_view(kind) or types.is_large_list_view(kind):
         values = _sum(pc.list_value_length(column))
         if values > MOST_AT_ONCE:
             return values
-    return sum(map(_stands_for, _parts(column))) if types.is_nested(kind) else 8 * len(column)
+    return sum(map(_stands_for, _parts(column))) if types.is_nested(kind) else OF_A_VALUE * len(column)
 
 
 def _sum(numbers: pa.Array) -> int:

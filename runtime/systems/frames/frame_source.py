@@ -17,7 +17,7 @@ from runtime.ports.source import ReplaceableSource
 from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.parquet import ROWS_AT_ONCE, LaxJson, json_rows
 from runtime.systems.files.plain_columns import check_one_kind
-from runtime.systems.files.schemas import check_columns
+from runtime.systems.files.schemas import bounded, check_columns
 
 OF_OBJECTS = "O"
 """The kind of columns of pandas that hold objects of Python, or categories, which may be such."""
@@ -55,12 +55,12 @@ class FrameSource(ReplaceableSource):
                 f"the frame has {len(self._table):,} rows, fewer than the {offset:,} that were already processed: give "
                 "the rows from the first one on, or reset the application to read this one"
             )
-        found = self._table.slice(offset, min(max_records, ROWS_AT_ONCE)).combine_chunks()
-        batches = found.to_batches()
+        batches = self._table.slice(offset, min(max_records, ROWS_AT_ONCE)).combine_chunks().to_batches()
         if not batches:
             return None
-        end = offset + len(found)
-        values = cast("list[object]", Columns(batches[0], offset, partial(self._rows, batches[0], offset)))
+        rows = next(bounded(batches[0], f"the frame for {self._stream!r}"))
+        end = offset + len(rows)
+        values = cast("list[object]", Columns(rows, offset, partial(self._rows, rows, offset)))
         return Read(Batch(values, offsets=range(offset, end)), None, end)
 
     def stored(self, partition: int, start: int, end: int) -> Iterable[object]:

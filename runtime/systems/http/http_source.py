@@ -7,8 +7,8 @@ import hmac
 import logging
 import re
 import zlib
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,8 +27,10 @@ REMEMBERED = 100_000
 """The idempotency keys that are remembered, of the newest requests that had one."""
 LONGEST_KEY = 256
 """The bytes that an idempotency key has at most."""
-MOST_WAITING = 1_000
-"""The requests that may wait for their records to be appended; others are told to come again."""
+MOST_HELD_BYTES = 1 << 26
+"""The bytes of requests whose bodies come or wait to be appended; others are told to come again."""
+OF_A_REQUEST, OF_A_RECORD = 1 << 16, 1 << 8
+"""The bytes that a request and a record take beside what was posted, about."""
 PATIENCE_S = 30.0
 """The time that a body has to come."""
 TYPES = ("application/json", "application/x-ndjson", "application/octet-stream")
@@ -116,7 +118,7 @@ class _PostServer:
         self._token, self._max_body_bytes, self._on_ready = token, max_body_bytes, on_ready
         self._waiting: list[_Posted] = []
         self._came = asyncio.Event()
-        self._ends = False
+        self._ends, self._held_bytes = False, 0
         self._keys = _SeenKeys({})
 
     def url(self, port: int) -> str:
@@ -185,23 +187,44 @@ class _PostServer:
         key = _as_sent(said.get("Idempotency-Key", ""))
         if len(key) > LONGEST_KEY:
             raise web.HTTPBadRequest(text=f"an Idempotency-Key has at most {LONGEST_KEY} bytes\n")
-        if self._ends or len(self._waiting) >= MOST_WAITING:
+        encoding = said.get("Content-Encoding", "").strip().lower()
+        is_told = request.content_length is not None and encoding in ("", "identity")
+        with self._room(min(request.content_length or 0, self._max_body_bytes) if is_told else self._max_body_bytes):
+            body = self._plain(await self._body(request), encoding)
+            is_lines = request.content_type == LINES
+            records = self._records([line for line in body.splitlines() if line.strip()] if is_lines else [body])
+        with self._room(len(body) + OF_A_RECORD * len(records)):
+            await self._appended(records, key)
+        return web.json_response({"records": len(records)}, status=202)
+
+    @contextmanager
+    def _room(self, size: int) -> Iterator[None]:
+        """Hold the memory of a request; where others hold too much of it, that is told to come again."""
+        from aiohttp import web
+
+        size += OF_A_REQUEST
+        # One alone is let in whatever its size, or it would be told to come again for ever.
+        if self._ends or (self._held_bytes and self._held_bytes + size > MOST_HELD_BYTES):
             raise web.HTTPServiceUnavailable(
                 text="too many requests wait, or the run has ended\n", headers={"Retry-After": "1"}
             )
+        self._held_bytes += size
+        try:
+            yield
+        finally:
+            self._held_bytes -= size
+
+    async def _body(self, request: web.Request) -> bytes:
+        from aiohttp import web
+
         try:
             async with asyncio.timeout(PATIENCE_S):
-                body = await request.read()
+                return await request.read()
         except TimeoutError:
             raise web.HTTPRequestTimeout(text="the body has not come in time\n") from None
         except ConnectionError:
             # Whoever posts has gone away in the middle: nobody hears the answer.
             raise web.HTTPBadRequest(text="the body has not come whole\n") from None
-        body = self._plain(body, said.get("Content-Encoding", "").strip().lower())
-        is_lines = request.content_type == LINES
-        records = self._records([line for line in body.splitlines() if line.strip()] if is_lines else [body])
-        await self._appended(records, key)
-        return web.json_response({"records": len(records)}, status=202)
 
     def _plain(self, body: bytes, encoding: str) -> bytes:
         # By ourselves: aiohttp leaves a traceback in the log where a body is not packed as its header says.
