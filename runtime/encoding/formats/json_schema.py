@@ -161,7 +161,7 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _check_references(what: str, kind: Any, whole: Any, resolver: Any) -> None:
+def _check_references(what: str, kind: Any, draft: Any, whole: Any, resolver: Any) -> None:
     """Raise PlanError for what a schema, and all that this leads to, refer to and nobody has, or is no schema.
 
     Also for what refers to itself with nothing between: no value would ever fit that.
@@ -201,7 +201,7 @@ def _check_references(what: str, kind: Any, whole: Any, resolver: Any) -> None:
             except (SchemaError, AttributeError, TypeError) as error:
                 told = error.message if isinstance(error, SchemaError) else found.contents
                 raise refused(f"{ref!r}, which is no schema: {told}", "a schema there") from None
-            left.append((type(whole).from_contents(found.contents, whole._specification), found.resolver))
+            left.append((type(whole).from_contents(found.contents, draft), found.resolver))
         leads.setdefault(place, set()).add(id(found.contents))
     try:
         TopologicalSorter(leads).prepare()
@@ -259,10 +259,12 @@ def _validation(
             here(), f"JsonSchema({what}): the schema is nested too deep to be checked", "$defs in it"
         ) from None
 
-    def resource(said: Any) -> Any:
+    def draft_of(said: Any) -> Any:
         draft = said.get("$schema") if isinstance(said, Mapping) else None
-        found = specification_with(draft, default=DRAFT202012) if isinstance(draft, str) else DRAFT202012
-        return found.create_resource(said)
+        return specification_with(draft, default=DRAFT202012) if isinstance(draft, str) else DRAFT202012
+
+    def resource(said: Any) -> Any:
+        return draft_of(said).create_resource(said)
 
     whole = resource(schema)
     base = whole.id() or ""
@@ -271,7 +273,7 @@ def _validation(
         # As Confluent's clients have it by its name, and as JSON Schema has it by where the schema lies.
         held = resource(msgspec.json.decode(other.schema))
         known = known.with_resources([(name, held), (urljoin(base, name), held)])
-    _check_references(what, kind, whole, known.resolver(base))
+    _check_references(what, kind, draft_of(schema), whole, known.resolver(base))
     validator = jsonschema.validators.extend(kind, {"multipleOf": _multiples, "uniqueItems": _doubles})(
         schema, registry=known
     )
