@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from operators.core.base import Batch
 from planner.model.errors import PlanError
-from runtime.model.errors import Damaged
+from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.streams import Append, StreamConfig
 from samza_dsl import App, count, produce, tumbling
 from samza_dsl.cli.main import commands
@@ -201,3 +201,13 @@ def test_an_output_that_brokers_stamp_is_told_by_who_writes_it(cluster, tmp_path
         run_once(app, environment, bind=bind)
     told = "output 'panes': its topic has message.timestamp.type=LogAppendTime" in caplog.text
     assert told == (by_time or timestamp is not None)
+
+
+def test_no_application_writes_into_a_topic_between_the_stages_of_another(cluster, tmp_path):
+    app = App("other")
+    app.input("numbers", value=int).send_to(app.output("windows-kinds", value=int))
+    with closing(opened(tmp_path)) as environment:
+        write(environment)
+        run_once(windows(), environment)
+        with pytest.raises(SamzaError, match="between the stages of an app"):
+            run_once(app, environment)
