@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -21,6 +21,7 @@ from planner.model.errors import refuse
 from planner.model.graph import Graph, intermediate
 from planner.model.plan import Plan, StreamPlan
 from planner.passes import streams_of
+from runtime.assembly.distinct_places import ANOTHER, RESULTS, check_distinct, is_another
 from runtime.model.checkpoint import SHARED, Checkpoint
 from runtime.model.errors import Damaged, SamzaError
 from runtime.model.metrics import RunMetrics
@@ -51,13 +52,11 @@ from runtime.systems.files.places.tables import check_read_anywhere, check_writt
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.systems.memory.lists import ListSink
 
-WRITTEN = ("intermediate", "output", "dead_letter")
+WRITTEN = (*RESULTS, "intermediate")
 SAID = ("partitions", "retention_ms", "retention_bytes", "compression")
 """What may be said of a stream that is yet to be made."""
 STREAM_ID = "@"
 """The last sign of the name under which checkpoints note which stream rows wait in for a sink."""
-ANOTHER = "stream:"
-"""Begins what an output is bound to that is written to another stream of the environment."""
 
 
 class Bindings:
@@ -95,6 +94,7 @@ class Bindings:
         }
         if not isinstance(bind, Mapping):
             raise SamzaError(f'bind={bind!r} names no streams; write instead: bind={{"flights": "flights.jsonl"}}')
+        check_distinct(graph, bind)
         try:
             for name, what in bind.items():
                 if name in read:
@@ -220,7 +220,7 @@ class Bindings:
             return [spec.stream]
         found = self.environment.streams()
         matching = (name for name in found if spec.matches(name) and not found[name].intermediate)
-        return sorted(name for name in matching if name not in self._own)
+        return sorted(name for name in matching if name not in self._own | {*self._others.values()})
 
     def _check_input(self, spec: Input, streams: Mapping[str, StreamConfig], existing: Mapping[str, int]) -> None:
         for name in self.streams_of(spec):
@@ -240,6 +240,9 @@ class Bindings:
         for id, spec in graph.specs.items():
             if spec.source and spec.subject not in self.sources:
                 self._check_input(graph.inputs[id], streams, existing)
+            for name, role in streams_of(graph, spec):
+                if role in RESULTS and not (name in self.outboxes or name in self.sinks or name in elsewhere):
+                    _check_not_between(self.place_of(name), streams)
             for output in spec.outputs:
                 place = self.place_of(output.stream)
                 if output.stream not in self.sinks and output.stream not in elsewhere and place in streams:
@@ -605,15 +608,18 @@ def _passed(outbox: Outbox, positions: Mapping[str, int]) -> dict[str, int]:
     return {name.removeprefix(start): at for name, at in positions.items() if name.startswith(start)}
 
 
-def is_another(what: object) -> TypeGuard[str]:
-    """Whether an output is bound to another stream of the environment."""
-    return isinstance(what, str) and what.startswith(ANOTHER)
-
-
 def intermediate_of(graph: Graph, spec: Spec) -> str:
     """Return the stream that a repartitioning writes."""
     assert spec.op_id is not None and spec.repartitions
     return intermediate(graph.app, spec.op_id)
+
+
+def _check_not_between(place: str, streams: Mapping[str, StreamConfig]) -> None:
+    if place in streams and streams[place].intermediate:
+        raise SamzaError(
+            f"the stream {place!r} lies between the stages of an app, which would read what is written there as what "
+            f"its own stages have handed on: give the output another name, or bind it to another stream"
+        )
 
 
 def _check_config(output: Output, config: StreamConfig) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 
 from planner.model.plan import Plan, StreamPlan
-from runtime.assembly.bindings import ANOTHER, config_of, is_another
+from runtime.assembly.bindings import config_of
+from runtime.assembly.distinct_places import ANOTHER, is_another
 from runtime.ports.connectors import ConnectedSink, PulledSource, PushedSource, TransactionalSink
 from runtime.ports.streams import StreamConfig
 from runtime.systems.connectors.inbox import inbox_of, notes_of, positions_of

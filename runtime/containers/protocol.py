@@ -18,7 +18,7 @@ from operators.core.wording import encodable_all
 from planner.model.errors import PlanError
 from planner.model.graph import Graph
 from planner.model.plan import Options
-from runtime.assembly.bindings import ANOTHER
+from runtime.assembly.distinct_places import ANOTHER
 from runtime.model import errors
 from runtime.model.errors import Elsewhere, ExitAsked, SamzaError, command
 from runtime.model.metrics import ContainerMetrics, RunMetrics, added

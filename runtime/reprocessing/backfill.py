@@ -19,7 +19,8 @@ from planner.model.part import part_of
 from planner.model.plan import Options, Plan, StagePlan
 from planner.model.virtual_tasks import VirtualTask, is_task
 from planner.passes import plan as make_plan
-from runtime.assembly.bindings import ANOTHER, Bindings
+from runtime.assembly.bindings import Bindings
+from runtime.assembly.distinct_places import ANOTHER
 from runtime.assembly.history import beside
 from runtime.job.job_model import JOB
 from runtime.job.parameters import PARAMETERS, noted_as, noted_parameters

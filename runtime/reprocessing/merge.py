@@ -12,7 +12,7 @@ from operators.core.wording import class_name, shown, words_of
 from operators.io import SendTo
 from operators.partition_by import murmur2
 from planner.model.graph import Graph
-from runtime.assembly.bindings import ANOTHER
+from runtime.assembly.distinct_places import ANOTHER
 from runtime.encoding.serdes import Natural
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.errors import OperatorFailure, SamzaError

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from planner.model.plan import Plan, whole
 from planner.passes import plan as make_plan
+from runtime.assembly.distinct_places import check_distinct
 from runtime.job.pipeline import Pipeline
 from runtime.model.errors import SamzaError
 from runtime.model.metrics import RunMetrics
@@ -89,6 +90,7 @@ def run_batch(
     while it published to topics, that is done, and nothing else.
     """
     on_brokers = cluster_of(settings.environment) is not None
+    check_distinct(pipeline.graph, settings.bind or {})
     places = Connected(pipeline.graph, settings.bind or {}, data, on_brokers)
     said = places.outputs(settings.bind or {})
     kept = KeptOutputs(on, pipeline.graph, said, data, settings.collect)

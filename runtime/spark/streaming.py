@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from operators.core.durations import whole_ms
+from runtime.assembly.distinct_places import check_distinct
 from runtime.containers.protocol import combined
 from runtime.job.key_kinds import EqualInTasks
 from runtime.job.pipeline import Pipeline
@@ -60,6 +61,7 @@ def run_stream(
     """
     assert on.checkpoint is not None
     clock = SystemClock()
+    check_distinct(pipeline.graph, settings.bind or {})
     bound = into_tables(on, pipeline.graph, settings.bind or {})
     how = MicroBatchSettings(Path(on.checkpoint), on.max_records, settings.until_now, on.end)
     with landing(on, pipeline.graph, bound, settings.until_now) as bind:

@@ -14,7 +14,8 @@ import typer
 
 from operators.core.sites import here
 from planner.passes import plan as make_plan
-from runtime.assembly.bindings import ANOTHER, Bindings, letters_of
+from runtime.assembly.bindings import Bindings, letters_of
+from runtime.assembly.distinct_places import ANOTHER
 from runtime.assembly.history import beside
 from runtime.job.pipeline import Pipeline
 from runtime.model.history import ALL, HistorySpan, Point

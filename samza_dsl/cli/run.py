@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
-from runtime.assembly.bindings import ANOTHER, letters_of
+from runtime.assembly.bindings import letters_of
+from runtime.assembly.distinct_places import ANOTHER
 from runtime.model.errors import SamzaError
 from runtime.model.metrics import Metrics
 from runtime.model.sizing import ByLoad

@@ -1,13 +1,16 @@
 """What is told and done of topics that others have made, or configured, is what the brokers know of them."""
 
+from collections import defaultdict
 from contextlib import closing
+from random import Random
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from operators.core.base import Batch
 from planner.model.errors import PlanError
-from runtime.model.errors import Damaged
+from runtime.model.errors import Damaged, SamzaError
 from runtime.ports.streams import Append, StreamConfig
 from samza_dsl import App, count, produce, tumbling
 from samza_dsl.cli.main import commands
@@ -122,6 +125,36 @@ def test_windows_behind_a_repartitioning_are_the_same_whatever_the_cluster_s_def
         assert panes(environment) == 10
 
 
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+def test_duplicates_are_those_of_plain_python_in_the_order_in_which_they_are_read(cluster, tmp_path, kind, partitions):
+    app = App("seen")
+    events = app.input("events", value=list[int], timestamp=lambda event: event[1], max_disorder_ms=10 * MINUTE_MS)
+    here = events.partition_by(lambda event: 0, partitions=1, op_id="here")
+    here.deduplicate(lambda event: event[0], within_ms=MINUTE_MS).send_to(app.output("first"))
+    here.send_to(app.output("read"))
+    random = Random(5)
+    made = [[random.randrange(9), NOW_MS + 7_000 * number] for number in range(300)]
+    cluster.defaults["message.timestamp.type"] = kind
+    with closing(opened(tmp_path)) as environment:
+        environment.create_stream("events", StreamConfig(partitions=partitions))
+        for number in range(partitions):
+            batch = Batch([*map(msgspec.json.encode, made[number::partitions])])
+            environment.append([Append("events", number, batch)])
+        environment.end_stream("events")
+        run_once(app, environment)
+        read, first = (
+            [msgspec.json.decode(value) for part in rows_of(environment, name) for _, value, _ in part]
+            for name in ("read", "first")
+        )
+    went_on: defaultdict[int, list[int]] = defaultdict(list)
+    for id, at in read:
+        if all(abs(at - other) >= MINUTE_MS for other in went_on[id]):
+            went_on[id].append(at)
+    assert sorted(read) == sorted(made)
+    assert first == [event for event in read if event[1] in went_on[event[0]]]
+
+
 def test_a_topic_between_stages_that_brokers_stamp_is_changed_where_it_is_empty(cluster, tmp_path, caplog):
     with closing(opened(tmp_path)) as environment:
         environment.create_stream("windows-kinds", StreamConfig(intermediate=True))
@@ -168,3 +201,13 @@ def test_an_output_that_brokers_stamp_is_told_by_who_writes_it(cluster, tmp_path
         run_once(app, environment, bind=bind)
     told = "output 'panes': its topic has message.timestamp.type=LogAppendTime" in caplog.text
     assert told == (by_time or timestamp is not None)
+
+
+def test_no_application_writes_into_a_topic_between_the_stages_of_another(cluster, tmp_path):
+    app = App("other")
+    app.input("numbers", value=int).send_to(app.output("windows-kinds", value=int))
+    with closing(opened(tmp_path)) as environment:
+        write(environment)
+        run_once(windows(), environment)
+        with pytest.raises(SamzaError, match="between the stages of an app"):
+            run_once(app, environment)

@@ -20,7 +20,8 @@ from planner.model.graph import Graph
 from planner.model.plan import Options, Plan, StreamPlan, whole
 from planner.passes import plan as make_plan
 from planner.passes import streams_of
-from runtime.assembly.bindings import Bindings, check_source, config_of, is_another, letters_of
+from runtime.assembly.bindings import Bindings, check_source, config_of, letters_of
+from runtime.assembly.distinct_places import is_another
 from runtime.assembly.history import History, history_of
 from runtime.encoding.formats.rows import type_of_rows
 from runtime.functions.user_functions import Around

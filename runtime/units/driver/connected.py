@@ -11,7 +11,7 @@ from typing import Any
 from operators.core.base import Output, Serde
 from operators.io import Input
 from planner.model.graph import Graph
-from runtime.assembly.bindings import ANOTHER, is_another
+from runtime.assembly.distinct_places import ANOTHER, is_another
 from runtime.model.checkpoint import SHARED, Checkpoint
 from runtime.model.errors import SamzaError
 from runtime.ports.commits import Commit
