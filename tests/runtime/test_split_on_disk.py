@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from operators.partition_by import bucket_of
@@ -261,6 +261,7 @@ STEPS = st.lists(WRITES | st.sampled_from((1, 2, 4)) | st.just("begun anew"), mi
 
 
 @given(STEPS)
+@example([2, 1, 2, [(0, None)]])
 @settings(max_examples=examples(150, 1_000), deadline=None)
 def test_state_that_lies_here_is_gone_on_with_where_its_changelogs_are_cut(steps):
     """Whatever a task has deleted, or never had, and however often it was split before the clean end."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced, TopicAuthorizationFailedError
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from operators.core.base import Batch
-from planner.model.virtual_tasks import VirtualTask
+from planner.model.virtual_tasks import VirtualTask, is_task
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.errors import Damaged, EnvironmentFault, Fenced, SamzaError, TooLarge, Unavailable, command
 from runtime.ports.commits import Commit, fenced_error
@@ -21,7 +21,7 @@ from runtime.systems.kafka.client.rights import check_rights
 from runtime.systems.kafka.client.topic_configs import TABLE_CONFIGS
 from runtime.systems.kafka.coordination.members import KafkaMembers
 from runtime.systems.kafka.coordination.task_producers import Writers
-from runtime.systems.kafka.state.changelog import PARTITIONS, Changelog, entries_of
+from runtime.systems.kafka.state.changelog import PARTITIONS, Changelog, ChangelogEnd, entries_of
 from runtime.systems.kafka.state.ledger import (
     TABLE,
     Claim,
@@ -392,8 +392,12 @@ def records_of(
     ledger: Ledger,
     kept: Mapping[VirtualTask, Collection[str]],
     wrote: Collection[VirtualTask],
+    counted: Callable[[Collection[VirtualTask]], Mapping[VirtualTask, Mapping[str, ChangelogEnd]]],
 ) -> dict[tuple[str, int], Batch]:
-    """Return all that a commit writes: what it appends, to changelogs what has changed, and how far all was read."""
+    """Return all that a commit writes: what it appends, to changelogs what has changed, and how far all was read.
+
+    Of tasks that are gone with it, and whose state is here, it says how much is `counted`.
+    """
     pending = streams.records_of(commit.appends)
     for writes in commit.state:
         for place, rows in entries_of(commit.app, writes).items():
@@ -405,6 +409,9 @@ def records_of(
         said.extend(said_of_stores(merged.kept))
         said.extend(said_of_reached(merged.reached))
         said.extend(forgotten(ledger.said_of_parts()))
+    else:
+        # They commit nothing behind it: what others count at the same place from then on is all that there is.
+        said.extend(said_of_reached(counted([VirtualTask.of(name) for name in commit.gone if is_task(name)])))
     # Behind what was committed until now, since what this commit says counts.
     said.extend(said_of_stores(kept))
     # Said though a task may have reached nothing yet: who looks twice sees by the ledger that there was a commit.
