@@ -226,9 +226,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             for store in sorted({writes.store for writes in commit.state} - owner.ledger.changelogs.keys()):
                 owner.ledger.changelogs[store] = add_changelog(self._streams, commit.app, store)
             wrote = {task: None for task, _ in state}
-            pending = records_of(
-                self._streams, commit, owner.ledger, kept, wrote, partial(self._state.reached, commit.app)
-            )
+            pending = records_of(self._streams, commit, owner.ledger, kept, wrote, self._state)
             # A task that commits by itself has a producer of its own, so that its commits wait for no other's.
             writer = owner.writer(*commit.tasks) if len(commit.tasks) == 1 else owner.producer
             if any(self._state.of(commit.app, task) is None for task in wrote):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced, TopicAuthorizationFailedError
@@ -21,7 +21,7 @@ from runtime.systems.kafka.client.rights import check_rights
 from runtime.systems.kafka.client.topic_configs import TABLE_CONFIGS
 from runtime.systems.kafka.coordination.members import KafkaMembers
 from runtime.systems.kafka.coordination.task_producers import Writers
-from runtime.systems.kafka.state.changelog import PARTITIONS, Changelog, ChangelogEnd, entries_of
+from runtime.systems.kafka.state.changelog import PARTITIONS, Changelog, entries_of
 from runtime.systems.kafka.state.ledger import (
     TABLE,
     Claim,
@@ -40,6 +40,7 @@ from runtime.systems.kafka.state.ledger import (
     said_of_whole,
     settle,
 )
+from runtime.systems.kafka.state.task_state import KafkaState
 from runtime.systems.kafka.streams.compacted_topic import range_of
 from runtime.systems.kafka.streams.sink import send_all
 from runtime.systems.kafka.streams.streams import KafkaStreams
@@ -392,11 +393,11 @@ def records_of(
     ledger: Ledger,
     kept: Mapping[VirtualTask, Collection[str]],
     wrote: Collection[VirtualTask],
-    counted: Callable[[Collection[VirtualTask]], Mapping[VirtualTask, Mapping[str, ChangelogEnd]]],
+    here: KafkaState,
 ) -> dict[tuple[str, int], Batch]:
     """Return all that a commit writes: what it appends, to changelogs what has changed, and how far all was read.
 
-    Of tasks that are gone with it, and whose state is here, it says how much is `counted`.
+    Of tasks that are gone with it, and whose state is `here`, it says how much that is.
     """
     pending = streams.records_of(commit.appends)
     for writes in commit.state:
@@ -411,7 +412,8 @@ def records_of(
         said.extend(forgotten(ledger.said_of_parts()))
     else:
         # They commit nothing behind it: what others count at the same place from then on is all that there is.
-        said.extend(said_of_reached(counted([VirtualTask.of(name) for name in commit.gone if is_task(name)])))
+        gone = [VirtualTask.of(name) for name in commit.gone if is_task(name)]
+        said.extend(said_of_reached(here.reached(commit.app, gone)))
     # Behind what was committed until now, since what this commit says counts.
     said.extend(said_of_stores(kept))
     # Said though a task may have reached nothing yet: who looks twice sees by the ledger that there was a commit.
