@@ -218,7 +218,6 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         commit = commit._replace(state=[writes for writes in commit.state if writes.items])
         with self._committing:
             owner, split = self._owner(commit), self._state.split_of(commit.app)
-            left = left_by(commit, owner.ledger.checkpoints)
             state = parted(split, commit.state)
             # Stores, changelogs and state are made ready under the lock and before the transaction begins: a
             # transaction that is open keeps the ledger from being read by others.
@@ -229,6 +228,7 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
             pending = records_of(self._streams, commit, owner.ledger, kept, wrote, self._state)
             # A task that commits by itself has a producer of its own, so that its commits wait for no other's.
             writer = owner.writer(*commit.tasks) if len(commit.tasks) == 1 else owner.producer
+            left = left_by(commit, owner.ledger.checkpoints)
             if any(self._state.of(commit.app, task) is None for task in wrote):
                 self._bring_for(commit.app, owner, wrote)
         try:
