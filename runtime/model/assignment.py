@@ -172,8 +172,12 @@ def sticky(placing: Placing) -> tuple[str, ...]:
     found = [name if name in hosts else "" for name in (*before[:tasks], *[""] * (tasks - len(before)))]
     room = _rooms(placing, names, found)
     needy = {hosts[name] for name in names if room[name] > 0}
+    # In one pass: to look through all tasks for each container was most of the time that a job model took.
+    by_container: dict[str, list[int]] = {name: [] for name in ("", *names)}
+    for task, name in enumerate(found):
+        by_container[name].append(task)
     for name in names:
-        held = [task for task, one in enumerate(found) if one == name]
+        held = by_container[name]
         # Those go whose state is on another host that has room: they cost least to move.
         held.sort(key=lambda task: any(home in needy for home in _homes(placing, task) if home != hosts[name]))
         for task in held[len(held) + min(room[name], 0) :]:
