@@ -220,7 +220,8 @@ class Bindings:
             return [spec.stream]
         found = self.environment.streams()
         matching = (name for name in found if spec.matches(name) and not found[name].intermediate)
-        return sorted(name for name in matching if name not in self._own | {*self._others.values()})
+        own = self._own | {*self._others.values()}
+        return sorted(name for name in matching if name not in own)
 
     def _check_input(self, spec: Input, streams: Mapping[str, StreamConfig], existing: Mapping[str, int]) -> None:
         for name in self.streams_of(spec):
@@ -245,7 +246,7 @@ class Bindings:
                     place = self.place_of(name)
                     # Of its own outbox: containers write what the process that has started them delivers.
                     if not is_outbox_of(graph.app, name, place):
-                        _check_not_between(place, streams)
+                        _check_not_between(name, place, streams)
             for output in spec.outputs:
                 place = self.place_of(output.stream)
                 if output.stream not in self.sinks and output.stream not in elsewhere and place in streams:
@@ -617,11 +618,11 @@ def intermediate_of(graph: Graph, spec: Spec) -> str:
     return intermediate(graph.app, spec.op_id)
 
 
-def _check_not_between(place: str, streams: Mapping[str, StreamConfig]) -> None:
+def _check_not_between(output: str, place: str, streams: Mapping[str, StreamConfig]) -> None:
     if place in streams and streams[place].intermediate:
         raise SamzaError(
             f"the stream {place!r} lies between the stages of an app, which would read what is written there as what "
-            f"its own stages have handed on: give the output another name, or bind it to another stream"
+            f"its own stages have handed on: give the output {output!r} another name, or bind it to another stream"
         )
 
 

@@ -84,11 +84,11 @@ class Leadership:
         until_ms = self._clock.elapsed_ms() + length_ms
         while self._clock.elapsed_ms() < until_ms:
             await sleep_ms(CUT_LOOK_MS)
-            newest = 0
+            found = None
             with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
-                newest = await in_thread(sharing.newest)
-            if newest > sharing.run:
-                raise fenced_error(self._app, sharing.run, newest)
+                found = await in_thread(sharing.announced)
+            if found is not None and found.share.generation > sharing.run:
+                raise fenced_error(self._app, sharing.run, found.share.generation)
 
     async def next_run(self, fenced: Fenced, is_ending: Callable[[], bool]) -> SharedRun:
         """Return the run that has fenced this one, to share it; raises `fenced` where none is announced in time."""

@@ -103,11 +103,6 @@ class Sharing:
         found = None if said is None else msgspec.msgpack.decode(said, type=SharedRun)
         return found if found is not None and found.share.generation == self._runs.generation() else None
 
-    def newest(self) -> int:
-        """Return the generation of the newest run, if it can be shared; 0 where it can't."""
-        found = self.announced()
-        return found.share.generation if found is not None else 0
-
     def newer(self) -> SharedRun | None:
         """Return the run that has fenced the one that was shared, once it is announced: its containers are to come."""
         found = self.announced()

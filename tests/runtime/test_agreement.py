@@ -108,6 +108,16 @@ class NotedRuns:
         return dict(self.told)
 
 
+def shared():
+    """Return the notes of a run, who leads it, who shares it, and what is said of it."""
+    notes, run = NotedRuns(), SharedRun(Share(container="", generation=7), "digest", until_now=False)
+    leader, other = Sharing(notes), Sharing(notes)
+    notes.run, notes.living = 7, {leader.name, other.name}
+    leader.begin(run)
+    assert other.found() is not None
+    return notes, leader, other, run
+
+
 @given(
     at_first=st.booleans(),
     living=st.lists(st.sets(st.integers(0, 2)), min_size=1, max_size=12),
@@ -200,11 +210,7 @@ def test_who_leads_waits_for_state_to_lie_ready_with_all_who_live_in_the_run(ste
 
 @given(at_ms=st.none() | st.floats(0, 2 * READY_MS), ends_at_ms=st.none() | st.floats(0, 2 * READY_MS))
 def test_a_cut_waits_for_others_but_not_for_ever(at_ms, ends_at_ms):
-    notes = NotedRuns()
-    leader, other = Sharing(notes), Sharing(notes)
-    notes.run, notes.living = 7, {leader.name, other.name}
-    leader.begin(SharedRun(Share(container="", generation=7), "digest", until_now=False))
-    assert other.found() is not None
+    _, leader, other, _ = shared()
     clock, loop, waited_ms = LoopClock(), VirtualLoop(), []
 
     async def wait() -> None:
@@ -230,12 +236,7 @@ def test_a_cut_waits_for_others_but_not_for_ever(at_ms, ends_at_ms):
 )
 def test_who_is_ready_for_a_cut_hears_of_the_run_behind_it_at_once(begins_ms, announced_ms, is_cut_to_come, fails):
     """It need not be fenced: a host whose containers have no task would notice it late."""
-    notes = NotedRuns()
-    leader, other = Sharing(notes), Sharing(notes)
-    notes.run, notes.living = 7, {leader.name, other.name}
-    run = SharedRun(Share(container="", generation=7), "digest", until_now=False)
-    leader.begin(run)
-    assert other.found() is not None
+    notes, leader, other, run = shared()
     clock, loop = LoopClock(), VirtualLoop()
     leadership, heard = Leadership("app", other, lambda: None, clock), {}
 
@@ -271,12 +272,7 @@ def test_who_is_ready_for_a_cut_hears_of_the_run_behind_it_at_once(begins_ms, an
 
 @given(announced_ms=st.none() | st.floats(0, 2 * ANNOUNCED_MS))
 def test_who_is_fenced_shares_the_next_run_if_that_is_announced_in_time(announced_ms):
-    notes = NotedRuns()
-    leader, other = Sharing(notes), Sharing(notes)
-    notes.run, notes.living = 7, {leader.name, other.name}
-    run = SharedRun(Share(container="", generation=7), "digest", until_now=False)
-    leader.begin(run)
-    assert other.found() is not None
+    notes, leader, other, run = shared()
     clock, loop, notes.run = LoopClock(), VirtualLoop(), 8
     following = loop.create_task(Leadership("app", other, lambda: None, clock).next_run(Fenced("8"), lambda: False))
     share = Share(container="", generation=8)

@@ -29,7 +29,7 @@ class Asked:
         return False
 
     run = 1
-    newest = newer = is_over = quiet = agree = are_others_ready = is_deserted = span = ask
+    announced = newer = is_over = quiet = agree = are_others_ready = is_deserted = span = ask
 
     def asked_scale(self, app):
         self.ask()

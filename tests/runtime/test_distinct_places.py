@@ -2,9 +2,9 @@
 
 import json
 from contextlib import closing
+from inspect import getsource
 from itertools import product
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 from hypothesis import given
@@ -18,16 +18,6 @@ from runtime.systems.memory.lists import ListSink
 from samza_dsl import App, PlanError, SamzaError, dead_letter, produce
 from samza_dsl.cli.main import commands
 
-APP = """
-    from samza_dsl import App, dead_letter
-
-    app = App("shop")
-    orders = app.input("orders", value=dict)
-    by_customer = orders.partition_by(lambda order: order["who"], partitions=2, op_id="who")
-    shares = by_customer.map(lambda order: 6 // order["eur"], on_error=dead_letter("bad"))
-    shares.send_to(app.output("shares", value=int))
-    orders.map(lambda order: order["eur"]).send_to(app.output("euros", value=int))
-"""
 FILES = (
     "out.jsonl",
     "./out.jsonl",
@@ -59,7 +49,7 @@ REFUSED = [
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("app.py").write_text(dedent(APP))
+    Path("app.py").write_text(f"from samza_dsl import App, dead_letter\n\n\n{getsource(shop)}\n\napp = shop()\n")
     Path("orders.jsonl").write_text("".join(json.dumps({"who": who, "eur": 1}) + "\n" for who in "abc"))
 
 
