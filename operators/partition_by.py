@@ -149,7 +149,8 @@ def ranges(bounds: Sequence[Any]) -> ByRanges:
 class PartitionBy(Spec):
     """Give each message a key, and send it to that key's partition."""
 
-    key_of: Callable[[Any], Any]
+    key_of: Callable[[Any], Any] | None
+    """The function of its value that gives it; None where each goes by the key that it has."""
     key: Serde | None = None
     value: Serde | None = None
     partitions: int | None = None
@@ -161,9 +162,13 @@ class PartitionBy(Spec):
     hands_on_signs: ClassVar[bool] = True
     terminal: ClassVar[bool] = True
     repartitions: ClassVar[bool] = True
-    rekeys: ClassVar[bool] = True
     gives_keys: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
+
+    @property
+    def rekeys(self) -> bool:  # type: ignore[override]
+        """Whether messages get another key than they have."""
+        return self.key_of is not None
 
     @property
     def hands_on_headers(self) -> bool:  # type: ignore[override]
@@ -172,7 +177,7 @@ class PartitionBy(Spec):
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The function that gives the key, and the user's own choice of partition."""
-        named: dict[str, Any] = {"key": self.key_of}
+        named: dict[str, Any] = {} if self.key_of is None else {"key": self.key_of}
         if isinstance(self.by, ByFunction):
             named["by"] = self.by.function
         if self.combines is not None:
@@ -196,8 +201,9 @@ class PartitionBy(Spec):
         return self.combines.fold if self.combines is not None else None
 
     def describe(self) -> str:
-        """The partitioner, where it is not the usual one."""
-        return "" if isinstance(self.by, ByHash) else f"by {self.by}"
+        """The partitioner, where it is not the usual one, and whether messages keep their keys."""
+        by = "" if isinstance(self.by, ByHash) else f"by {self.by}"
+        return by if self.rekeys else f"by the keys that they have {by}".rstrip()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -54,15 +54,8 @@ from runtime.model.clock import Clock, SystemClock, sleep_ms, wall_clock_ms
 from runtime.model.errors import EnvironmentFault, Fenced, Grown, SamzaError, Unavailable
 from runtime.model.history import HistorySpan
 from runtime.model.metrics import InputMetrics, RunMetrics, StoreMetrics
-from runtime.opening.opening import (
-    Opened,
-    Recovered,
-    Share,
-    ends_of,
-    join_application,
-    recover,
-    with_changes,
-)
+from runtime.opening.opening import Opened, Recovered, Share, ends_of, join_application, recover, with_changes
+from runtime.opening.regrouping import regrouped_in
 from runtime.opening.rescaling import note_size, prepare_split
 from runtime.opening.rewind import check_rewind
 from runtime.opening.shared_run import SharedRun, called, check_same, shared_from_here
@@ -206,14 +199,14 @@ class Containers:
         levers, from_start, state, since = settings.levers, settings.from_start, settings.state, settings.since
         where = self._environment, pipeline, here
         opened = opened_where_it_lies(*where, levers=levers, from_start=from_start, state=state, since=since)
-        self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
+        self._bindings, self.plan, self._job, self._graph = opened.bindings, opened.plan, opened.job, opened.graph
         self._takes_in = not self._until_now and settings.span is None
         return self._begin_run(opened, levers, settings.span, settings.drains)
 
     def _join_run(self, alive: SharedRun, pipeline: Pipeline, here: Mapping[str, object], from_start: bool) -> Share:
         """Join the run that others have begun; raises SamzaError where it is of another application."""
         opened = join_application(self._environment, pipeline, here, alive.share)
-        self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
+        self._bindings, self.plan, self._job, self._graph = opened.bindings, opened.plan, opened.job, opened.graph
         self.since = opened.since
         how = from_start, self._placement, self._standby
         check_same(alive, self._graph.app, digest_of(self.plan), self._until_now, *how)
@@ -231,15 +224,15 @@ class Containers:
 
         Where the one before knew `until` which offsets it reads, so does this one.
         """
-        check_spread(opened.plan, opened.bindings, self._graph, "run containers=1")
+        check_spread(opened.plan, opened.bindings, opened.graph, "run containers=1")
         self.since, self._asked = opened.since, opened.asked
         # What is asked of a run holds until it ends, however often it begins anew, and whoever leads it.
         self._number = self._asked.since(self.since).containers or self._number
-        self._recovered = recover(self._environment, opened, self._graph, wall_clock_ms())
+        self._recovered = recover(self._environment, opened, opened.graph, wall_clock_ms())
         is_first = self._until_now and not until
         if is_first and not drains and span is None:
             opened.bindings.fill(opened.generation)
-        ends = ends_of(self._environment, opened, self._graph, drains) if is_first else {}
+        ends = ends_of(self._environment, opened, opened.graph, drains) if is_first else {}
         share = Share(
             levers=levers,
             container="",
@@ -251,6 +244,7 @@ class Containers:
             standby=self._standby,
             factor=opened.plan.options.elasticity,
             since=opened.since,
+            regrouped=(*regrouped_in(opened.graph),),
         )
         if self._sharing is not None:
             self._sharing.begin(SharedRun(share, digest_of(opened.plan), self._until_now))
@@ -508,7 +502,7 @@ class Containers:
             options = msgspec.structs.replace(self._pipeline.options, elasticity=before.factor)
             self._pipeline = replace(self._pipeline, options=options)
         opened = self._opens(self._pipeline, since=before.since)
-        self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
+        self._bindings, self.plan, self._job, self._graph = opened.bindings, opened.plan, opened.job, opened.graph
         share = self._begin_run(opened, before.levers, until=before.ends)
         self._takes_in, self.heeds_sizes = not self._until_now, True
         self._begin_anew(share)
