@@ -135,6 +135,8 @@ class Containers:
         """By slot, the number of containers that it has had."""
         self._alone: tuple[InputMetrics, ...] = ()
         """The inputs of tasks that no container had at the last look."""
+        self.elsewhere: tuple[InputMetrics, ...] = ()
+        """The inputs of tasks that others had then, who share the run, as of their last commits."""
         self._round = Round(self._containers, Silences(self._graph.app), self._clock)
         self._one_finished = asyncio.Event()
         self._final: RunMetrics | None = None
@@ -683,20 +685,25 @@ class Containers:
         """Look now and then at the tasks that no container has, here or where others have started some."""
         left = {*range(self.plan.tasks)} - {task for one in self._containers.values() for task in one.tasks}
         if not left:
-            self._alone = ()
+            self._alone = self.elsewhere = ()
         elif self._clock.elapsed_ms() >= self._alone_at_ms + ALONE_MS:
             self._alone_at_ms = self._clock.elapsed_ms()
             ours = {one.name for one in self._containers.values()}
-            self._alone = await in_thread(self._left_alone, left, ours)
+            self._alone, self.elsewhere = await in_thread(self._not_here, left, ours)
 
-    def _left_alone(self, tasks: Collection[int], ours: Collection[str]) -> tuple[InputMetrics, ...]:
+    def _not_here(
+        self, tasks: Collection[int], ours: Collection[str]
+    ) -> tuple[tuple[InputMetrics, ...], tuple[InputMetrics, ...]]:
         with suppress(SamzaError):  # brokers that don't answer now are asked again
+            theirs: set[int] = set()
             if self._sharing is not None:
                 model = self._environment.job_model(self._graph.app)
-                theirs = {*model.containers} - {*ours} - self._state.gone
-                tasks = {task for task in tasks if task >= len(model.tasks) or model.tasks[task] not in theirs}
-            return left_alone(self._bindings, self._graph, self.plan, tasks)
-        return self._alone
+                others = {*model.containers} - {*ours} - self._state.gone
+                theirs = {task for task in tasks if task < len(model.tasks) and model.tasks[task] in others}
+            found = left_alone(self._bindings, self._graph, self.plan, tasks)
+            alone = tuple(one for one in found if one.task not in theirs)
+            return alone, tuple(one for one in found if one.task in theirs)
+        return self._alone, self.elsewhere
 
     def _release(self) -> None:
         self._state.end()
