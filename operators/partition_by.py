@@ -43,6 +43,8 @@ def murmur2(data: bytes) -> int:
 
 EVERY_BUCKET = -1
 """Stands for the bucket of an entry that each part of a split task keeps."""
+BUCKETS = "crc32 >> 16"
+"""The words for the hash by which keys are in buckets, as checkpoints note them."""
 
 
 def bucket_of(key: bytes | None, offset: int, factor: int) -> int:
@@ -51,12 +53,13 @@ def bucket_of(key: bytes | None, offset: int, factor: int) -> int:
     The factor is a power of two, so that a bucket is split into two, and two of them become one again.
 
     >>> bucket_of(b"AA", 7, 4), bucket_of(None, 7, 4), bucket_of(b"AA", 7, 1)
-    (1, 3, 0)
+    (0, 3, 0)
     """
     assert factor > 0 and not factor & (factor - 1), f"{factor} buckets are no power of two"
     assert offset >= 0, "offsets begin at 0"
-    # Another hash than the partitioner's: all keys of one of four partitions have two bits of that in common.
-    return (offset if key is None else crc32(key)) & (factor - 1)
+    # Another hash than the partitioner's: all keys of one of four partitions have two bits of that in common. Of the
+    # CRC-32 the upper half, since librdkafka's partitioner goes by the lower bits of that.
+    return (offset if key is None else crc32(key) >> 16) & (factor - 1)
 
 
 def entry_bucket(spec: Spec, place: bytes, factor: int) -> int:

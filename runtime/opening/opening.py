@@ -32,7 +32,7 @@ from runtime.model.state_choice import Forget, State
 from runtime.opening.former_inputs import TABLES, followed, tables_noted
 from runtime.opening.former_layout import Moving, check_moves, check_replay, moving
 from runtime.opening.regrouping import REGROUPED, as_run, regrouped, regrouped_in, to_regroup
-from runtime.opening.rescaling import rescale, tell_split
+from runtime.opening.rescaling import check_hash, rescale, tell_split
 from runtime.opening.rewind import (
     UNFINISHED,
     check_state,
@@ -201,6 +201,7 @@ def _owned(environment: Environment, app: str, state: State) -> int:
             environment.check_kept(app)
     if state != "reset":
         check_between(environment, app)
+        check_hash(environment, app)
     return generation
 
 
