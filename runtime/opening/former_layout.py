@@ -11,7 +11,7 @@ from planner.model.graph import Graph
 from planner.model.plan import Plan, StagePlan, Unsplit
 from runtime.job.job_model import reads_of
 from runtime.model.errors import SamzaError
-from runtime.opening.stored_state import Lies, lies, noted_lies, unread
+from runtime.opening.stored_state import Lies, lies, noted_lies, reshuffled, unread
 from runtime.ports.environment import Environment, typed
 from runtime.stores.registry import store_kind
 
@@ -35,7 +35,7 @@ class Moving(NamedTuple):
     ends: Mapping[tuple[str, int], int]
 
 
-def moving(environment: Environment, plan: Plan) -> Moving | None:
+def moving(environment: Environment, plan: Plan, graph: Graph) -> Moving | None:
     """Return how an application comes to the partitions of a plan; None where nothing lies by others."""
     if layout(plan):
         return None
@@ -51,7 +51,9 @@ def moving(environment: Environment, plan: Plan) -> Moving | None:
                 now[stream] = len(grown[step + 1]) if step + 1 < len(grown) else existing[stream].partitions
     # Without state and streams between stages nothing remembers how far event time has come: it just reads on.
     has_stages = any(stream.role == "intermediate" for stream in plan.streams)
-    return Moving(before, now, ends) if before and (ends or has_stages) else None
+    # Where messages come by a `partition_by` now, the writers of an input may have had keys elsewhere than that has.
+    moves = before or reshuffled(environment, plan, graph)
+    return Moving(before, now, ends) if moves and (ends or has_stages) else None
 
 
 def check_replay(environment: Environment, plan: Plan, instead: str) -> None:

@@ -44,7 +44,7 @@ from runtime.opening.rewind import (
     rewind,
     told_of_split,
 )
-from runtime.opening.stored_state import STORES, check_between, finish, forget, lies, lost
+from runtime.opening.stored_state import STORES, check_between, finish, forget, lies, lost, noted_lies, reshuffled
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment, LiveEnvironment, own_whole, typed, where_typed
 from runtime.ports.sink import Sink
@@ -126,7 +126,7 @@ def open_application(
         options, model_ms = plan.options, monotonic_ms() - began_ms
         if state == "reset":
             generation = rewind(environment, plan, bindings, state)
-            if moving(environment, plan) is not None:
+            if moving(environment, plan, graph) is not None:
                 for stream in (one.name for one in plan.streams if one.role == "intermediate"):
                     environment.delete_stream(stream)
                 bindings.close()
@@ -138,7 +138,7 @@ def open_application(
             # Before any stream is made or removed: what is refused here leaves them as they were.
             check_state(environment, plan, graph, counts, moves=can_move)
             drop_laid_otherwise(environment, plan)
-            if (to := moving(environment, plan)) is not None:
+            if (to := moving(environment, plan, graph)) is not None:
                 target = made(options, {**counts, **to.now})
                 counts |= to.before
                 bindings.hold(to.before)
@@ -334,7 +334,12 @@ def recover(environment: Environment, opened: Opened, graph: Graph, now_ms: int)
         begun[STATE] = Checkpoint(generation, meanings=meanings, watermarks=watermarks)
     job = configuration(plan, opened.counts)
     job[TABLES] = tables_noted(graph, bindings)
-    job[STORES] = msgspec.json.encode(lies(plan, graph)).decode()
+    lie = lies(plan, graph)
+    if opened.moving is not None:
+        # Until it has moved, state lies as whoever writes the inputs has chosen.
+        before = noted_lies(checkpoints)
+        lie |= {id: before[id] for id in reshuffled(environment, plan, graph)}
+    job[STORES] = msgspec.json.encode(lie).decode()
     job[PARAMETERS] = to_note(graph, checkpoints)
     kept = environment.stores(plan.app)
     job[KEYS] = kinds_noted(checkpoints, kept)

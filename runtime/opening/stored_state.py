@@ -40,11 +40,12 @@ COPIED_AT_ONCE, COPIED_BYTES = 10_000, 1 << 23
 class Lies(msgspec.Struct, frozen=True, array_like=True):
     """The partitioning of an operator's state: the partition count, and the input whose writer chose that of each key.
 
-    Where a `partition_by` has chosen it, `writer` is "".
+    Where a `partition_by` has chosen it, `writer` is "", and so is `read`, the input from which keys come as they are.
     """
 
     partitions: int
     writer: str = ""
+    read: str = ""
 
     def is_as(self, other: Lies) -> bool:
         """Whether the state of a key is found in the same partition."""
@@ -189,7 +190,8 @@ def lies(plan: Plan, graph: Graph) -> dict[str, Lies]:
                 continue
             origin = graph.keyed_by(graph.streams_into(store.operator)[0]) or store.operator
             is_writers = origin in graph.inputs and graph.inputs[origin].partitioned_by_key
-            found[store.name] = Lies(stage.partitions, origin if is_writers else "")
+            read = origin if origin in graph.inputs else ""
+            found[store.name] = Lies(stage.partitions, origin if is_writers else "", read)
     return found
 
 
@@ -197,6 +199,12 @@ def noted_lies(checkpoints: Mapping[str, Checkpoint]) -> dict[str, Lies]:
     """Return the partitioning of state as it was noted when an application was last opened; {} where it was not."""
     noted = checkpoints.get(JOB, Checkpoint(0)).meanings.get(STORES, "{}")
     return msgspec.json.decode(noted, type=dict[str, Lies])
+
+
+def reshuffled(environment: Environment, plan: Plan, graph: Graph) -> list[str]:
+    """Return the operators to which keys came from an input as they lay there, and come from a `partition_by` now."""
+    had, has = noted_lies(environment.checkpoints(plan.app)), lies(plan, graph)
+    return [id for id in has if id in had and had[id].read and not has[id].read]
 
 
 def forget(environment: Environment, app: str, operators: Collection[str]) -> None:

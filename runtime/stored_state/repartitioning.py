@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import gcd
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from operators.core.base import MIN_TIMESTAMP
 from operators.core.entry_keys import kind_at
+from planner.checks.splitting import why_whole
 from planner.model.errors import refuse
 from planner.model.graph import Graph
 from planner.model.plan import Plan, StagePlan
@@ -22,7 +23,7 @@ from runtime.job.key_kinds import kinds_of_all
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.errors import Repartitioned
 from runtime.opening.former_layout import Moving
-from runtime.opening.stored_state import Lies, lies, move_staged, noted_lies, operator_of
+from runtime.opening.stored_state import Lies, lies, move_staged, noted_lies, operator_of, reshuffled
 from runtime.ports.environment import Environment, typed
 from runtime.reading.watermarks import ProducerWatermarks, event_time
 from runtime.stored_state.entries import Stored, task_of_keys
@@ -52,6 +53,10 @@ class Repartitioning:
     former: Plan
     plan: Plan
     moving: Moving
+    anew: set[str] = field(default_factory=set)
+    """The operators to which keys came as they lay in an input, and come by a `partition_by` now."""
+    astray: set[str] = field(default_factory=set)
+    """Those of them whose keys did not lie as Kafka's hash has them."""
 
     def run(self) -> MovedEntries:
         """Move all of it; a crash leaves it before, or is completed by whoever opens the application next.
@@ -61,10 +66,13 @@ class Repartitioning:
         app, plan = self.former.app, self.plan
         checkpoints = self.environment.checkpoints(app)
         had, has = noted_lies(checkpoints), lies(plan, self.graph)
-        operators = self._moved(had, has)
-        counts = [0, 0]
-        staged(self.environment, app, self._entries(operators, had, counts), apart=True)
-        found = self._checkpoints(checkpoints)
+        self.anew |= {*reshuffled(self.environment, plan, self.graph)}
+        self.astray |= {id for id in self.anew if self._is_astray(id, had[id])}
+        operators, counts = self._moved(had, has), [0, 0]
+        # Where its writers have chosen, a key may have had state in two places.
+        apart = self.astray.isdisjoint(operators)
+        staged(self.environment, app, self._entries(operators, had, counts), apart=apart)
+        found = self._checkpoints(checkpoints, had)
         job = checkpoints.get(JOB, Checkpoint(0))
         now = found | {JOB: replace(job, meanings={**job.meanings, **configuration(plan, {})})}
         gone = [name for name in checkpoints if is_task(name) and name not in found]
@@ -78,7 +86,19 @@ class Repartitioning:
         """Return the operators whose state lies by other partitions than it is to lie."""
         kept, former = self.environment.stores(self.former.app), lies(self.former, self.graph)
         assert all(had[id].is_as(former[id]) for id in kept if id in had and id in former), "it lies as it was run"
-        return [id for id in kept if id in had and id in has and had[id].partitions != has[id].partitions]
+        known = [id for id in kept if id in had and id in has]
+        return [id for id in known if had[id].partitions != has[id].partitions or id in self.astray]
+
+    def _is_astray(self, operator: str, had: Lies) -> bool:
+        """Whether keys lie where whoever writes an input has put them, and not where Kafka's hash would have."""
+        spec, task_of = self.graph.specs[operator], task_of_keys(self.former, self.graph, operator)
+        if task_of is None or why_whole(self.graph, operator, spec) is not None:
+            return False
+        return any(
+            (key := spec.key_at(place)) is not None and task_of(key) != task
+            for task in range(had.partitions)
+            for place, _ in self.environment.state_range(self.former.app, operator, task)
+        )
 
     def _entries(
         self, operators: Collection[str], had: Mapping[str, Lies], counts: list[int]
@@ -89,17 +109,17 @@ class Repartitioning:
             assert before is not None and now is not None, "what lies by no partitioner stays where it is"
             for task in range(had[operator].partitions):
                 for place, value in self.environment.state_range(self.former.app, operator, task):
-                    key = self._key(operator, place, task, before)
+                    key = self._key(operator, place, task, None if operator in self.astray else before)
                     if key is None:
                         continue
                     to = now(key)
                     counts[to == task] += 1
-                    yield f"the entry {place!r} of task {task}", Stored(operator, to, place, value)
+                    yield f"the state of the key {key!r} in task {task}", Stored(operator, to, place, value)
 
-    def _key(self, operator: str, place: bytes, task: int, task_of: Callable[[bytes], int]) -> bytes | None:
+    def _key(self, operator: str, place: bytes, task: int, task_of: Callable[[bytes], int] | None) -> bytes | None:
         """Return the key of an entry, None for one that only versions before had need of.
 
-        Raises PlanError where the partitioner does not say the task that has it.
+        Raises PlanError where the partitioner, if one has said it, does not say the task that has it.
         """
         spec = self.graph.specs[operator]
         key = spec.key_at(place)
@@ -108,7 +128,7 @@ class Repartitioning:
             _, kind = kind_at(spec.entry_kinds(), place)
             assert not kind.of_users, f"{spec.kind} {operator!r} can be split, so that each of its entries is of a key"
             return None
-        if (said := task_of(key)) != task:
+        if task_of is not None and (said := task_of(key)) != task:
             wrong = (
                 f"its state of the key {key!r} lies in partition {task}, and its partitioner says {said}: whoever "
                 "writes the stream has chosen by another one, so that nobody can say where its keys are from now on"
@@ -117,7 +137,7 @@ class Repartitioning:
             raise refuse(spec, wrong, f".partition_by(...) before it in a new application; or begin anew: {again}")
         return key
 
-    def _checkpoints(self, checkpoints: Mapping[str, Checkpoint]) -> dict[str, Checkpoint]:
+    def _checkpoints(self, checkpoints: Mapping[str, Checkpoint], had: Mapping[str, Lies]) -> dict[str, Checkpoint]:
         """Return the checkpoints of all tasks by the new plan."""
         tasks = {name: one for name, one in checkpoints.items() if is_task(name)}
         positions: dict[str, dict[int, Position]] = {}
@@ -126,12 +146,46 @@ class Repartitioning:
                 assert position.bucket == WHOLE, "tasks are whole, and what others read ahead was passed"
                 positions.setdefault(position.stream, {})[position.partition] = position
         found: dict[int, list[Position]] = {}
-        for stream, known in positions.items():
-            for position in self._positions(stream, known):
+        floors = self._floors(positions, had)
+        for stream in {**positions, **floors}:
+            moved = self._positions(stream, positions.get(stream, {}))
+            for position in self._raised(stream, moved, floors.get(stream, {})):
                 found.setdefault(position.partition, []).append(position)
         # Whatever keys a task gets, it warns of no kinds that others have had.
         kinds = kinds_of_all(tasks.values())
         return {str(task): Checkpoint(0, tuple(all), meanings=kinds) for task, all in sorted(found.items())}
+
+    def _floors(
+        self, positions: Mapping[str, Mapping[int, Position]], had: Mapping[str, Lies]
+    ) -> dict[str, dict[int, int]]:
+        """Return the event time of what was read from inputs, by partition of the streams that have come between.
+
+        Where a window of a key has fired by that, it must not fire again by what those streams tell, which begin anew.
+        """
+        found: dict[str, dict[int, int]] = {}
+        for stage in self.plan.stages:
+            anew = [id for id in stage.operators if id in self.anew]
+            for stream in (one for one in stage.inputs if anew and self._is_between(one)):
+                above = self.graph.above(operator_of(self.plan.app, stream))
+                read = [self.graph.inputs[id].stream for id in above if id in self.graph.inputs]
+                for number in range(stage.partitions):
+                    # By a hash that nobody knows a key may have lain in any.
+                    is_astray = not self.astray.isdisjoint(anew)
+                    lay = range(had[anew[0]].partitions)
+                    lay = lay if is_astray else ancestors(number, len(lay), stage.partitions)
+                    known = [positions[one][at].watermark for one in read for at in lay if at in positions.get(one, {})]
+                    found.setdefault(stream, {})[number] = max(known, default=MIN_TIMESTAMP)
+        return found
+
+    def _is_between(self, stream: str) -> bool:
+        return any(one.name == stream and one.role == "intermediate" for one in self.plan.streams)
+
+    def _raised(self, stream: str, positions: list[Position], floors: Mapping[int, int]) -> Iterator[Position]:
+        """Yield positions whose event time is not below what it was, and those of partitions that have none yet."""
+        missing = floors.keys() - {one.partition for one in positions}
+        begun = [Position(self.bindings.origin(stream, one).system, stream, one, 0) for one in sorted(missing)]
+        for one in (*positions, *begun):
+            yield replace(one, watermark=max(one.watermark, floors.get(one.partition, MIN_TIMESTAMP)))
 
     def _positions(self, stream: str, known: Mapping[int, Position]) -> list[Position]:
         """Return the positions in a stream: of one that is made anew from its start, else on from where they were."""
@@ -246,7 +300,8 @@ def repartitioned(former: Plan, plan: Plan, moved: MovedEntries, took_ms: float)
         for one in plan.streams
         if had.get(one.name, one.partitions) != one.partitions
     )
+    others = f"other partitions, of {told}" if told else "messages come by their keys, and not as they lay in an input"
     return Repartitioned(
-        f"{plan.app} has other partitions, of {told}: {moved.moved:,} entries of its state were moved, and "
+        f"{plan.app} has {others}: {moved.moved:,} entries of its state were moved, and "
         f"{moved.stayed:,} lay where they lie now, in {took_ms:,.0f} ms"
     )

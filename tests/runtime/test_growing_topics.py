@@ -3,7 +3,9 @@
 import random
 import tempfile
 from collections import Counter
+from itertools import product
 from pathlib import Path
+from zlib import crc32
 
 import msgspec
 import pytest
@@ -89,10 +91,10 @@ ticks = st.lists(
 )
 
 
-def write(environment, chance, sizes, ticks):
+def write(environment, chance, sizes, ticks, hashed=murmur2):
     """Write to each topic, now and then by a number of partitions that it had before."""
     for side, key, at, n in ticks:
-        partition = murmur2(key.encode()) % chance.choice(sizes[side])
+        partition = hashed(key.encode()) % chance.choice(sizes[side])
         value = msgspec.json.encode({"at": at * 1_000, "n": n})
         environment.append([Append(side, partition, Batch([value], keys=[key.encode()]))])
 
@@ -119,13 +121,17 @@ def is_through(pipeline, cluster, directory, seed):
     return True
 
 
-@pytest.mark.parametrize("pipeline", PIPELINES, ids=lambda pipeline: pipeline.__name__)
+@pytest.mark.parametrize(
+    ("pipeline", "hashed"),
+    [*((one, murmur2) for one in PIPELINES), *((one, crc32) for one in (summed, windowed, early, timed))],
+    ids=lambda one: one.__name__,
+)
 @given(
     st.integers(0, 2**32),
     st.lists(st.tuples(ticks, st.integers(0, 3), st.integers(0, 2), troubles), min_size=2, max_size=4),
 )
 @settings(max_examples=examples(12, 2_000))
-def test_each_key_goes_on_with_its_state_wherever_its_records_come(pipeline, seed, lives):
+def test_each_key_goes_on_with_its_state_wherever_its_records_come(pipeline, hashed, seed, lives):
     chance, cluster, written = random.Random(seed), Cluster(seed), []
     sizes = {side: [number] for side, number in zip(SIDES, (2, 2), strict=True)}
     with tempfile.TemporaryDirectory() as folder, simulated(cluster):
@@ -138,7 +144,7 @@ def test_each_key_goes_on_with_its_state_wherever_its_records_come(pipeline, see
                     grow(cluster, sizes, side, more)
             environment.close()
             environment = opened(Path(folder) / f"filling-{number}")
-            write(environment, chance, sizes, given)
+            write(environment, chance, sizes, given, hashed)
             written += given
             if number == len(lives) - 1:
                 for side in SIDES:
@@ -156,3 +162,49 @@ def test_each_key_goes_on_with_its_state_wherever_its_records_come(pipeline, see
     assert Counter(results) == Counter(
         testing.run(application(pipeline), given, partitions=dict.fromkeys(SIDES, 1))["results"]
     )
+
+
+def windows(by_user):
+    app = App("growing", Options(commit_interval_ms=5))
+    stream = app.input("left", value=dict, key=str, timestamp=lambda tick: tick["at"])
+    if by_user:
+        stream = stream.partition_by(lambda tick: tick["key"], key_type=str, op_id="by")
+    panes = stream.window(tumbling(seconds=60), count(), op_id="w")
+    panes.map(lambda pane: f"{pane.key} {pane.start} {pane.value}").send_to(app.output("results", value=str))
+    return app
+
+
+@pytest.mark.parametrize("by_user", [False, True], ids=["by itself", "by its user"])
+@pytest.mark.parametrize("grown", [3, 4])
+@pytest.mark.parametrize("hashed", [murmur2, crc32], ids=lambda one: one.__name__)
+def test_a_window_that_has_fired_does_not_fire_again_behind_the_stream_that_comes_between(
+    hashed, grown, by_user, tmp_path
+):
+    keys = "abcdefgh"
+
+    def put(environment, partitions, *seconds):
+        for at, key in product(seconds, keys):
+            value = msgspec.json.encode({"at": at * 1_000, "key": key})
+            place = "left", hashed(key.encode()) % partitions
+            environment.append([Append(*place, Batch([value], keys=[key.encode()]))])
+
+    cluster = Cluster(grown)
+    with simulated(cluster):
+        environment = opened(tmp_path / "filling")
+        environment.create_stream("left", StreamConfig(partitions=2))
+        put(environment, 2, 10, 100)
+        reader = opened(tmp_path / "here")
+        run_once(windows(by_user=False), reader, until_now=True)
+        reader.close()
+        cluster.topics["left"].partitions += [Partition() for _ in range(grown - 2)]
+        environment.close()
+        environment = opened(tmp_path / "filling-anew")
+        put(environment, grown, 20, 110, 500)  # the first is late, wherever it comes
+        environment.end_stream("left")
+        reader = opened(tmp_path / "there")
+        run_once(windows(by_user), reader, until_now=True)
+        reader.close()
+        results = [String().decode(value) for rows in rows_of(environment, "results") for _, value, _ in rows]
+        environment.close()
+    panes = {0: 1, 60_000: 2, 480_000: 1}
+    assert sorted(results) == sorted(f"{key} {start} {number}" for key in keys for start, number in panes.items())
