@@ -73,6 +73,7 @@ def among(kinds):
     st.sampled_from([*itertools.chain(*(itertools.permutations(range(3), size) for size in (1, 2, 3)))]),
     st.sampled_from([*WAYS]),
 )
+@settings(max_examples=examples(300, 10_000))
 @example("tagged", "by another field", (0,), (1,), "plain")
 @example("by another field", "tagged", (0, 1), (1,), "list")
 @example("otherwise", "untagged", (0,), (1,), "optional")
