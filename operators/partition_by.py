@@ -43,6 +43,8 @@ def murmur2(data: bytes) -> int:
 
 EVERY_BUCKET = -1
 """Stands for the bucket of an entry that each part of a split task keeps."""
+BUCKETS = "crc32 >> 16"
+"""The words for the hash by which keys are in buckets, as checkpoints note them."""
 
 
 def bucket_of(key: bytes | None, offset: int, factor: int) -> int:
@@ -51,12 +53,13 @@ def bucket_of(key: bytes | None, offset: int, factor: int) -> int:
     The factor is a power of two, so that a bucket is split into two, and two of them become one again.
 
     >>> bucket_of(b"AA", 7, 4), bucket_of(None, 7, 4), bucket_of(b"AA", 7, 1)
-    (1, 3, 0)
+    (0, 3, 0)
     """
     assert factor > 0 and not factor & (factor - 1), f"{factor} buckets are no power of two"
     assert offset >= 0, "offsets begin at 0"
-    # Another hash than the partitioner's: all keys of one of four partitions have two bits of that in common.
-    return (offset if key is None else crc32(key)) & (factor - 1)
+    # Another hash than the partitioner's: all keys of one of four partitions have two bits of that in common. Of the
+    # CRC-32 the upper half, since librdkafka's partitioner goes by the lower bits of that.
+    return (offset if key is None else crc32(key) >> 16) & (factor - 1)
 
 
 def entry_bucket(spec: Spec, place: bytes, factor: int) -> int:
@@ -149,7 +152,8 @@ def ranges(bounds: Sequence[Any]) -> ByRanges:
 class PartitionBy(Spec):
     """Give each message a key, and send it to that key's partition."""
 
-    key_of: Callable[[Any], Any]
+    key_of: Callable[[Any], Any] | None
+    """The function of its value that gives it; None where each goes by the key that it has."""
     key: Serde | None = None
     value: Serde | None = None
     partitions: int | None = None
@@ -161,9 +165,13 @@ class PartitionBy(Spec):
     hands_on_signs: ClassVar[bool] = True
     terminal: ClassVar[bool] = True
     repartitions: ClassVar[bool] = True
-    rekeys: ClassVar[bool] = True
     gives_keys: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
+
+    @property
+    def rekeys(self) -> bool:  # type: ignore[override]
+        """Whether messages get another key than they have."""
+        return self.key_of is not None
 
     @property
     def hands_on_headers(self) -> bool:  # type: ignore[override]
@@ -172,7 +180,7 @@ class PartitionBy(Spec):
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The function that gives the key, and the user's own choice of partition."""
-        named: dict[str, Any] = {"key": self.key_of}
+        named: dict[str, Any] = {} if self.key_of is None else {"key": self.key_of}
         if isinstance(self.by, ByFunction):
             named["by"] = self.by.function
         if self.combines is not None:
@@ -196,8 +204,9 @@ class PartitionBy(Spec):
         return self.combines.fold if self.combines is not None else None
 
     def describe(self) -> str:
-        """The partitioner, where it is not the usual one."""
-        return "" if isinstance(self.by, ByHash) else f"by {self.by}"
+        """The partitioner, where it is not the usual one, and whether messages keep their keys."""
+        by = "" if isinstance(self.by, ByHash) else f"by {self.by}"
+        return by if self.rekeys else f"by the keys that they have {by}".rstrip()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -8,8 +8,8 @@ from tests.house import AGAINST_THE_ORDER, BARS, ORDER, crossings, folder_of, mo
 from tests.source import PACKAGES, ROOT, tree
 
 STILL_OPEN = {
-    "product files": 492,
-    "thousand lines without comments": 114.1,
+    "product files": 493,
+    "thousand lines without comments": 114.3,
 }
 """The numbers that bars which do not hold yet may have: they go towards the aim, but for sizes that a feature adds."""
 

@@ -115,7 +115,8 @@ def _torn_error(graph: Graph, id: str, given: set[int], touched: Sequence[tuple[
 
 def _is_free(graph: Graph, spec: Spec) -> bool:
     """Whether a repartitioning may be of any size: nothing was said, and no table that is partitioned says it."""
-    return spec.rekeys and spec.declared_partitions is None and next(graph.key_joins(spec.op_id or ""), None) is None
+    is_keyed = spec.repartitions and spec.gives_keys
+    return is_keyed and spec.declared_partitions is None and next(graph.key_joins(spec.op_id or ""), None) is None
 
 
 def _known(plan: Plan, spec: Input, partitions: Mapping[str, int]) -> dict[str, int]:

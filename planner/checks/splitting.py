@@ -33,7 +33,7 @@ class Refusal(NamedTuple):
 
 def tell_unsplit(plan: Plan, graph: Graph) -> Plan:
     """Return the plan in which each operator says why its tasks can't be split, if they can't."""
-    found = {id: _why_whole(graph, id, spec) for id, spec in graph.specs.items()}
+    found = {id: why_whole(graph, id, spec) for id, spec in graph.specs.items()}
     return replace(plan, operators=tuple(replace(one, unsplit=found[one.id]) for one in plan.operators))
 
 
@@ -80,7 +80,8 @@ def check_factor(plan: Plan, factor: int) -> None:
         raise PlanError(f"the tasks of {plan.app!r} can't be split into {factor} parts each:\n{each}")
 
 
-def _why_whole(graph: Graph, id: str, spec: Spec) -> Unsplit | None:
+def why_whole(graph: Graph, id: str, spec: Spec) -> Unsplit | None:
+    """Return why the tasks that an operator runs in can't be split by keys; None if they can."""
     why = spec.why_whole()
     if why is not None:
         return Unsplit(*why)

@@ -46,7 +46,7 @@ def window_behind(graph: Graph, id: str) -> Window | None:
     What more than one operator reads has no one grouping.
     """
     spec, children = graph.of(PartitionBy).get(id), graph.children(id)
-    if spec is None or spec.combines is not None or len(children) != 1:
+    if spec is None or spec.combines is not None or not spec.rekeys or len(children) != 1:
         return None
     window = graph.of(Window).get(children[0])
     return window if window is not None and window.fold is not None else None

@@ -55,6 +55,8 @@ def _why_not(spec: PartitionBy, window: Window) -> str | None:
         return "values that come late are kept by themselves"
     if isinstance(window.late, DeadLetterPolicy) or not _fails(window):
         return f"{window.op_id} tells of single values that are late, or fail"
+    if not spec.rekeys:
+        return "messages go by the keys that they have"
     # It is asked with each message, and a folded row has many.
     if isinstance(spec.by, ByFunction):
         return "a function of yours chooses the partition of each message"

@@ -116,7 +116,7 @@ def lowered(graph: Graph, entry: str, kind: object) -> Lowered:
     columns = columns_of(kind)
     filters, exit = _run_of_filters(graph, entry)
     spec = graph.of(PartitionBy)[exit]
-    assert spec.combines is not None
+    assert spec.combines is not None and spec.key_of is not None, "what folds gives messages their keys"
     return Lowered(
         entry,
         exit,

@@ -436,7 +436,8 @@ class TaskBuilder:
             aggregation = self.functions.by_operator[spec.op_id or ""]["aggregation"]
             return CombiningExit(spec.combines, aggregation, self.outputs, to, self.assembly.clock.now_ms)
         values = OwnValues(to.value, self._as_it_is(spec))
-        found = PartitionByExit(self.outputs, to, values, exactly=not self.assembly.levers.trust)
+        exactly = not self.assembly.levers.trust
+        found = PartitionByExit(self.outputs, to, values, exactly, spec.rekeys)
         found.is_joint = any(
             self.assembly.is_joint(stage) and spec in repartitions_into(stage, self.graph)
             for stage in self.assembly.stages

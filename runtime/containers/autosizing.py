@@ -6,6 +6,8 @@ import asyncio
 import logging
 from typing import Protocol, runtime_checkable
 
+from msgspec.structs import replace
+
 from operators.core.protocols import CheckedProtocol
 from operators.core.sites import here
 from operators.core.wording import named, shown
@@ -35,6 +37,10 @@ class Sizable(Watched, Protocol, metaclass=CheckedProtocol):
     def number(self) -> int:
         """The number of containers that it has, or is about to have."""
 
+    @property
+    def elsewhere(self) -> tuple[InputMetrics, ...]:
+        """The inputs of tasks that others have who share the run, as of their last commits."""
+
     async def ask_size(self, wanted: Scale) -> None:
         """Ask for another size of this run, as a command would."""
 
@@ -61,7 +67,11 @@ class Autosizer:
             if not run.heeds_sizes:
                 self._before = None
                 continue
-            wanted = self.look(await numbers_of(run, stores=False), run.plan, run.number)
+            metrics = await numbers_of(run, stores=False)
+            # Where others have too much to read, tasks of theirs come to the containers that there are more here.
+            here = {(one.stream, one.partition) for one in metrics.inputs}
+            theirs = (one for one in run.elsewhere if (one.stream, one.partition) not in here)
+            wanted = self.look(replace(metrics, inputs=(*metrics.inputs, *theirs)), run.plan, run.number)
             if wanted is not None:
                 await run.ask_size(wanted)
 

@@ -54,15 +54,8 @@ from runtime.model.clock import Clock, SystemClock, sleep_ms, wall_clock_ms
 from runtime.model.errors import EnvironmentFault, Fenced, Grown, SamzaError, Unavailable
 from runtime.model.history import HistorySpan
 from runtime.model.metrics import InputMetrics, RunMetrics, StoreMetrics
-from runtime.opening.opening import (
-    Opened,
-    Recovered,
-    Share,
-    ends_of,
-    join_application,
-    recover,
-    with_changes,
-)
+from runtime.opening.opening import Opened, Recovered, Share, ends_of, join_application, recover, with_changes
+from runtime.opening.regrouping import regrouped_in
 from runtime.opening.rescaling import note_size, prepare_split
 from runtime.opening.rewind import check_rewind
 from runtime.opening.shared_run import SharedRun, called, check_same, shared_from_here
@@ -142,6 +135,8 @@ class Containers:
         """By slot, the number of containers that it has had."""
         self._alone: tuple[InputMetrics, ...] = ()
         """The inputs of tasks that no container had at the last look."""
+        self.elsewhere: tuple[InputMetrics, ...] = ()
+        """The inputs of tasks that others had then, who share the run, as of their last commits."""
         self._round = Round(self._containers, Silences(self._graph.app), self._clock)
         self._one_finished = asyncio.Event()
         self._final: RunMetrics | None = None
@@ -206,14 +201,14 @@ class Containers:
         levers, from_start, state, since = settings.levers, settings.from_start, settings.state, settings.since
         where = self._environment, pipeline, here
         opened = opened_where_it_lies(*where, levers=levers, from_start=from_start, state=state, since=since)
-        self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
+        self._bindings, self.plan, self._job, self._graph = opened.bindings, opened.plan, opened.job, opened.graph
         self._takes_in = not self._until_now and settings.span is None
         return self._begin_run(opened, levers, settings.span, settings.drains)
 
     def _join_run(self, alive: SharedRun, pipeline: Pipeline, here: Mapping[str, object], from_start: bool) -> Share:
         """Join the run that others have begun; raises SamzaError where it is of another application."""
         opened = join_application(self._environment, pipeline, here, alive.share)
-        self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
+        self._bindings, self.plan, self._job, self._graph = opened.bindings, opened.plan, opened.job, opened.graph
         self.since = opened.since
         how = from_start, self._placement, self._standby
         check_same(alive, self._graph.app, digest_of(self.plan), self._until_now, *how)
@@ -231,15 +226,15 @@ class Containers:
 
         Where the one before knew `until` which offsets it reads, so does this one.
         """
-        check_spread(opened.plan, opened.bindings, self._graph, "run containers=1")
+        check_spread(opened.plan, opened.bindings, opened.graph, "run containers=1")
         self.since, self._asked = opened.since, opened.asked
         # What is asked of a run holds until it ends, however often it begins anew, and whoever leads it.
         self._number = self._asked.since(self.since).containers or self._number
-        self._recovered = recover(self._environment, opened, self._graph, wall_clock_ms())
+        self._recovered = recover(self._environment, opened, opened.graph, wall_clock_ms())
         is_first = self._until_now and not until
         if is_first and not drains and span is None:
             opened.bindings.fill(opened.generation)
-        ends = ends_of(self._environment, opened, self._graph, drains) if is_first else {}
+        ends = ends_of(self._environment, opened, opened.graph, drains) if is_first else {}
         share = Share(
             levers=levers,
             container="",
@@ -251,6 +246,7 @@ class Containers:
             standby=self._standby,
             factor=opened.plan.options.elasticity,
             since=opened.since,
+            regrouped=(*regrouped_in(opened.graph),),
         )
         if self._sharing is not None:
             self._sharing.begin(SharedRun(share, digest_of(opened.plan), self._until_now))
@@ -508,7 +504,7 @@ class Containers:
             options = msgspec.structs.replace(self._pipeline.options, elasticity=before.factor)
             self._pipeline = replace(self._pipeline, options=options)
         opened = self._opens(self._pipeline, since=before.since)
-        self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
+        self._bindings, self.plan, self._job, self._graph = opened.bindings, opened.plan, opened.job, opened.graph
         share = self._begin_run(opened, before.levers, until=before.ends)
         self._takes_in, self.heeds_sizes = not self._until_now, True
         self._begin_anew(share)
@@ -689,20 +685,25 @@ class Containers:
         """Look now and then at the tasks that no container has, here or where others have started some."""
         left = {*range(self.plan.tasks)} - {task for one in self._containers.values() for task in one.tasks}
         if not left:
-            self._alone = ()
+            self._alone = self.elsewhere = ()
         elif self._clock.elapsed_ms() >= self._alone_at_ms + ALONE_MS:
             self._alone_at_ms = self._clock.elapsed_ms()
             ours = {one.name for one in self._containers.values()}
-            self._alone = await in_thread(self._left_alone, left, ours)
+            self._alone, self.elsewhere = await in_thread(self._not_here, left, ours)
 
-    def _left_alone(self, tasks: Collection[int], ours: Collection[str]) -> tuple[InputMetrics, ...]:
+    def _not_here(
+        self, tasks: Collection[int], ours: Collection[str]
+    ) -> tuple[tuple[InputMetrics, ...], tuple[InputMetrics, ...]]:
         with suppress(SamzaError):  # brokers that don't answer now are asked again
+            theirs: set[int] = set()
             if self._sharing is not None:
                 model = self._environment.job_model(self._graph.app)
-                theirs = {*model.containers} - {*ours} - self._state.gone
-                tasks = {task for task in tasks if task >= len(model.tasks) or model.tasks[task] not in theirs}
-            return left_alone(self._bindings, self._graph, self.plan, tasks)
-        return self._alone
+                others = {*model.containers} - {*ours} - self._state.gone
+                theirs = {task for task in tasks if task < len(model.tasks) and model.tasks[task] in others}
+            found = left_alone(self._bindings, self._graph, self.plan, tasks)
+            alone = tuple(one for one in found if one.task not in theirs)
+            return alone, tuple(one for one in found if one.task in theirs)
+        return self._alone, self.elsewhere
 
     def _release(self) -> None:
         self._state.end()

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from operators.partition_by import BUCKETS
 from planner.checks.grouping import layout
 from planner.model.plan import Options, Plan
-from planner.model.virtual_tasks import VirtualTask
+from planner.model.virtual_tasks import WHOLE, VirtualTask, is_task
 from runtime.model.assignment import JobModel
 from runtime.model.checkpoint import Checkpoint
 from runtime.ports.environment import Environment
@@ -17,6 +18,8 @@ ALONE = "process "
 """The beginning of the name of a process that has an application to itself, where those of containers stand."""
 JOB = "job"
 """The checkpoint with the configuration under which an application was opened last."""
+HASH = "hash"
+"""The word under which the job notes by which hash its tasks are split."""
 
 
 class StageOfJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,8 +110,18 @@ def configuration(plan: Plan, partitions: Mapping[str, int]) -> dict[str, str]:
         )
         for stage in plan.stages
     ]
-    said = {"options": plan.options, "stages": stages, "layout": layout(plan)}
+    said = {"options": plan.options, "stages": stages, "layout": layout(plan), HASH: BUCKETS}
     return {name: msgspec.json.encode(one).decode() for name, one in said.items()}
+
+
+def is_split_by(checkpoints: Mapping[str, Checkpoint], hash: str) -> bool:
+    """Whether tasks are split by a hash, if they are split at all, or have not come together again since a merge."""
+    said = checkpoints.get(JOB, Checkpoint(0)).meanings.get(HASH)
+    tasks = {name: one for name, one in checkpoints.items() if is_task(name)}
+    is_whole = all(VirtualTask.of(name).factor == 1 for name in tasks) and all(
+        position.bucket == WHOLE for one in tasks.values() for position in one.positions
+    )
+    return is_whole or said == msgspec.json.encode(hash).decode()
 
 
 def reads_of(checkpoints: Mapping[str, Checkpoint]) -> dict[str, dict[str, int]]:

@@ -80,7 +80,10 @@ def _way_to(graph: Graph, id: str) -> str:
             found.append(parent)
         else:
             way = _way_to(graph, parent)
-            found.append(f"({way}) > {spec.kind}" if " and " in way else f"{way} > {spec.kind}")
+            if spec.repartitions and spec.gives_keys and not spec.rekeys:
+                found.append(way)  # its messages are as they were, in another place
+            else:
+                found.append(f"({way}) > {spec.kind}" if " and " in way else f"{way} > {spec.kind}")
     return " and ".join(found)
 
 

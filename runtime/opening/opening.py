@@ -31,7 +31,8 @@ from runtime.model.metrics import ChangeMetrics, JobMetrics, RunMetrics
 from runtime.model.state_choice import Forget, State
 from runtime.opening.former_inputs import TABLES, followed, tables_noted
 from runtime.opening.former_layout import Moving, check_moves, check_replay, moving
-from runtime.opening.rescaling import rescale, tell_split
+from runtime.opening.regrouping import REGROUPED, as_run, regrouped, regrouped_in, to_regroup
+from runtime.opening.rescaling import check_hash, rescale, tell_split
 from runtime.opening.rewind import (
     UNFINISHED,
     check_state,
@@ -63,6 +64,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     `counts` has the partitions of each stream as the whole run sees them, `ends` the offsets where it stops reading,
     `placement` the way in which tasks are shared out, and `standby` the number of other hosts with a copy of state.
     Each task is split by the `factor`. What was asked of the size `since` a request of this number is asked of the run.
+    Inputs that are `regrouped` go by their keys first.
     """
 
     container: str
@@ -75,10 +77,11 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     standby: int = 0
     factor: int | None = None
     since: int = 0
+    regrouped: tuple[str, ...] = ()
 
 
 class Opened(NamedTuple):
-    """An application that is ready to run: its generation, bindings, partition counts of streams, and plan.
+    """An application that is ready to run: its generation, bindings, partition counts of streams, plan, and graph.
 
     Where it is to move to the partitions of a `target`, these are those by which its state lies, with a task for each.
     `job` has its size, and how long it took to come to it; `since` is the number of the request for a size behind which
@@ -89,6 +92,7 @@ class Opened(NamedTuple):
     bindings: Bindings
     counts: dict[str, int]
     plan: Plan
+    graph: Graph
     job: JobMetrics
     moving: Moving | None = None
     target: Plan | None = None
@@ -110,12 +114,11 @@ def open_application(
 
     A run that begins anew has the size that was asked of it `since` a request of this number, when it began at first.
     """
-    graph = pipeline.graph
-    generation = _owned(environment, graph.app, state)
-    bindings, to, target = Bindings(environment, graph, bind), None, None
+    generation = _owned(environment, pipeline.graph.app, state)
+    graph, bindings, counts = _bound(environment, pipeline.graph, bind, state)
+    to, target = None, None
     made = partial(make_plan, graph, wrapped=pipeline.wrapped, levers=levers)
     try:
-        counts = bindings.partition_counts(graph)
         asked = environment.asked_scale(graph.app)
         since = asked.number if since is None else since
         began_ms, checkpoints_ms = monotonic_ms(), None
@@ -157,7 +160,26 @@ def open_application(
         bindings.close()
         raise
     job = JobMetrics(tasks=plan.tasks, model_ms=model_ms, checkpoints_ms=checkpoints_ms)
-    return Opened(generation, bindings, counts, plan, job, to, target, since, asked)
+    return Opened(generation, bindings, counts, plan, graph, job, to, target, since, asked)
+
+
+def _bound(
+    environment: Environment, graph: Graph, bind: Mapping[str, object], state: State
+) -> tuple[Graph, Bindings, dict[str, int]]:
+    """Return the graph by which an application is run, with its bindings and the partition counts of its streams."""
+    goes_on = state != "reset"
+    graph = as_run(graph, environment.checkpoints(graph.app)) if goes_on else graph
+    bindings = Bindings(environment, graph, bind)
+    try:
+        counts = bindings.partition_counts(graph)
+        grown = to_regroup(environment, graph, bindings, counts) if goes_on else []
+    except BaseException:
+        bindings.close()
+        raise
+    if not grown:
+        return graph, bindings, counts
+    bindings.close()
+    return _bound(environment, regrouped(graph, grown), bind, state)
 
 
 def _owned(environment: Environment, app: str, state: State) -> int:
@@ -179,6 +201,7 @@ def _owned(environment: Environment, app: str, state: State) -> int:
             environment.check_kept(app)
     if state != "reset":
         check_between(environment, app)
+        check_hash(environment, app)
     return generation
 
 
@@ -262,7 +285,7 @@ def _check_rights(environment: Environment, bindings: Bindings, plan: Plan, grap
 
 def join_application(environment: Environment, pipeline: Pipeline, bind: Mapping[str, object], share: Share) -> Opened:
     """Return an application as another process has opened it; raises `Grown` where streams have more partitions now."""
-    graph = pipeline.graph
+    graph = regrouped(pipeline.graph, share.regrouped)
     # The size of the run, whatever the program says of it: it may have been asked for another one since it began.
     options, began_ms = replace(pipeline.options, elasticity=share.factor), monotonic_ms()
     plan = make_plan(graph, options, share.counts, wrapped=pipeline.wrapped, levers=share.levers)
@@ -277,7 +300,7 @@ def join_application(environment: Environment, pipeline: Pipeline, bind: Mapping
     except BaseException:
         bindings.close()
         raise
-    return Opened(share.generation, bindings, share.counts, plan, job, since=share.since)
+    return Opened(share.generation, bindings, share.counts, plan, graph, job, since=share.since)
 
 
 class Recovered(NamedTuple):
@@ -315,6 +338,8 @@ def recover(environment: Environment, opened: Opened, graph: Graph, now_ms: int)
     job[PARAMETERS] = to_note(graph, checkpoints)
     kept = environment.stores(plan.app)
     job[KEYS] = kinds_noted(checkpoints, kept)
+    if inputs := regrouped_in(graph):
+        job[REGROUPED] = msgspec.json.encode(inputs).decode()
     if job != checkpoints.get(JOB, Checkpoint(0)).meanings:
         begun[JOB] = Checkpoint(generation, meanings=job)
     for name, checkpoint in followed(environment, plan, graph, bindings, checkpoints).items():

@@ -13,18 +13,20 @@ import msgspec
 from msgspec.structs import replace
 
 from operators.core.base import MIN_TIMESTAMP, Batch
-from operators.partition_by import entry_bucket
+from operators.partition_by import BUCKETS, entry_bucket
 from planner.model.graph import Graph
 from planner.model.plan import Plan
 from planner.model.virtual_tasks import MOST_BUCKETS, WHOLE, Split, VirtualTask, is_task, share_of
 from runtime.assembly.bindings import intermediate_of
 from runtime.commit.commit import STATE
+from runtime.job.job_model import HASH, JOB, is_split_by
 from runtime.job.key_kinds import kinds_of_all
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.clock import monotonic_ms, wall_clock_ms
+from runtime.model.errors import SamzaError, command
 from runtime.opening.rewind import told_of_split
 from runtime.ports.commits import Commit
-from runtime.ports.environment import Environment, LiveEnvironment
+from runtime.ports.environment import Environment, LiveEnvironment, typed
 from runtime.ports.streams import Append, Control
 
 NO_NOTES: Mapping[str, Checkpoint] = MappingProxyType({})
@@ -124,7 +126,10 @@ def rescale(
     history = noted(scalings(checkpoints), Scaled(wall_clock_ms(), found.before, found.now, why, took_ms))
     state = checkpoints.get(STATE, Checkpoint(0))
     state = replace(state, meanings=told_of_split(state.meanings, plan))
-    all_new = {**found.checkpoints, **notes, SCALINGS: history, STATE: state}
+    job = notes.get(JOB) or checkpoints.get(JOB, Checkpoint(0))
+    # Noted with the split: after a crash nobody could tell by which hash its parts have their keys.
+    job = replace(job, meanings={**job.meanings, HASH: msgspec.json.encode(BUCKETS).decode()})
+    all_new = {**found.checkpoints, **notes, SCALINGS: history, STATE: state, JOB: job}
     new = {name: replace(one, generation=generation) for name, one in all_new.items()}
     environment.commit(Commit(plan.app, generation, appends, [], new, gone=found.gone))
     return monotonic_ms() - began_ms
@@ -177,6 +182,17 @@ def factor_of(checkpoints: Mapping[str, Checkpoint]) -> int | None:
     factors = {VirtualTask.of(name).factor for name in checkpoints if is_task(name)}
     assert len(factors) <= 1, "all tasks of an application have one factor"
     return next(iter(factors), None)
+
+
+def check_hash(environment: Environment, app: str) -> None:
+    """Refuse tasks that an earlier version has split, whose parts have other keys; raises SamzaError."""
+    if not is_split_by(environment.checkpoints(app), BUCKETS):
+        merge = command(f"scale {app} --factor 1")
+        raise SamzaError(
+            f"the tasks of {app!r} were split by an earlier version, which gave keys to other parts: let that version "
+            f"merge them, and read all that there is ({merge}, run --until-now); or begin anew: "
+            f"{typed(environment, f'reset {app}')}"
+        )
 
 
 def rescaled(checkpoints: Mapping[str, Checkpoint], now: int) -> Rescaling | None:

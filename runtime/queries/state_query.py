@@ -367,8 +367,13 @@ class NotReached(SamzaError):
 def _between(graph: Graph) -> set[str]:
     """Return the streams between stages, from the plan: a task that has committed nothing yet tells of none."""
     from planner.model.graph import intermediate
+    from runtime.opening.regrouping import stream_behind
 
-    return {intermediate(graph.app, id) for id, spec in graph.specs.items() if spec.repartitions and graph.children(id)}
+    found = {
+        intermediate(graph.app, id) for id, spec in graph.specs.items() if spec.repartitions and graph.children(id)
+    }
+    # Those through which a run may regroup what topics that were given more partitions have.
+    return found | {stream_behind(graph, id) for id in graph.inputs}
 
 
 def _ends(environment: Environment, streams: Collection[str]) -> dict[tuple[str, int], int]:

@@ -31,6 +31,7 @@ from runtime.model.errors import SamzaError, command
 from runtime.model.history import AtRest, HistorySpan
 from runtime.opening.former_inputs import FORMER
 from runtime.opening.opening import with_factor
+from runtime.opening.regrouping import as_run
 from runtime.opening.rescaling import factor_of
 from runtime.opening.rewind import begin_anew, meanings_of
 from runtime.opening.stored_state import STAGED, lies, pieces, replace_staged, unread
@@ -144,13 +145,13 @@ def backfill_of(
     place of inputs. Raises PlanError for an operator whose state is in memory alone, and SamzaError where records lie
     between stages that the old program has not read.
     """
-    graph = pipeline.graph
+    # Read once: a live run goes on meanwhile, and all that is taken from it must be of one cut.
+    checkpoints = environment.checkpoints(pipeline.graph.app)
+    graph = as_run(pipeline.graph, checkpoints)
     for id in operators:
         if not (kind := kind_of(graph.specs[id])).durable:
             wrong = f'its state is in memory alone (store="{kind.name}"), and begins with nothing whenever it is run'
             raise refuse(graph.specs[id], wrong, f"no store=; or evolve with --keep {id}")
-    # Read once: a live run goes on meanwhile, and all that is taken from it must be of one cut.
-    checkpoints = environment.checkpoints(graph.app)
     options = _split_as(environment, pipeline, checkpoints)
     own = replace(options, metrics_to=None)
     with closing(Bindings(environment, graph, bind)) as bindings:
@@ -346,8 +347,9 @@ def join(environment: Environment, pipeline: Pipeline, backfill: Backfill, compu
 
     It is staged, and is there as a whole by one commit: a crash leaves all as it was, or is made good.
     """
-    graph = pipeline.graph
-    generation, checkpoints = environment.generation(graph.app), environment.checkpoints(graph.app)
+    checkpoints = environment.checkpoints(pipeline.graph.app)
+    graph = as_run(pipeline.graph, checkpoints)
+    generation = environment.generation(graph.app)
     options = _split_as(environment, pipeline, checkpoints)
     with closing(Bindings(environment, graph, backfill.bind)) as bindings:
         plan = make_plan(graph, options, bindings.partition_counts(graph), wrapped=pipeline.wrapped)

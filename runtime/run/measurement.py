@@ -269,7 +269,7 @@ def snapshot_of(app: str, metrics: RunMetrics, now_ms: int) -> Batch:
 
 
 def left_alone(bindings: Bindings, graph: Graph, plan: Plan, tasks: Collection[int]) -> tuple[InputMetrics, ...]:
-    """Return the inputs of tasks that no container runs now, as of their last commits; it may wait for brokers."""
+    """Return the inputs of tasks that no container here runs, as of their last commits; it may wait for brokers."""
     checkpoints = bindings.environment.checkpoints(plan.app)
     known = {(at.stream, at.partition): at for found in checkpoints.values() for at in found.positions}
     streams, written, found = layout(plan), dict[str, list[int]](), []

@@ -136,6 +136,7 @@ class Run:
             else:
                 opened = join_application(*where, share)
             self._bindings, self.plan, self._job = opened.bindings, opened.plan, opened.job
+            self._graph = opened.graph
             self._moving, self._target, self.since = opened.moving, opened.target, opened.since
             with collector_patient(), heard_by(self._hearing):
                 self._assemble(pipeline.around, opened, settings)

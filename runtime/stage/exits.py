@@ -94,15 +94,17 @@ class SendToExit:
 
 
 class PartitionByExit:
-    """Writes rows, which have their new keys, to the partition of these in an intermediate stream."""
+    """Writes rows to the partition of their keys in an intermediate stream: of new ones, or of those they came with."""
 
-    columns = frozenset({"timestamps", "stamps"})
-
-    def __init__(self, outputs: Outputs, to: Destination, values: OwnValues, exactly: bool = False) -> None:
+    def __init__(
+        self, outputs: Outputs, to: Destination, values: OwnValues, exactly: bool = False, rekeys: bool = True
+    ) -> None:
         self._outputs = outputs
         self._to = to
         self._exactly = exactly
         """Whether what is sent is decoded again and compared."""
+        self._rekeys = rekeys
+        self.columns = frozenset({"timestamps", "stamps"}) if rekeys else EVENT_COLUMNS
         self.behind = ""
         """The exit to the windows behind it for which values may be grouped before."""
         self.is_joint = False
@@ -125,13 +127,18 @@ class PartitionByExit:
     def take(self, batch: Batch) -> None:
         """Write."""
         to, keys = self._to, batch.keys
-        assert keys is not None
         if self._exactly:
-            assert to.key is not None
             check_kept(to.value, batch.values, exactly=True)
-            check_kept(to.key, keys, exactly=True)
-        rows = Batch(batch.values, self._keys.hold(keys), batch.timestamps, batch.stamps, signs=batch.signs)
+        rows = Batch(batch.values, keys, batch.timestamps, batch.stamps, signs=batch.signs)
         rows.headers = batch.headers
+        if not self._rekeys:
+            # They are held already. What came without a key stays where it is, as nothing behind keeps state for it.
+            self._route(rows, [*map(self._keys.decode, keys or ())])
+            return
+        assert to.key is not None and keys is not None
+        if self._exactly:
+            check_kept(to.key, keys, exactly=True)
+        rows.keys = self._keys.hold(keys)
         self._route(rows, keys)
 
     @property
@@ -165,15 +172,19 @@ class PartitionByExit:
 
     def _route(self, rows: Batch, keys: list[Any]) -> None:
         outputs, stream = self._outputs, self._to.stream
+        place_of = self._place_of if self._rekeys else self._place_of_any
         if self.stays_in_memory:
             rows.values = self._values.own(rows.values)
             # Told apart only where a commit stores them.
-            parts = [(0, rows)] if self.is_joint else outputs.spread(self._to, rows, self._place_of, keys)
+            parts = [(0, rows)] if self.is_joint else outputs.spread(self._to, rows, place_of, keys)
             for partition, found in parts:
                 outputs.hand_own((stream, partition), found)
             return
-        for partition, found in outputs.spread(self._to, rows, self._place_of, keys):
+        for partition, found in outputs.spread(self._to, rows, place_of, keys):
             outputs.hand((stream, partition), found, self._values, self._keys)
+
+    def _place_of_any(self, key: Key | None) -> int | None:
+        return None if key is None else self._place_of(key)
 
     def _shares(self, group: dict[Key, list[Any]]) -> Iterable[tuple[int, dict[Key, list[Any]]]]:
         """Return the keys of each partition, with their values."""

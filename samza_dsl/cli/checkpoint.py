@@ -155,7 +155,7 @@ def named(target: str, environment: Environment) -> tuple[str, Plan | None]:
     if not target.partition(":")[0].endswith(".py"):
         return target, None
     with told(loading=True):
-        plan = plan_of(loaded(target), environment)
+        plan = plan_of(loaded(target), environment)[0]
     return plan.app, plan
 
 

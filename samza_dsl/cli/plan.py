@@ -14,10 +14,12 @@ from msgspec.structs import replace
 from planner.codegen import explanation
 from planner.columnar.combining import combined
 from planner.columnar.spark_ways import to_text
+from planner.model.graph import Graph
 from planner.model.plan import Plan, whole
 from planner.passes import plan as make_plan
 from runtime.assembly.bindings import Bindings
 from runtime.encoding.formats.rows import type_of_rows
+from runtime.opening.regrouping import as_run
 from runtime.ports.environment import Environment
 from runtime.systems.connectors.places import PulledPlace, pulled_places
 from runtime.systems.connectors.schemes import promise_of
@@ -65,10 +67,10 @@ def plan(
         pulled: list[PulledPlace] = []
         check_of_a_cluster(environment, kafka_options)
         if environment is None and not exists(data):
-            planned = app.plan()
+            planned, graph = app.plan(), app.graph()
         else:
             with opened(data, environment, kafka_options) as place:
-                planned, pulled = plan_of(app, place), pulled_places(place, app.name)
+                (planned, graph), pulled = plan_of(app, place), pulled_places(place, app.name)
         bound = bindings_of(app, bind or [], {})
         if on == "spark":
             # What a run there would refuse is told before it.
@@ -82,14 +84,17 @@ def plan(
             for one in pulled if not chosen else ():
                 typer.echo(one.told(app.name))
             if on is not None:
-                typer.echo("\n" + (on_spark(planned, app) if on == "spark" else live(planned, app)))
+                typer.echo("\n" + (on_spark(planned, app) if on == "spark" else live(planned, graph, app)))
 
 
-def plan_of(app: App, environment: Environment, bind: Mapping[str, object] = MappingProxyType({})) -> Plan:
-    """Plan an application for the streams that exist in an environment, and for what is bound."""
-    graph = app.graph()
+def plan_of(
+    app: App, environment: Environment, bind: Mapping[str, object] = MappingProxyType({})
+) -> tuple[Plan, Graph]:
+    """Plan an application as it is run in an environment, for the streams that exist there, and for what is bound."""
+    graph = as_run(app.graph(), environment.checkpoints(app.name))
     with closing(Bindings(environment, graph, bind)) as bindings:
-        return app.plan(bindings.partition_counts(graph))
+        counts = bindings.partition_counts(graph)
+        return make_plan(graph, app.options, counts, wrapped=bool(app.around)), graph
 
 
 def with_places(planned: Plan, bound: Mapping[str, object]) -> Plan:
@@ -101,9 +106,9 @@ def with_places(planned: Plan, bound: Mapping[str, object]) -> Plan:
     return replace(planned, streams=streams)
 
 
-def live(planned: Plan, app: App) -> str:
+def live(planned: Plan, graph: Graph, app: App) -> str:
     """Return as text how each operator runs in a live run, and why it is not cheaper."""
-    return explanation.to_text(planned, app.graph(), wrapped=bool(app.around))
+    return explanation.to_text(planned, graph, wrapped=bool(app.around))
 
 
 def on_spark(planned: Plan, app: App) -> str:

@@ -185,7 +185,7 @@ def fork(
         read = inputs_bound(new, _meant_for(new, old, bind), options)
         with opened(data, environment, kafka_options) as place:
             _fork(place, old, new, _AskedFork(name, at, inputs_bound(old, _meant_for(old, new, bind), options), read))
-            written = sorted(one.name for one in plan_of(new, place, read).results)
+            written = sorted(one.name for one in plan_of(new, place, read)[0].results)
             where = where_typed(place)
         own = beside(new.graph(), name)
         bound = {**read, **{stream: ANOTHER + forked(name, stream) for stream in written}}
@@ -235,7 +235,7 @@ def _fork(place: Environment, old: App, new: App, asked: _AskedFork) -> None:
         if at == "now":
             fork_now(place, old.name, own, written)
         else:
-            scratch = {one.name: f"{own}.{one.name}" for one in plan_of(old, place, asked.live).results}
+            scratch = {one.name: f"{own}.{one.name}" for one in plan_of(old, place, asked.live)[0].results}
             check_countable(place, scratch)
             bind = {**asked.live, **{stream: ANOTHER + other for stream, other in scratch.items()}}
             span = HistorySpan(until={ALL: _point("--at", at, at)}, hands_over=True)

@@ -376,7 +376,7 @@ def _loaded(
         return target, None
     with told(loading=True):
         app = loaded(target)
-        return app.name, (plan_of(app, place, bind), app.graph())
+        return app.name, plan_of(app, place, bind)
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -14,7 +14,9 @@ import pytest
 from msgspec import json, msgpack
 
 from operators.core.base import Batch
+from operators.partition_by import murmur2
 from planner.model.virtual_tasks import is_task
+from runtime.encoding.serdes import Tagged
 from runtime.job.job_model import job_of
 from runtime.model.assignment import Scale
 from runtime.model.clock import sleep_ms
@@ -237,10 +239,13 @@ def test_who_leads_a_run_sizes_it_by_its_load_and_who_shares_it_asks_for_nothing
     try:
         wait_until(lambda: bool(job_of(environment, topics).containers))
         hosts.append(begun("there"))
-        # Who leads sizes its own containers by the load of their tasks: each of the two has one.
+        # Who leads sizes its own containers by what the whole run has to read: here others have all of it.
         wait_until(lambda: len({one.container for one in job_of(environment, topics).tasks if one.container}) == 2)
-        write(environment, topics, WORDS)
+        (theirs,) = (one.task for one in job_of(environment, topics).tasks if one.host == "there")
+        of_others = [word for word in WORDS if murmur2(Tagged().encode(word.decode())) % 2 == theirs]
+        write(environment, topics, of_others)
         wait_until(lambda: len(job_of(environment, topics).containers) == 3)
+        write(environment, topics, [word for word in WORDS if word not in {*of_others}])
         wait_until(lambda: environment.stream_stats(f"{topics}-counts")[0] >= len(WORDS))
         wait_until(lambda: any(one.containers == (1, 2) for one in scalings(environment.checkpoints(topics))))
     finally:

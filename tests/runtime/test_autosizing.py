@@ -193,6 +193,10 @@ def test_a_run_is_sized_beside_its_view():
         plan, number, failed, begins_anew, stopping = planned(), 1, False, False, False
 
         at_ms, seen_ms, looks = 0, 0, 0
+        elsewhere = tuple(
+            InputMetrics(stream="in", partition=at, task=at, offset=0, end=lag, lag=lag, watermark=0, owned=False)
+            for at, lag in enumerate((70, 100, 30))
+        )
 
         @property
         def heeds_sizes(self):
@@ -221,9 +225,12 @@ def test_a_run_is_sized_beside_its_view():
 
     async def watched():
         with patch("runtime.containers.autosizing.LOOK_MS", 0.0), pytest.raises(Asked):
-            await beside(view, Autosizer(lambda loads: Sized(4, "why not")))(Sized4())
+            await beside(view, Autosizer(lambda loads: lags.append(loads[-1].lag) or Sized(4, "why not")))(Sized4())
 
+    lags = []
     asyncio.run(watched())
+    # What others have to read counts as well; of a partition that is read here, too, what is here does.
+    assert lags == [9 + 100 + 30]
     # Of processes that share a run, who leads it gives it another size: the others measure nothing, and ask for none.
     assert "seen" in told
     asked = [one for one in told if one not in ("seen", "leads")]

@@ -23,11 +23,11 @@ from planner.model.virtual_tasks import VirtualTask, is_task
 from runtime.commit.commit import Committer
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Bytes, Tagged
-from runtime.job.job_model import job_of
+from runtime.job.job_model import HASH, JOB, job_of
 from runtime.model.assignment import REFUSED, Scale
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.clock import LoopClock, SystemClock, sleep_ms
-from runtime.model.errors import Grown
+from runtime.model.errors import Grown, SamzaError
 from runtime.opening.rescaling import rescaled, scalings
 from runtime.ports.commits import Commit
 from runtime.ports.store import StorePlace
@@ -512,3 +512,28 @@ def calls_of_a_run(factor):
 def test_the_work_to_begin_grows_with_the_number_of_parts_and_not_with_its_square():
     once, few, many = map(calls_of_a_run, (32, 128, 512))
     assert many - few < 5 * (few - once), "of four times as many parts each is the same work"
+
+
+def summing(factor: int) -> App:
+    app = App("summing", Options(elasticity=factor))
+    words = app.input("words", value=str, key=str).scan(lambda seen, word: seen + 1, init=int, op_id="seen")
+    words.send_to(app.output("seen-of", value=int))
+    return app
+
+
+@pytest.mark.parametrize("factor", [1, 2])
+def test_tasks_that_were_split_by_another_hash_are_refused(factor, tmp_path):
+    produce("words", ["a", "b", "c"], key=str, data=tmp_path)
+    summing(factor).run(tmp_path, until_now=True)
+    with closing(LogEnvironment(tmp_path)) as log:
+        job = log.checkpoints("summing")[JOB]
+        without = {name: said for name, said in job.meanings.items() if name != HASH}
+        earlier = with_options(job, meanings=without, generation=log.own("summing"))
+        log.commit(Commit("summing", earlier.generation, [], [], {JOB: earlier}))
+    produce("words", ["a"], key=str, data=tmp_path)
+    if factor == 1:
+        summing(2).run(tmp_path, until_now=True)  # what is whole can be split by any
+    else:
+        with pytest.raises(SamzaError, match=r"were split by an earlier version.*reset summing --data"):
+            summing(2).run(tmp_path, until_now=True)
+        summing(2).run(tmp_path, until_now=True, from_start=True, state="reset")

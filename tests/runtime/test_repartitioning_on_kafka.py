@@ -136,3 +136,8 @@ def test_wherever_it_is_struck_a_move_is_completed(sizes, tmp_path):
 @pytest.mark.parametrize("grown", [2, 5])
 def test_wherever_it_is_struck_state_by_a_topics_keys_moves_behind_a_repartitioning(grown, tmp_path):
     strike(tmp_path, None, 3, grown, last=3)
+
+
+@pytest.mark.parametrize("grown", [3, 4])
+def test_wherever_it_is_struck_state_follows_its_keys_where_their_topic_has_grown(grown, tmp_path):
+    strike(tmp_path, None, None, grown, last=None)

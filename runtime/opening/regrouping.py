@@ -1,0 +1,112 @@
+"""Regroups inputs whose topics were given more partitions: all of a key goes to one task, wherever it was written."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+
+import msgspec
+
+from operators.core.base import Spec
+from operators.io import Input
+from operators.partition_by import PartitionBy
+from planner.checks.splitting import why_whole
+from planner.model.graph import Graph, intermediate
+from runtime.assembly.bindings import Bindings
+from runtime.encoding.serdes import Tagged
+from runtime.job.job_model import JOB, layout_of, reads_of
+from runtime.model.checkpoint import Checkpoint
+from runtime.ports.environment import Environment
+from runtime.stores.registry import kind_of
+
+REGROUPED = "regrouped"
+"""The word under which the job notes the inputs whose messages are regrouped, until it begins anew."""
+BEHIND = "-by-key"
+"""What the id of an input's `partition_by` ends in."""
+_log = logging.getLogger("samza_dsl")
+
+
+def regrouped(graph: Graph, inputs: Collection[str]) -> Graph:
+    """Return the graph in which the messages of some inputs go by their keys, through a stream of their own, at once.
+
+    An input by whose keys no state lies, as its user has put a `partition_by` there since, stays as it is.
+    """
+    specs = dict(graph.specs)
+    for id in inputs:
+        source = graph.inputs.get(id)
+        if source is None or not any(_keeping(graph, id)):
+            continue
+        shuffle = PartitionBy(
+            parents=(source,), site=source.site, op_id=f"{id}{BEHIND}", key_of=None, key=source.key or Tagged()
+        )
+        for child in graph.children(id):
+            below = specs[child]
+            parents = tuple(shuffle if one.op_id == id else one for one in below.parents)
+            specs[child] = replace(below, parents=parents)
+        # Parents stand before their children.
+        specs = {name: one for key, spec in specs.items() for name, one in _with(key, spec, id, shuffle)}
+    return graph if len(specs) == len(graph.specs) else replace(graph, specs=specs)
+
+
+def _with(key: str, spec: Spec, id: str, shuffle: PartitionBy) -> Iterator[tuple[str, Spec]]:
+    yield key, spec
+    if key == id:
+        assert shuffle.op_id is not None
+        yield shuffle.op_id, shuffle
+
+
+def stream_behind(graph: Graph, id: str) -> str:
+    """Return the stream through which the messages of an input go where they are regrouped."""
+    return intermediate(graph.app, f"{id}{BEHIND}")
+
+
+def regrouped_in(graph: Graph) -> list[str]:
+    """Return the inputs whose messages are regrouped in a graph."""
+    return [graph.parents(id)[0] for id, spec in graph.of(PartitionBy).items() if not spec.rekeys]
+
+
+def as_run(graph: Graph, checkpoints: Mapping[str, Checkpoint]) -> Graph:
+    """Return the graph by which an application is run, as far as it was noted when it was last opened."""
+    noted = checkpoints.get(JOB, Checkpoint(0)).meanings.get(REGROUPED, "[]")
+    return regrouped(graph, msgspec.json.decode(noted, type=list[str]))
+
+
+def to_regroup(environment: Environment, graph: Graph, bindings: Bindings, counts: Mapping[str, int]) -> list[str]:
+    """Return the inputs that are regrouped from now on, and tell of them.
+
+    These are topics that were given more partitions, by whose keys state lies. Writers learn of partitions one after
+    the other, so for a while a key may come in either, and nobody can tell when the last has learnt of them.
+    """
+    checkpoints = environment.checkpoints(graph.app)
+    had = {name: size for reads in reads_of(checkpoints).values() for name, size in reads.items()}
+    found = []
+    for id, spec in graph.inputs.items():
+        keeping = [*_keeping(graph, id)]
+        is_grown = counts.get(spec.stream, 0) > had.get(spec.stream, counts.get(spec.stream, 0))
+        if not is_grown or not keeping or not bindings.is_of_brokers(spec.stream):
+            continue
+        # What can't follow its keys is refused as it is, and whoever writes by a key of his own has chosen its place.
+        can_follow = all(why_whole(graph, one, graph.specs[one]) is None for one in keeping)
+        if can_follow and type(spec) is Input and not spec.partitioned_by_key and not layout_of(checkpoints):
+            found.append(id)
+            _log.warning(
+                "%s: %r has %s partitions now, and had %s. Its writers learn of them one after the other, so a key "
+                "may come in either for a while: its messages go through %r from now on, each to the task of its key, "
+                "which has the state that the key had",
+                *(graph.app, spec.stream, counts[spec.stream], had[spec.stream], stream_behind(graph, id)),
+            )
+    return found
+
+
+def _keeping(graph: Graph, id: str) -> Iterator[str]:
+    """Yield the operators that keep state by the keys with which messages come from an input."""
+    left, seen = [id], {id}
+    while left:
+        for child in graph.children(left.pop()):
+            spec = graph.specs[child]
+            if spec.keyed and spec.stateful and not spec.looked_into and kind_of(spec).durable and child not in seen:
+                yield child
+            if child not in seen and not spec.repartitions:
+                left.append(child)
+            seen.add(child)
