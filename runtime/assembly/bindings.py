@@ -94,7 +94,7 @@ class Bindings:
         }
         if not isinstance(bind, Mapping):
             raise SamzaError(f'bind={bind!r} names no streams; write instead: bind={{"flights": "flights.jsonl"}}')
-        check_distinct(graph, bind)
+        check_distinct(graph, bind, str(environment))
         try:
             for name, what in bind.items():
                 if name in read:
@@ -530,6 +530,8 @@ class Bindings:
 
             self.sinks[stream] = KafkaSink(topic, config_of(output))
             self._topics[stream] = topic.name
+            if topic.is_at(str(self.environment)):
+                self._own.add(topic.name)
             self.places[stream] = f"{stream}={topic.address}"
             _check_partitions(output.site, output.partitions, topic.address, self.sinks[stream].partitions)
             return

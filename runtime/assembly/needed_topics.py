@@ -14,7 +14,7 @@ from runtime.ports.streams import StreamConfig
 from runtime.systems.connectors.inbox import inbox_of, notes_of, positions_of
 from runtime.systems.connectors.outbox import outbox_of
 from runtime.systems.connectors.schemes import connected_at
-from runtime.systems.kafka.client.topic import topic_of
+from runtime.systems.kafka.client.topic import SCHEME, topic_of
 from runtime.systems.kafka.needs import BoundTopic
 
 
@@ -45,7 +45,7 @@ def _named(what: object, bootstrap: str) -> str | None:
     if is_another(what):
         return what.removeprefix(ANOTHER)
     topic = topic_of(what)
-    return topic.name if topic is not None and topic.bootstrap == bootstrap else None
+    return topic.name if topic is not None and topic.is_at(f"{SCHEME}{bootstrap}") else None
 
 
 def _beside(app: str, stream: StreamPlan, what: object) -> Iterator[BoundTopic]:

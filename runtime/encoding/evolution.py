@@ -295,7 +295,8 @@ def tags_told(kind: type) -> str | None:
     """Return a few signs for the tags of the classes that values of `kind` may hold; None where none has a tag.
 
     All values carry them. So the classes of one module whose tags are their names share the signs of that module, and
-    each other class has signs of its own with its tag.
+    each other class has signs of its own with its tag. Behind them stand the fields that tags are in, if they are
+    others than where nothing is said.
     """
     tags = tags_inside(kind)
     # Where a tag is the name of two, both are told with theirs.
@@ -307,7 +308,9 @@ def tags_told(kind: type) -> str | None:
         _signs(module) if one in named and _module_of(one) == module else _signs_of(one, tag)
         for one, tag in tags.items()
     }
-    return "".join(sorted(signs)) if tags else None
+    fields = {found[0] for one in tags if (found := tag_of(one)) is not None}
+    said = "" if fields <= {_TAG} else f".{','.join(sorted(fields))}"
+    return f"{''.join(sorted(signs))}{said}" if tags else None
 
 
 @cache
@@ -315,7 +318,7 @@ def exchanged_tags(kind: type, stored: str | None) -> Mapping[str | int, type]:
     """Return the tags that another class had when values with these signs were stored, and that class."""
     if stored is None or stored == tags_told(kind):
         return {}
-    signs, now = {stored[at : at + _SIGNS] for at in range(0, len(stored), _SIGNS)}, tags_inside(kind)
+    signs, now = _signs_told(stored)[0], tags_inside(kind)
 
     def told(one: type, tag: str | int) -> int:
         """Return 2 where a class had a tag, and 1 where it had if it was there, as its tag would be its name."""
@@ -347,20 +350,27 @@ def check_tags(kind: type, stored: str | None, held: Mapping[str, object]) -> No
 
 
 def _check_former_tags(kind: type, stored: str | None, held: Mapping[str, object]) -> None:
-    """Raise SerdeError for a part with the tag of a class that is not there now, where none has a tag any more."""
+    """Raise SerdeError for a part with the tag of a class that is not there now, where no class reads such a field."""
     if not stored:
         return
-    inside = records_within(kind)
-    if any(tag_of(one) is not None or _TAG in (field.name for field in fields_of(one)) for one in inside):
-        return  # such a class reads the field, and refuses what it is not
-    signs = {stored[at : at + _SIGNS] for at in range(0, len(stored), _SIGNS)}
-    for tag in _tags_in([*held.values()], [_TAG]):
+    inside, (signs, fields) = records_within(kind), _signs_told(stored)
+    # A class that reads a field refuses what it is not.
+    known = {name for one in inside for name in (_tag_field(one), *(field.name for field in fields_of(one)))}
+    for tag in _tags_in([*held.values()], fields - known):
         if not any(_is_name_of(one, tag) or _signs_of(one, tag) in signs for one in inside):
             told = ", ".join(sorted(one.__qualname__ for one in inside if one is not kind))
             raise SerdeError(
                 f"a stored {kind.__qualname__} holds a record with the tag {tag!r}, and may hold {told or 'none'} now: "
                 "keep the class that had this tag in the type of the field"
             )
+
+
+def _signs_told(stored: str) -> tuple[set[str], set[str]]:
+    """Return the signs for tags that a stored value tells, and the fields that these tags are in."""
+    signs, says_fields, fields = stored.partition(".")
+    return {signs[at : at + _SIGNS] for at in range(0, len(signs), _SIGNS)}, {
+        *(fields.split(",") if says_fields else [_TAG])
+    }
 
 
 _TAG = "type"

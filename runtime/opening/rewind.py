@@ -102,7 +102,7 @@ def complaints_of(
     kept = environment.stores(plan.app)
     now = meanings_of(plan, graph)
     known = {store.name for store in plan.stores}
-    found = [_orphan(environment, plan, graph, store, before, now) for store in kept if store not in known]
+    found = [_orphan(environment, plan, graph, store, checkpoints) for store in kept if store not in known]
     for store, means in now.items():
         if store in kept and before.get(store, means) != means:
             spec = graph.specs[store]
@@ -158,19 +158,20 @@ def _check_layout(checkpoints: Mapping[str, Checkpoint], plan: Plan, anew: str) 
 
 
 def _orphan(
-    environment: Environment,
-    plan: Plan,
-    graph: Graph,
-    store: str,
-    before: Mapping[str, str],
-    now: Mapping[str, str],
+    environment: Environment, plan: Plan, graph: Graph, store: str, checkpoints: Mapping[str, Checkpoint]
 ) -> Complaint:
     """Return the complaint about state without an operator, with the operator of the plan that could have it."""
+    before, now = checkpoints.get(STATE, Checkpoint(0)).meanings, meanings_of(plan, graph)
     means = before.get(store, "")
     wrong = f"state of {store!r}{f' (kept as {means!r})' if means else ''}, and no operator of that id now"
-    kept = environment.stores(plan.app)
-    # Not one that has state, or had: its own would be lost.
-    alike = [id for id, other in now.items() if other == means and id not in kept and id not in before]
+    kept, had, has = environment.stores(plan.app), noted_lies(checkpoints).get(store), lies(plan, graph)
+    # Not one that has state, or had: its own would be lost; nor one with its keys elsewhere, which a move refuses.
+    alike = [
+        id
+        for id, other in now.items()
+        if other == means and id not in kept and id not in before
+        if had is None or (id in has and had.is_as(has[id]))
+    ]
     # The rows of a table are those of its own stream: no other table can have them.
     is_table = means.startswith(TableInput.kind)
     if not alike or is_table:

@@ -226,7 +226,8 @@ class PulledSource:
     makes such values as plain as the type has them, where the place keeps, say, lists as text. `snapshot` pulls as
     `pull` does, and leaves nothing in the place: for a run on Spark, which reads what is there now. `keeps`
     says in words what the place keeps for a reader, as "the slot shop", and "" for nothing; `forget` drops all of that
-    where the reader is no more, and may be called again. All others are called in one thread at a time.
+    where the reader is no more, and may be called again. `place` names what is read, as a path, a glob or a URL: an
+    output of the same application that has it too is refused. All others are called in one thread at a time.
     What raises `Unavailable` or OSError is called again after a pause; whatever else is raised ends the run.
 
     >>> lines = [b"a", b"b"]
@@ -247,6 +248,7 @@ class PulledSource:
     snapshot: Callable[[str, bytes], Pulled] | None = None
     forget: Callable[[str], None] = _forgotten
     keeps: Callable[[str], str] = _keeping_nothing
+    place: str = ""
 
     def __post_init__(self) -> None:
         check_functions(self, "pull", "confirm", "close", "forget", "keeps")
@@ -261,7 +263,8 @@ class PushedSource:
     it has come, and returns when `wait` says so, or at its end. An earlier run may have ended anywhere; what it had
     noted is in `noted`. Records are kept as long as those of the stream, which others may read as well. Where
     sources of other names push into one stream what is the same to each, as the files of a folder, `farther` returns
-    which of two notes of one name counts: theirs are in `noted`, too.
+    which of two notes of one name counts: theirs are in `noted`, too. An output of the same application is refused
+    whose `place` is that of the source, a path, a glob or a URL.
 
     >>> def count(intake: Intake) -> None:
     ...     for n in range(int(intake.noted.get("next", b"0")), 10):
@@ -274,6 +277,7 @@ class PushedSource:
     name: str
     push: Callable[[Intake], None]
     farther: Callable[[bytes, bytes], bytes] | None = None
+    place: str = ""
 
     promise: ClassVar[str] = "appended to a stream first, from where each record takes effect once"
 
@@ -328,7 +332,8 @@ class PositionedSink:
     transaction that is refused with `Fenced` where the owner or the position before is another one. `empty` drops what
     the owner has written, as the application begins anew. Rows come after the commit that has made them, at most
     `batch_rows` at a time and `rows_per_second`; with `batching`, once there are many, or some have waited for long, or
-    the run ends. Where it has no `deletes`, a record without a value is refused where it is made. What raises
+    the run ends. Where it has no `deletes`, a record without a value is refused where it is made. `place` names what is
+    written, as a path, a glob of files or a URL, for the application not to read it. What raises
     `Unavailable` or OSError is called again after a pause: rows whose answer was lost come again, and are there where
     the position behind them is. Whatever else is raised ends the run.
 
@@ -346,6 +351,7 @@ class PositionedSink:
     rows_per_second: float | None = None
     batching: Batching | None = None
     deletes: bool = True
+    place: str = ""
 
     promise: ClassVar[str] = "exactly once: its positions are in the transaction of the rows"
 

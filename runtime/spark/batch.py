@@ -30,7 +30,7 @@ from runtime.spark.progress import Running, watched
 from runtime.spark.session import Spark, is_of_connect, tell_order
 from runtime.spark.spark_errors import as_said
 from runtime.spark.table_outputs import KeptOutputs
-from runtime.systems.kafka.client.topic import cluster_of
+from runtime.systems.kafka.client.topic import address_of, cluster_of
 from runtime.units.carried_error import told
 from runtime.units.driver.application import Application, check_free, is_publishing
 from runtime.units.driver.connected import Connected
@@ -90,7 +90,7 @@ def run_batch(
     while it published to topics, that is done, and nothing else.
     """
     on_brokers = cluster_of(settings.environment) is not None
-    check_distinct(pipeline.graph, settings.bind or {})
+    check_distinct(pipeline.graph, settings.bind or {}, address_of(settings.environment))
     places = Connected(pipeline.graph, settings.bind or {}, data, on_brokers)
     said = places.outputs(settings.bind or {})
     kept = KeptOutputs(on, pipeline.graph, said, data, settings.collect)

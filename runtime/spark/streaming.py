@@ -31,7 +31,7 @@ from runtime.spark.landing import landing
 from runtime.spark.progress import watched
 from runtime.spark.session import Spark, tell_order
 from runtime.spark.table_outputs import into_tables
-from runtime.systems.kafka.client.topic import cluster_of
+from runtime.systems.kafka.client.topic import address_of, cluster_of
 from runtime.units.driver.engine import BatchRun, told_by
 from runtime.units.driver.micro_batch_application import MicroBatchSettings, Streamed
 from runtime.units.micro_batch import MicroBatch, Place
@@ -61,7 +61,7 @@ def run_stream(
     """
     assert on.checkpoint is not None
     clock = SystemClock()
-    check_distinct(pipeline.graph, settings.bind or {})
+    check_distinct(pipeline.graph, settings.bind or {}, address_of(settings.environment))
     bound = into_tables(on, pipeline.graph, settings.bind or {})
     how = MicroBatchSettings(Path(on.checkpoint), on.max_records, settings.until_now, on.end)
     with landing(on, pipeline.graph, bound, settings.until_now) as bind:

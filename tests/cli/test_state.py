@@ -107,6 +107,19 @@ def test_what_an_error_says_to_move_goes_on_where_it_was(after, shop, call):
     assert len(shop.totals()) == 5
 
 
+@pytest.mark.parametrize("after", [V1, RENAMED])
+def test_no_move_is_advised_to_where_keys_lie_in_other_partitions(after, shop, call):
+    shop.version(FOUR)
+    assert shop.run().exit_code == 0
+    shop.version(after)
+    shop.sell("a")
+    refused = shop.run()
+    assert (refused.exit_code, "state move" in refused.stderr) == (1, False), refused.stderr
+    assert call(*advised(refused.stderr, "forget"), "--yes").exit_code == 0
+    assert shop.run().exit_code == 0
+    assert shop.totals()[-1] == '["a",1]'
+
+
 def test_a_stream_between_stages_that_is_gone_is_told_and_forgotten(shop, call, folder):
     shop.version(REPARTITIONED)
     assert shop.run().exit_code == 0

@@ -230,3 +230,22 @@ def test_containers_share_what_is_bound_to_topics(broker, topics, tmp_path):
     )
     assert ended.returncode == 0, ended.stderr
     assert sorted(values(consume(broker, f"{topics}-copies"))) == sorted(value for _, _, value in rows)
+
+
+@pytest.mark.parametrize("named", ["{host}:{port}", "{other}:1,{host}:{port}"])
+def test_a_topic_of_the_environment_is_told_from_streams_however_it_is_bound(broker, topics, tmp_path, named):
+    host, _, port = broker.bootstrap.rpartition(":")
+    own = f"kafka://{named.format(host=host, port=port, other=host)}"
+    app = App(topics)
+    app.input(f"{topics}-day-*", value=Bytes()).send_to(app.output(f"{topics}-next", value=Bytes()))
+    create(broker, f"{topics}-day-1", 1)
+    create(broker, f"{topics}-day-2", 1)
+    produce(broker, f"{topics}-day-1", (0, None, b"w"))
+    where = {"environment": f"kafka://{broker.bootstrap}", "until_now": True}
+    for _ in range(3):
+        app.run(tmp_path, bind={f"{topics}-next": f"{own}/{topics}-day-2"}, **where)
+    assert sum(map(len, consume(broker, f"{topics}-day-2").values())) == 1
+    feeding = App(f"{topics}-2")
+    feeding.input(f"{topics}-day-1", value=Bytes()).send_to(feeding.output("next", value=Bytes()))
+    with pytest.raises(SamzaError, match="it would feed itself"):
+        feeding.run(tmp_path, bind={"next": f"{own}/{topics}-day-1"}, **where)

@@ -79,7 +79,7 @@ def postgres_source(url: str, table: str, *, by: str = "", key: str | Sequence[s
         )
     changes = PostgresChanges(dialect, where, table, _loader)
     name, how = f"{where}#{table}", (changes.pull, changes.confirm, changes.close)
-    return PulledSource(name, *how, promise=CHANGES, forget=changes.forget, keeps=changes.keeps)
+    return PulledSource(name, *how, promise=CHANGES, forget=changes.forget, keeps=changes.keeps, place=name)
 
 
 def _loader(connection: Any, kind: int) -> Callable[[bytes], Any]:

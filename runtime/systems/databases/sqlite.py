@@ -60,7 +60,8 @@ def sqlite_source(path: str | Path, table: str, *, by: str = "", key: str | Sequ
         )
     changes = SqliteChanges(dialect, where, table)
     name, how = f"{where}#{table}", (changes.pull, changes.confirm, changes.close)
-    return PulledSource(name, *how, promise=CHANGES, adapt=read_as, forget=changes.forget, keeps=changes.keeps)
+    read = PulledSource(name, *how, promise=CHANGES, adapt=read_as, place=name)
+    return replace(read, forget=changes.forget, keeps=changes.keeps)
 
 
 def dialect_at(path: str | Path, *, may_make: bool = False) -> tuple[Dialect, str]:

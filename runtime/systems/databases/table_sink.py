@@ -398,7 +398,8 @@ def table_sink(dialect: Dialect, where: str, table: str, key: str | Sequence[str
     if not all(isinstance(name, str) and name for name in names):
         raise SamzaError(f'{where}: key={key!r} names no columns: write key="id", or key=("shop", "id")')
     sink = TableSink(dialect, where, table, names)
-    return PositionedSink(f"{where}#{table}", sink.claim, sink.write, sink.empty, sink.close, deletes=bool(names))
+    place, how = f"{where}#{table}", (sink.claim, sink.write, sink.empty, sink.close)
+    return PositionedSink(place, *how, deletes=bool(names), place=place)
 
 
 class _Trial:

@@ -163,6 +163,15 @@ def open_sink(what: Path | CsvFiles, lasting: bool = True) -> Sink:
     return CsvSink(path, lasting, what) if isinstance(what, CsvFiles) else SINKS[kind](path, lasting)
 
 
+def parts_below(path: Path) -> str:
+    """Return the glob of the files that an output is written as below its path; "" where it is one file.
+
+    >>> parts_below(Path("out.parquet")), parts_below(Path("out.jsonl"))
+    ('part-*.parquet', '')
+    """
+    return f"part-*{path.suffix}" if KINDS.get(path.suffix.lower()) in IN_PARTS or path.is_dir() else ""
+
+
 def open_folder(into: IntoTable) -> Sink:
     """Return the output at a folder of Parquet, parted by columns; raises SamzaError where it can't be written."""
     with needs_pyarrow():

@@ -87,7 +87,7 @@ def growing_folder(where: str | Path, *, poll_ms: Duration = 1_000, settled_ms: 
     usual = 0 if is_remote(where) else SETTLED_MS
     still_ms = usual if settled_ms is None else length_ms("growing_folder(settled_ms", settled_ms, least=0)
     folder = _Folder(place, length_ms("growing_folder(poll_ms", poll_ms) / 1_000, still_ms / 1_000)
-    return PushedSource(f"growing:{shown_file(place)}", folder.push, _farther)
+    return PushedSource(f"growing:{shown_file(place)}", folder.push, _farther, place)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Iterator, Sequence
+from glob import escape
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -53,7 +54,10 @@ def rolling_files(
     place = url_of(where) if is_remote(where) else str(local_path(where).absolute())
     batching = Batching(rows, length_ms("rolling_files(every_ms", every_ms))
     sink = _RollingFiles(place, kind, by)
-    return PositionedSink(shown_file(place), sink.claim, sink.write, sink.empty, batching=batching, deletes=False)
+    start = place.rstrip("/") if is_remote(where) else escape(str(local_path(where).resolve()))
+    files = "/".join([start, *(f"{name}=*" for name in by), f"part-*.{kind}"])
+    how = (sink.claim, sink.write, sink.empty)
+    return PositionedSink(shown_file(place), *how, batching=batching, deletes=False, place=files)
 
 
 def committed_files(where: str | Path) -> list[str]:

@@ -169,6 +169,7 @@ def redis_source(
         poll_ms=every_ms,
         adapt=entries.read_as,
         snapshot=entries.pull,
+        place=entries.name,
     )
 
 

@@ -312,7 +312,7 @@ def redis_stream(url: str, stream: str, *, max_entries: int | None = None) -> Po
 def _sink(server: RedisServer, place: KeyPlace, where: str) -> PositionedSink:
     sink = RedisSink(server, place, where)
     how = (sink.claim, sink.write, sink.empty, server.close)
-    return PositionedSink(where, *how, batch_rows=BATCH_ROWS, deletes=not isinstance(place, Entries))
+    return PositionedSink(where, *how, batch_rows=BATCH_ROWS, deletes=not isinstance(place, Entries), place=where)
 
 
 def _literal(text: str) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -28,6 +29,8 @@ SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 _FIELD = re.compile(r"([^=]+)=(.*)", re.DOTALL)
 MAGIC = re.compile(r"[*?\[{]")
+_SIGN = re.compile(r"\[[^\]]*\]|[*?\[]")
+_ESCAPED_SIGN = re.compile(r"\[([*?[])\]")
 _BRACES = re.compile(r"(.*?)\{([^{}]*)\}(.*)", re.DOTALL)
 
 
@@ -151,7 +154,7 @@ def found_files(what: str | Path) -> list[FoundFile]:
         ]
     found = []
     for path in _data_in(_found_at(local_path(what))):
-        with suppress(FileNotFoundError):  # it was moved away meanwhile
+        with suppress(FileNotFoundError, NotADirectoryError):  # it was moved away meanwhile
             about = path.stat()
             found.append(FoundFile(DataFile(path, fields_in(path.as_posix())), about.st_size, about.st_mtime))
     return found
@@ -271,9 +274,59 @@ def matches(path: str, pattern: str) -> bool:
     return _matches(path.split("/"), pattern.split("/"))
 
 
-def _matches(names: list[str], patterns: list[str]) -> bool:
+def globs_of(what: str | Path) -> list[str]:
+    """Return the globs by which files of a path, a glob or a URL are found, in one spelling for each place.
+
+    >>> globs_of("s3a://key:secret@lake/in/*.{csv,jsonl}")
+    ['s3://lake/in/*.csv', 's3://lake/in/*.jsonl']
+    """
+    if is_remote(what):
+        scheme, colon, rest = shown_file(url_of(what)).partition(":")
+        return braced(f"{OBJECT_STORES.get(scheme.lower(), scheme)}{colon}{rest.rstrip('/')}")
+    path = local_path(what)
+    # What has this very name is read alone once it is there.
+    found = [glob.escape(str(path.resolve()))]
+    if path.exists() or not MAGIC.search(str(path)):
+        return found
+    for parts in (Path(each).parts for each in braced(str(path))):
+        fixed = [*takewhile(lambda part: not MAGIC.search(part), parts)]
+        found.append("/".join([glob.escape(str(Path(*fixed).resolve())), *parts[len(fixed) :]]))
+    return found
+
+
+def may_find(pattern: str, written: str) -> bool:
+    """Whether files are found by a glob that are written under names which another glob, or a path, stands for.
+
+    >>> may_find("/in/*.jsonl", "/in/part-*.jsonl"), may_find("/in/*.jsonl", "/in/part-*.parquet")
+    (True, False)
+    >>> may_find("/lake/new", "/lake/day=*/part-*.parquet"), may_find("/lake", "/lake/day=*/part-*.parquet")
+    (False, True)
+    """
+    patterns, names = pattern.split("/"), written.split("/")
+    spelled_out = sum(1 for _ in takewhile(lambda one: _name_in(one) is not None, patterns))
+    return all(map(is_data, names[spelled_out:])) and _matches(names, patterns, _may_agree)
+
+
+def _name_in(part: str) -> str | None:
+    """Return the name that a part of a glob without braces spells out; None where it stands for several."""
+    return None if _SIGN.search(_ESCAPED_SIGN.sub("", part)) else _ESCAPED_SIGN.sub(r"\1", part)
+
+
+def _may_agree(one: str, other: str) -> bool:
+    """Whether some name may be one that each of two globs stands for; where both stand for several, by their ends."""
+    name, other_name = _name_in(one), _name_in(other)
+    if name is not None:
+        return fnmatchcase(name, other)
+    if other_name is not None:
+        return fnmatchcase(other_name, one)
+    (start, *_, end), (other_start, *_, other_end) = _SIGN.split(one), _SIGN.split(other)
+    starts = start.startswith(other_start) or other_start.startswith(start)
+    return starts and (end.endswith(other_end) or other_end.endswith(end))
+
+
+def _matches(names: list[str], patterns: list[str], agree: Callable[[str, str], bool] = fnmatchcase) -> bool:
     if not patterns:
         return True
     if patterns[0] == "**":
-        return any(_matches(names[skipped:], patterns[1:]) for skipped in range(len(names) + 1))
-    return bool(names) and fnmatchcase(names[0], patterns[0]) and _matches(names[1:], patterns[1:])
+        return any(_matches(names[skipped:], patterns[1:], agree) for skipped in range(len(names) + 1))
+    return bool(names) and agree(names[0], patterns[0]) and _matches(names[1:], patterns[1:], agree)

@@ -18,6 +18,8 @@ REGISTRY = "samza-dsl-streams"
 COMPRESSIONS = ("gzip", "snappy", "lz4", "zstd")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _BROKER = re.compile(r"([^\s:\[\]]+|\[[0-9a-fA-F:.%]+\])(:[0-9]{1,5})?")
+_PORT = re.compile(r":[0-9]{1,5}$")
+USUAL_PORT = 9092
 _TLS = {"ssl_cafile": "cafile", "ssl_certfile": "certfile", "ssl_keyfile": "keyfile", "ssl_password": "password"}
 _SECRET = "ssl_password"
 MOST_PORT = 65_535
@@ -102,6 +104,19 @@ class KafkaTopic:
         """The topic's name in its cluster."""
         return urlsplit(self.address).path.removeprefix("/")
 
+    @property
+    def known_by(self) -> frozenset[object]:
+        """The topic by each of its brokers that are named: two addresses with one in common are of one topic."""
+        return known_by(self.address, self.name)
+
+    def is_at(self, environment: str) -> bool:
+        """Whether it is a topic of the cluster at an address, which may be a directory's instead.
+
+        >>> KafkaTopic("kafka://a:9092/t").is_at("kafka://a"), KafkaTopic("kafka://a:9092/t").is_at("data")
+        (True, False)
+        """
+        return environment.startswith(SCHEME) and not self.known_by.isdisjoint(known_by(environment, self.name))
+
     def client(self) -> dict[str, object]:
         """Return the arguments of every client of this cluster; raises SamzaError for what proves nothing."""
         from runtime.systems.kafka.client.tokens import TOKEN, check_options, provider_of
@@ -120,6 +135,16 @@ class KafkaTopic:
                 named = [f"{name}={self.options[name]}" for name in _TLS if name in self.options and name != _SECRET]
                 raise SamzaError(f"{', '.join(named)}: what is there can't be used for TLS: {error}") from error
         return {"bootstrap_servers": self.bootstrap, **said}
+
+
+def known_by(address: str, name: str) -> frozenset[object]:
+    """Return a topic by each broker of an address.
+
+    >>> known_by("kafka://a:9092,b", "t") & known_by("kafka://B:9092", "t")
+    frozenset({('b:9092', 't')})
+    """
+    brokers = urlsplit(address.lower()).netloc.split(",")
+    return frozenset((one if _PORT.search(one) else f"{one}:{USUAL_PORT}", name) for one in brokers)
 
 
 @dataclass(frozen=True)
@@ -206,6 +231,12 @@ def cluster_of(said: str | KafkaCluster | None) -> KafkaCluster | None:
         instead = 'environment="kafka://host:9092", or a KafkaCluster of that address'
         raise SamzaError(f"environment={said!r} is no cluster; write instead: {instead}")
     return KafkaCluster(said)
+
+
+def address_of(said: str | KafkaCluster | None) -> str:
+    """Return the address of a run's environment, or "" where it is no cluster; raises SamzaError."""
+    cluster = cluster_of(said)
+    return "" if cluster is None else cluster.address
 
 
 def topic_of(what: object) -> KafkaTopic | None:
