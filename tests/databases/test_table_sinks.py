@@ -6,7 +6,7 @@ import sqlite3
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from operators.core.base import Context
-from runtime.model.errors import Unavailable
+from runtime.model.errors import Damaged, Unavailable
 from runtime.ports.connectors import SinkOwner
 from runtime.systems.connectors.schemes import connected_sink, connected_source
 from runtime.systems.databases import duckdb_file
@@ -307,6 +307,24 @@ def test_an_application_that_begins_anew_makes_a_table_that_is_gone(database: Da
     assert database.rows(f"SELECT id FROM {table}") == [(1,)]
 
 
+@pytest.mark.parametrize("key", [(), "id"], ids=["append", "by key"])
+@pytest.mark.parametrize("loses", ["positions", "the table too"])
+def test_a_position_that_is_lost_doubles_no_row(database: Database, key: Any, loses: str, tmp_path: Path) -> None:
+    """Of a run of one commit all rows wait still: nothing but the claim tells that the table has them."""
+    app, table = App("shop"), database.table()
+    app.input("orders", value=Order).send_to(app.output("paid", value=Order))
+    for number in range(2):
+        bind = {"orders": [Order(n) for n in range(3 + 2 * number)], "paid": database.sink(table, key)}
+        told = not key and loses == "positions" and number
+        with pytest.raises(Damaged, match="they would be written twice") if told else nullcontext():
+            app.run(tmp_path, bind=bind)
+        if not number:
+            database.change("DELETE FROM samza_dsl_positions")
+            if loses == "the table too":
+                database.change(f"DROP TABLE {table}")
+    assert sorted(database.rows(f"SELECT id FROM {table}")) == [(n,) for n in range(3 if told else 5)]
+
+
 def test_of_two_copies_of_a_data_directory_one_writes(database: Database) -> None:
     table = database.table()
     first, second = database.sink(table), database.sink(table)
@@ -327,7 +345,7 @@ def test_the_answer_to_a_write_may_be_lost(database: Database) -> None:
     sink.claim(mine)
     for _ in range(2):
         sink.write(mine, [SinkRow(Order(1))], 0, 1)
-    with pytest.raises(Fenced, match="another run"):
+    with pytest.raises(Damaged, match="is at 1 in samza_dsl_positions, and had taken rows up to 0"):
         sink.write(mine, [SinkRow(Order(1))], 0, 5)
     sink.close()
     assert len(database.rows(f"SELECT * FROM {table}")) == 1
