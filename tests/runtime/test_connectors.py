@@ -492,6 +492,23 @@ def test_a_position_that_is_no_number_is_told(tmp_path: Path) -> None:
         doubling().run(tmp_path, bind=bind)
 
 
+@pytest.mark.parametrize("named", [[-1], [9], [2, 0], [1, 1], [None], [0, True], [1.0]])
+def test_rows_that_a_sink_refuses_and_was_not_given_are_told(named: list[Any], tmp_path: Path) -> None:
+    """The place in front of the first row was taken for one, and nothing was ever handed over again."""
+    place, shelf = Place(), Shelf({"a": [1, 2, 3]})
+    first, *others = [RowRefused("not these", row) for row in named]
+    place.failures = [RowRefused("not these", first.row, others)]
+    app = App("doubling")
+    numbers = app.input("numbers", value=int)
+    doubled = numbers.map(lambda n: Doubled(2 * n))
+    doubled.send_to(app.output("doubled", value=Doubled), on_error=dead_letter("refused"))
+    bind = {"numbers": shelf.source(), "doubled": place.at_least_once()}
+    with pytest.raises(SamzaError, match=r"not these: the sink refuses the rows \[.*\] of 3: name each once, in order"):
+        app.run(tmp_path, bind=bind)
+    app.run(tmp_path, bind=bind)
+    assert [row.value.n for row in place.rows] == [2, 4, 6]
+
+
 @pytest.mark.parametrize("kind", ["positioned", "at_least_once", "idempotent"])
 @pytest.mark.parametrize("are_waiting", [True, False])
 def test_rows_that_waited_in_a_stream_that_is_gone_are_told(kind: str, are_waiting: bool, tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ class Outbox:
                 f"The stream {self.stream!r} was deleted and made anew. In it rows of the output {self.name!r} at "
                 f"{self._output.site} waited for {self.where}, and what lay behind offset {reached or 0} is lost. Put "
                 f"it back as it was. Or begin anew, which writes all of it again: {command(f'reset {self._app}')}. Or "
-                "give the sink another name, or place: that goes on with what is written from now on"
+                "bind another place, as another table: that goes on with what is written from now on"
             )
 
     def forget(self) -> None:
@@ -238,9 +238,9 @@ class Outbox:
                 refused = error if isinstance(error, RowRefused) else RowRefused(str(error))
                 found = [refused, *(refused.also or ())]
                 places = [one.row for one in found]
-                assert places == sorted({*places}), "a sink names each row that it refuses once, in order"
-                if places[-1] >= len(part):
-                    raise self._held_up(error) from error
+                if not _are_places(places, len(part)):
+                    wrong = f"{error}: the sink refuses the rows {places} of {len(part)}: name each once, in order"
+                    raise self._held_up(SamzaError(wrong)) from error
                 self._pass_over(
                     self._refusals, partition, [(part[one.row], offsets[start + one.row], one) for one in found]
                 )
@@ -434,6 +434,16 @@ class Outbox:
             "again",
         )
         return tried(partial(function, *arguments), words, self._closing.wait)
+
+
+def _are_places(named: Sequence[object], rows: int) -> bool:
+    """Whether rows are named once each and in order: a sink of a user's own may name any.
+
+    >>> _are_places([0, 2], 3), _are_places([2, 0], 3), _are_places([-1], 3), _are_places([None], 3)
+    (True, False, False, False)
+    """
+    numbers = [place for place in named if type(place) is int and 0 <= place < rows]
+    return len(numbers) == len(named) and numbers == sorted({*numbers})
 
 
 def _offsets_noted(passed: Mapping[str, int], identity: int) -> dict[int, frozenset[int]]:

@@ -244,6 +244,12 @@ class TableSink:
         with self._transaction() as connection:
             connection.execute(_POSITIONS_TABLE)
             if self._found(connection, owner) is None:
+                if not self._key:
+                    _log.warning(
+                        "%s keeps its rows, as %s has nothing of %r: delete those that application %r has appended, or "
+                        "they are there twice",
+                        *(self._where, POSITIONS, owner.output, owner.app),
+                    )
                 return
             writers = self._writers(connection)
             if any(made for _, made in writers) and {app for app, _ in writers} == {owner.app}:
