@@ -63,6 +63,7 @@ class Everything(msgspec.Struct, frozen=True):
     either: int | str
     parts: list[Part]
     counts: dict[str, int]
+    days: dict[int, dt.date]
 
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=12)
@@ -83,6 +84,7 @@ EVERYTHING = st.builds(
     either=st.integers(-5, 5) | TEXT,
     parts=st.lists(st.builds(Part, n=st.integers(-(2**53), 2**53)), max_size=3),
     counts=st.dictionaries(TEXT, st.integers(-9, 9), max_size=3),
+    days=st.dictionaries(st.integers(-(2**63), 2**63 - 1), st.dates(), max_size=3),
 )
 
 
@@ -122,13 +124,13 @@ def test_values_of_every_type_are_read_back(database: Database, values: list[Eve
 def read_back(kind: str, row: tuple[Any, ...]) -> Everything:
     """Return the value of a row, as drivers give it."""
     fields = dict(zip(Everything.__struct_fields__, row, strict=True))
-    for name in ("either", "parts", "counts"):
+    for name in ("either", "parts", "counts", "days"):
         if kind != "postgres":
             fields[name] = msgspec.json.decode(fields[name])
     if kind == "sqlite":
         fields["took"] = dt.timedelta(microseconds=fields["took"])
         fields["flag"] = bool(fields["flag"])
-    return msgspec.convert(fields, Everything)
+    return msgspec.convert(fields, Everything, str_keys=True)
 
 
 def test_a_table_that_is_there_is_checked(database: Database) -> None:
