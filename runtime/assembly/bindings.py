@@ -620,7 +620,7 @@ def intermediate_of(graph: Graph, spec: Spec) -> str:
 
 
 def _check_not_between(spec: Spec, stream: str, streams: Mapping[str, StreamConfig], which: str, instead: str) -> None:
-    """Raise PlanError for a stream that is read or written, and that is an application's own, which does something."""
+    """Raise PlanError at an operator that reads or writes a stream between the stages of an application."""
     if stream in streams and streams[stream].intermediate:
         raise refuse(spec, f"{stream!r} lies between the stages of an app, which {which}", instead)
 

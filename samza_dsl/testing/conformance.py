@@ -435,8 +435,11 @@ class _SinkTrial:
 
     def _check_lost(self, sink: TransactionalSink, position: int) -> None:
         """Empty the place, as where it was restored from an older copy, and ask for what was committed."""
-        apart(sink.recover, 0)
-        self._let_go(sink)
+        if position:
+            apart(sink.recover, 0)
+        apart(sink.close)
+        if not position:
+            return  # nothing was committed, so that nothing can be lost
         sink = self._make()
         try:
             apart(sink.recover, position)

@@ -428,3 +428,9 @@ def test_a_position_that_is_no_number_is_told() -> None:
 
     with pytest.raises(AssertionError, match="a position is a whole number"):
         check_sink(sink, kept.content, ROWS)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_sink_that_is_tried_once_has_lost_nothing(seed: int) -> None:
+    kept = Kept()
+    check_sink(kept.transactional, kept.content, ROWS, times=1, seed=seed)
