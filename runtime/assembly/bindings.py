@@ -141,7 +141,7 @@ class Bindings:
             recorded = _recorded(outbox, positions)
             outbox.check_kept(positions.get(f"{place}{STREAM_ID}", 0), recorded)
             identity = found.setdefault(place, secrets.randbits(62))
-            outbox.open(generation, identity, recorded, _passed(outbox, positions))
+            outbox.open(generation, identity, recorded, _passed(outbox, positions), is_known=place in positions)
         return self._noted(found)
 
     def _noted(self, positions: Mapping[str, int]) -> dict[str, int]:
@@ -227,9 +227,8 @@ class Bindings:
         for name in self.streams_of(spec):
             if not spec.is_pattern or existing[name] > (spec.partitions or existing[name]):
                 _check_partitions(spec, spec.partitions, name, existing.get(name))
-        if spec.stream in streams and streams[spec.stream].intermediate:
-            wrong = f"{spec.stream!r} lies between the stages of an app, which removes what it has consumed"
-            raise refuse(spec, wrong, ".send_to(app.output(...)) there, and that output's name here")
+        which, instead = "removes what it has consumed", ".send_to(app.output(...)) there, and that output's name here"
+        _check_not_between(spec, spec.stream, streams, which, instead)
 
     def partition_counts(self, graph: Graph, elsewhere: Container[str] = ()) -> dict[str, int]:
         """Return the partitions of every stream that can be read; raises PlanError where they contradict the app.
@@ -246,7 +245,9 @@ class Bindings:
                     place = self.place_of(name)
                     # Of its own outbox: containers write what the process that has started them delivers.
                     if not is_outbox_of(graph.app, name, place):
-                        _check_not_between(name, place, streams)
+                        which = "would read what is written there as what its own stages have handed on"
+                        instead = f"another name for {name!r}, or bind it to another stream"
+                        _check_not_between(spec, place, streams, which, instead)
             for output in spec.outputs:
                 place = self.place_of(output.stream)
                 if output.stream not in self.sinks and output.stream not in elsewhere and place in streams:
@@ -620,12 +621,10 @@ def intermediate_of(graph: Graph, spec: Spec) -> str:
     return intermediate(graph.app, spec.op_id)
 
 
-def _check_not_between(output: str, place: str, streams: Mapping[str, StreamConfig]) -> None:
-    if place in streams and streams[place].intermediate:
-        raise SamzaError(
-            f"the stream {place!r} lies between the stages of an app, which would read what is written there as what "
-            f"its own stages have handed on: give the output {output!r} another name, or bind it to another stream"
-        )
+def _check_not_between(spec: Spec, stream: str, streams: Mapping[str, StreamConfig], which: str, instead: str) -> None:
+    """Raise PlanError at an operator that reads or writes a stream between the stages of an application."""
+    if stream in streams and streams[stream].intermediate:
+        raise refuse(spec, f"{stream!r} lies between the stages of an app, which {which}", instead)
 
 
 def _check_config(output: Output, config: StreamConfig) -> None:

@@ -102,7 +102,8 @@ class SinkOwner(NamedTuple):
 
     Of two owners with one `identity` the one of the higher `generation` counts. Another identity is an application
     that began anew, or has another data directory, and knows of no position. Its values are of the `value_type`. It has
-    rows up to the offset `end`: a position beyond is of a later time than the claim, which `check_known` refuses.
+    rows from the offset `start` to `end`: a position elsewhere is of another time than the claim, which `check_known`
+    refuses. One that `is_known` has claimed the sink before: where that has no position of it, this was lost.
 
     >>> SinkOwner("shop", "orders", 0, generation=3, identity=9).place
     ('shop', 'orders', 0)
@@ -115,17 +116,27 @@ class SinkOwner(NamedTuple):
     identity: int
     value_type: Any = Any
     end: int = MAX_TIMESTAMP
+    start: int = 0
+    is_known: bool = False
 
-    def check_known(self, position: int, where: str, start: int = 0) -> None:
+    def check_known(self, position: int, where: str) -> None:
         """Raise `Damaged` where a sink has come to a position that the owner has no rows for, before it is claimed."""
-        if not start <= position <= self.end:
+        if not self.start <= position <= self.end:
             raise Damaged(
                 f"{where} has rows of {self.output!r} up to {position:,}, and this environment has those from "
-                f"{start:,} to {self.end:,}: one of the two was restored from a copy of another time, or what waits to "
-                f"be delivered was lost. Restore both from the same time; or let the application begin anew, which "
-                f"writes all of it again: {command(f'reset {self.app}')}, and another place for it, or this one "
+                f"{self.start:,} to {self.end:,}: one of the two was restored from a copy of another time, or what "
+                f"waits to be delivered was lost. Restore both from the same time; or let the application begin anew, "
+                f"which writes all of it again: {command(f'reset {self.app}')}, and another place for it, or this one "
                 "without what was written"
             )
+
+    def lost_error(self, where: str, positions: str) -> Damaged:
+        """Return the error of an owner whose position is gone from a place that still has rows."""
+        return Damaged(
+            f"{where} has rows, and {positions} has not how far {self.output!r} has come there, which was noted: they "
+            "would be written twice. Restore it together with the rows. Or let the application begin anew, which "
+            f"writes all of it again: {command(f'reset {self.app}')}, and remove what it has written here"
+        )
 
     def fenced_error(self, where: str) -> Fenced:
         """Return the error of an owner who may not write to a place any more."""
@@ -289,8 +300,9 @@ class PushedSource:
 class TransactionalSink:
     """A sink that can be cut back to a position, which our commit records: each row is there exactly once.
 
-    `write` takes rows, `flush` makes them durable and returns the position behind them, and `recover` drops all that
-    lies behind a position, as after a crash; 0 empties the sink. They are called by one thread at a time.
+    `write` takes rows, `flush` makes them durable and returns the position behind them, which the place has itself, and
+    `recover` drops all that lies behind a position, as after a crash; 0 empties the sink. A run ends where `flush`
+    returns less behind that: committed rows are lost. They are called by one thread at a time.
 
     >>> rows = []
     >>> sink = TransactionalSink("rows", lambda at: rows.__delitem__(slice(at, None)), rows.extend, lambda: len(rows))
@@ -436,6 +448,27 @@ class Scheme:
 
     source: Callable[[str], AnySource] | None = None
     sink: Callable[[str], ConnectedSink] | None = None
+
+
+def wrong_in_pull(found: object) -> str | None:
+    """Return what is wrong with what `pull` has returned; None for what a run takes.
+
+    >>> wrong_in_pull(([], b"3")), wrong_in_pull(Pulled([PulledRecord(1)], b"3"))
+    ('pull() returned a tuple, and no Pulled', None)
+    """
+    if not isinstance(found, Pulled):
+        return f"pull() returned a {type(found).__name__}, and no Pulled"
+    if type(found.position) is not bytes:
+        return f"pull() returned the position {found.position!r}, and a position is bytes"
+    if not isinstance(found.records, Sequence):
+        return f"pull() returned a {type(found.records).__name__} of records, and no list"
+    for record in found.records:
+        if not isinstance(record, PulledRecord):
+            return f"pull() gave a {type(record).__name__}, and no PulledRecord"
+        at = record.timestamp_ms
+        if at is not None and type(at) is not int:
+            return f"pull() gave the time {at!r}, and a time is whole ms since the epoch"
+    return None
 
 
 def length_ms(said: str, length: Duration, least: int = 1) -> int:

@@ -21,8 +21,6 @@ from runtime.ports.connectors import (
     IdempotentSink,
     Intake,
     PositionedSink,
-    Pulled,
-    PulledRecord,
     PulledSource,
     PushedRecord,
     PushedSource,
@@ -30,6 +28,7 @@ from runtime.ports.connectors import (
     SinkRow,
     SourceRecord,
     TransactionalSink,
+    wrong_in_pull,
 )
 from samza_dsl.testing.deaths import DyingLines, DyingRows, HashOfLives, PlayedDeath, apart, is_of_death
 
@@ -312,7 +311,8 @@ def check_pulled(
         dies = chance.choice(("pulled", "kept", "confirmed", "", "", "")) if left > 0 else ""
         left -= 1
         found = source.pull("check", position)
-        _check_pull(found)
+        wrong = wrong_in_pull(found)
+        assert wrong is None, wrong
         if dies != "pulled":
             moves = found.position != position or not found.more
             assert moves, f"all in all there is more, and the position stays at {position!r}"
@@ -335,16 +335,6 @@ def check_pulled(
             break
     source.close()
     assert kept == wanted, f"the place has {wanted[:5]}, in all {len(wanted)}, and {kept[:5]} came, in all {len(kept)}"
-
-
-def _check_pull(found: Pulled) -> None:
-    """Raise AssertionError for what no run takes."""
-    assert isinstance(found, Pulled), f"pull() returned a {type(found).__name__}, and no Pulled"
-    assert isinstance(found.position, bytes), f"a position is bytes, and {found.position!r} came"
-    for record in found.records:
-        assert isinstance(record, PulledRecord), f"pull() gave a {type(record).__name__}, and no PulledRecord"
-        at = record.timestamp_ms
-        assert at is None or type(at) is int, f"a time is whole ms since the epoch, and {at!r} came"
 
 
 def check_sink(
@@ -441,7 +431,26 @@ class _SinkTrial:
                 sink = self._make()
                 self._lines.call(sink.recover, position)
             self._compare("exactly once")
+        self._check_lost(sink, marks[-1][0])
+
+    def _check_lost(self, sink: TransactionalSink, position: int) -> None:
+        """Empty the place, as where it was restored from an older copy, and ask for what was committed."""
+        if position:
+            apart(sink.recover, 0)
         apart(sink.close)
+        if not position:
+            return  # nothing was committed, so that nothing can be lost
+        sink = self._make()
+        try:
+            apart(sink.recover, position)
+            found = apart(sink.flush)
+        except Exception:  # whatever it is, it ends a run
+            found = 0
+        self._let_go(sink)
+        assert found < position, (
+            f"the place has lost its rows, and flush() returned {found} behind recover({position}), as if they were "
+            "there: return the position that the place has, or raise"
+        )
 
     def positioned(self, sink: PositionedSink, times: int) -> None:
         """Try a sink with positions: crashes, answers that are lost, owners of the past."""

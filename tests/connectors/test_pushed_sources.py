@@ -1,6 +1,7 @@
 """Sources that push: each record takes effect once through crashes, from a stream that others may read as well."""
 
 import asyncio
+import re
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -280,3 +281,23 @@ def test_a_pattern_is_no_place_to_push_to(tmp_path: Path) -> None:
     app.input("numbers-*", value=int).send_to(app.output("copies", value=int))
     with pytest.raises(PlanError, match="pushes to one stream"):
         app.run(tmp_path, bind={"numbers-*": counting(1)})
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (None, "pull() returned a NoneType, and no Pulled"),
+        (([], b"1"), "pull() returned a tuple, and no Pulled"),
+        (Pulled([PulledRecord(1)], "1"), "pull() returned the position '1', and a position is bytes"),
+        (Pulled(iter([PulledRecord(1)]), b"1"), "pull() returned a list_iterator of records, and no list"),
+        (Pulled([PulledRecord(2), 1], b"1"), "pull() gave a int, and no PulledRecord"),
+        (Pulled([PulledRecord(1, None, 2.5)], b"1"), "pull() gave the time 2.5, and a time is whole ms"),
+        (Pulled([PulledRecord(1, None, 10**30)], b"1"), "pull() of the source failed: OverflowError"),
+    ],
+)
+def test_what_no_pull_may_return_is_told(found: Any, told: str, tmp_path: Path) -> None:
+    source = PulledSource("a queue of ours", lambda reader, position: found)
+    with pytest.raises(SamzaError, match=re.escape(f"a queue of ours: {told}")):
+        copying().run(tmp_path, bind={"numbers": source}, until_now=True)
+    with closing(LogEnvironment(tmp_path)) as log:
+        assert not any(log.offsets(name, 0).end for name in log.streams() if not name.endswith(".position"))

@@ -26,7 +26,7 @@ from pyarrow.fs import FSSpecHandler, PyFileSystem
 from runtime.model.errors import Damaged
 from runtime.systems.files.places.remote import written_system
 from runtime.systems.folders import manifest
-from runtime.systems.folders.object_place import LocalObjects, RemoteObjects
+from runtime.systems.folders.object_place import LocalObjects, RemoteObjects, object_place
 from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, SamzaError, connectors, dead_letter
 from samza_dsl.connectors import SinkOwner, SinkRow
@@ -211,6 +211,30 @@ def test_a_manifest_that_lacks_entries_is_told(tmp_path: Path) -> None:
     next((tmp_path / "out" / "_samza_dsl").rglob("*1.json")).unlink()
     with pytest.raises(Damaged, match=r"entries of .* are missing"):
         copying().run(tmp_path / "data", bind=bind)
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+@pytest.mark.parametrize("is_anew", [False, True])
+def test_files_whose_manifest_is_gone_are_told_and_kept(place: str, runs: int, is_anew: bool, tmp_path: Path) -> None:
+    """They are the only copy of rows that were delivered long ago: what no entry names is not removed."""
+    legs = list[Leg]()
+    bind = {"legs": legs, "copies": connectors.rolling_files(place, "jsonl")}
+    for n in range(runs):
+        legs.append(Leg(n))
+        copying().run(tmp_path / "data", bind=bind)
+    objects = object_place(place)
+    entries = {name: objects.read([name])[0] for name in objects.names("_samza_dsl")}
+    files = sorted(objects.names(""))
+    objects.remove([*entries])
+    legs.append(Leg(runs))
+    with pytest.raises(Damaged, match=r"restore|another time"):
+        copying().run(tmp_path / ("other" if is_anew else "data"), bind=bind)
+    assert sorted(objects.names("")) == [name for name in files if name not in entries]
+    if not is_anew:
+        for name, data in entries.items():
+            objects.create(name, data)
+        copying().run(tmp_path / "data", bind=bind)
+        assert [leg.n for leg in rows_in(connectors.committed_files(place))] == [*range(runs + 1)]
 
 
 def test_a_file_system_that_can_not_fence_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,23 @@ def test_what_the_server_loses_is_told(server: Server) -> None:
     with pytest.raises(Unavailable, match="is gone, and had rows up to 1"):
         sink.claim(owner(2))
     sink.close()
+
+
+@on_a_server
+@pytest.mark.parametrize("kind", ["hashes", "stream"])
+def test_a_position_that_is_lost_doubles_no_row(server: Server, kind: str, tmp_path: Path) -> None:
+    app = App("shop")
+    app.input("orders", value=Order).send_to(app.output("paid", value=Order))
+    sinks = {"hashes": (connectors.redis_hashes, "id"), "stream": (connectors.redis_stream,)}
+    make, *key = sinks[kind]
+    for number in range(2):
+        bind = {"orders": [Order(n) for n in range(3 + number)], "paid": make(server.url, server.name, *key)}
+        told = kind == "stream" and number
+        with pytest.raises(Damaged, match="they would be written twice") if told else nullcontext():
+            app.run(tmp_path, bind=bind)
+        if not number:
+            server.client.delete(*server.client.scan_iter("samza_dsl_positions*"))
+    assert len(server.added() if kind == "stream" else server.orders()) == (3 if told else 4)
 
 
 @on_a_server

@@ -55,6 +55,11 @@ class Guarded:
         """Return the cluster as such a user reaches it."""
         return KafkaCluster(self.address, options=self.user(*denied))
 
+    def deny(self, options: dict[str, Any], *denied: tuple[str, str, str]) -> None:
+        """Take rights away from a user."""
+        rules = [(kind, what, LITERAL, how, DENY) for kind, what, how in denied]
+        asyncio.run(self._rule(options["sasl_plain_username"], rules))
+
     async def _rule(self, name: str, rules: list[tuple[str, str, int, str, int]]) -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=self.brokers.bootstrap)
         await admin.start()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -460,6 +461,52 @@ def test_a_sink_of_another_time_is_refused(tmp_path: Path) -> None:
         place.positions[0] = position
         with pytest.raises(Damaged, match="restored from a copy of another time"):
             doubling().run(tmp_path, bind=bind)
+
+
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4), lost=st.integers(1, 99), comes=st.booleans())
+@settings(deadline=None, max_examples=examples(10, 200))
+def test_rows_that_a_sink_has_lost_which_is_cut_back_are_told(sizes: list[int], lost: int, comes: bool) -> None:
+    place, shelf = Place(), Shelf({"a": []})
+    with TemporaryDirectory() as folder:
+        bind = {"numbers": shelf.source(), "doubled": place.transactional()}
+        for size in sizes:
+            shelf.partitions["a"] += [*range(size)]
+            doubling().run(folder, bind=bind)
+        whole = [*place.rows]
+        del place.rows[-min(lost, len(whole)) :]
+        shelf.partitions["a"] += [7] * comes
+        left = [*place.rows]
+        with pytest.raises(Damaged, match=rf"up to position {len(left)}, and the last commit those up to {len(whole)}"):
+            doubling().run(folder, bind=bind)
+        assert place.rows == left
+        # Restored from the same time it goes on.
+        place.rows += whole[len(left) :]
+        doubling().run(folder, bind=bind)
+        assert len(place.rows) == len(whole) + comes
+
+
+def test_a_position_that_is_no_number_is_told(tmp_path: Path) -> None:
+    place, shelf = Place(), Shelf({"a": [1, 2]})
+    bind = {"numbers": shelf.source(), "doubled": replace(place.transactional(), flush=lambda: None)}
+    with pytest.raises(SamzaError, match=r"place: flush\(\) returned None, and a position is a whole number"):
+        doubling().run(tmp_path, bind=bind)
+
+
+@pytest.mark.parametrize("named", [[-1], [9], [2, 0], [1, 1], [None], [0, True], [1.0]])
+def test_rows_that_a_sink_refuses_and_was_not_given_are_told(named: list[Any], tmp_path: Path) -> None:
+    """The place in front of the first row was taken for one, and nothing was ever handed over again."""
+    place, shelf = Place(), Shelf({"a": [1, 2, 3]})
+    first, *others = [RowRefused("not these", row) for row in named]
+    place.failures = [RowRefused("not these", first.row, others)]
+    app = App("doubling")
+    numbers = app.input("numbers", value=int)
+    doubled = numbers.map(lambda n: Doubled(2 * n))
+    doubled.send_to(app.output("doubled", value=Doubled), on_error=dead_letter("refused"))
+    bind = {"numbers": shelf.source(), "doubled": place.at_least_once()}
+    with pytest.raises(SamzaError, match=r"not these: the sink refuses the rows \[.*\] of 3: name each once, in order"):
+        app.run(tmp_path, bind=bind)
+    app.run(tmp_path, bind=bind)
+    assert [row.value.n for row in place.rows] == [2, 4, 6]
 
 
 @pytest.mark.parametrize("kind", ["positioned", "at_least_once", "idempotent"])

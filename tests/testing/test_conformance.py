@@ -37,6 +37,7 @@ class Kept:
 
     def __init__(self, mistake: str = "") -> None:
         self.mistake = mistake
+        self.at = 0
         self.lock = threading.Lock()
         """Held by whoever is in a transaction."""
         self.values: list[Any] = []
@@ -125,8 +126,10 @@ class Kept:
         def recover(position: int) -> None:
             if self.mistake != "never cut back":
                 del self.values[position:]
+            self.at = position
 
-        return TransactionalSink("kept", recover, lambda rows: self.values.extend(self.taken(rows)), self.length)
+        flush = (lambda: max(self.at, self.length())) if self.mistake == "knows by itself" else self.length
+        return TransactionalSink("kept", recover, lambda rows: self.values.extend(self.taken(rows)), flush)
 
     def length(self) -> int:
         return len(self.values)
@@ -186,6 +189,7 @@ def test_a_sink_that_keeps_its_promise_passes(kind: Callable[[Kept], Any], seed:
         (Kept.positioned, "nothing to do", "a write of no rows"),
         (Kept.transactional, "never cut back", "beside"),
         (Kept.transactional, "loses one", "lacks"),
+        (Kept.transactional, "knows by itself", "the place has lost its rows, and flush"),
         (Kept.idempotent, "never replaced", "lacks"),
         (Kept.idempotent, "hash", r"beside.*hash\(\) of text"),
         (Kept.at_least_once, "loses one", "lacks"),
@@ -424,3 +428,9 @@ def test_a_position_that_is_no_number_is_told() -> None:
 
     with pytest.raises(AssertionError, match="a position is a whole number"):
         check_sink(sink, kept.content, ROWS)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_sink_that_is_tried_once_has_lost_nothing(seed: int) -> None:
+    kept = Kept()
+    check_sink(kept.transactional, kept.content, ROWS, times=1, seed=seed)

@@ -19,13 +19,22 @@ from operators.core.base import Batch, Serde
 from operators.io import Input
 from operators.joins.changes import Change
 from operators.partition_by import murmur2
+from planner.model.errors import refuse
 from runtime.encoding.formats.rows import type_of_values
 from runtime.encoding.serdes import Evolving, Tagged
 from runtime.functions.at_work import tells
 from runtime.model.clock import monotonic_ms, wall_clock_ms
 from runtime.model.errors import Damaged, Fenced, Owned, SamzaError, command
 from runtime.ports.commits import Appender, Commit
-from runtime.ports.connectors import Intake, Pulled, PulledRecord, PulledSource, PushedRecord, PushedSource
+from runtime.ports.connectors import (
+    Intake,
+    Pulled,
+    PulledRecord,
+    PulledSource,
+    PushedRecord,
+    PushedSource,
+    wrong_in_pull,
+)
 from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.source import FetchedSource, LiveSource, TransactionalSource
@@ -152,7 +161,7 @@ class Inbox:
         environment = self._environment
         config = environment.streams([self.stream])[self.stream]
         if config.intermediate:
-            raise SamzaError(f"{self.stream!r} lies between the stages of an application: bind {self.name} elsewhere")
+            raise refuse(self._spec, f"{self.stream!r} lies between the stages of an app", "the name of another stream")
         self._generation, self._partitions = generation, config.partitions
         notes = self._notes_name()
         is_live = isinstance(environment, LiveEnvironment)
@@ -219,9 +228,10 @@ class Inbox:
             if not self._closing.is_set():
                 raise
         except Exception as error:
+            function, handed = ("push", "notes") if self.pulling is None else ("pull", "position")
             raise SamzaError(
-                f"{self.name}: push() of the source failed: {error!r}. Mend it: the next run hands it the notes "
-                "of what it has pushed"
+                f"{self.name}: {function}() of the source failed: {error!r}. Mend it: the next run hands it the "
+                f"{handed} of what was taken in"
             ) from error
 
     def _appended(self, partition: int, rows: Sequence[PushedRecord]) -> Append:
@@ -289,13 +299,20 @@ class Pulling:
             of_place = {WHERE: self.source.name.encode(), KEEPS: self.source.keeps(drawn).encode()}
             intake.push([], {POSITION: _STORED.encode((drawn, b"")), **of_place})
         reader, position = _STORED.decode(intake.noted[POSITION])
-        found: Pulled = self._tried(intake, lambda: self.source.pull(reader, position))
+        found = self._checked(self._tried(intake, lambda: self.source.pull(reader, position)))
         self.heard_ms = monotonic_ms()
         if found.records or found.position != position:
             records = [self._stored(record) for record in found.records]
             intake.push(records, {POSITION: _STORED.encode((reader, found.position))})
             self._tried(intake, lambda: self.source.confirm(reader, found.position))
         return found.more
+
+    def _checked(self, found: object) -> Pulled:
+        """Return what was pulled; raises SamzaError for what a source of a user's own may return as well."""
+        if (wrong := wrong_in_pull(found)) is not None:
+            raise SamzaError(f"{self.source.name}: {wrong}. Mend pull() of the source: nothing of it was taken in")
+        assert isinstance(found, Pulled), "what is wrong with anything else was said"
+        return found
 
     def _stored(self, record: PulledRecord) -> PushedRecord:
         """Return a record as it is kept: with its key as it is, and by that in one partition with others of it."""

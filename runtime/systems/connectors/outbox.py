@@ -143,11 +143,17 @@ class Outbox:
         return not self._is_known
 
     def open(
-        self, generation: int, identity: int, recorded: dict[int, int], passed: Mapping[str, int] = NO_SIZES
+        self,
+        generation: int,
+        identity: int,
+        recorded: dict[int, int],
+        passed: Mapping[str, int] = NO_SIZES,
+        is_known: bool = False,
     ) -> None:
         """Claim the sink for a generation, and deliver what an earlier run has left.
 
-        `recorded` has the positions of our checkpoint, and `passed` the rows that it has as dead letters. Raises
+        `recorded` has the positions of our checkpoint, and `passed` the rows that it has as dead letters; an identity
+        that `is_known` is noted there, and so has claimed the sink before. Raises
         `Fenced` where a later generation has the sink, and `Damaged` where the sink has rows that are not known here,
         or lacks rows that are here no more.
         """
@@ -156,11 +162,11 @@ class Outbox:
         self._passed = _offsets_noted(passed, identity)
         for partition in range(self._environment.streams([self.stream])[self.stream].partitions):
             start, end, _ = self._environment.offsets(self.stream, partition)
-            owner = SinkOwner(self._app, self.name, partition, generation, identity, kind, end)
+            owner = SinkOwner(self._app, self.name, partition, generation, identity, kind, end, start, is_known)
             position = recorded.get(partition, 0)
             if isinstance(self.sink, PositionedSink):
                 position = self._tried(self.sink.claim, owner)
-            owner.check_known(position, self.where, start)
+            owner.check_known(position, self.where)
             self._owners[partition], self.positions[partition] = owner, position
         self.deliver()
 
@@ -172,7 +178,7 @@ class Outbox:
                 f"The stream {self.stream!r} was deleted and made anew. In it rows of the output {self.name!r} at "
                 f"{self._output.site} waited for {self.where}, and what lay behind offset {reached or 0} is lost. Put "
                 f"it back as it was. Or begin anew, which writes all of it again: {command(f'reset {self._app}')}. Or "
-                "give the sink another name, or place: that goes on with what is written from now on"
+                "bind another place, as another table: that goes on with what is written from now on"
             )
 
     def forget(self) -> None:
@@ -232,9 +238,9 @@ class Outbox:
                 refused = error if isinstance(error, RowRefused) else RowRefused(str(error))
                 found = [refused, *(refused.also or ())]
                 places = [one.row for one in found]
-                assert places == sorted({*places}), "a sink names each row that it refuses once, in order"
-                if places[-1] >= len(part):
-                    raise self._held_up(error) from error
+                if not _are_places(places, len(part)):
+                    wrong = f"{error}: the sink refuses the rows {places} of {len(part)}: name each once, in order"
+                    raise self._held_up(SamzaError(wrong)) from error
                 self._pass_over(
                     self._refusals, partition, [(part[one.row], offsets[start + one.row], one) for one in found]
                 )
@@ -430,6 +436,16 @@ class Outbox:
         return tried(partial(function, *arguments), words, self._closing.wait)
 
 
+def _are_places(named: Sequence[object], rows: int) -> bool:
+    """Whether rows are named once each and in order: a sink of a user's own may name any.
+
+    >>> _are_places([0, 2], 3), _are_places([2, 0], 3), _are_places([-1], 3), _are_places([None], 3)
+    (True, False, False, False)
+    """
+    numbers = [place for place in named if type(place) is int and 0 <= place < rows]
+    return len(numbers) == len(named) and numbers == sorted({*numbers})
+
+
 def _offsets_noted(passed: Mapping[str, int], identity: int) -> dict[int, frozenset[int]]:
     """Return the offsets of rows that a checkpoint has as dead letters, by partition.
 
@@ -448,7 +464,10 @@ def _offsets_noted(passed: Mapping[str, int], identity: int) -> dict[int, frozen
 
 
 class CutBackSink(Sink):
-    """An output that is written before each commit, which records its position, and cut back to that after a crash."""
+    """An output that is written before each commit, which records its position, and cut back to that after a crash.
+
+    Invariant: positions never go back but by `recover`, so that a sink that has less than was committed has lost it.
+    """
 
     columns = frozenset({"keys", "timestamps"})
     partitions = 1
@@ -465,6 +484,13 @@ class CutBackSink(Sink):
 
     def recover(self, position: int) -> None:
         self._sink.recover(position)
+        # A place that was restored from an older copy has nothing to cut: its own position is what tells that.
+        if position and (found := self._flushed()) < position:
+            raise Damaged(
+                f"{self.name} has rows of {self._output.stream!r} up to position {found:,}, and the last commit those "
+                f"up to {position:,}: it has lost some, or was restored from an older copy. Restore it from the same "
+                "time, or from a later one; or reset the application, which writes all of it again"
+            )
 
     @tells(lambda known: known["self"]._output.stream)
     def write(self, batch: Batch) -> None:
@@ -472,7 +498,13 @@ class CutBackSink(Sink):
 
     @tells(lambda known: known["self"]._output.stream)
     def flush(self) -> int:
-        return self._sink.flush()
+        return self._flushed()
+
+    def _flushed(self) -> int:
+        position = self._sink.flush()
+        if type(position) is not int:
+            raise SamzaError(f"{self.name}: flush() returned {position!r}, and a position is a whole number")
+        return position
 
     def close(self) -> None:
         if not self._is_closed:

@@ -48,7 +48,7 @@ class GivenValue:
         kind = type_of_values(self.declared)
         if kind is None:
             raise SerdeError(f"the source gave a {type(data).__name__}, and {self.declared!r} reads bytes alone")
-        return msgspec.convert(data, kind, dec_hook=made_of_plain)
+        return msgspec.convert(data, kind, str_keys=True, dec_hook=made_of_plain)
 
 
 class PolledSource(LiveSource, UncountedSource, NamedPartitions):

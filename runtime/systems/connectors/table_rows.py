@@ -207,7 +207,7 @@ class TableRows(Generic[V]):
 
     def _made(self, row: dict[str, object]) -> V | SerdeError:
         try:
-            return msgspec.convert(self._read(row), self._value, dec_hook=made_of_plain)
+            return msgspec.convert(self._read(row), self._value, str_keys=True, dec_hook=made_of_plain)
         except (msgspec.ValidationError, ValueError, TypeError, RecursionError) as error:
             key = ", ".join(f"{name} {row.get(name)!r}" for name in self._table.key)
             told = SerdeError(f"{self._table.where}, table {self._table.name}, row of {key}: {error}")

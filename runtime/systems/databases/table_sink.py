@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from operators.core.base import has_none
 from operators.core.wording import shown
-from runtime.model.errors import EnvironmentFault, RowRefused, SamzaError, SerdeError, Unavailable, command
+from runtime.model.errors import Damaged, EnvironmentFault, RowRefused, SamzaError, SerdeError, Unavailable, command
 from runtime.ports.connectors import MOST_REFUSED, PositionedSink, SinkOwner, SinkRow
 from runtime.systems.databases.dialect import POSITIONS, Dialect, Link, SqlConnection, Target
 from runtime.systems.databases.table_columns import RowsMade, columns_for, key_maker, rows_maker
@@ -74,6 +74,9 @@ class TableSink:
                 )
             # Before anything is changed: who can't go on shall not fence the one that can.
             owner.check_known(position, self._where)
+            # By key the rows that wait replace what they were; a table without rows has lost them as well.
+            if owner.is_known and found is None and not self._key and is_there and not self._is_empty(connection):
+                raise owner.lost_error(self._where, POSITIONS)
             # By the token alone a second copy of one data directory is told apart, which has the same generation.
             token = self._tokens[owner.place] = secrets.randbits(62)
             # The mark is the application's, whichever of its outputs and partitions has found no table.
@@ -117,6 +120,12 @@ class TableSink:
             if found != (*mine, position):
                 if found == (*mine, following):
                     return  # the transaction of an earlier try, whose answer was lost
+                if found is not None and found[:3] == mine:
+                    raise Damaged(
+                        f"{self._where} is at {found[3]:,} in {POSITIONS}, and had taken rows up to {position:,}: it "
+                        "was restored from an older copy while this run wrote to it. Run the application again, which "
+                        "writes the rows behind that, or says that it has them no more"
+                    )
                 raise owner.fenced_error(self._where)
             if rows:
                 self._change(connection, steps)
@@ -235,6 +244,12 @@ class TableSink:
         with self._transaction() as connection:
             connection.execute(_POSITIONS_TABLE)
             if self._found(connection, owner) is None:
+                if not self._key:
+                    _log.warning(
+                        "%s keeps its rows, as %s has nothing of %r: delete those that application %r has appended, or "
+                        "they are there twice",
+                        *(self._where, POSITIONS, owner.output, owner.app),
+                    )
                 return
             writers = self._writers(connection)
             if any(made for _, made in writers) and {app for app, _ in writers} == {owner.app}:

@@ -73,6 +73,13 @@ class FolderManifest:
                 )
             # Before anything is changed: who can't go on shall not fence the one that can.
             owner.check_known(position, self._where)
+            if last is None and (unnamed := self._files_of_runs()):
+                # The entry of a claim comes before any file: what wrote these has had one.
+                raise Damaged(
+                    f"{self._where} has files of {owner.output!r}, as {unnamed[0]}, and no entry of {self.folder} that "
+                    "says which of them count: restore these entries, or remove the files that begin with "
+                    f"{self.prefix}"
+                )
             identity, generation, token = owner.identity, owner.generation, secrets.randbits(62)
             entry = ManifestEntry(
                 identity=identity, generation=generation, token=token, position=position, files=files, whole=True
@@ -171,13 +178,16 @@ class FolderManifest:
     def _remove_unnamed(self, files: Sequence[str]) -> None:
         """Remove what a run has left that died between a file and its entry, or within a file."""
         named = {*files}
-        found = (name for name in self._place.names("") if name.rpartition("/")[2].startswith(self.prefix))
         unfinished = (
             name
             for name in self._place.unfinished()
             if name.startswith(f"{self.folder}/") or name.rpartition("/")[2].startswith(f".{self.prefix}")
         )
-        self._place.remove([*(name for name in found if name not in named), *unfinished])
+        self._place.remove([*(name for name in self._files_of_runs() if name not in named), *unfinished])
+
+    def _files_of_runs(self) -> list[str]:
+        """Return the data files that are there, whether they count or not."""
+        return [name for name in self._place.names("") if name.rpartition("/")[2].startswith(self.prefix)]
 
 
 _decode = msgspec.json.Decoder(ManifestEntry).decode

@@ -176,6 +176,8 @@ class RedisSink:
                 )
             # Before anything is changed: who can't go on shall not fence the one that can.
             owner.check_known(now.position, self._where)
+            if owner.is_known and found is None and is_there and not self._place.replaces:
+                raise owner.lost_error(self._where, f"the key {key!r}")
             token = secrets.randbits(62)
             mine = now._replace(identity=owner.identity, generation=owner.generation, token=token)
             pipe.multi()
