@@ -51,6 +51,10 @@ UNREAD = ("counted", "sliding", "left")
 KEEPING = ("window", "session", "scan", "process", "remember", "once", "meet", "table", "own", *UNREAD)
 TWO = ("meet", "left", "table")
 """What has two inputs."""
+UNTIMED = ("scan", "remember", "own")
+"""What keeps something and does not go by event time."""
+FIRING = ("window", "session", "sliding", "process")
+"""What fires by event time."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,23 @@ class Programs:
         """Return what is in the same stage, with inputs."""
         mine = self.entry(ops, id)
         return [one for one in ["events", "others", *(one.id for one in ops)] if self.entry(ops, one) == mine]
+
+
+class UntimedPrograms(Programs):
+    """Draws a program in which nothing goes by event time, and another one in whose later stage something new does."""
+
+    def first(self):
+        chance = self.chance
+        ops = [Op("by-key", "partition_by", chance.choice(("events", "others")), chance.randint(1, 4))]
+        for number in range(chance.randint(1, 3)):
+            ops.append(Op(f"op-{number}", chance.choice(UNTIMED), chance.choice(ops).id, chance.randint(1, 4)))
+        return ops
+
+    def second(self, ops):
+        found, changed = super().second(ops)
+        above = self.chance.choice([one.id for one in found if one.id in {known.id for known in ops}])
+        found.append(Op("new", self.chance.choice(FIRING), above, self.chance.randint(1, 4)))
+        return found, changed | {"new"}
 
 
 def build(ops, calls=None, options=None):
@@ -340,6 +361,25 @@ def test_what_was_computed_ahead_of_the_stop_is_gone_on_with(chance, crashes):
     check_evolved(chance, crashes, rounds=chance.randint(1, 3))
 
 
+@given(st.randoms(use_true_random=False), st.lists(crash_points, max_size=1))
+@settings(max_examples=examples(60, 20_000))
+def test_what_is_new_may_be_the_first_to_go_by_event_time(chance, crashes):
+    check_evolved(chance, crashes, rounds=chance.randint(0, 1), drawn=UntimedPrograms)
+
+
+@pytest.mark.parametrize("above", ["map", *UNTIMED])
+@pytest.mark.parametrize("kind", FIRING)
+def test_what_a_new_operator_fires_in_history_is_not_fired_once_more(kind, above):
+    first = [Op("by-key", "partition_by", "events", 3), Op("above", above, "by-key")]
+    second = [*first, Op("new", kind, "above")]
+    records = {("events", 0): ([Event(1, "k0", 0), Event(1, "k1", 100), Event(1, "k1", 110)], 2)}
+    always, live = (environment_of(records, 1) for _ in range(2))
+    for environment, ops in ((always, second), (live, first)):
+        run_once(build(ops), environment, until_now=True)
+    evolve(Watched(live), build(second), {"new"}, 0, {})
+    check_alike((always, live), build(second), ["new"], lambda one, cut: go_on(one, build(second), records, 0, cut))
+
+
 def evolved_by(processes, app, changed, seed, bind, ahead, first):
     """Evolve in one process after the other, until one lives to the end; what is ahead is of the first."""
     for number, process in enumerate(processes):
@@ -377,13 +417,13 @@ def are_level(environment, split):
     return whole and all(len(offsets) == 1 for offsets in reached.values())
 
 
-def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0, first_on=None):
-    """Check the law, for inputs that are `held` in a list that grows, in a stream that has ended, or is open.
+def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0, first_on=None, drawn=Programs):
+    """Check the law for `drawn` programs, of inputs `held` in a list that grows, in a stream that has ended, or open.
 
     In some `rounds` history is computed beside the live run, to which more comes then. What there is at first is
     computed by what `first_on(environment)` returns, where that is given.
     """
-    programs, seed = Programs(chance), chance.randint(0, 999)
+    programs, seed = drawn(chance), chance.randint(0, 999)
     partitions = 1 if "bound" in held.values() else chance.randint(1, 3)
     first = programs.first()
     second, changed = programs.second(first)
