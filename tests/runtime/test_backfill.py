@@ -49,6 +49,8 @@ SPLITS = ((1, 1), (2, 2), (2, 1), (2, 4), (1, 2))
 UNREAD = ("counted", "sliding", "left")
 """What reads what it keeps bit by bit where it begins."""
 KEEPING = ("window", "session", "scan", "process", "remember", "once", "meet", "table", "own", *UNREAD)
+HOLDING = ("counted", "sliding", "meet", "left")
+"""What holds event time back below itself by what it keeps of the keys of its task."""
 TWO = ("meet", "left", "table")
 """What has two inputs."""
 UNTIMED = ("scan", "remember", "own")
@@ -131,6 +133,16 @@ class Programs:
     def entry(self, ops, id):
         """Return the partition_by whose stage it is in, or "" in that of the inputs."""
         return next((one.id for one in self.lineage(ops, id) if one.kind == "partition_by"), "")
+
+    def options(self, first, second):
+        """Return the options of the program that has run, those of one that always ran in its place, and the next."""
+        # An id is looked for among all keys of a partition, so that such tasks can't be split.
+        can_split = all(one.kind != "once" for one in (*first, *second))
+        splits = self.chance.choice(SPLITS if can_split else SPLITS[:1])
+        has_run, next_run = (Options(elasticity=split) for split in splits)
+        # What all keys of a task hold back has not fired at the cut, where those of a part of it would have let it go.
+        above = [one for op in second for place in (op.above, op.other) for one in self.lineage(second, place)]
+        return has_run, has_run if any(one.kind in HOLDING for one in above) else next_run, next_run
 
     def beside(self, ops, id):
         """Return what is in the same stage, with inputs."""
@@ -429,9 +441,7 @@ def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0, first
     second, changed = programs.second(first)
     if not second:
         return
-    # An id is looked for among all keys of a partition, so that such tasks can't be split.
-    split, later_split = chance.choice(SPLITS if all(one.kind != "once" for one in (*first, *second)) else SPLITS[:1])
-    options, later_options = Options(elasticity=split), Options(elasticity=later_split)
+    options, options_always, later_options = programs.options(first, second)
     read = {place for one in first for place in (one.above, one.other)}
     # An input that is new is read from its start, once the program has evolved.
     records = {
@@ -451,7 +461,7 @@ def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0, first
     def places(ops, whole=False):
         return bound(records, lists & {place for one in ops for place in (one.above, one.other)}, whole)
 
-    run_once(build(second, options=later_options), always, seed, places(second), until_now=True)
+    run_once(build(second, options=options_always), always, seed, places(second), until_now=True)
     run_once(build(first, options=options), live, seed, places(first), until_now=True)
     calls = Counter()
     app = build(second, calls, later_options)
@@ -465,7 +475,7 @@ def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0, first
         except Crash:
             processes, ahead = processes[1:], None
         came = later(records, read, 4 * number)
-        for environment, ops, how in ((always, second, later_options), (live, first, options)):
+        for environment, ops, how in ((always, second, options_always), (live, first, options)):
             add(environment, {place: records[place][0][records[place][1] : cut] for place, (_, cut) in came.items()})
             run_once(build(ops, options=how), environment, seed, until_now=True)
         records = stored_there = came
@@ -473,6 +483,7 @@ def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0, first
         operators = evolved_by(processes, app, changed, seed, places(second), ahead, first_on)
     except SamzaError as error:
         # Where a share of keys had no record, its task may have been left behind.
+        split = options.elasticity
         if split == 1 or "have come to different offsets" not in str(error) or are_level(live, split):
             raise
         return
