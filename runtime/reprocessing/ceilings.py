@@ -37,7 +37,7 @@ class LiveCut:
             for stage in plan.stages
         }
         noted, now = noted_parameters(checkpoints) or {}, parameters_of(graph)
-        self._timed = {id: words.get("event time", "") for id, words in now.items()}
+        self._timed = {id: words["event time"] for id, words in now.items() if "event time" in words}
         self._noted = {id: one.now.get("event time", "") for id, one in noted.items() if "event time" in one.now}
         # Where the time of an input is another one now, nobody can say how far the live run was in that.
         self._is_comparable = not any(
@@ -62,7 +62,11 @@ class LiveCut:
         return frozenset(id for one in self._checkpoints.values() for id in one.due)
 
     def ceiling(self, task: int, operator: str) -> Ceiling | None:
-        """Return how far an operator has fired in a task; None where that is as far as its records have come."""
+        """Return how far an operator has fired in a task; None where that is as far as its records have come.
+
+        Event time goes no further below its ceiling, and so one that does not go by it has none: a run in which nothing
+        goes by event time tells its stages none, and what is new there would fire nothing of history.
+        """
         checkpoint = self._checkpoints.get(self._plan.virtual(task).name)
         if checkpoint is None or not self._is_comparable:
             return None
@@ -70,7 +74,7 @@ class LiveCut:
         if due is not None:
             return Ceiling(due.at - 1, due.is_begun)
         # One that is new, or goes by the time of other inputs now, has heard nothing that would tell how far it is.
-        if self._timed.get(operator, "") != self._noted.get(operator, ""):
+        if operator not in self._timed or self._timed[operator] != self._noted.get(operator):
             return None
         # What is read of an input is read in the back-fill, too, and its time with it; another stage may have said more
         # than was heard at the cut.

@@ -49,8 +49,14 @@ SPLITS = ((1, 1), (2, 2), (2, 1), (2, 4), (1, 2))
 UNREAD = ("counted", "sliding", "left")
 """What reads what it keeps bit by bit where it begins."""
 KEEPING = ("window", "session", "scan", "process", "remember", "once", "meet", "table", "own", *UNREAD)
+HOLDING = ("counted", "sliding", "meet", "left")
+"""What holds event time back below itself by what it keeps of the keys of its task."""
 TWO = ("meet", "left", "table")
 """What has two inputs."""
+UNTIMED = ("scan", "remember", "own")
+"""What keeps something and does not go by event time."""
+FIRING = ("window", "session", "sliding", "process")
+"""What fires by event time."""
 
 
 @dataclass(frozen=True)
@@ -128,10 +134,37 @@ class Programs:
         """Return the partition_by whose stage it is in, or "" in that of the inputs."""
         return next((one.id for one in self.lineage(ops, id) if one.kind == "partition_by"), "")
 
+    def options(self, first, second):
+        """Return the options of the program that has run, those of one that always ran in its place, and the next."""
+        # An id is looked for among all keys of a partition, so that such tasks can't be split.
+        can_split = all(one.kind != "once" for one in (*first, *second))
+        splits = self.chance.choice(SPLITS if can_split else SPLITS[:1])
+        has_run, next_run = (Options(elasticity=split) for split in splits)
+        # What all keys of a task hold back has not fired at the cut, where those of a part of it would have let it go.
+        above = [one for op in second for place in (op.above, op.other) for one in self.lineage(second, place)]
+        return has_run, has_run if any(one.kind in HOLDING for one in above) else next_run, next_run
+
     def beside(self, ops, id):
         """Return what is in the same stage, with inputs."""
         mine = self.entry(ops, id)
         return [one for one in ["events", "others", *(one.id for one in ops)] if self.entry(ops, one) == mine]
+
+
+class UntimedPrograms(Programs):
+    """Draws a program in which nothing goes by event time, and another one in whose later stage something new does."""
+
+    def first(self):
+        chance = self.chance
+        ops = [Op("by-key", "partition_by", chance.choice(("events", "others")), chance.randint(1, 4))]
+        for number in range(chance.randint(1, 3)):
+            ops.append(Op(f"op-{number}", chance.choice(UNTIMED), chance.choice(ops).id, chance.randint(1, 4)))
+        return ops
+
+    def second(self, ops):
+        found, changed = super().second(ops)
+        above = self.chance.choice([one.id for one in found if one.id in {known.id for known in ops}])
+        found.append(Op("new", self.chance.choice(FIRING), above, self.chance.randint(1, 4)))
+        return found, changed | {"new"}
 
 
 def build(ops, calls=None, options=None):
@@ -340,6 +373,25 @@ def test_what_was_computed_ahead_of_the_stop_is_gone_on_with(chance, crashes):
     check_evolved(chance, crashes, rounds=chance.randint(1, 3))
 
 
+@given(st.randoms(use_true_random=False), st.lists(crash_points, max_size=1))
+@settings(max_examples=examples(60, 20_000))
+def test_what_is_new_may_be_the_first_to_go_by_event_time(chance, crashes):
+    check_evolved(chance, crashes, rounds=chance.randint(0, 1), drawn=UntimedPrograms)
+
+
+@pytest.mark.parametrize("above", ["map", *UNTIMED])
+@pytest.mark.parametrize("kind", FIRING)
+def test_what_a_new_operator_fires_in_history_is_not_fired_once_more(kind, above):
+    first = [Op("by-key", "partition_by", "events", 3), Op("above", above, "by-key")]
+    second = [*first, Op("new", kind, "above")]
+    records = {("events", 0): ([Event(1, "k0", 0), Event(1, "k1", 100), Event(1, "k1", 110)], 2)}
+    always, live = (environment_of(records, 1) for _ in range(2))
+    for environment, ops in ((always, second), (live, first)):
+        run_once(build(ops), environment, until_now=True)
+    evolve(Watched(live), build(second), {"new"}, 0, {})
+    check_alike((always, live), build(second), ["new"], lambda one, cut: go_on(one, build(second), records, 0, cut))
+
+
 def evolved_by(processes, app, changed, seed, bind, ahead, first):
     """Evolve in one process after the other, until one lives to the end; what is ahead is of the first."""
     for number, process in enumerate(processes):
@@ -377,21 +429,19 @@ def are_level(environment, split):
     return whole and all(len(offsets) == 1 for offsets in reached.values())
 
 
-def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0, first_on=None):
-    """Check the law, for inputs that are `held` in a list that grows, in a stream that has ended, or is open.
+def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0, first_on=None, drawn=Programs):
+    """Check the law for `drawn` programs, of inputs `held` in a list that grows, in a stream that has ended, or open.
 
     In some `rounds` history is computed beside the live run, to which more comes then. What there is at first is
     computed by what `first_on(environment)` returns, where that is given.
     """
-    programs, seed = Programs(chance), chance.randint(0, 999)
+    programs, seed = drawn(chance), chance.randint(0, 999)
     partitions = 1 if "bound" in held.values() else chance.randint(1, 3)
     first = programs.first()
     second, changed = programs.second(first)
     if not second:
         return
-    # An id is looked for among all keys of a partition, so that such tasks can't be split.
-    split, later_split = chance.choice(SPLITS if all(one.kind != "once" for one in (*first, *second)) else SPLITS[:1])
-    options, later_options = Options(elasticity=split), Options(elasticity=later_split)
+    options, options_always, later_options = programs.options(first, second)
     read = {place for one in first for place in (one.above, one.other)}
     # An input that is new is read from its start, once the program has evolved.
     records = {
@@ -411,7 +461,7 @@ def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0, first
     def places(ops, whole=False):
         return bound(records, lists & {place for one in ops for place in (one.above, one.other)}, whole)
 
-    run_once(build(second, options=later_options), always, seed, places(second), until_now=True)
+    run_once(build(second, options=options_always), always, seed, places(second), until_now=True)
     run_once(build(first, options=options), live, seed, places(first), until_now=True)
     calls = Counter()
     app = build(second, calls, later_options)
@@ -425,7 +475,7 @@ def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0, first
         except Crash:
             processes, ahead = processes[1:], None
         came = later(records, read, 4 * number)
-        for environment, ops, how in ((always, second, later_options), (live, first, options)):
+        for environment, ops, how in ((always, second, options_always), (live, first, options)):
             add(environment, {place: records[place][0][records[place][1] : cut] for place, (_, cut) in came.items()})
             run_once(build(ops, options=how), environment, seed, until_now=True)
         records = stored_there = came
@@ -433,6 +483,7 @@ def check_evolved(chance, crashes=(), held=MappingProxyType({}), rounds=0, first
         operators = evolved_by(processes, app, changed, seed, places(second), ahead, first_on)
     except SamzaError as error:
         # Where a share of keys had no record, its task may have been left behind.
+        split = options.elasticity
         if split == 1 or "have come to different offsets" not in str(error) or are_level(live, split):
             raise
         return
