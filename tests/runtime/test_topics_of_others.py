@@ -209,5 +209,5 @@ def test_no_application_writes_into_a_topic_between_the_stages_of_another(cluste
     with closing(opened(tmp_path)) as environment:
         write(environment)
         run_once(windows(), environment)
-        with pytest.raises(SamzaError, match="between the stages of an app"):
+        with pytest.raises(PlanError, match="between the stages of an app"):
             run_once(app, environment)
