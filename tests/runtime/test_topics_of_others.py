@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from operators.core.base import Batch
 from planner.model.errors import PlanError
-from runtime.model.errors import Damaged, SamzaError
+from runtime.model.errors import Damaged
 from runtime.ports.streams import Append, StreamConfig
 from samza_dsl import App, count, produce, tumbling
 from samza_dsl.cli.main import commands
