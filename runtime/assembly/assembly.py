@@ -40,6 +40,7 @@ from runtime.reading.key_places import SAMPLE, KeyPlaces, Meeting
 from runtime.reading.reader import Decoding, Reader, Shortcuts, StartPoint, Turn
 from runtime.reading.relay import AnyRelay
 from runtime.reading.shared_reads import SharedPartitions
+from runtime.reading.watermarks import ProducerWatermarks
 from runtime.stage.chain import Chain, FusedSegment, StageCode
 from runtime.stage.error_policy import Guard
 from runtime.stage.outputs import Destination, Outputs
@@ -301,6 +302,8 @@ class Assembly:
             is_whole = self.bindings.partitions(intermediate_of(self.graph, self.graph.specs[id])) == len(stage.tasks)
             if id not in by_hash or by_hash[id].by is not hash_ or by_hash[id].combines or not is_whole:
                 return False
+        if not self._is_level({intermediate_of(self.graph, spec) for spec in into}):
+            return False
         keys = self.graph.key_serde(into[0].op_id or "")
         kept = [spec for spec in specs if spec.stateful]
         if any(self.graph.key_serde_into(spec.op_id or "") != keys for spec in kept):
@@ -315,6 +318,15 @@ class Assembly:
         if any(table.stream in stage.tables and not table.broadcast for table in self.graph.tables.values()):
             return False
         return not any(map(has_own, specs))
+
+    def _is_level(self, streams: Collection[str]) -> bool:
+        """Whether event time has come as far in all partitions of each of some streams: rows of all go by the first."""
+        reached: dict[str, set[int]] = {}
+        for checkpoint in self.checkpoints.values():
+            for at in (one for one in checkpoint.positions if one.stream in streams):
+                heard = ProducerWatermarks(at.producers, at.producers, at.idle, at.watermark)
+                reached.setdefault(at.stream, set()).add(heard.value if at.producers else at.watermark)
+        return all(len(found) == 1 for found in reached.values())
 
     def _needs_event_time(self, spec: Spec) -> bool:
         return any(self.graph.specs[id].event_time for id in self.graph.below(spec.op_id or ""))

@@ -37,7 +37,31 @@ NEWER = Tested(f"{LEDGER}ho_looks_again_never_takes_an_older_checkpoint_for_a_ne
 SPREAD = Tested(
     "tests/operators/test_partition_by.py::test_keys_are_spread_evenly_within_each_partition_of_the_partitioner"
 )
+GROWING = "tests/runtime/test_growing_topics.py::test_"
+KEYLESS = Tested(f"{GROWING}what_has_no_key_passes_where_it_is")
+FIRED = Tested(f"{GROWING}a_window_that_has_fired_does_not_fire_again_behind_the_stream_that_comes_between")
 ELASTIC_BUGS = (
+    Bug(
+        "read a topic that was given more partitions as it lies, though state lies by its keys",
+        "runtime/opening/regrouping.py",
+        "            found.append(id)\n",
+        "            found += ()\n",
+        KEYLESS,
+    ),
+    Bug(
+        "leave state where the writers of an input had put its keys by a hash of their own",
+        "runtime/stored_state/repartitioning.py",
+        "self.astray |= {id for id in self.anew if self._is_astray(id, had[id])}",
+        "self.astray |= set()",
+        FIRED,
+    ),
+    Bug(
+        "begin event time anew behind the stream that comes between an input and its state",
+        "runtime/stored_state/repartitioning.py",
+        "yield replace(one, watermark=max(one.watermark, floors.get(one.partition, MIN_TIMESTAMP)))",
+        "yield one",
+        FIRED,
+    ),
     Bug(
         "forget what size was asked of a run where it begins anew",
         "runtime/opening/opening.py",

@@ -181,8 +181,10 @@ def test_a_window_that_has_fired_does_not_fire_again_behind_the_stream_that_come
     hashed, grown, by_user, tmp_path
 ):
     keys = "abcdefgh"
+    # Of two partitions that have not come equally far those ahead have fired a window that the others have not.
+    ahead = [key for key in keys if hashed(key.encode()) % 2]
 
-    def put(environment, partitions, *seconds):
+    def put(environment, partitions, keys, *seconds):
         for at, key in product(seconds, keys):
             value = msgspec.json.encode({"at": at * 1_000, "key": key})
             place = "left", hashed(key.encode()) % partitions
@@ -192,19 +194,56 @@ def test_a_window_that_has_fired_does_not_fire_again_behind_the_stream_that_come
     with simulated(cluster):
         environment = opened(tmp_path / "filling")
         environment.create_stream("left", StreamConfig(partitions=2))
-        put(environment, 2, 10, 100)
+        put(environment, 2, keys, 10)
+        put(environment, 2, ahead, 100)
         reader = opened(tmp_path / "here")
         run_once(windows(by_user=False), reader, until_now=True)
         reader.close()
         cluster.topics["left"].partitions += [Partition() for _ in range(grown - 2)]
         environment.close()
         environment = opened(tmp_path / "filling-anew")
-        put(environment, grown, 20, 110, 500)  # the first is late, wherever it comes
+        put(environment, grown, ahead, 20)  # it is late, wherever it comes
+        put(environment, grown, keys, 110, 500)
         environment.end_stream("left")
         reader = opened(tmp_path / "there")
         run_once(windows(by_user), reader, until_now=True)
         reader.close()
         results = [String().decode(value) for rows in rows_of(environment, "results") for _, value, _ in rows]
         environment.close()
-    panes = {0: 1, 60_000: 2, 480_000: 1}
-    assert sorted(results) == sorted(f"{key} {start} {number}" for key in keys for start, number in panes.items())
+    panes = [(key, start, 1 + (key in ahead and start == 60_000)) for key in keys for start in (0, 60_000, 480_000)]
+    assert 0 < len(ahead) < len(keys)
+    assert sorted(results) == sorted(f"{key} {start} {number}" for key, start, number in panes)
+
+
+def test_what_has_no_key_passes_where_it_is(tmp_path):
+    def passing():
+        app = App("growing", Options(commit_interval_ms=5))
+        words = app.input("left", value=String(), key=str)
+        words.map(str.upper).send_to(app.output("results", value=String()))
+        keyed = words.filter(lambda word: word.startswith("k"))
+        keyed.scan(lambda seen, word: (seen or 0) + 1, op_id="seen").map(str).send_to(
+            app.output("seen", value=String())
+        )
+        return app
+
+    cluster = Cluster(7)
+    with simulated(cluster):
+        environment = opened(tmp_path / "filling")
+        environment.create_stream("left", StreamConfig(partitions=1))
+        for partitions in (1, 3):
+            environment.append(
+                [Append("left", number, Batch([b"none", b"k"], keys=[None, b"k"])) for number in range(partitions)]
+            )
+            reader = opened(tmp_path / f"reading-{partitions}")
+            run_once(passing(), reader, until_now=True)
+            reader.close()
+            if partitions == 1:
+                cluster.topics["left"].partitions += [Partition(), Partition()]
+                environment.close()
+                environment = opened(tmp_path / "filling-anew")
+        found = {
+            name: Counter(value for rows in rows_of(environment, name) for _, value, _ in rows)
+            for name in ("results", "seen")
+        }
+        environment.close()
+    assert found == {"results": {b"NONE": 4, b"K": 4}, "seen": Counter([b"1", b"2", b"3", b"4"])}
