@@ -182,10 +182,14 @@ class Repartitioning:
 
     def _raised(self, stream: str, positions: list[Position], floors: Mapping[int, int]) -> Iterator[Position]:
         """Yield positions whose event time is not below what it was, and those of partitions that have none yet."""
-        missing = floors.keys() - {one.partition for one in positions}
-        begun = [Position(self.bindings.origin(stream, one).system, stream, one, 0) for one in sorted(missing)]
-        for one in (*positions, *begun):
+        for one in positions:
             yield replace(one, watermark=max(one.watermark, floors.get(one.partition, MIN_TIMESTAMP)))
+        for number in sorted(floors.keys() - {one.partition for one in positions}):
+            if (floor := floors[number]) > MIN_TIMESTAMP:
+                system = self.bindings.origin(stream, number).system
+                # Whoever writes has told nothing yet, which is not the same as that nobody is left to.
+                silent = {str(task): MIN_TIMESTAMP for task in self._writers(self.plan, stream).bases}
+                yield Position(system, stream, number, 0, WHOLE, floor, silent)
 
     def _positions(self, stream: str, known: Mapping[int, Position]) -> list[Position]:
         """Return the positions in a stream: of one that is made anew from its start, else on from where they were."""
@@ -275,7 +279,7 @@ def ancestors(partition: int, before: int, now: int) -> range:
 
 def _heirs(heard: ProducerWatermarks, before: int, now: Collection[int]) -> tuple[ProducerWatermarks, int]:
     """Return what is known of the tasks that write from now on, and the event time that they have not to fall below."""
-    reached = heard.value
+    reached = heard.value if heard.by_producer else heard.floor
     known = {name: at for name, at in heard.by_producer.items() if is_task(name)}
     told, idle = {}, set()
     for task in now:
