@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from operators.core.base import MAX_TIMESTAMP, Serde
@@ -259,7 +259,7 @@ class PulledSource:
     snapshot: Callable[[str, bytes], Pulled] | None = None
     forget: Callable[[str], None] = _forgotten
     keeps: Callable[[str], str] = _keeping_nothing
-    place: str = ""
+    place: str = field(default="", repr=False)  # a URL may have a password
 
     def __post_init__(self) -> None:
         check_functions(self, "pull", "confirm", "close", "forget", "keeps")
@@ -288,7 +288,7 @@ class PushedSource:
     name: str
     push: Callable[[Intake], None]
     farther: Callable[[bytes, bytes], bytes] | None = None
-    place: str = ""
+    place: str = field(default="", repr=False)  # a URL may have a password
 
     promise: ClassVar[str] = "appended to a stream first, from where each record takes effect once"
 
@@ -363,7 +363,7 @@ class PositionedSink:
     rows_per_second: float | None = None
     batching: Batching | None = None
     deletes: bool = True
-    place: str = ""
+    place: str = field(default="", repr=False)  # a URL may have a password
 
     promise: ClassVar[str] = "exactly once: its positions are in the transaction of the rows"
 
