@@ -52,7 +52,7 @@ def moving(environment: Environment, plan: Plan, graph: Graph) -> Moving | None:
     # Without state and streams between stages nothing remembers how far event time has come: it just reads on.
     has_stages = any(stream.role == "intermediate" for stream in plan.streams)
     # Where messages come by a `partition_by` now, the writers of an input may have had keys elsewhere than that has.
-    moves = before or reshuffled(environment, plan, graph)
+    moves = before or reshuffled(noted_lies(environment.checkpoints(plan.app)), lies(plan, graph))
     return Moving(before, now, ends) if moves and (ends or has_stages) else None
 
 

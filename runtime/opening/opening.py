@@ -338,7 +338,7 @@ def recover(environment: Environment, opened: Opened, graph: Graph, now_ms: int)
     if opened.moving is not None:
         # Until it has moved, state lies as whoever writes the inputs has chosen.
         before = noted_lies(checkpoints)
-        lie |= {id: before[id] for id in reshuffled(environment, plan, graph)}
+        lie |= {id: before[id] for id in reshuffled(before, lie)}
     job[STORES] = msgspec.json.encode(lie).decode()
     job[PARAMETERS] = to_note(graph, checkpoints)
     kept = environment.stores(plan.app)

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import msgspec
 
-from operators.core.base import Spec
 from operators.io import Input
 from operators.partition_by import PartitionBy
 from planner.checks.splitting import why_whole
@@ -45,15 +44,10 @@ def regrouped(graph: Graph, inputs: Collection[str]) -> Graph:
             parents = tuple(shuffle if one.op_id == id else one for one in below.parents)
             specs[child] = replace(below, parents=parents)
         # Parents stand before their children.
-        specs = {name: one for key, spec in specs.items() for name, one in _with(key, spec, id, shuffle)}
+        names = [*specs]
+        names.insert(names.index(id) + 1, f"{id}{BEHIND}")
+        specs = {name: specs.get(name, shuffle) for name in names}
     return graph if len(specs) == len(graph.specs) else replace(graph, specs=specs)
-
-
-def _with(key: str, spec: Spec, id: str, shuffle: PartitionBy) -> Iterator[tuple[str, Spec]]:
-    yield key, spec
-    if key == id:
-        assert shuffle.op_id is not None
-        yield shuffle.op_id, shuffle
 
 
 def stream_behind(graph: Graph, id: str) -> str:

@@ -201,9 +201,8 @@ def noted_lies(checkpoints: Mapping[str, Checkpoint]) -> dict[str, Lies]:
     return msgspec.json.decode(noted, type=dict[str, Lies])
 
 
-def reshuffled(environment: Environment, plan: Plan, graph: Graph) -> list[str]:
+def reshuffled(had: Mapping[str, Lies], has: Mapping[str, Lies]) -> list[str]:
     """Return the operators to which keys came from an input as they lay there, and come from a `partition_by` now."""
-    had, has = noted_lies(environment.checkpoints(plan.app)), lies(plan, graph)
     return [id for id in has if id in had and had[id].read and not has[id].read]
 
 

@@ -66,7 +66,7 @@ class Repartitioning:
         app, plan = self.former.app, self.plan
         checkpoints = self.environment.checkpoints(app)
         had, has = noted_lies(checkpoints), lies(plan, self.graph)
-        self.anew |= {*reshuffled(self.environment, plan, self.graph)}
+        self.anew |= {*reshuffled(had, has)}
         self.astray |= {id for id in self.anew if self._is_astray(id, had[id])}
         operators, counts = self._moved(had, has), [0, 0]
         # Where its writers have chosen, a key may have had state in two places.
@@ -168,11 +168,10 @@ class Repartitioning:
             for stream in (one for one in stage.inputs if anew and self._is_between(one)):
                 above = self.graph.above(operator_of(self.plan.app, stream))
                 read = [self.graph.inputs[id].stream for id in above if id in self.graph.inputs]
+                # By a hash that nobody knows a key may have lain in any.
+                is_astray, before = not self.astray.isdisjoint(anew), had[anew[0]].partitions
                 for number in range(stage.partitions):
-                    # By a hash that nobody knows a key may have lain in any.
-                    is_astray = not self.astray.isdisjoint(anew)
-                    lay = range(had[anew[0]].partitions)
-                    lay = lay if is_astray else ancestors(number, len(lay), stage.partitions)
+                    lay = range(before) if is_astray else ancestors(number, before, stage.partitions)
                     known = [positions[one][at].watermark for one in read for at in lay if at in positions.get(one, {})]
                     found.setdefault(stream, {})[number] = max(known, default=MIN_TIMESTAMP)
         return found
