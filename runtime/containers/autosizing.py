@@ -156,26 +156,29 @@ def load_between(before: RunMetrics, now: RunMetrics, containers: int, factor: i
     0.0
     """
     seconds = (now.elapsed_ms - before.elapsed_ms) / 1_000
-    (read_before, lag_before), (read, lag) = _read_and_lag(before), _read_and_lag(now)
+    (read_before, lag_before), (read, lag) = _read_and_lag(before, now), _read_and_lag(now, before)
     worked_ms = max(_worked_ms(now) - _worked_ms(before), 0.0)
     return Load(
         containers=containers,
         factor=factor,
-        lag=round(lag),
+        lag=sum(unread(now.inputs).values()),
         came_per_s=max(read - read_before + lag - lag_before, 0.0) / seconds,
         read_per_s=max(read - read_before, 0.0) / seconds,
         busy=min(worked_ms / 1_000 / seconds / containers, 1.0),
     )
 
 
-def _read_and_lag(metrics: RunMetrics) -> tuple[float, float]:
-    """Return how many records were read in all, and are not, where virtual tasks read a partition together."""
+def _read_and_lag(one: RunMetrics, other: RunMetrics) -> tuple[float, float]:
+    """Return how many records of the partitions that both looks saw were read in all, and are not."""
+    # What a look sees for the first time, as others take it over, was not read since the look before it.
+    seen = {(each.stream, each.partition) for each in other.inputs}
+    both = [each for each in one.inputs if (each.stream, each.partition) in seen]
     partitions: dict[tuple[str, int], list[InputMetrics]] = {}
-    for one in metrics.inputs:
-        partitions.setdefault((one.stream, one.partition), []).append(one)
-    # Each of them reads all records, and has its share of these: so a record counts by those that have passed it.
-    read = sum(sum(one.offset for one in all) / len(all) for all in partitions.values())
-    return read, sum(unread(metrics.inputs).values())
+    for each in both:
+        partitions.setdefault((each.stream, each.partition), []).append(each)
+    # Each virtual task reads all records, and has its share of these: so a record counts by those that have passed it.
+    read = sum(sum(each.offset for each in all) / len(all) for all in partitions.values())
+    return read, sum(unread(both).values())
 
 
 def _worked_ms(metrics: RunMetrics) -> float:

@@ -243,17 +243,24 @@ def test_who_leads_a_run_sizes_it_by_its_load_and_who_shares_it_asks_for_nothing
         wait_until(lambda: len({one.container for one in job_of(environment, topics).tasks if one.container}) == 2)
         (theirs,) = (one.task for one in job_of(environment, topics).tasks if one.host == "there")
         of_others = [word for word in WORDS if murmur2(Tagged().encode(word.decode())) % 2 == theirs]
-        write(environment, topics, of_others)
-        wait_until(lambda: len(job_of(environment, topics).containers) == 3)
-        write(environment, topics, [word for word in WORDS if word not in {*of_others}])
-        wait_until(lambda: environment.stream_stats(f"{topics}-counts")[0] >= len(WORDS))
+        written = list[bytes]()
+
+        def sized_for(words: list[bytes]) -> bool:
+            # Some at each look: how long tasks take until they have settled, and are measured, is not known.
+            write(environment, topics, words)
+            written.extend(words)
+            return len(job_of(environment, topics).containers) == 3
+
+        wait_until(lambda: sized_for(of_others[:100]))
+        sized_for([word for word in WORDS if word not in {*of_others}])
+        wait_until(lambda: environment.stream_stats(f"{topics}-counts")[0] >= len(written))
         wait_until(lambda: any(one.containers == (1, 2) for one in scalings(environment.checkpoints(topics))))
     finally:
         for host in reversed(hosts):
             host.send_signal(signal.SIGTERM)
     for host in hosts:
         ended(host)
-    check_counts(broker, topics, WORDS)
+    check_counts(broker, topics, written)
     (sized,) = [one for one in scalings(environment.checkpoints(topics)) if one.containers == (1, 2)]
     assert sized.why == "there is more to read"
     assert not (tmp_path / "there.told").exists(), "who shares a run is not asked for its size"

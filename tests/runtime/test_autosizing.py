@@ -8,6 +8,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from planner.checks.splitting import check_factor
 from planner.model.virtual_tasks import VirtualTask
@@ -112,6 +113,15 @@ def test_what_virtual_tasks_read_together_counts_once():
     assert load_between(before, now, containers=2, factor=2) == Load(
         containers=2, factor=2, lag=300, came_per_s=150, read_per_s=50, busy=0.375
     )
+
+
+def test_a_partition_that_comes_into_sight_was_not_read_since_the_look_before():
+    before, now = numbers(0, [0], [100]), numbers(2_000, [50], [150])
+    others = InputMetrics(stream="in", partition=1, task=1, offset=10**6, end=10**6 + 30, lag=30, watermark=0)
+    wider = replace(now, inputs=(*now.inputs, others))
+    found = load_between(before, wider, containers=1, factor=1)
+    assert (found.lag, found.came_per_s, found.read_per_s) == (130, 25, 25)
+    assert load_between(replace(before, inputs=wider.inputs), now, containers=1, factor=1).came_per_s >= 0
 
 
 def planned(factor=1, partitions=1, keyed=True):
