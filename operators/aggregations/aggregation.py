@@ -168,7 +168,7 @@ def mean(of: Callable[[V], N | None]) -> Aggregation[V, N | None]:
         lambda: (0, *sums.NOTHING),
         lambda state, values: add_read(state, _read(of, values)),
         lambda a, b: (a[0] + b[0], *sums.joined(a[1:], b[1:])),
-        lambda state: sums.mean_of(state[1:], state[0]) if state[0] else None,
+        sums.mean_of,
         remake=lambda ready: mean(ready(of)),
         remove=remove,
         combines=True,

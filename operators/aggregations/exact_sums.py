@@ -105,14 +105,21 @@ def _nearest(exact: Fraction) -> float:
         return math.inf if exact > 0 else -math.inf
 
 
-def mean_of(state: Sum, number: int) -> Any:
-    """Return a sum by how many there are: a float of ints; of Decimals rounded only where it does not end.
+def mean_of(counted: Sum) -> Any:
+    """Return a sum by how many there are, whose number stands before it; None of nothing.
 
-    >>> mean_of(plus(NOTHING, [Decimal("0.10"), Decimal("0.25")]), 2), mean_of(plus(NOTHING, [1, 2]), 2)
+    It is a float of ints; of Decimals it is rounded only where it does not end.
+
+    >>> mean_of((2, *plus(NOTHING, [Decimal("0.10"), Decimal("0.25")]))), mean_of((2, *plus(NOTHING, [1, 2])))
     (Decimal('0.175'), 1.5)
     """
-    if state[0] == 0 and state[2:FIXED] == NO_OTHERS and type(state[-1]) is float:
-        return math.fsum(state[FIXED:]) / number  # floats alone, as most are
+    number, first = counted[0], FIXED + 1
+    if counted[1] == 0 and counted[3:first] == NO_OTHERS and type(counted[-1]) is float:
+        # Floats alone, as most are; and of one part, as most sums of few are. As by fsum(), none is -0.0.
+        return (counted[first] + 0.0 if len(counted) == first + 1 else math.fsum(counted[first:])) / number
+    if not number:
+        return None
+    state = counted[1:]
     whole = value_of(state)
     if (type(whole) is int and abs(whole) > LARGEST_EXACT) or (type(whole) is float and math.isinf(whole)):
         # The sum may be beyond all floats where the mean is not; of infinite terms it is what they say.

@@ -296,8 +296,11 @@ class KeptKeys(KeySerde):
             raise self._kinds.unread(error) from error
 
     def decode(self, key: Key | None) -> object:
+        # Not by super().decode(key), which would take as long again for each pane of a window.
+        if type(key) is not bytes:
+            return key
         # Whoever reads a key may show it: of some records their class alone tells what lies in which place.
-        if type(key) is bytes and bytes not in self._seen:
+        if bytes not in self._seen:
             self._look((key,))
         try:
             return super().decode(key)

@@ -198,7 +198,7 @@ def test_sums_beyond_all_floats_are_infinite_and_the_same_however_they_came_abou
         taken_away,
     ):
         assert value_of(state) == expected
-        assert mean_of(state, len(values)) in (nearest(exact / len(values)), nearest(exact) / len(values))
+        assert mean_of((len(values), *state)) in (nearest(exact / len(values)), nearest(exact) / len(values))
     assert minus(taken_away, values) == NOTHING
     assert Tagged().decode(Tagged().encode(one_by_one)) == one_by_one
 
