@@ -362,7 +362,7 @@ def test_an_output_that_is_an_input(app, numbers):
 
 def test_an_output_that_is_a_table(app, numbers):
     table = app.table("rows", key=int, broadcast=True)
-    with refused("the stream 'rows' is both table and output", "another stream name", app):
+    with refused("the stream 'rows' is both table and output", ".to_table('rows-rows') of what is written there", app):
         numbers.join(table, max, on=abs).send_to(app.output("rows"))
 
 
