@@ -93,9 +93,11 @@ def list_streams(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pla
     for id, spec in graph.specs.items():
         for name, role in streams_of(graph, spec):
             if roles.setdefault(name, role) != role:
-                both = {role, roles[name]} == {"input", "output"}
-                wrong = f"the stream {name!r} is both {roles[name]} and {role}" + (": it would feed itself" * both)
-                raise refuse(spec, wrong, "another stream name")
+                both = {role, roles[name]}
+                feeds = ": it would feed itself" * (both == {"input", "output"})
+                own = f".to_table('{name}-rows') of what is written there, in the place of app.table(...); or "
+                instead = own * (both == {"table", "output"}) + "another stream name"
+                raise refuse(spec, f"the stream {name!r} is both {roles[name]} and {role}{feeds}", instead)
             if role == "intermediate" and not NAME.fullmatch(name):
                 raise refuse(spec, f"the stream name {name!r} is too long", "a shorter op_id=, or name of the app")
             if role in ("intermediate", "output", "dead_letter"):

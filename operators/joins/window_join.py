@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, TypeVar, cast
 from operators.aggregations.aggregation import Aggregation, Ready, collect
 from operators.core.base import Operator, OperatorContext, Serde
 from operators.joins.match_counts import MatchCounting, Meetings
+from operators.state.keyed_state import DECLARED_SIDES
 from operators.windows.window import Window
 
 R = TypeVar("R")
@@ -23,6 +24,7 @@ Sided = tuple[int, Any]
 class WindowJoin(Window):
     """A window over several streams, whose aggregation is told from which of its parents each value came."""
 
+    declares: ClassVar[str] = DECLARED_SIDES.replace("join(", "join_windows(")
     sided: ClassVar[bool] = True
 
     @property

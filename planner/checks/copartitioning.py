@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple
 
 from operators.core.base import Spec
 from operators.io import Input
+from operators.joins.foreign_key_join import ForeignKeyJoin
+from operators.joins.key_join import KeyJoin
+from operators.joins.own_table import OwnTableJoin
 from operators.joins.table_join import TableJoin
 from operators.partition_by import PartitionBy, hash_
 from planner.model.errors import refuse
@@ -41,8 +44,11 @@ def check_keys_meet(graph: Graph, spec: Spec, sizes: Mapping[str, int], most: in
     if len(ways) > 1:
         told = " and ".join(sorted(map(str, ways)))
         met = "joined" if spec.sided else "merged above"
-        size = max(way.partitions for way in ways)
-        before = f".partition_by({_said('...', size, most)}) on both" if spec.sided else ".partition_by(...) before it"
+        before = ".partition_by(...) before it"
+        if tables := {_way(graph, one, sizes) for one in _tables_into(graph, spec)}:
+            before = _to_tables(tables, most)
+        elif spec.sided:
+            before = f".partition_by({_said('...', max(way.partitions for way in ways), most)}) on both"
         raise refuse(spec, f"streams of {told} are {met}, so equal keys do not meet", before)
 
 
@@ -136,6 +142,29 @@ def _way(graph: Graph, origin: Spec, sizes: Mapping[str, int]) -> _Way:
     if source is not None and source.key_of is not None:
         return _Way(sizes[stream], WRITERS)
     return _Way(sizes[stream], hash_ if partitioning is None else partitioning.by)
+
+
+def _tables_into(graph: Graph, spec: Spec) -> Iterator[Spec]:
+    """Yield the tables that an operator meets where their writers have put them, as nothing can be repartitioned."""
+    id, joined = spec.op_id or "", {**graph.of(KeyJoin), **graph.of(ForeignKeyJoin)}
+    left = graph.keyed_parents(id)[0 if id in joined else 1 :]
+    left = left if id in joined or id in graph.of(OwnTableJoin) or spec.by_table_key else []
+    while left:
+        one = left.pop()
+        if one in joined:
+            left += graph.keyed_parents(one)
+        elif one in graph.inputs:
+            yield graph.specs[one]
+
+
+def _to_tables(tables: Set[_Way], most: int) -> str:
+    """Return what has keys meet those of tables: these lie where their writers have put them, so streams go there."""
+    way = next(iter(tables))
+    if len(tables) > 1:
+        return "app.input(...).partition_by(...).to_table(...) in the place of app.table(...), for both"
+    if way.by == WRITERS:
+        return "key= the type of the stored key in app.table(...), and .partition_by(..., key_type=...) on the stream"
+    return f".partition_by({_said('..., key_type=...', way.partitions, most)}) on the stream, before it meets the table"
 
 
 def _said(arguments: str, partitions: int, most: int) -> str:

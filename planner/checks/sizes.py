@@ -133,11 +133,6 @@ def _intermediate_size(plan: Plan, graph: Graph, spec: Spec, sizes: Mapping[str,
         if explicit > cap:
             raise refuse(spec, f"partitions={explicit} is above the cap max_partitions={cap}", f"partitions={cap}")
         return explicit
-    joined = {sizes[join.table.stream] for join in graph.key_joins(spec.op_id or "")}
-    if len(joined) > 1:
-        raise refuse(
-            spec,
-            f"it is joined with tables of {sorted(joined)} partitions",
-            "tables of one partition count, or broadcast=True and on= for all but those of one",
-        )
-    return joined.pop() if joined else min(largest, cap)
+    # Tables of several sizes are refused where the second one is joined.
+    join = next(graph.key_joins(spec.op_id or ""), None)
+    return min(largest, cap) if join is None else sizes[join.table.stream]

@@ -76,6 +76,12 @@ def _check_id(spec: Spec, id: str, known: Mapping[str, Spec]) -> None:
     raise refuse(
         spec,
         f"the id {id!r} is already that of the {other.kind} at {other.site}",
-        f'a name of its own for the one that is new, such as .{spec.kind}(..., op_id="by-carrier"); one that has run '
-        f"before keeps {id!r}, by which it finds its data again",
+        f"a name of its own for the one that is new, such as {_named(spec)}; one that has run before keeps {id!r}, by "
+        "which it finds its data again",
     )
+
+
+def _named(spec: Spec) -> str:
+    """Return how a user says the id of an operator: by the method that makes it, and not by the kind that this has."""
+    method = spec.declares.partition("(")[0] or spec.kind
+    return '.to_table("by-carrier")' if method == "to_table" else f'.{method}(..., op_id="by-carrier")'

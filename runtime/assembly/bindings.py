@@ -667,6 +667,8 @@ def _source(stream: str, what: object) -> Source:
         with needs_pyarrow(f"the frame for {stream!r} needs"):
             from runtime.systems.frames.frame_source import FrameSource
         return FrameSource(what, stream)
+    if is_another(what):
+        raise _not_to_bind(stream, what, "an input", f'app.input("{what.removeprefix(ANOTHER)}"), and no binding')
     check_read_anywhere(what)
     if isinstance(what, str | Path | CsvFiles):
         from runtime.systems.files.files import open_source

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from functools import partial
+from hashlib import blake2b
+from inspect import isroutine
+from itertools import islice
+from types import CodeType, FunctionType
 
 import msgspec
+from msgspec.structs import replace
 
 from operators.core.base import Spec
+from operators.core.wording import stable
 from operators.partition_by import PartitionBy, hash_
 from planner.model.graph import Graph
 from planner.model.virtual_tasks import is_task
@@ -19,6 +28,10 @@ from runtime.model.metrics import ChangeMetrics
 
 PARAMETERS = "parameters"
 """The word under which the job notes the parameters of operators."""
+MOST_DEEP = 5
+"""The steps in which functions are found that other functions hold."""
+MOST_HELD = 32
+"""The values of a list that are looked at for functions: one that a function holds may be a table of millions."""
 _MODULES = re.compile(r"\b(?:\w+\.)+(?=[A-Za-z_])|(?: object)? at 0x[0-9a-fA-F]+")
 
 
@@ -26,12 +39,13 @@ class Noted(msgspec.Struct, frozen=True, array_like=True):
     """The parameters of one operator when the application was last opened.
 
     `former` are those when something was read last, None where they are the same; `read` is the sum of the offsets that
-    had been read of its inputs when they changed.
+    had been read of its inputs when they changed. `calls` tells its functions from others, by what they do.
     """
 
     now: dict[str, str]
     former: dict[str, str] | None = None
     read: int = 0
+    calls: str = ""
 
 
 def without_modules(words: str) -> str:
@@ -104,7 +118,8 @@ def to_note(graph: Graph, checkpoints: Mapping[str, Checkpoint]) -> str:
             found[id] = Noted(now, {}, read)
         else:
             found[id] = _followed(before[id], now, read)
-    return msgspec.json.encode(found).decode()
+    told = {id: replace(one, calls=calls_of(graph.specs[id])) for id, one in found.items()}
+    return msgspec.json.encode(told).decode()
 
 
 def renamed(noted: str, moves: Mapping[str, str]) -> str:
@@ -141,6 +156,58 @@ def changed_now(
         what = (*differences(before[id].now, one.now),) if id in before else ()
         if what and (id in kept or _read(graph, id, reads)):
             yield ChangeMetrics(operator=id, what=what)
+
+
+def traded(checkpoints: Mapping[str, Checkpoint], noted: str, kept: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield operators that `kept` something and call now what another one called in the run before, with its id.
+
+    That other one does no longer: their ids were exchanged, or given on, and state goes with ids.
+    """
+    before, now = noted_parameters(checkpoints) or {}, msgspec.json.decode(noted, type=dict[str, Noted])
+    calls = {id: one.calls for id, one in now.items()}
+    for id in now.keys() & before.keys() & {*kept}:
+        if not calls[id] or before[id].calls in ("", calls[id]):
+            continue
+        kind = now[id].now.get("kind")
+        had = [other for other, one in before.items() if one.calls == calls[id] and one.now.get("kind") == kind]
+        if len(had) == 1 and calls.get(had[0]) != calls[id]:
+            yield id, had[0]
+
+
+def calls_of(spec: Spec) -> str:
+    """Return a short word for what an operator's functions do, other than for others; "" where it has none."""
+    values = [getattr(spec, one.name) for one in fields(spec) if one.name not in spec.beside_results]
+    parts = [*_told(values, MOST_DEEP)]
+    return blake2b("\n".join(parts).encode(errors="replace"), digest_size=8).hexdigest() if parts else ""
+
+
+def _told(values: Iterable[object], deep: int) -> Iterator[str]:
+    """Yield words for the functions among values: their code, with the plain values that they were made with."""
+    # A function may hold itself, and so may what it holds.
+    for value in values if deep else ():
+        held: list[object] = []
+        if isinstance(value, partial):
+            held = [value.func, *value.args, *value.keywords.values()]
+        elif isinstance(value, FunctionType):
+            yield _code_told(value.__code__)
+            for cell in value.__closure__ or ():
+                with suppress(ValueError):  # of a name that has no value yet
+                    held.append(cell.cell_contents)
+            held += value.__defaults__ or ()
+        elif isinstance(value, list | tuple):
+            held = [*islice(value, MOST_HELD)]
+        elif is_dataclass(value) and not isinstance(value, type):
+            held = [getattr(value, one.name) for one in fields(value)]
+        elif callable(value):
+            yield value.__qualname__ if isroutine(value) else type(value).__qualname__
+        if isinstance(value, partial | FunctionType):
+            yield stable([one for one in held if isinstance(one, int | float | str)])
+        yield from _told(held, deep - 1)
+
+
+def _code_told(code: CodeType) -> str:
+    inside = (_code_told(one) if isinstance(one, CodeType) else stable(one) for one in code.co_consts)
+    return f"{code.co_name} {code.co_code.hex()} {code.co_names} [{', '.join(inside)}]"
 
 
 def offsets_read(checkpoints: Mapping[str, Checkpoint]) -> dict[str, int]:

@@ -21,7 +21,7 @@ from runtime.assembly.history import History
 from runtime.commit.commit import STATE
 from runtime.job.job_model import JOB, configuration
 from runtime.job.key_kinds import KEYS, kinds_noted
-from runtime.job.parameters import PARAMETERS, changed_now, changes_of, to_note
+from runtime.job.parameters import PARAMETERS, changed_now, changes_of, to_note, traded
 from runtime.job.pipeline import Pipeline
 from runtime.model.assignment import Scale
 from runtime.model.checkpoint import SHARED, Checkpoint
@@ -351,6 +351,7 @@ def recover(environment: Environment, opened: Opened, graph: Graph, now_ms: int)
         begun[name] = replace(checkpoint, generation=generation)
     # Compared before the commit below notes what is now.
     changed = [*changed_now(graph, checkpoints, job[PARAMETERS], kept)]
+    exchanged = [*traded(checkpoints, job[PARAMETERS], kept)]
     # One commit for all: a crash before it finds all as the last run left it.
     if begun:
         environment.commit(Commit(plan.app, generation, [], [], begun))
@@ -362,6 +363,12 @@ def recover(environment: Environment, opened: Opened, graph: Graph, now_ms: int)
             *(plan.app, spec.kind, one.operator, spec.site, "; ".join(one.what)),
             typed(environment, f"evolve {spec.site.file} --apply --again {one.operator}"),
             typed(environment, f"reset {plan.app}"),
+        )
+    for id, other in exchanged:
+        _log.warning(
+            "%s: %s %r at %s calls what %r called in the run before, and reads the state of what was %r then, as state "
+            "goes by ids. If it is to have its own, end this run and give it back its id: op_id=%r",
+            *(plan.app, graph.specs[id].kind, id, graph.specs[id].site, other, id, other),
         )
     return Recovered(positions, changes_of(graph, environment.checkpoints(plan.app)), where_typed(environment))
 

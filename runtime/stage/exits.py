@@ -67,7 +67,7 @@ class SendToExit:
             rows = sum(map(rows_in, batch.values))
             self._outputs.combined += rows - len(batch)
         if self.first.wanted:
-            self.first.look(batch.values, rows)
+            self.first.look(batch.values, rows, batch.keys)
         if batch.keys is not None:
             batch.keys = list(map(self._key_as_written, batch.keys))
         written = Batch(batch.values, batch.keys, batch.timestamps, batch.stamps)

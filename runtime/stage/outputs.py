@@ -29,7 +29,7 @@ LATE = b"late"
 """The error of a late message, whose value is the operator's."""
 LOOKED_AT = 1_000
 """Values of which it is counted how many are None: a `map` that returns nothing is seen by the first ones."""
-FIRST, NOTHING = "first values", "None among these"
+FIRST, NOTHING, KEYLESS = "first values", "None among these", "None without a key"
 
 
 @dataclass(frozen=True)
@@ -54,27 +54,31 @@ class FirstValues:
     >>> first = FirstValues()
     >>> first.look([None, b"1"], 2)
     >>> first.counters()
-    {'first values': 2, 'None among these': 1}
+    {'first values': 2, 'None among these': 1, 'None without a key': 1}
     """
 
-    __slots__ = ("looked_at", "nothing", "wanted")
+    __slots__ = ("keyless", "looked_at", "nothing", "wanted")
 
     def __init__(self) -> None:
         self.wanted = LOOKED_AT
-        self.looked_at = self.nothing = 0
+        self.looked_at = self.nothing = self.keyless = 0
 
-    def look(self, values: Sequence[Any], rows: int) -> None:
+    def look(self, values: Sequence[Any], rows: int, keys: Sequence[Any] | None = None) -> None:
         """Look at values, as long as any are wanted, which are so many rows where some stand for several."""
         if values and type(values[0]) is Lines:
             values = [None if line == NULL else line for lines in values for line in lines.split(b"\n")]
+            keys = None
         values, rows = values[: self.wanted], min(rows, self.wanted)
         self.wanted -= rows
         self.looked_at += rows
-        self.nothing += values.count(None)
+        if nothing := values.count(None):
+            self.nothing += nothing
+            # With a key it may be meant: it deletes the row of that.
+            self.keyless += nothing if keys is None else [*zip(values, keys, strict=False)].count((None, None))
 
     def counters(self) -> dict[str, int]:
-        """Return both counts, where there is anything to be told."""
-        return {FIRST: self.looked_at, NOTHING: self.nothing} if self.nothing else {}
+        """Return the counts, where there is anything to be told."""
+        return {FIRST: self.looked_at, NOTHING: self.nothing, KEYLESS: self.keyless} if self.nothing else {}
 
 
 class Outputs:

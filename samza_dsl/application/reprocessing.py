@@ -181,6 +181,7 @@ def reprocessed(app: App, request: ReprocessRequest) -> Run | Containers | Batch
     check_whole(site, "containers", request.run.containers)
     if per_second is not None and not per_second > 0:
         raise refuse(site, f"per_second={per_second!r} is no rate", "per_second=10_000")
+    _check_read_again(app.graph(), request.run.bind or {})
     # Under a name of its own it has its own state and positions, and the live run goes on untouched.
     asked = replace(request.run.viewed(), beside=request.name)
     span = HistorySpan(start=_by_stream(request.start), until=_by_stream(request.until), per_second=per_second)
@@ -201,6 +202,22 @@ def reprocessed(app: App, request: ReprocessRequest) -> Run | Containers | Batch
         return run_live(app, graph, replace(asked, span=span, bind={**(asked.bind or {}), **merged}))
 
     return ended(recompute(run, app.graph(), asked.data, recomputation, asked.environment), asked.live)
+
+
+def _check_read_again(graph: Graph, bind: Mapping[str, object]) -> None:
+    """Raise SamzaError for an input that is bound to what only a live run takes in, and this one would read nothing of.
+
+    On Spark it is refused as sources are opened.
+    """
+    from runtime.ports.connectors import PushedSource
+    from runtime.systems.connectors.schemes import connected_at
+
+    for stream in sorted(bind.keys() & {spec.stream for spec in graph.inputs.values()}):
+        if isinstance(source := connected_at(bind[stream], writes=False), PushedSource):
+            raise SamzaError(
+                f"{stream!r} is bound to {source.name}, which only a live run takes into the stream of that name: "
+                "leave the binding out to read what that has; or bind what can be read again, as a folder or a glob"
+            )
 
 
 def _check_bounded(site: Site, on: Spark, asked: RunRequest) -> None:

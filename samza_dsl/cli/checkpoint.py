@@ -15,6 +15,7 @@ from runtime.opening.deletion import check_not_shared
 from runtime.opening.former_layout import check_set_back
 from runtime.opening.rewind import begin_anew, intermediate_streams
 from runtime.ports.environment import Environment, LiveEnvironment
+from runtime.ports.streams import StreamConfig
 from runtime.systems.connectors.places import pulled_places
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened
 from samza_dsl.cli.errors import Mistake, told
@@ -53,6 +54,7 @@ def show(
             for task in sorted(found, key=lambda task: (len(task), task))
             for position in found[task].positions
         ]
+        named_rows += [("-", one) for one in _unread(place, app, streams)]
         lags = _lags(place, streams, written, [position for _, position in named_rows])
         rows = [[task, *_row(position, lag)] for (task, position), lag in zip(named_rows, lags, strict=True)]
         columns = [Column("task", right=True), Column("system"), Column("stream"), Column("partition", right=True)]
@@ -256,6 +258,18 @@ def _written(environment: Environment, streams: Collection[str], known: Iterable
         return {}
     names = {one.stream for one in known if one.system == "log" and one.stream in streams}
     return {name: environment.written(name) for name in sorted(names)}
+
+
+def _unread(environment: Environment, app: str, streams: Mapping[str, StreamConfig]) -> Iterator[Position]:
+    """Yield where partitions begin of inputs that no task has come to yet: they were added since."""
+    positions = [one for found in environment.checkpoints(app).values() for one in found.positions]
+    places = {(one.stream, one.partition) for one in positions}
+    # What is bound to a file has nothing to do with a stream of its name.
+    bound = {one.stream for one in positions if one.system != "log"}
+    for name in sorted((_inputs(environment, app) - bound) & streams.keys()):
+        for number in range(streams[name].partitions):
+            if (name, number) not in places:
+                yield Position("log", name, number, environment.offsets(name, number).start)
 
 
 def _held(environment: Environment, written: Mapping[str, Sequence[int]]) -> Iterator[str]:

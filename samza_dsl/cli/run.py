@@ -378,6 +378,8 @@ def bindings_of(
             raise Mistake(f"--bind {name}=...: the application {app.name!r} has no stream {name!r}; {known}")
         try:
             topic = topic_of(path)
+            if path.startswith(ANOTHER) and name in read:
+                raise SamzaError(f'an input reads the stream of its name: app.input("{path.removeprefix(ANOTHER)}")')
             if path.startswith(ANOTHER) and name in written | letters:
                 bound[name] = path
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterable, Mapping
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +31,8 @@ from samza_dsl.testing.regression import module_of, test_of
 from samza_dsl.view.readable import text_of, time_of
 
 POLL_MS = 200
+LOOK_EVERY = 10
+"""The polls from one look at the partitions of a stream that is followed to the next."""
 
 streams = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Look at streams, write to them, end and delete them."
@@ -142,7 +144,7 @@ def tail(
             reached[record.partition] = max(reached[record.partition], record.offset + 1)
         if follow:
             try:
-                asyncio.run(_follow(place, name, reached))
+                asyncio.run(_follow(place, name, reached, grows=partition is None))
             except KeyboardInterrupt:
                 raise typer.Exit from None
 
@@ -260,9 +262,14 @@ def _refuse_otherwise(name: str, config: StreamConfig, said: Mapping[str, object
         raise Mistake(f"the stream {name!r} exists and has {has}: leave {flag} out, or write to another stream")
 
 
-async def _follow(environment: Environment, name: str, reached: dict[int, int]) -> None:
+async def _follow(environment: Environment, name: str, reached: dict[int, int], *, grows: bool) -> None:
+    """Print what is written from the offsets on that are `reached`; of a stream that `grows` in its new partitions."""
     seen = -1
-    while True:
+    for turn in count():
+        if grows and turn % LOOK_EVERY == 0 and (config := environment.streams([name]).get(name)) is not None:
+            more = range(len(reached), config.partitions)
+            reached.update(dict.fromkeys(more, 0))
+            seen = -1 if more else seen
         ended = all(environment.offsets(name, number).ended for number in reached)
         # Asked before reading: what is written meanwhile changes the version again. Behind an end there may be records
         # left.

@@ -15,7 +15,7 @@ from operators.joins.match_counts import MET, MISSED, apart
 from planner.model.flow import counted
 from planner.model.plan import Plan, StagePlan
 from runtime.model.metrics import InputMetrics, RunMetrics, unread
-from runtime.stage.outputs import FIRST, NOTHING
+from runtime.stage.outputs import FIRST, KEYLESS, NOTHING
 
 _log = logging.getLogger("samza_dsl")
 RATE_OVER_MS = 2_000.0
@@ -190,17 +190,21 @@ class Progress:
             )
 
     def nothing(self) -> Iterator[str]:
-        """Yield for each operator whose first values are all None what readers make of that, and what to write."""
+        """Yield for each operator whose first values are None, all or some without a key, what readers make of that."""
         for operator in self.plan.operators:
             mine = [one.counters for one in self.metrics.operators if one.operator == operator.id]
-            first, none = (sum(one.get(name, 0) for one in mine) for name in (FIRST, NOTHING))
-            if none and none == first:
+            first, none, keyless = (sum(one.get(name, 0) for one in mine) for name in (FIRST, NOTHING, KEYLESS))
+            if none and (none == first or keyless):
                 where = f"{operator.kind} {operator.id!r}" + (f" at {operator.site}" if operator.site else "")
+                are = "are" if (none if none == first else keyless) > 1 else "is"
+                some = (
+                    f"{keyless:,} of its first {counted(first, 'value')} {'have' if keyless > 1 else 'has'} no key and"
+                )
+                every = f"{'all of its' if none > 1 else 'its'} first {counted(none, 'value')}"
                 yield (
-                    f"{where}: {'all of its' if none > 1 else 'its'} first {counted(none, 'value')} "
-                    f"{'are' if none > 1 else 'is'} None, which deletes a key or is read as null. Does a function of a "
-                    ".map(...) before it return nothing? Return the value there, or drop it with .filter(...) or "
-                    ".flat_map(...)"
+                    f"{where}: {every if none == first else some} {are} None, "
+                    "which deletes a key or is read as null. Does a function of a .map(...) before it return nothing? "
+                    "Return the value there, or drop it with .filter(...) or .flat_map(...)"
                 )
 
     def dropped(self) -> Iterator[str]:

@@ -39,6 +39,26 @@ def test_positions_are_shown(call, ran):
     assert {stream for stream, _ in positions(call)} == {"orders", "spending-by-customer"}
 
 
+def test_partitions_that_nobody_has_read_yet_are_behind(call, shouting):
+    call("streams", "produce", "words", stdin="1\n2\n")
+    call("run", "shouting.py", "--until-now")
+    call("streams", "grow", "words", "--partitions", "3")
+    call("streams", "produce", "words", stdin="3\n4\n5\n6\n7\n")
+    rows = [line.split()[:6] for line in call("checkpoint", "show", "shouting").stdout.splitlines()[3:]]
+    assert [row[0] for row in rows] == ["0", "-", "-"]
+    assert sum(int(row[5]) for row in rows) == 5
+    call("run", "shouting.py", "--until-now")
+    after = [line.split()[:6] for line in call("checkpoint", "show", "shouting").stdout.splitlines()[3:]]
+    assert [(row[0], row[5]) for row in after] == [("0", "0"), ("1", "0"), ("2", "0")]
+
+
+def test_a_stream_that_is_named_as_a_bound_input_is_not_behind(call, shouting, write):
+    call("streams", "produce", "words", "--partitions", "3", stdin="1\n2\n")
+    write("words.jsonl", '"a"\n"b"\n')
+    assert call("run", "shouting.py", "--bind", "words=words.jsonl", "--until-now").exit_code == 0
+    assert len(call("checkpoint", "show", "shouting").stdout.splitlines()[3:]) == 1
+
+
 def test_the_application_may_be_named_by_its_file(call, ran):
     assert positions(call, "spending.py") == positions(call)
 

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from tests.cli.conftest import SPENDING
-from tests.kafka.topics import consume, create, names, produce
+from tests.kafka.topics import consume, create, grow, names, produce
 
 ORDERS = [{"customer": name, "amount": 1, "at_ms": at} for at, name in enumerate(["ann", "bob", "ann", "cy"])]
 pytestmark = pytest.mark.ci
@@ -88,6 +88,26 @@ def test_what_is_written_meanwhile_is_followed(program, broker, topics):
     for word in (b"one", b"two"):
         produce(broker, f"{topics}-words", (0, None, word), transaction=f"{topics}-writer")
         assert process.stdout.readline().split()[-1] == word.decode()
+
+
+def test_what_is_written_to_partitions_that_are_added_is_followed(program, broker, topics):
+    create(broker, f"{topics}-words", 2)
+    produce(broker, f"{topics}-words", (1, None, b"one"))
+    process = program("streams", "tail", f"{topics}-words", "-f", "--environment", f"kafka://{broker.bootstrap}")
+    assert process.stdout.readline().split()[-1] == "one"
+    grow(broker, f"{topics}-words", 4)
+    produce(broker, f"{topics}-words", (3, None, b"two"))
+    assert process.stdout.readline().split()[-1] == "two"
+
+
+def test_partitions_that_others_add_are_behind_until_they_are_read(on_kafka, ran, broker, topics):
+    grow(broker, f"{topics}-orders", 4)
+    produce(broker, f"{topics}-orders", (3, None, json.dumps(ORDERS[0]).encode()))
+    rows = [line.split()[:6] for line in on_kafka("checkpoint", "show", ran).splitlines()[3:]]
+    assert [[row[0], *row[3:]] for row in rows if row[2] == "orders"][2:] == [
+        ["-", "2", "0", "0"],
+        ["-", "3", "0", "1"],
+    ]
 
 
 def test_an_application_is_moved_with_its_state_kept_or_dropped(on_kafka, ran, topics):

@@ -326,8 +326,13 @@ app.input("numbers", value=int).map(double).send_to(app.output("doubled"))
     assert "send_to 'send_to-doubled' at" in told
     assert "doubling.py:8: all of its first 3 values are None" in told
     assert ".filter(...)" in told
-    (tmp_path / "doubling.py").write_text(app.replace("number * 2", "return number * 2 if number > 1 else None"))
-    assert "None" not in call("run", "doubling.py", "--until-now", "--from-start", "--state", "reset").stdout
+    some = app.replace("number * 2", "return number * 2 if number > 1 else None")
+    again = "run", "doubling.py", "--until-now", "--from-start", "--state", "reset"
+    (tmp_path / "doubling.py").write_text(some)
+    assert "1 of its first 3 values has no key and is None" in call(*again).stdout
+    # With a key each may be meant to delete the row of that.
+    (tmp_path / "doubling.py").write_text(some.replace("value=int", "value=int, key=abs"))
+    assert "None" not in call(*again).stdout
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,18 @@ def test_following_shows_what_comes_until_the_stream_ends(program, log):
     assert process.returncode == 0
 
 
+def test_following_goes_on_in_partitions_that_a_stream_is_given(program, log):
+    log.create_stream("numbers", StreamConfig())
+    log.append([Append("numbers", 0, Batch([b"1"]))])
+    process = program("streams", "tail", "numbers", "--follow")
+    assert process.stdout.readline().split()[-1] == "1"
+    log.grow_stream("numbers", 3)
+    log.append([Append("numbers", 2, Batch([b"2"]))])
+    assert process.stdout.readline().split()[-1] == "2"
+    log.end_stream("numbers")
+    assert process.wait() == 0
+
+
 @pytest.mark.ci
 def test_following_ends_with_an_interrupt(program, log):
     log.create_stream("numbers", StreamConfig())

@@ -20,7 +20,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from operators.core.base import Batch
 from runtime.model.errors import Damaged
+from runtime.ports.streams import Append, StreamConfig
 from runtime.run.run import Run
 from runtime.systems.folders import growing
 from samza_dsl import App, SamzaError, connectors, dead_letter
@@ -137,6 +139,37 @@ def test_by_url_on_the_command_line(place: str, tmp_path: Path) -> None:
     write(place, "1.jsonl", [Leg(1, "AA")])
     run = copying().run(tmp_path / "data", bind={"legs": f"growing:{place}"}, until_now=True)
     assert run.received("copies") == [Leg(1, "AA")]
+
+
+@pytest.mark.parametrize("by_url", [True, False])
+def test_history_is_not_computed_of_a_folder_that_only_a_live_run_takes_in(place: str, by_url: bool) -> None:
+    write(place, "1.jsonl", [Leg(1, "AA")])
+    what = f"growing:{place}" if by_url else connectors.growing_folder(place)
+    environment = DyingEnvironment()
+    with pytest.raises(SamzaError, match="only a live run takes into the stream of that name: leave the binding out"):
+        copying().reprocess(environment, bind={"legs": what})
+    assert "legs" not in environment.streams()
+
+
+def test_records_of_others_in_the_stream_are_told_once(place: str, caplog: pytest.LogCaptureFixture) -> None:
+    write(place, "1.jsonl", [Leg(1, "AA")])
+    environment, source = DyingEnvironment(), connectors.growing_folder(place, settled_ms=0)
+    environment.create_stream("legs", StreamConfig())
+    environment.append([Append("legs", 0, Batch([b'{"n":7,"carrier":"UA"}']))])
+    for told in (1, 1):
+        run = copying().run(environment, bind={"legs": source}, until_now=True)
+        assert caplog.text.count("which holds records already that it has not brought") == told
+    assert {leg.n for leg in run.received("copies")} == {1, 7}
+
+
+def test_records_that_it_has_brought_are_not_told(place: str, caplog: pytest.LogCaptureFixture) -> None:
+    write(place, "1.jsonl", [Leg(1, "AA")])
+    environment, source = DyingEnvironment(), connectors.growing_folder(place, settled_ms=0)
+    for _ in range(2):
+        copying().run(environment, bind={"legs": source}, until_now=True)
+    environment.reset("copying")
+    copying().run(environment, bind={"legs": source}, until_now=True)
+    assert "holds records already" not in caplog.text
 
 
 def test_rows_that_are_none_are_for_the_policy_of_the_input(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

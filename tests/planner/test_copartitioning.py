@@ -303,3 +303,48 @@ def test_streams_that_lie_alike_are_joined(app):
     right = app.input("others", value=int, partitions=5).partition_by(abs, partitions=3)
     left.join(right, max, within=(0, 1)).sink(print)
     assert app.plan().stages[-1].partitions == 3
+
+
+ON_STREAM = ".partition_by(..., key_type=..., partitions=4) on the stream, before it meets the table"
+
+
+def table_of(app, name, partitions, **said):
+    return app.table(name, value=int, **({"key": int} | said), partitions=partitions)
+
+
+def test_tables_of_other_partition_counts_are_made_of_streams_that_can_be_repartitioned(app):
+    wrong = "streams of 2 partitions by hash and 4 partitions by hash are joined"
+    with refused(wrong, "app.input(...).partition_by(...).to_table(...) in the place of app.table(...), for both", app):
+        rows, others = table_of(app, "rows", 2), table_of(app, "others", 4)
+        rows.join(others, max).changes().sink(print)  # here
+    other = App("followed")
+    one, two = (numbers_of(other, partitions=2), other.input("others", value=int, partitions=4))
+    made = one.partition_by(abs, op_id="by").to_table("made")
+    made.join(two.partition_by(abs).to_table("of-others"), max).changes().sink(print)
+    assert other.plan().stages[-1].partitions == 4
+
+
+MET = {
+    "versions": lambda app, stream: stream.join(table_of(app, "rows", 4, retention_ms=1), max),
+    "joined tables": lambda app, stream: stream.join(
+        table_of(app, "rows", 4).join(table_of(app, "others", 4), max), max
+    ),
+    "own table with another": lambda app, stream: stream.to_table("own").join(table_of(app, "rows", 4), max).changes(),
+}
+
+
+@pytest.mark.parametrize("size", [2, 8])
+@pytest.mark.parametrize("kind", MET)
+def test_a_stream_goes_to_where_the_rows_of_tables_lie(app, kind, size):
+    MET[kind](app, numbers_of(app, key=int, partitions=size)).sink(print)
+    with pytest.raises(PlanError, match=re.escape(f"so equal keys do not meet; write instead: {ON_STREAM}")):
+        app.plan()
+    other = App("followed")
+    MET[kind](other, numbers_of(other, partitions=size).partition_by(abs, key_type=int, partitions=4)).sink(print)
+    assert other.plan().stages[-1].partitions == 4
+
+
+def test_versions_that_their_writer_has_partitioned_joined_with_what_is_repartitioned_here(app):
+    rows = table_of(app, "rows", 2, key=abs, partitioned_by_key=True, retention_ms=1)
+    with refused("2 partitions by hash and 2 partitions by the writer", "key= the type of the stored key", app):
+        numbers_of(app).partition_by(abs).join(rows, max).sink(print)

@@ -1,5 +1,7 @@
 """Pipelines that can't run as they were put together are refused when they are planned, at the operator to blame."""
 
+import re
+
 import pytest
 
 from planner.model.errors import PlanError
@@ -274,7 +276,7 @@ def test_a_remote_table_that_nobody_can_await():
 def test_a_table_of_versions_in_another_number_of_partitions(app):
     numbers = app.input("numbers", value=int, key=int, partitions=3)
     table = app.table("rows", value=int, key=int, retention_ms=0, partitions=2)
-    with refused("so equal keys do not meet", ".partition_by(..., partitions=3) on both", app):
+    with refused("so equal keys do not meet", ".partition_by(..., key_type=..., partitions=2) on the stream", app):
         numbers.join(table, max).sink(print)
 
 
@@ -360,7 +362,7 @@ def test_an_output_that_is_an_input(app, numbers):
 
 def test_an_output_that_is_a_table(app, numbers):
     table = app.table("rows", key=int, broadcast=True)
-    with refused("the stream 'rows' is both table and output", "another stream name", app):
+    with refused("the stream 'rows' is both table and output", ".to_table('rows-rows') of what is written there", app):
         numbers.join(table, max, on=abs).send_to(app.output("rows"))
 
 
@@ -420,6 +422,23 @@ def test_two_windows_that_would_share_state(app, numbers):
     with refused("the id 'window-numbers' is already that of the window at", 'window(..., op_id="by-carrier")', app):
         numbers.window(HOURLY, count()).sink(print)
         numbers.window(tumbling(hours=2), mean(abs)).sink(print)  # here
+
+
+TWICE = {
+    "to_table('": lambda numbers: numbers.to_table("twice"),
+    "join(": lambda numbers: numbers.join(numbers.map(abs), max, within=(0, 1), op_id="twice"),
+    "join_asof(": lambda numbers: numbers.join_asof(numbers.map(abs), max, op_id="twice"),
+    "join_windows(": lambda numbers: numbers.join_windows(numbers.map(abs), tumbling(seconds=1), max, op_id="twice"),
+    "deduplicate(": lambda numbers: numbers.deduplicate(abs, within_ms=1, op_id="twice"),
+}
+
+
+@pytest.mark.parametrize("method", TWICE)
+def test_an_id_is_said_by_the_method_that_there_is(method, app):
+    numbers = app.input("numbers", value=int, key=int)
+    TWICE[method](numbers)
+    with pytest.raises(PlanError, match=re.escape(f" .{method}".replace("'", '"'))):
+        TWICE[method](numbers)
 
 
 def test_ids_that_differ_in_punctuation(app, numbers):
@@ -536,9 +555,10 @@ def test_a_join_behind_another_partitioner(app, numbers):
 
 def test_a_join_with_tables_of_different_partitions(app, numbers):
     tables = [app.table(f"{count}-rows", key=int, partitions=count) for count in (2, 3)]
-    with refused("it is joined with tables of [2, 3] partitions", "tables of one partition count", app):
-        keyed = numbers.partition_by(abs)  # here
-        keyed.join(tables[0], max, op_id="one").join(tables[1], max, op_id="other").sink(print)
+    wrong, instead = "the stream has 2 partitions and the table '3-rows' 3", "key_type=..., partitions=3) before it"
+    with refused(wrong, instead, app):
+        joined = numbers.partition_by(abs).join(tables[0], max, op_id="one")
+        joined.join(tables[1], max, op_id="other").sink(print)  # here
 
 
 def test_more_partitions_than_may_be(app, numbers):

@@ -3,11 +3,15 @@
 import logging
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from planner.checks.ordering import ordered_by_arrival
 from planner.model.plan import Plan
 from runtime.spark.session import tell_order
 from samza_dsl import App, after_count, collect, count, counted, first, last, reduce, session, top_k, total, tumbling
+from samza_dsl.laws import check_laws
+from tests.scale import examples
 
 MINUTE = tumbling(minutes=1)
 
@@ -98,6 +102,58 @@ def test_what_comes_from_two_sides_has_no_order_however_few_tasks_write(kind):
 @pytest.mark.parametrize("kind", FREE)
 def test_what_any_order_leads_to_says_nothing(kind):
     assert ordered_by_arrival(asked(FREE[kind], tasks=2)) == []
+
+
+def number_of(value):
+    """Return one number of whatever an operator emits, by which the next one goes."""
+    value = getattr(value, "value", value)
+    return sum((place + 1) * one for place, one in enumerate(value)) if isinstance(value, list) else int(value)
+
+
+def told_of_order(kinds):
+    """Return an app with operators of these kinds behind each other, each with several tasks in front."""
+    app = App("ordered")
+    stream, other = (
+        app.input(name, value=int, timestamp=lambda n: n * 7 % 97, partitions=2) for name in ("numbers", "others")
+    )
+    for number, kind in enumerate(kinds):
+        mine, theirs = (
+            one.partition_by(lambda n: abs(n) % 3, partitions=2, key_type=int, op_id=f"{name}-{number}")
+            for name, one in (("mine", stream), ("theirs", other))
+        )
+        theirs.sink(lambda n: None)
+        stream = ANY[kind](mine, theirs, f"op-{number}").map(number_of)
+    stream.send_to(app.output("out", value=int))
+    return app
+
+
+ANY = {
+    "scan": lambda mine, theirs, id: mine.scan(lambda state, n: state * 3 + n, init=int, op_id=id),
+    "deduplicate": lambda mine, theirs, id: mine.deduplicate(lambda n: n % 5, within_ms=30, op_id=id),
+    "first": lambda mine, theirs, id: mine.window(tumbling(milliseconds=20), first(), op_id=id),
+    "top_k": lambda mine, theirs, id: mine.window(tumbling(milliseconds=20), top_k(2, by=lambda n: n % 7), op_id=id),
+    "ranked": lambda mine, theirs, id: mine.window(
+        session(milliseconds=9), top_k(2, by=lambda n: n % 7, then=lambda n: n), op_id=id
+    ),
+    "total": lambda mine, theirs, id: mine.window(tumbling(milliseconds=20), total(abs), op_id=id),
+    "as-of": lambda mine, theirs, id: mine.join_asof(theirs, lambda a, b: a * 3 + b, op_id=id),
+    "latest": lambda mine, theirs, id: mine.join(
+        theirs, lambda a, b: a * 3 + b, within=(-20, 20), keep="latest", op_id=id
+    ),
+    "join": lambda mine, theirs, id: mine.join(theirs, lambda a, b: a * 3 + b, within=(-20, 20), op_id=id),
+    "merge": lambda mine, theirs, id: mine.merge(theirs),
+    "calls": lambda mine, theirs, id: mine.async_flat_map(call, order="none", op_id=id),
+}
+
+
+@given(st.lists(st.sampled_from([*ANY]), min_size=1, max_size=3), st.integers(0, 1 << 30))
+@settings(max_examples=examples(8, 500), deadline=None, suppress_health_check=[HealthCheck.nested_given])
+def test_what_depends_on_the_order_of_arrival_is_told(kinds, seed):
+    app = told_of_order(kinds)
+    if ordered_by_arrival(app.plan()):
+        return
+    numbers = st.lists(st.integers(0, 500), max_size=12)
+    check_laws(app, {"numbers": numbers, "others": numbers}, examples=8, seed=seed, max_crashes=0)
 
 
 def test_tables_that_are_joined():

@@ -130,6 +130,12 @@ def test_what_is_no_input_can_not_be_bound_to_one(app, what):
         app.run(MemoryEnvironment(), bind={"numbers": what})
 
 
+def test_an_input_is_bound_to_no_other_stream(app):
+    told = r"an input can't be bound to that; write instead: app.input\(\"others\"\), and no binding"
+    with pytest.raises(SamzaError, match=told):
+        app.run(MemoryEnvironment(), bind={"numbers": "stream:others"})
+
+
 @pytest.mark.parametrize("what", [5, None, [1, 2], ListSource([1])])
 def test_what_is_no_output_can_not_be_bound_to_one(app, what):
     told = (

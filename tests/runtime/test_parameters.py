@@ -1,11 +1,13 @@
 """A stateful operator that was told something else since records were read: it is said, with what was and what is."""
 
+import logging.handlers
 import os
 import re
 import subprocess
 import sys
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from operators.core.base import Batch
 from planner.model.errors import PlanError
 from runtime.job.job_model import JOB
 from runtime.job.parameters import PARAMETERS, changes_of, to_note
-from runtime.opening.stored_state import move
+from runtime.opening.stored_state import forget, move
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import (
@@ -31,6 +33,7 @@ from samza_dsl import (
     quantile,
     session,
     sliding,
+    total,
     tumbling,
 )
 from tests.simulation.crash import memory, run_once
@@ -376,3 +379,89 @@ def test_what_does_not_change_results_is_not_told():
     environment = memory()
     run_on(environment, app())
     assert not opened_again(app(timeout_ms=999, max_in_flight=3), environment.checkpoints("changing"))
+
+
+def two(first, second, ids=("one", "two"), keep="scan"):
+    """Return an app with two operators of one kind, which keep state by these ids; None where there is none of it."""
+    app = App("changing")
+    numbers = app.input("numbers", value=int, key=lambda n: n % 2, timestamp=lambda n: n)
+    for id, function in zip(ids, (first, second), strict=True):
+        if function is None:
+            continue
+        kept = {
+            "scan": lambda function=function, id=id: numbers.scan(function, init=int, op_id=id),
+            "process": lambda function=function, id=id: numbers.process(function, op_id=id),
+            "total": lambda function=function, id=id: numbers.window(tumbling(hours=1), total(function), op_id=id),
+            "named": lambda function=function, id=id: numbers.window(
+                tumbling(hours=1), total(partial(function, 1)), op_id=id
+            ),
+        }[keep]()
+        kept.map(str).send_to(app.output(f"out-{id}", value=str))
+    return app
+
+
+def times(number):
+    return lambda *values: values[-1] * number
+
+
+def kept_then(context, value):
+    context.state = value
+
+
+FUNCTIONS = {
+    "scan": (lambda state, n: state + n, lambda state, n: state + 1),
+    "scan ": (times(2), times(3)),
+    "process": (
+        lambda n, context: kept_then(context, n) or [n],
+        lambda n, context: kept_then(context, n + 1) or [n],
+    ),
+    "total": (lambda n: n, lambda n: n + 1),
+    "total ": (times(2), times(3)),
+    "named": (lambda a, n: a + n, lambda a, n: a - n),
+}
+
+
+def exchanged(environment, app):
+    """Return who is told, as an app begins, to call what another one called."""
+    handler = logging.handlers.BufferingHandler(1_000)
+    logging.getLogger("samza_dsl").addHandler(handler)
+    try:
+        run_on(environment, app, values=())
+    finally:
+        logging.getLogger("samza_dsl").removeHandler(handler)
+    texts = [record.getMessage() for record in handler.buffer]
+    found = (re.search(r"'(\w+)' at .* calls what '(\w+)' called", text) for text in texts)
+    return {(one[1], one[2]) for one in found if one}
+
+
+@pytest.fixture(params=FUNCTIONS)
+def kept(request):
+    """Return an environment in which two operators have kept state, their functions, and what makes an app of such."""
+    environment, keep = memory(), request.param.strip()
+    run_on(environment, two(*FUNCTIONS[request.param], keep=keep))
+    return environment, *FUNCTIONS[request.param], lambda *both, **how: two(*both, keep=keep, **how)
+
+
+def test_operators_that_have_exchanged_their_ids_are_told_once(kept):
+    environment, a, b, made = kept
+    assert exchanged(environment, made(b, a)) == {("one", "two"), ("two", "one")}
+    assert exchanged(environment, made(b, a)) == set()
+
+
+def test_an_operator_that_was_given_the_id_of_one_that_is_gone_is_told(kept):
+    environment, _, b, made = kept
+    forget(environment, "changing", ["two"])
+    assert exchanged(environment, made(b, None)) == {("one", "two")}
+
+
+def test_functions_that_have_changed_or_stand_elsewhere_are_no_exchange(kept):
+    environment, a, b, made = kept
+    for after in (made(a, b), made(b, a, ids=("two", "one")), made(a, lambda *values: values[-1]), made(a, a)):
+        assert exchanged(environment, after) == set()
+
+
+def test_state_that_was_moved_with_its_functions_is_no_exchange(kept):
+    environment, a, b, made = kept
+    for source, target in (("one", "spare"), ("two", "one"), ("spare", "two")):
+        move(environment, "changing", source, target)
+    assert exchanged(environment, made(b, a)) == set()

@@ -35,7 +35,7 @@ from runtime.ports.connectors import (
     PushedSource,
     wrong_in_pull,
 )
-from runtime.ports.environment import Environment, LiveEnvironment
+from runtime.ports.environment import Environment, LiveEnvironment, typed
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.source import FetchedSource, LiveSource, TransactionalSource
 from runtime.ports.streams import END, Append, Offsets, Read, StreamConfig, check_name, gone_error
@@ -182,6 +182,8 @@ class Inbox:
             self._add_notes_of_others(notes, self._farther)
         if self.pulling is not None and POSITION not in self._noted:
             self._check_empty(notes)
+        if self.pulling is None and not self._noted:
+            self._tell_others()
         self._notes_stream = notes
 
     def _add_notes_of_others(self, own: str, farther: Callable[[bytes, bytes], bytes]) -> None:
@@ -191,6 +193,18 @@ class Inbox:
         for name in sorted({*names} - {own}):
             for key, note in _notes_in(self._environment, name)[0].items():
                 self._noted[key] = farther(self._noted[key], note) if key in self._noted else note
+
+    def _tell_others(self) -> None:
+        """Warn of records of others in the stream, as the application begins to read it: it reads these as well."""
+        checkpoints = self._environment.checkpoints(self._app).values()
+        is_read = any(one.stream == self.stream for checkpoint in checkpoints for one in checkpoint.positions)
+        ranges = (self._environment.offsets(self.stream, number) for number in range(self._partitions))
+        if not is_read and any(readable.end > readable.start for readable in ranges):
+            _log.warning(
+                "%s is taken into the stream %r, which holds records already that it has not brought: they are read as "
+                "well, and first. Without them: %s",
+                *(self.name, self.stream, typed(self._environment, f"streams delete {self.stream}")),
+            )
 
     def _check_empty(self, notes: str) -> None:
         """Raise `Damaged` where records were pulled, and the notes beside them are gone: all would be pulled again."""
