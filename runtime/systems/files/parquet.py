@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from msgspec import inspect
 
 from operators.core.base import Batch, Serde, has_none
+from operators.core.declared_types import type_info
 from runtime.encoding.columns import Columns
 from runtime.encoding.formats.rows import (
     VALUE,
@@ -40,6 +41,7 @@ from runtime.encoding.formats.rows import (
     row_type,
     rows_of,
     type_of_rows,
+    without_absent,
     without_value,
 )
 from runtime.encoding.json_text import to_json
@@ -366,6 +368,7 @@ def check_rows(kind: object, by: Sequence[str], where: object) -> None:
             "write JSON lines"
         )
     check_parted(row_type(kind), by, where)
+    check_fields(row_type(kind), where)
 
 
 def check_parted(kind: object, by: Sequence[str], where: object) -> None:
@@ -424,6 +427,7 @@ class LaxJson:
         object.__setattr__(
             self, "_decode", msgspec.json.Decoder(self.type, strict=False, dec_hook=made_of_plain).decode
         )
+        object.__setattr__(self, "_lacks", without_absent(type_info(self.type)))
 
     def encode(self, value: object) -> bytes:
         """Return JSON; raises SerdeError for a NaN or an infinity."""
@@ -436,14 +440,15 @@ class LaxJson:
 
     def decode(self, data: bytes) -> object:
         """Return the value of a row."""
-        if MARK not in data:
+        if MARK not in data and self._lacks is None:
             return self._decode(data)
         for marked, spelled in _NUMBERS.items():
             data = data.replace(marked, spelled)
-        plain = json.loads(data)
+        plain = json.loads(data) if self._lacks is None else self._lacks(json.loads(data))
         return msgspec.convert(plain, self.type, strict=False, str_keys=True, dec_hook=made_of_plain)
 
     _decode: Callable[[bytes], object] = field(init=False, repr=False, compare=False)
+    _lacks: Callable[[Any], Any] | None = field(init=False, repr=False, compare=False)
 
 
 class RowFile:
@@ -737,8 +742,11 @@ def _type_in(values: Sequence[Any], info: inspect.Type) -> pa.DataType | None:
         item = _type_in([*chain.from_iterable(some)], kind.item_type)
         return item and pa.list_(item)
     if isinstance(kind, inspect.DictType) and _are_all(some, dict):
-        key, parts = arrow_type(kind.key_type), [*chain.from_iterable(map(dict.values, some))]
-        value = _type_in(parts, kind.value_type)
+        keys, parts = [*chain.from_iterable(some)], [*chain.from_iterable(map(dict.values, some))]
+        key, value = arrow_type(kind.key_type), _type_in(parts, kind.value_type)
+        if not isinstance(kind.value_type, inspect.AnyType):
+            # As a struct a row would have None for each key of another row.
+            key, value = key or pa.infer_type(keys), value or pa.infer_type(parts)
         return key and value and pa.map_(key, value)
     if isinstance(kind, inspect.StructType | inspect.DataclassType) and _are_all(some, dict):
         return _struct_type(kind, lambda field: _type_in([one.get(field.encode_name) for one in some], field.type))

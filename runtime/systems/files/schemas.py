@@ -16,7 +16,15 @@ from msgspec import inspect
 
 from operators.core.declared_types import types_in
 from operators.core.wording import type_named
-from runtime.encoding.formats.rows import ANY_KEY, Columns, alternatives, check_names, column_types, fields_wanted
+from runtime.encoding.formats.rows import (
+    ANY_KEY,
+    Columns,
+    alternatives,
+    check_names,
+    column_types,
+    fields_wanted,
+    unclear_keys,
+)
 from runtime.encoding.value_types import reads_text_as_bytes
 from runtime.model.errors import SamzaError, SerdeError
 from runtime.systems.files.places.locations import RemoteFile
@@ -109,11 +117,15 @@ _RECORDS = (inspect.StructType, inspect.DataclassType, inspect.TypedDictType, in
 
 
 def check_fields(kind: object, where: object) -> None:
-    """Raise SamzaError for records without fields, of which there are no columns."""
-    names = ""
+    """Raise SamzaError for records without fields, of which there are no columns, and for what these tell alike."""
+    names = unclear = ""
     with suppress(TypeError):  # of one that msgspec does not know nothing is said
         empty = [one for one in types_in(kind) if isinstance(one, _RECORDS) and not one.fields]
         names = ", ".join(one.cls.__name__ for one in empty if not getattr(one, "tag", None))
+        unclear = ", ".join(unclear_keys(kind))
+    if unclear:
+        wrong = "may be None or not be there, and a column has null for both"
+        raise SamzaError(f"{where}: {unclear} {wrong}: make the key required, or write JSON lines")
     if names:
         raise SamzaError(f"{where}: {names} has no fields, and so no columns: give it one, or leave it out")
 
