@@ -36,7 +36,6 @@ from runtime.encoding.formats.rows import (
     fields_wanted,
     has_columns,
     leaves_out,
-    records_within,
     row_of,
     row_type,
     rows_of,
@@ -69,11 +68,13 @@ from runtime.systems.files.plain_columns import (
 )
 from runtime.systems.files.record_files import check_not_beyond
 from runtime.systems.files.schemas import (
+    arrow_type,
     batches_in,
     check_columns,
     check_fields,
     columns_needed,
     open_parquet,
+    struct_type,
     without_names,
 )
 from runtime.systems.host.durable import make_durable
@@ -749,56 +750,9 @@ def _type_in(values: Sequence[Any], info: inspect.Type) -> pa.DataType | None:
             key, value = key or pa.infer_type(keys), value or pa.infer_type(parts)
         return key and value and pa.map_(key, value)
     if isinstance(kind, inspect.StructType | inspect.DataclassType) and _are_all(some, dict):
-        return _struct_type(kind, lambda field: _type_in([one.get(field.encode_name) for one in some], field.type))
+        return struct_type(kind, lambda field: _type_in([one.get(field.encode_name) for one in some], field.type))
     return None
 
 
 def _are_all(values: Sequence[object], kind: type) -> bool:
     return all(isinstance(value, kind) for value in values)
-
-
-_SCALARS: dict[type[inspect.Type], pa.DataType] = {
-    inspect.BoolType: pa.bool_(),
-    inspect.IntType: pa.int64(),
-    inspect.FloatType: pa.float64(),
-    inspect.StrType: pa.string(),
-    inspect.BytesType: pa.binary(),
-    inspect.UUIDType: pa.string(),
-    inspect.DateType: pa.date32(),
-    inspect.TimeType: pa.time64("us"),
-    inspect.TimeDeltaType: pa.duration("us"),
-}
-
-
-def arrow_type(info: inspect.Type, within: tuple[inspect.Type, ...] = ()) -> pa.DataType | None:
-    """Return the column type for what msgspec knows of a field, `within` records; None where the values must say it.
-
-    Raises SerdeError for a record that holds itself.
-    """
-    kinds = [kind for kind in alternatives(info) if not isinstance(kind, inspect.NoneType)]
-    if {type(kind) for kind in kinds} == {inspect.IntType, inspect.FloatType}:
-        return pa.float64()
-    if len(kinds) != 1:
-        return None
-    kind = kinds[0]
-    if isinstance(kind, inspect.DateTimeType) and kind.tz is not None:
-        return pa.timestamp("us", "UTC" if kind.tz else None)
-    if isinstance(kind, inspect.CollectionType):
-        item = arrow_type(kind.item_type, within)
-        return item and pa.list_(item)
-    if isinstance(kind, inspect.DictType):
-        key, value = arrow_type(kind.key_type, within), arrow_type(kind.value_type, within)
-        return key and value and pa.map_(key, value)
-    if isinstance(kind, inspect.StructType | inspect.DataclassType):
-        inner = records_within(kind, within)
-        return _struct_type(kind, lambda field: arrow_type(field.type, inner))
-    return _SCALARS.get(type(kind))
-
-
-def _struct_type(
-    kind: inspect.StructType | inspect.DataclassType, of_field: Callable[[inspect.Field], pa.DataType | None]
-) -> pa.DataType | None:
-    fields = [(each.encode_name, of_field(each)) for each in kind.fields]
-    if not fields or getattr(kind, "tag", None) is not None or any(each is None for _, each in fields):
-        return None
-    return pa.struct(fields)
