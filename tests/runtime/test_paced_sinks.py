@@ -24,6 +24,7 @@ from runtime.systems.connectors.outbox import Outbox
 from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, SamzaError, connectors
 from samza_dsl.connectors import AtLeastOnceSink, SinkRow
+from tests.connectors.test_http import hooked
 from tests.scale import examples
 
 
@@ -136,6 +137,19 @@ def test_a_table_is_given_its_rows_at_a_pace(
     with closing(sqlite3.connect(table)) as found:
         assert [n for (n,) in found.execute("SELECT n FROM rows ORDER BY n")] == [*range(20)]
     assert sum(time.waited) == pytest.approx(18 / 5)
+
+
+def test_posts_come_at_a_pace_also_where_they_are_asked_to_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time, app = Time(monkeypatch), App("posting")
+    app.input("numbers", value=int).map(lambda n: {"id": n}).send_to(app.output("rows", value=dict[str, int]))
+    with hooked(204, 429, 204, 503) as (url, kind):
+        hook = replace(connectors.webhook(url, at_once=1), rows_per_second=4, batch_rows=2)
+        app.run(tmp_path, bind={"numbers": [*range(10)], "rows": hook})
+    assert [row["id"] for _, row in kind.rows] == [*range(10)]
+    # Two calls were made again, of two rows each, and the last one is waited for by nobody.
+    assert time.now_ms == pytest.approx(1_000 * (10 + 4 - 2) / 4)
 
 
 def test_a_sink_at_a_pace_holds_up_no_other_output(tmp_path: Path) -> None:
