@@ -392,17 +392,28 @@ def alternatives(info: inspect.Type) -> tuple[inspect.Type, ...]:
     return (info,)
 
 
-def unclear_keys(kind: object) -> Iterator[str]:
-    """Yield the keys of TypedDicts in a type that may be None or not be there, which columns tell alike.
+def unclear_keys(kinds: Iterable[inspect.Type]) -> Iterator[str]:
+    """Yield the keys of TypedDicts among some types that may be None or not be there, which columns tell alike.
 
     >>> from typing import NotRequired, TypedDict
-    >>> [*unclear_keys(list[TypedDict("Named", {"id": int, "name": NotRequired[str | None]})])]
+    >>> [*unclear_keys(types_in(list[TypedDict("Named", {"id": int, "name": NotRequired[str | None]})]))]
     ['Named.name']
     """
-    for one in [each for each in types_in(kind) if isinstance(each, inspect.TypedDictType)]:
+    for one in [each for each in kinds if isinstance(each, inspect.TypedDictType)]:
         for field in one.fields:
             if not field.required and any(isinstance(each, inspect.NoneType) for each in alternatives(field.type)):
                 yield f"{one.cls.__name__}.{field.encode_name}"
+
+
+def absent_keys(kind: object) -> frozenset[str]:
+    """Return the keys of a TypedDict that are not there in a row whose column has None; of any other type none.
+
+    >>> from typing import TypedDict
+    >>> absent_keys(TypedDict("Named", {"name": str}, total=False))
+    frozenset({'name'})
+    """
+    dicts = [one for one in alternatives(type_info(kind)) if isinstance(one, inspect.TypedDictType)]
+    return frozenset(field.encode_name for one in dicts for field in one.fields if _lacks(field))
 
 
 def without_absent(kind: inspect.Type) -> Callable[[Any], Any] | None:

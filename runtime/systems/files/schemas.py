@@ -123,7 +123,7 @@ def check_fields(kind: object, where: object) -> None:
     with suppress(TypeError):  # of one that msgspec does not know nothing is said
         empty = [one for one in types_in(kind) if isinstance(one, _RECORDS) and not one.fields]
         names = ", ".join(one.cls.__name__ for one in empty if not getattr(one, "tag", None))
-        unclear = ", ".join(unclear_keys(kind))
+        unclear = ", ".join(unclear_keys(types_in(kind)))
     if unclear:
         wrong = "may be None or not be there, and a column has null for both"
         raise SamzaError(f"{where}: {unclear} {wrong}: make the key required, or write JSON lines")
