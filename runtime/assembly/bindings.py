@@ -194,9 +194,9 @@ class Bindings:
         return msgspec.structs.replace(found, operators=tuple(operators))
 
     @property
-    def gathered_ms(self) -> float:
-        """The least time for which rows wait for others on their way to a sink; infinity where none do."""
-        return min((outbox.batching.ms for outbox in self.outboxes.values() if outbox.batching), default=math.inf)
+    def look_ms(self) -> float:
+        """The ms until rows may be due that wait on their way to a sink; infinity where none ever do."""
+        return min((outbox.look_ms for outbox in self.outboxes.values()), default=math.inf)
 
     def end(self) -> None:
         """Leave rows to the next run that sinks are given at a pace; may be called from a signal handler."""

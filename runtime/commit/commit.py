@@ -222,6 +222,10 @@ class Committer:
             if all((name, *where) in known for name in siblings)
         }
 
+    def deliver_due(self) -> None:
+        """Hand sinks what waits for others, or for its turn, and is due, though nothing is committed."""
+        self._positions = deliver(self._bindings, self.app, self.generation, self._positions)
+
     def deliver_rest(self) -> None:
         """Hand sinks all that is committed, as the run ends: also what waits for more rows, or was not readable yet."""
         self._positions = deliver(self._bindings, self.app, self.generation, self._positions, whole=True)

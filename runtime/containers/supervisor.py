@@ -392,7 +392,7 @@ class Containers:
     async def _deliver(self) -> None:
         """Hand sinks what containers have committed."""
         while self._bindings.outboxes:
-            await sleep_ms(LOOK_MS)
+            await sleep_ms(min(LOOK_MS, max(self._bindings.look_ms, 1.0)))
             await in_thread(self._deliver_now)
 
     async def _take_in(self) -> None:

@@ -418,7 +418,7 @@ class Run:
                 beside.append(asyncio.create_task(self._write_metrics(self.plan.options.metrics_to)))
             if self._takes_in:
                 beside.append(asyncio.create_task(self._bindings.take_in(self._loop.committer.generation)))
-            if self._bindings.gathered_ms < math.inf:
+            if self._bindings.look_ms < math.inf:
                 beside.append(asyncio.create_task(self._deliver_in_time()))
             if self._scaler is not None:
                 beside.append(asyncio.create_task(self._scaler.follow()))
@@ -479,10 +479,10 @@ class Run:
                 await loop.run_in_executor(self._sender, write, self.metrics())
 
     async def _deliver_in_time(self) -> None:
-        """Hand sinks the rows that have waited for others for long, also where nothing is committed any more."""
+        """Hand sinks rows that have waited for others, or for their turn, also where nothing is committed any more."""
         while True:
-            await sleep_ms(min(max(self._bindings.gathered_ms / 4, LEAST_LOOK_MS), MOST_LOOK_MS))
-            await asyncio.get_running_loop().run_in_executor(self._writer, self._bindings.deliver)
+            await sleep_ms(min(max(self._bindings.look_ms, LEAST_LOOK_MS), MOST_LOOK_MS))
+            await asyncio.get_running_loop().run_in_executor(self._writer, self._loop.committer.deliver_due)
 
     def _readers(self) -> Iterator[Reader]:
         return (reader for task in self._loop.tasks for lane in task.lanes for reader in lane.readers)

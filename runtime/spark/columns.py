@@ -27,10 +27,10 @@ from runtime.encoding.serdes import Bytes
 from runtime.model.errors import SamzaError
 from runtime.spark.own_code import keep_daemon_quiet
 from runtime.systems.files.jsonl import json_of
-from runtime.systems.files.parquet import arrow_type
 from runtime.systems.files.schemas import (
     ColumnType,
     FieldDifference,
+    arrow_type,
     columns_in,
     differences,
     differences_of_value,

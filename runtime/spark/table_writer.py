@@ -31,10 +31,16 @@ from runtime.model.errors import SamzaError, system_errors_told
 from runtime.spark.columns import named, quoted, quoted_text, sql_type, times_advice, type_of
 from runtime.spark.session import copied
 from runtime.spark.spark_errors import as_said
-from runtime.systems.files.parquet import arrow_type
 from runtime.systems.files.places.locations import NO_VALUE
 from runtime.systems.files.places.tables import IntoTable, TableName
-from runtime.systems.files.schemas import ColumnType, FieldDifference, check_fields, differences, differences_of_value
+from runtime.systems.files.schemas import (
+    ColumnType,
+    FieldDifference,
+    arrow_type,
+    check_fields,
+    differences,
+    differences_of_value,
+)
 from runtime.systems.host.durable import make_durable, replace_durably
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from runtime.ports.commits import Commit
 from runtime.systems.connectors import inbox
 from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink
 from runtime.units.driver.connected import refuse_connectors
 from samza_dsl import App, PlanError, SamzaError, dead_letter
 from samza_dsl.connectors import Intake, Pulled, PulledRecord, PulledSource, PushedRecord, PushedSource
@@ -281,6 +282,33 @@ def test_a_pattern_is_no_place_to_push_to(tmp_path: Path) -> None:
     app.input("numbers-*", value=int).send_to(app.output("copies", value=int))
     with pytest.raises(PlanError, match="pushes to one stream"):
         app.run(tmp_path, bind={"numbers-*": counting(1)})
+
+
+@pytest.mark.parametrize("gives", [0, 3])
+def test_a_source_that_has_more_for_ever_and_gives_nothing_is_asked_at_its_pace_and_told(
+    gives: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "STILL_S", 0.05)
+    asked = list[bytes]()
+
+    def pull(reader: str, position: bytes) -> Pulled:
+        asked.append(position)
+        number = int(position or b"0")
+        return Pulled(
+            [PulledRecord(number)] * (number < gives), b"%d" % (number + 1) if number < gives else position, True
+        )
+
+    with pytest.raises(SamzaError, match=r"a queue: pull\(\) has said for 0 s that more is there"):
+        copying().run(tmp_path, bind={"numbers": PulledSource("a queue", pull, poll_ms=10)}, until_now=True)
+    assert len(asked) == gives + 6
+
+
+def test_a_source_that_has_more_in_a_moment_is_asked_again(tmp_path: Path) -> None:
+    pulls = iter([Pulled([], b"", True)] * 3 + [Pulled([PulledRecord(7, "7")], b"1", False)])
+    copies = ListSink()
+    source = PulledSource("a queue", lambda reader, position: next(pulls), poll_ms=1)
+    copying().run(tmp_path, bind={"numbers": source, "copies": copies}, until_now=True)
+    assert copies.values == [7]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class Ticker:
 
     async def _talk(self, request: web.Request) -> web.StreamResponse:
         if self.status != 101:
-            raise web.HTTPException() if self.status == 500 else {401: web.HTTPUnauthorized}[self.status]()
+            return web.Response(status=self.status)
         socket = web.WebSocketResponse()
         await socket.prepare(request)
         words: list[str] = []
@@ -200,8 +200,9 @@ def test_a_message_that_is_too_large_is_told(tmp_path: Path) -> None:
             copying().run(tmp_path, bind={"trades": source})
 
 
-def test_a_server_that_refuses_ends_the_run(tmp_path: Path) -> None:
-    with ticking([], [], 401) as ticker, pytest.raises(SamzaError, match="/ticks is refused: 401"):
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 410, 426])
+def test_a_server_that_refuses_ends_the_run(status: int, tmp_path: Path) -> None:
+    with ticking([], [], status) as ticker, pytest.raises(SamzaError, match=f"/ticks is refused: {status}"):
         copying().run(tmp_path, bind={"trades": ticker.url})
 
 

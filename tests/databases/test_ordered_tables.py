@@ -1,14 +1,16 @@
 """Tables that are read in the order of a column, of any type that has one."""
 
 from contextlib import closing
-from typing import Any
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from runtime.systems.databases import column_source
-from samza_dsl import connectors
+from runtime.systems.memory.lists import ListSink
+from samza_dsl import App, SamzaError, connectors
 from tests.databases.conftest import Database
 from tests.scale import examples
 
@@ -106,3 +108,30 @@ def _looked(source: Any, position: bytes, found: list[int], most: int) -> bytes:
         if not pulled.records:
             break
     return position
+
+
+class Noted(TypedDict):
+    id: int
+    note: NotRequired[str]
+
+
+class Unclear(TypedDict):
+    id: int
+    note: NotRequired[str | None]
+
+
+def copying(kind: type) -> App:
+    app = App(f"copying-{kind.__name__}")
+    app.input("rows", value=kind).send_to(app.output("copies", value=kind))
+    return app
+
+
+def test_keys_that_rows_lack_are_left_out_again_as_a_table_is_read(database: Database, tmp_path: Path) -> None:
+    rows, copies, name = [{"id": 1}, {"id": 2, "note": "x"}, {"id": 3, "note": ""}], ListSink(), database.table()
+    table = getattr(connectors, database.kind)(database.where, name, key="id")
+    copying(Noted).run(tmp_path / "writes", bind={"rows": rows, "copies": table})
+    source = getattr(connectors, f"{database.kind}_source")(database.where, name, by="id")
+    copying(Noted).run(tmp_path / "reads", bind={"rows": source, "copies": copies}, until_now=True)
+    assert copies.values == rows
+    with pytest.raises(SamzaError, match=r"Unclear\.note may be None or not be there"):
+        copying(Unclear).run(tmp_path / "unclear", bind={"rows": rows, "copies": table})

@@ -9,7 +9,6 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -384,25 +383,6 @@ def test_a_sink_is_given_as_many_rows_at_a_time_as_it_says(tmp_path: Path, kind:
     assert sizes == [3, 3, 3, 1]
 
 
-def test_a_sink_is_given_as_many_rows_in_a_second_as_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now, waited = [0.0], list[float]()
-
-    class Waits(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            if timeout is not None and timeout > 1.0:
-                waited.append(timeout)
-                now[0] += timeout * 1_000
-                return self.is_set()
-            return super().wait(timeout)
-
-    monkeypatch.setattr(outbox, "monotonic_ms", lambda: now[0])
-    monkeypatch.setattr(outbox, "threading", SimpleNamespace(Event=Waits))
-    place = Place()
-    bound = replace(place.at_least_once(), batch_rows=4, rows_per_second=0.5)
-    doubling().run(tmp_path, bind={"numbers": Shelf({"a": [*range(10)]}).source(), "doubled": bound})
-    assert len(place.rows) == 10 and waited == [8.0, 8.0, 4.0]
-
-
 def test_rows_that_are_paced_wait_for_the_next_run(tmp_path: Path) -> None:
     place = Place()
 
@@ -417,15 +397,9 @@ def test_rows_that_are_paced_wait_for_the_next_run(tmp_path: Path) -> None:
             await run.ended()
 
     asyncio.run(main())
-    assert len(place.rows) == 2
+    assert len(place.rows) == 1
     doubling().run(tmp_path, bind={"numbers": Shelf({"a": [*range(10)]}).source(), "doubled": place.at_least_once()})
     assert Counter(row.value.n for row in place.rows) == Counter(2 * n for n in range(10))
-
-
-@pytest.mark.parametrize("said", [{"batch_rows": 0}, {"batch_rows": True}, {"rows_per_second": 0}])
-def test_a_pace_that_can_not_be_is_told(said: dict[str, Any]) -> None:
-    with pytest.raises(SamzaError, match="write a"):
-        replace(Place().at_least_once(), **said)
 
 
 def test_an_application_that_begins_anew_empties_what_it_wrote(tmp_path: Path) -> None:

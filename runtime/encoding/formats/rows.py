@@ -6,6 +6,7 @@ import dataclasses
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast, get_origin
 
 import msgspec
@@ -389,6 +390,69 @@ def alternatives(info: inspect.Type) -> tuple[inspect.Type, ...]:
     if isinstance(info, inspect.UnionType):
         return tuple(member for each in info.types for member in alternatives(each))
     return (info,)
+
+
+def unclear_keys(kinds: Iterable[inspect.Type]) -> Iterator[str]:
+    """Yield the keys of TypedDicts among some types that may be None or not be there, which columns tell alike.
+
+    >>> from typing import NotRequired, TypedDict
+    >>> [*unclear_keys(types_in(list[TypedDict("Named", {"id": int, "name": NotRequired[str | None]})]))]
+    ['Named.name']
+    """
+    for one in [each for each in kinds if isinstance(each, inspect.TypedDictType)]:
+        for field in one.fields:
+            if not field.required and any(isinstance(each, inspect.NoneType) for each in alternatives(field.type)):
+                yield f"{one.cls.__name__}.{field.encode_name}"
+
+
+def absent_keys(kind: object) -> frozenset[str]:
+    """Return the keys of a TypedDict that are not there in a row whose column has None; of any other type none.
+
+    >>> from typing import TypedDict
+    >>> absent_keys(TypedDict("Named", {"name": str}, total=False))
+    frozenset({'name'})
+    """
+    dicts = [one for one in alternatives(type_info(kind)) if isinstance(one, inspect.TypedDictType)]
+    return frozenset(field.encode_name for one in dicts for field in one.fields if _lacks(field))
+
+
+def without_absent(kind: inspect.Type) -> Callable[[Any], Any] | None:
+    """Return what leaves out the keys of TypedDicts that rows lack: those that have None, as columns do, and can't.
+
+    None where no TypedDict in a type may lack a key that can't be None.
+
+    >>> from typing import TypedDict
+    >>> without_absent(inspect.type_info(TypedDict("Named", {"id": int, "name": str}, total=False)))({"id": None})
+    {}
+    """
+    dicts = [one for one in types_in(kind) if isinstance(one, inspect.TypedDictType)]
+    return partial(_without_absent, kind) if any(not field.required for one in dicts for field in one.fields) else None
+
+
+def _without_absent(kind: inspect.Type, plain: Any) -> Any:
+    for one in alternatives(kind) if isinstance(plain, dict | list) else ():
+        if isinstance(one, inspect.CollectionType) and isinstance(plain, list):
+            return [_without_absent(one.item_type, each) for each in plain]
+        if isinstance(one, inspect.TupleType) and isinstance(plain, list):
+            return [*map(_without_absent, one.item_types, plain)]
+        if isinstance(one, inspect.DictType) and isinstance(plain, dict):
+            return {key: _without_absent(one.value_type, each) for key, each in plain.items()}
+        fields = {field.encode_name: field for field in getattr(one, "fields", ())}
+        tag = getattr(one, "tag", None)
+        if isinstance(plain, dict) and fields and (tag is None or plain.get(getattr(one, "tag_field", None)) == tag):
+            may_lack = isinstance(one, inspect.TypedDictType)
+            return {
+                name: each if name not in fields else _without_absent(fields[name].type, each)
+                for name, each in plain.items()
+                if each is not None or name not in fields or not may_lack or not _lacks(fields[name])
+            }
+    return plain
+
+
+def _lacks(field: inspect.Field) -> bool:
+    """Whether None in a column of a TypedDict's key can only mean that it is not there."""
+    may_be_none = inspect.NoneType | inspect.AnyType
+    return not field.required and not any(isinstance(one, may_be_none) for one in alternatives(field.type))
 
 
 def leaves_out(info: inspect.Type) -> bool:

@@ -46,6 +46,8 @@ from runtime.systems.log.environment import LogEnvironment
 
 PATIENCE_S = 10.0
 """The time that a source has to return when the run ends; then it is left behind, and can push nothing more."""
+STILL_S = 60.0
+"""The time for which a source may have more and give nothing of it, before a run that waits for it ends."""
 POSITION, WHERE, KEEPS = "position", "where", "keeps"
 R = TypeVar("R")
 _log = logging.getLogger("samza_dsl")
@@ -296,14 +298,28 @@ class Pulling:
         self.source = source
         self.heard_ms = monotonic_ms()
         self._said, self._keys = said, keys
+        self._has_moved = False
+        """Whether the last pull has brought anything."""
 
     def push(self, intake: Intake) -> None:
-        """Pull all that is there, and then what comes, every `poll_ms`, until the run ends."""
+        """Pull all that is there, and then what comes, every `poll_ms`, until the run ends.
+
+        Raises SamzaError where it is to end with what is there, and nothing of that comes for long.
+        """
+        poll_s, still_s = self.source.poll_ms / 1_000, 0.0
         while True:
-            while self.pull_once(intake):
-                if intake.wait(0):
-                    return
-            if intake.until_now or intake.wait(self.source.poll_ms / 1_000):
+            has_more = self.pull_once(intake)
+            if intake.until_now and not has_more:
+                return
+            goes_on = has_more and self._has_moved
+            still_s = still_s + poll_s if has_more and not goes_on else 0.0
+            if intake.until_now and still_s > max(STILL_S, poll_s):
+                raise SamzaError(
+                    f"{self.source.name}: pull() has said for {still_s:.0f} s that more is there (more=True), and has "
+                    "given no record and no other position: mend the source, or give it back as more=False"
+                )
+            # At once again only behind something new: who has nothing for now would be asked without a pause.
+            if intake.wait(0 if goes_on else poll_s):
                 return
 
     def pull_once(self, intake: Intake) -> bool:
@@ -315,7 +331,8 @@ class Pulling:
         reader, position = _STORED.decode(intake.noted[POSITION])
         found = self._checked(self._tried(intake, lambda: self.source.pull(reader, position)))
         self.heard_ms = monotonic_ms()
-        if found.records or found.position != position:
+        self._has_moved = bool(found.records) or found.position != position
+        if self._has_moved:
             records = [self._stored(record) for record in found.records]
             intake.push(records, {POSITION: _STORED.encode((reader, found.position))})
             self._tried(intake, lambda: self.source.confirm(reader, found.position))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ from runtime.ports.connectors import (
 from runtime.ports.environment import Environment, LiveEnvironment
 from runtime.ports.sink import Sink
 from runtime.ports.streams import NO_SIZES, Append
-from runtime.systems.connectors.tries import Words, tried
+from runtime.systems.connectors.tries import LONGEST_ASKED_S, Words, tried
 
 R = TypeVar("R")
 FEWEST = 64
@@ -95,6 +96,8 @@ class Outbox:
         """By partition, the offsets of rows that are dead letters, and that the sink was not led past yet."""
         self._since_ms: dict[int, float] = {}
         """By partition, since when rows have waited for others."""
+        self._turn_at_ms = -math.inf
+        """When more rows may be handed over, where the sink is given them at a pace."""
         self._closing, self._is_to_end = threading.Event(), threading.Event()
 
     @property
@@ -198,24 +201,25 @@ class Outbox:
     def deliver(self, whole: bool = False) -> None:
         """Hand the sink what is committed and that it has not; raises `Unavailable` where it fails for long.
 
-        Where it takes them in batches, some may go on waiting, but for a delivery that is `whole`. Where it is paced,
-        and the run is to end, the rest waits for the next run. Raises `HeldBack` where it is `whole`, and somebody's
-        open transaction keeps rows from being read.
+        Where it takes them in batches, or at a pace, some may go on waiting, but for a delivery that is `whole`. Where
+        it is paced, and the run is to end, the rest waits for the next run. Raises `HeldBack` where it is `whole`, and
+        somebody's open transaction keeps rows from being read.
         """
         is_to_end = self._is_to_end.is_set()
-        if is_to_end and self.sink.rows_per_second is not None:
+        if self.sink.rows_per_second is not None and (is_to_end or (self.turn_ms > 0 and not whole)):
             return
         if whole and isinstance(self._environment, LiveEnvironment) and not is_to_end:
             # Brokers answer a commit before all of it can be read, and what was killed may have left a transaction
             # open: an end as it can be read now would leave rows behind without a word.
             self._environment.settled(self.stream)
-        for partition in self._owners:
+        for partition in [*self._owners]:
             for rows, offsets in self._rows(partition, self._least(partition, whole)):
-                began_ms = monotonic_ms()
-                assert offsets[-1] > self.positions[partition], "a delivery leads on"
-                self._hand_over(partition, rows, offsets)
-                if not self._is_paced(len(rows), began_ms):
+                if not self._has_turn(whole):
                     return
+                assert offsets[-1] > self.positions[partition], "a delivery leads on"
+                # Partitions take turns: where one always has rows, and these are paced, others would wait for ever.
+                self._owners[partition] = self._owners.pop(partition)
+                self._hand_over(partition, rows, offsets)
 
     def _hand_over(self, partition: int, rows: list[SinkRow], offsets: list[int]) -> None:
         """Give the sink rows at offsets, which end with the one behind them; raises where it refuses one for good."""
@@ -278,9 +282,9 @@ class Outbox:
             raise RowRefused(self._keyless, without[0], also)
         if isinstance(self.sink, PositionedSink):
             owner, position = self._owners[partition], self.positions[partition]
-            self._tried(self.sink.write, owner, rows, position, following)
+            self._tried(self._paced(self.sink.write, rows), owner, rows, position, following)
         elif rows:
-            self._tried(self.sink.write, rows)
+            self._tried(self._paced(self.sink.write, rows), rows)
         self.positions[partition] = following
         if partition in self._passed:
             self._passed[partition] = frozenset(at for at in self._passed[partition] if at >= following)
@@ -388,7 +392,7 @@ class Outbox:
             return
         rows: list[SinkRow] = []
         offsets: list[int] = []
-        offset, most = self.positions[partition], self.sink.batch_rows if self.batching is None else self.batching.rows
+        offset, most = self.positions[partition], self._most
         # On brokers a read returns what is known to be there: they are asked first.
         end = self._environment.offsets(self.stream, partition).end
         while offset < end:
@@ -416,13 +420,46 @@ class Outbox:
         """Return what begins the ids of a partition's rows: an application that begins anew has others."""
         return f"{self._owners[partition].identity:x}-{partition}-"
 
-    def _is_paced(self, rows: int, began_ms: float) -> bool:
-        """Wait as long as some rows take that were handed over; return whether there may be more."""
+    @property
+    def _most(self) -> int:
+        """The rows that are handed over at a time: of a sink at a pace no more than those of a second."""
+        if self.batching is not None:
+            return self.batching.rows
         rate = self.sink.rows_per_second
-        if rate is None:
+        return self.sink.batch_rows if rate is None else min(self.sink.batch_rows, max(int(rate), 1))
+
+    @property
+    def turn_ms(self) -> float:
+        """The ms until more rows may be handed over, as the sink's pace has it."""
+        return max(self._turn_at_ms - monotonic_ms(), 0.0)
+
+    @property
+    def look_ms(self) -> float:
+        """The ms until rows may be due that wait here for others, or for their turn; infinity where none ever do."""
+        gathered_ms = math.inf if self.batching is None else self.batching.ms / 4
+        rate = self.sink.rows_per_second
+        paced_ms = math.inf if rate is None else self.turn_ms or self._most * 250 / rate
+        return min(gathered_ms, paced_ms)
+
+    def _has_turn(self, whole: bool) -> bool:
+        """Whether more rows may be handed over now; waits for that where all are to be, and the run does not end."""
+        if self.sink.rows_per_second is None:
             return True
-        left_s = rows / rate - (monotonic_ms() - began_ms) / 1_000
-        return not (self._is_to_end.wait(left_s) if left_s > 0 else self._is_to_end.is_set())
+        left_ms = self.turn_ms
+        if left_ms > 0 and whole:
+            return not self._is_to_end.wait(left_ms / 1_000)
+        return not (left_ms > 0 or self._is_to_end.is_set())
+
+    def _paced(self, write: Callable[..., None], rows: Sequence[SinkRow]) -> Callable[..., None]:
+        """Return a sink's function that takes note of when more rows may come, each time that it is called."""
+
+        def written(*given: object) -> None:
+            if self.sink.rows_per_second is not None:
+                turn_at_ms = max(self._turn_at_ms, monotonic_ms())
+                self._turn_at_ms = turn_at_ms + len(rows) * 1_000 / self.sink.rows_per_second
+            write(*given)
+
+        return written
 
     def _tried(self, function: Callable[..., R], *arguments: object) -> R:
         """Call a sink, again after a pause where that may help; anything else that it raises ends the run."""
@@ -433,7 +470,12 @@ class Outbox:
             f". Rows of {self.name!r} wait in the stream {self.stream!r}, and are written when the application is run "
             "again",
         )
-        return tried(partial(function, *arguments), words, self._closing.wait)
+
+        def wait(pause_s: float) -> bool:
+            # A place that fails is given no more than one that does not; but nobody who ends a run waits for long.
+            return self._closing.wait(max(pause_s, min(self.turn_ms / 1_000, LONGEST_ASKED_S)))
+
+        return tried(partial(function, *arguments), words, wait)
 
 
 def _are_places(named: Sequence[object], rows: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, NamedTuple, TypeGuard, TypeVar
@@ -29,6 +30,7 @@ C = TypeVar("C")
 
 _REDIS_SOURCE = "redis://host:6379/0?stream=orders, and &field=data&skip_lost=true where that is meant"
 _REDIS_SINK = "redis://host:6379/0?hash=order&key=id, or redis://host:6379/0?stream=orders&max_entries=1000000"
+_PACE: dict[str, Callable[[str], float]] = {"batch_rows": int, "rows_per_second": float}
 GROUP = "samza_dsl.connectors"
 """The group of entry points by which packages name schemes."""
 
@@ -39,8 +41,22 @@ def connected_source(url: str) -> AnySource | None:
 
 
 def connected_sink(url: str) -> ConnectedSink | None:
-    """Return the sink behind a URL; None where its scheme is none of a connector's. Raises SamzaError."""
-    return _connected(url, lambda scheme: scheme.sink, "writes")
+    """Return the sink behind a URL, at the pace that it says; None where its scheme is none of a connector's.
+
+    Raises SamzaError.
+
+    >>> connected_sink("sqlite:///shop.db?table=sold&rows_per_second=50").rows_per_second
+    50.0
+    """
+    if scheme_of(url) is None:
+        return None
+    rest, pace = _pace_apart(url)
+    sink = _connected(rest, lambda scheme: scheme.sink, "writes")
+    if sink is None or not pace:
+        return sink
+    if isinstance(sink, TransactionalSink) or (isinstance(sink, PositionedSink) and sink.batching is not None):
+        raise SamzaError(f"{shown_url(url)}: {', '.join(pace)}: what is written here is given no rows at a pace")
+    return replace(sink, **pace)
 
 
 def connected_at(what: object, writes: bool) -> object:
@@ -225,6 +241,25 @@ def _redis_apart(url: str, names: set[str], example: str) -> tuple[str, dict[str
         raise SamzaError(f"{shown_url(url)}: {', '.join(sorted(wrong))}: write {example}")
     others = {name: value for name, value in said.items() if name not in names}
     return f"{rest}?{urlencode(others)}" if others else rest, {name: said[name] for name in names & said.keys()}
+
+
+def _pace_apart(url: str) -> tuple[str, dict[str, Any]]:
+    """Return a URL without what it says of the pace of its rows, and that; raises SamzaError for what is no number.
+
+    >>> _pace_apart("redis://h/0?hash=a%20b&batch_rows=10"), _pace_apart("webhook+http://h/?a")
+    (('redis://h/0?hash=a%20b', {'batch_rows': 10}), ('webhook+http://h/?a', {}))
+    """
+    rest, _, query = url.partition("?")
+    said = [part.partition("=") for part in query.split("&")]
+    pace: dict[str, Any] = {}
+    for name, _, number in said:
+        if name in _PACE:
+            try:
+                pace[name] = _PACE[name](number)
+            except ValueError as error:
+                raise SamzaError(f"{shown_url(url)}: {name}={number} is no number: write {name}=500") from error
+    others = "&".join("".join(part) for part in said if part[0] not in _PACE)
+    return (f"{rest}?{others}" if others else rest, pace) if pace else (url, {})
 
 
 def _file(url: str) -> str:

@@ -19,7 +19,7 @@ from runtime.model.errors import SamzaError, SerdeError, Unavailable
 from runtime.systems.connectors.schemes import database_table
 from runtime.systems.databases.column_source import plain_row
 from runtime.systems.databases.dialect import LOOKED_UP, PARAMETER, SqlConnection, Target
-from runtime.systems.databases.table_columns import ColumnKind, Made, columns_for, read_as
+from runtime.systems.databases.table_columns import ColumnKind, Made, columns_for, left_out, read_as
 
 V = TypeVar("V")
 Stored = tuple[object, ...]
@@ -62,7 +62,7 @@ class TableRows(Generic[V]):
         casts = [PARAMETER if kind is None else f"CAST({PARAMETER} AS {dialect.types[kind]})" for kind in of_key]
         self._mark = f"({', '.join(casts)})"
         # A driver that takes all values as they are gives them back so: its text is no JSON.
-        self._read: Made = read_as(self._value) if dialect.adapt else lambda row: row
+        self._read: Made = (read_as if dialect.adapt else left_out)(self._value)
 
     async def __call__(self, keys: list[Any]) -> Mapping[Any, V | Exception]:
         """Return the rows of keys, by key, and errors for keys that are wrong; raises `Unavailable` for what passes."""

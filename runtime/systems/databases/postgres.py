@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from itertools import chain, islice, takewhile
 from typing import Any, TypeAlias
@@ -25,7 +26,7 @@ from runtime.systems.databases.dialect import (
     put_each,
 )
 from runtime.systems.databases.postgres_changes import PostgresChanges
-from runtime.systems.databases.table_columns import ColumnKind
+from runtime.systems.databases.table_columns import ColumnKind, left_out
 from runtime.systems.databases.table_sink import table_sink
 
 STALLED = "30s"
@@ -72,14 +73,15 @@ def postgres_source(url: str, table: str, *, by: str = "", key: str | Sequence[s
     """
     dialect, where = dialect_at(url)
     if by:
-        return column_source(dialect, where, table, by, key)
+        return replace(column_source(dialect, where, table, by, key), adapt=left_out)
     if key:
         raise SamzaError(
             f"{where}: key={key!r}: the key of changes is the table's primary key; leave it out, or say by="
         )
     changes = PostgresChanges(dialect, where, table, _loader)
     name, how = f"{where}#{table}", (changes.pull, changes.confirm, changes.close)
-    return PulledSource(name, *how, promise=CHANGES, forget=changes.forget, keeps=changes.keeps, place=name)
+    read = PulledSource(name, *how, promise=CHANGES, adapt=left_out, place=name)
+    return replace(read, forget=changes.forget, keeps=changes.keeps)
 
 
 def _loader(connection: Any, kind: int) -> Callable[[bytes], Any]:

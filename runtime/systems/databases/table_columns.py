@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import inspect
 
-from runtime.encoding.formats.rows import VALUE, alternatives, columns_of_model, has_columns, row_of
+from runtime.encoding.formats.rows import VALUE, absent_keys, alternatives, columns_of_model, has_columns, row_of
 from runtime.encoding.json_text import to_json
 from runtime.encoding.record_types import is_pydantic
 from runtime.encoding.value_types import json_told
@@ -99,6 +99,23 @@ def rows_maker(columns: Sequence[TableColumn], adapted: Callable[[ColumnKind], M
     return (lambda values: map(plain, get(values))) if needed else get
 
 
+def left_out(kind: Any) -> Made:
+    """Return what leaves out of a row the keys of a TypedDict that have NULL there, and can't be None.
+
+    >>> from typing import TypedDict
+    >>> left_out(TypedDict("Named", {"name": str}, total=False))({"name": None})
+    {}
+    """
+    absent = frozenset[str]() if kind is None else absent_keys(kind)
+
+    def made(row: Any) -> Any:
+        if not absent or not isinstance(row, dict):
+            return row
+        return {name: value for name, value in row.items() if value is not None or name not in absent}
+
+    return made
+
+
 def read_as(kind: Any) -> Made:
     """Return what makes a row of a type, which a sink has kept as text and numbers, as plain as that type is.
 
@@ -110,8 +127,10 @@ def read_as(kind: Any) -> Made:
     except SamzaError:
         columns = ()  # the type says no columns: rows are read as they are
     needed = [(column.name, *_KEPT_AS[column.kind]) for column in columns if column.kind in _KEPT_AS]
+    leave_out = left_out(kind)
 
     def made(row: Any) -> Any:
+        row = leave_out(row)
         if not isinstance(row, dict):
             return row
         found = [(name, read(row[name])) for name, of, read in needed if isinstance(row.get(name), of)]

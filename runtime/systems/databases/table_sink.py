@@ -12,7 +12,9 @@ from operator import itemgetter
 from typing import Any, TypeAlias
 
 from operators.core.base import has_none
+from operators.core.declared_types import type_info
 from operators.core.wording import shown
+from runtime.encoding.formats.rows import alternatives, unclear_keys
 from runtime.model.errors import Damaged, EnvironmentFault, RowRefused, SamzaError, SerdeError, Unavailable, command
 from runtime.ports.connectors import MOST_REFUSED, PositionedSink, SinkOwner, SinkRow
 from runtime.systems.databases.dialect import POSITIONS, Dialect, Link, SqlConnection, Target
@@ -274,6 +276,9 @@ class TableSink:
 
     def _prepare(self, kind: Any) -> None:
         columns = columns_for(kind, self._where)
+        if unclear := ", ".join(unclear_keys(alternatives(type_info(kind)))):
+            wrong = f"{unclear} may be None or not be there, and a column has NULL for both"
+            raise SamzaError(f"{self._where}: {wrong}: make the key required")
         names = [column.name for column in columns]
         for name in self._key:
             if name not in names:

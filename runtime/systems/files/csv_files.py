@@ -27,6 +27,7 @@ from runtime.encoding.formats.rows import (
     check_names,
     column_types,
     converted,
+    has_columns,
     misnamed,
     nested_in,
     row_of,
@@ -183,7 +184,7 @@ class CsvSink(Sink):
 
     def __init__(self, path: Path, lasting: bool = True, dialect: CsvFiles = PLAIN) -> None:
         self._file = AppendedFile(path, lasting)
-        self._rows = RowSerde()
+        self._rows = CsvRows()
         self._dialect = dialect
         self._header: tuple[str, ...] | None = None
 
@@ -216,7 +217,7 @@ class CsvSink(Sink):
         if self._dialect.header is not None:
             header = tuple(self._dialect.header)
         elif header is None:
-            header = tuple(rows[0])
+            header = self._rows.header or tuple(rows[0])
             lines.append(_text([header], self._dialect))
         lines.append(_text((_cells(header, row, self._file.path, self._dialect) for row in rows), self._dialect))
         mark = _MARKS.get(self._dialect.encoding, b"") if is_new else b""
@@ -242,9 +243,41 @@ class CsvRows(RowSerde):
     runtime.model.errors.SerdeError: nan has no JSON, ...
     """
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        found = alternatives(inspect.type_info(self.type)) if has_columns(self.type) else ()
+        fields = [field for one in found for field in getattr(one, "fields", ())]
+        kinds = {field.encode_name: alternatives(field.type) for field in fields}
+        mixed = {name for name, of in kinds.items() if _any_of(of, inspect.StrType) and _any_of(of, *_NUMBERS)}
+        may_lack = any(isinstance(one, inspect.TypedDictType) for one in found)
+        absent = {field.encode_name for field in fields if may_lack and not field.required}
+        told = {name for name in absent if _any_of(kinds[name], *KEPT_EMPTY, inspect.NoneType, inspect.AnyType)}
+        object.__setattr__(self, "_mixed", sorted(mixed))
+        object.__setattr__(self, "_told", told)
+        object.__setattr__(self, "header", tuple(kinds) if absent else None)
+
+    header: tuple[str, ...] | None = field(init=False, repr=False, compare=False)
+    """The columns of dicts that may lack some; None where the first record has them all."""
+    _mixed: Sequence[str] = field(init=False, repr=False, compare=False)
+    """The fields that may be text, or a number."""
+    _told: set[str] = field(init=False, repr=False, compare=False)
+    """The keys that a dict may lack, and whose value an empty cell would be."""
+
     def encode(self, value: object) -> bytes:
-        """Return the bytes of `value`; raises SerdeError when it has no named fields, or a nested one no JSON."""
+        """Return the bytes of `value`; raises SerdeError when it has no named fields, or a nested one no JSON.
+
+        Also for what would be read as another value.
+        """
         row = _as_row(value)
+        if not row:
+            raise SerdeError("a record without fields has no line in CSV: filter it out, or bind JSON lines")
+        for name in self._mixed:
+            if isinstance(row.get(name), int | float):
+                wrong = f"the field {name!r} may be text as well, as which {row[name]!r} is read from CSV"
+                raise SerdeError(f"{wrong}, whose cells have no types: make it text, or bind JSON lines")
+        for name in sorted(self._told - row.keys()):
+            wrong = f"the key {name!r} is not there, and an empty cell of CSV is read as a value"
+            raise SerdeError(f"{wrong}, as empty text or None: give it one, or bind JSON lines")
         data = super().encode(row)
         if may_be_infinite(data):
             plain = msgspec.to_builtins(row, enc_hook=json_plain)
@@ -256,6 +289,9 @@ class CsvRows(RowSerde):
                 )
             check_entries([row])
         return data
+
+
+_NUMBERS = (inspect.BoolType, inspect.IntType, inspect.FloatType)
 
 
 @dataclass(frozen=True)
@@ -280,7 +316,7 @@ class CsvRow:
 
     def __post_init__(self) -> None:
         columns = {name: alternatives(info) for name, info in column_types(self.type, self.header).items()}
-        nullable = {name for name, kinds in columns.items() if _any_of(kinds, inspect.NoneType, inspect.AnyType)}
+        nullable = {name for name, kinds in columns.items() if any(map(_may_be_none, kinds))}
         kept = {name for name, kinds in columns.items() if _any_of(kinds, *KEPT_EMPTY)}
         object.__setattr__(self, "_form", self.dialect.form)
         object.__setattr__(self, "_nullable", frozenset(nullable))
@@ -467,6 +503,12 @@ def _encoded(text: str, dialect: CsvFiles) -> bytes:
         return text.encode(_UNMARKED.get(dialect.encoding, dialect.encoding))
     except UnicodeEncodeError as error:
         raise SerdeError(f"a text can't be written as {dialect.encoding}: {error}; say another encoding=") from error
+
+
+def _may_be_none(kind: inspect.Type) -> bool:
+    if isinstance(kind, inspect.LiteralType):
+        return None in kind.values
+    return isinstance(kind, inspect.NoneType | inspect.AnyType)
 
 
 def _any_of(kinds: tuple[inspect.Type, ...], *wanted: type) -> bool:

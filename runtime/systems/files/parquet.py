@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from msgspec import inspect
 
 from operators.core.base import Batch, Serde, has_none
+from operators.core.declared_types import type_info
 from runtime.encoding.columns import Columns
 from runtime.encoding.formats.rows import (
     VALUE,
@@ -35,11 +36,11 @@ from runtime.encoding.formats.rows import (
     fields_wanted,
     has_columns,
     leaves_out,
-    records_within,
     row_of,
     row_type,
     rows_of,
     type_of_rows,
+    without_absent,
     without_value,
 )
 from runtime.encoding.json_text import to_json
@@ -67,11 +68,13 @@ from runtime.systems.files.plain_columns import (
 )
 from runtime.systems.files.record_files import check_not_beyond
 from runtime.systems.files.schemas import (
+    arrow_type,
     batches_in,
     check_columns,
     check_fields,
     columns_needed,
     open_parquet,
+    struct_type,
     without_names,
 )
 from runtime.systems.host.durable import make_durable
@@ -366,6 +369,7 @@ def check_rows(kind: object, by: Sequence[str], where: object) -> None:
             "write JSON lines"
         )
     check_parted(row_type(kind), by, where)
+    check_fields(row_type(kind), where)
 
 
 def check_parted(kind: object, by: Sequence[str], where: object) -> None:
@@ -424,6 +428,7 @@ class LaxJson:
         object.__setattr__(
             self, "_decode", msgspec.json.Decoder(self.type, strict=False, dec_hook=made_of_plain).decode
         )
+        object.__setattr__(self, "_lacks", without_absent(type_info(self.type)))
 
     def encode(self, value: object) -> bytes:
         """Return JSON; raises SerdeError for a NaN or an infinity."""
@@ -436,14 +441,15 @@ class LaxJson:
 
     def decode(self, data: bytes) -> object:
         """Return the value of a row."""
-        if MARK not in data:
+        if MARK not in data and self._lacks is None:
             return self._decode(data)
         for marked, spelled in _NUMBERS.items():
             data = data.replace(marked, spelled)
-        plain = json.loads(data)
+        plain = json.loads(data) if self._lacks is None else self._lacks(json.loads(data))
         return msgspec.convert(plain, self.type, strict=False, str_keys=True, dec_hook=made_of_plain)
 
     _decode: Callable[[bytes], object] = field(init=False, repr=False, compare=False)
+    _lacks: Callable[[Any], Any] | None = field(init=False, repr=False, compare=False)
 
 
 class RowFile:
@@ -737,60 +743,16 @@ def _type_in(values: Sequence[Any], info: inspect.Type) -> pa.DataType | None:
         item = _type_in([*chain.from_iterable(some)], kind.item_type)
         return item and pa.list_(item)
     if isinstance(kind, inspect.DictType) and _are_all(some, dict):
-        key, parts = arrow_type(kind.key_type), [*chain.from_iterable(map(dict.values, some))]
-        value = _type_in(parts, kind.value_type)
+        keys, parts = [*chain.from_iterable(some)], [*chain.from_iterable(map(dict.values, some))]
+        key, value = arrow_type(kind.key_type), _type_in(parts, kind.value_type)
+        if not isinstance(kind.value_type, inspect.AnyType):
+            # As a struct a row would have None for each key of another row.
+            key, value = key or pa.infer_type(keys), value or pa.infer_type(parts)
         return key and value and pa.map_(key, value)
     if isinstance(kind, inspect.StructType | inspect.DataclassType) and _are_all(some, dict):
-        return _struct_type(kind, lambda field: _type_in([one.get(field.encode_name) for one in some], field.type))
+        return struct_type(kind, lambda field: _type_in([one.get(field.encode_name) for one in some], field.type))
     return None
 
 
 def _are_all(values: Sequence[object], kind: type) -> bool:
     return all(isinstance(value, kind) for value in values)
-
-
-_SCALARS: dict[type[inspect.Type], pa.DataType] = {
-    inspect.BoolType: pa.bool_(),
-    inspect.IntType: pa.int64(),
-    inspect.FloatType: pa.float64(),
-    inspect.StrType: pa.string(),
-    inspect.BytesType: pa.binary(),
-    inspect.UUIDType: pa.string(),
-    inspect.DateType: pa.date32(),
-    inspect.TimeType: pa.time64("us"),
-    inspect.TimeDeltaType: pa.duration("us"),
-}
-
-
-def arrow_type(info: inspect.Type, within: tuple[inspect.Type, ...] = ()) -> pa.DataType | None:
-    """Return the column type for what msgspec knows of a field, `within` records; None where the values must say it.
-
-    Raises SerdeError for a record that holds itself.
-    """
-    kinds = [kind for kind in alternatives(info) if not isinstance(kind, inspect.NoneType)]
-    if {type(kind) for kind in kinds} == {inspect.IntType, inspect.FloatType}:
-        return pa.float64()
-    if len(kinds) != 1:
-        return None
-    kind = kinds[0]
-    if isinstance(kind, inspect.DateTimeType) and kind.tz is not None:
-        return pa.timestamp("us", "UTC" if kind.tz else None)
-    if isinstance(kind, inspect.CollectionType):
-        item = arrow_type(kind.item_type, within)
-        return item and pa.list_(item)
-    if isinstance(kind, inspect.DictType):
-        key, value = arrow_type(kind.key_type, within), arrow_type(kind.value_type, within)
-        return key and value and pa.map_(key, value)
-    if isinstance(kind, inspect.StructType | inspect.DataclassType):
-        inner = records_within(kind, within)
-        return _struct_type(kind, lambda field: arrow_type(field.type, inner))
-    return _SCALARS.get(type(kind))
-
-
-def _struct_type(
-    kind: inspect.StructType | inspect.DataclassType, of_field: Callable[[inspect.Field], pa.DataType | None]
-) -> pa.DataType | None:
-    fields = [(each.encode_name, of_field(each)) for each in kind.fields]
-    if not fields or getattr(kind, "tag", None) is not None or any(each is None for _, each in fields):
-        return None
-    return pa.struct(fields)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import groupby
 from pathlib import Path
@@ -16,7 +16,16 @@ from msgspec import inspect
 
 from operators.core.declared_types import types_in
 from operators.core.wording import type_named
-from runtime.encoding.formats.rows import ANY_KEY, Columns, alternatives, check_names, column_types, fields_wanted
+from runtime.encoding.formats.rows import (
+    ANY_KEY,
+    Columns,
+    alternatives,
+    check_names,
+    column_types,
+    fields_wanted,
+    records_within,
+    unclear_keys,
+)
 from runtime.encoding.value_types import reads_text_as_bytes
 from runtime.model.errors import SamzaError, SerdeError
 from runtime.systems.files.places.locations import RemoteFile
@@ -109,13 +118,65 @@ _RECORDS = (inspect.StructType, inspect.DataclassType, inspect.TypedDictType, in
 
 
 def check_fields(kind: object, where: object) -> None:
-    """Raise SamzaError for records without fields, of which there are no columns."""
-    names = ""
+    """Raise SamzaError for records without fields, of which there are no columns, and for what these tell alike."""
+    names = unclear = ""
     with suppress(TypeError):  # of one that msgspec does not know nothing is said
         empty = [one for one in types_in(kind) if isinstance(one, _RECORDS) and not one.fields]
         names = ", ".join(one.cls.__name__ for one in empty if not getattr(one, "tag", None))
+        unclear = ", ".join(unclear_keys(types_in(kind)))
+    if unclear:
+        wrong = "may be None or not be there, and a column has null for both"
+        raise SamzaError(f"{where}: {unclear} {wrong}: make the key required, or write JSON lines")
     if names:
         raise SamzaError(f"{where}: {names} has no fields, and so no columns: give it one, or leave it out")
+
+
+_SCALARS: dict[type[inspect.Type], pa.DataType] = {
+    inspect.BoolType: pa.bool_(),
+    inspect.IntType: pa.int64(),
+    inspect.FloatType: pa.float64(),
+    inspect.StrType: pa.string(),
+    inspect.BytesType: pa.binary(),
+    inspect.UUIDType: pa.string(),
+    inspect.DateType: pa.date32(),
+    inspect.TimeType: pa.time64("us"),
+    inspect.TimeDeltaType: pa.duration("us"),
+}
+
+
+def arrow_type(info: inspect.Type, within: tuple[inspect.Type, ...] = ()) -> pa.DataType | None:
+    """Return the column type for what msgspec knows of a field, `within` records; None where the values must say it.
+
+    Raises SerdeError for a record that holds itself.
+    """
+    kinds = [kind for kind in alternatives(info) if not isinstance(kind, inspect.NoneType)]
+    if {type(kind) for kind in kinds} == {inspect.IntType, inspect.FloatType}:
+        return pa.float64()
+    if len(kinds) != 1:
+        return None
+    kind = kinds[0]
+    if isinstance(kind, inspect.DateTimeType) and kind.tz is not None:
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if isinstance(kind, inspect.CollectionType):
+        item = arrow_type(kind.item_type, within)
+        return item and pa.list_(item)
+    if isinstance(kind, inspect.DictType):
+        key, value = arrow_type(kind.key_type, within), arrow_type(kind.value_type, within)
+        return key and value and pa.map_(key, value)
+    if isinstance(kind, inspect.StructType | inspect.DataclassType):
+        inner = records_within(kind, within)
+        return struct_type(kind, lambda field: arrow_type(field.type, inner))
+    return _SCALARS.get(type(kind))
+
+
+def struct_type(
+    kind: inspect.StructType | inspect.DataclassType, of_field: Callable[[inspect.Field], pa.DataType | None]
+) -> pa.DataType | None:
+    """Return the type of a column of records; None where that of a field is not known, or a tag says the class."""
+    fields = [(each.encode_name, of_field(each)) for each in kind.fields]
+    if not fields or getattr(kind, "tag", None) is not None or any(each is None for _, each in fields):
+        return None
+    return pa.struct(fields)
 
 
 def open_parquet(

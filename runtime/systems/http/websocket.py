@@ -59,7 +59,8 @@ def websocket(
     first, as a subscription, with the last token; in `url` it stands in the place of `{token}`, or nothing. So each
     message takes effect once, as long as the server goes on behind the token; without `resume` what it sends while
     nobody listens is lost. A connection that is lost is made anew, for as long as it takes; one that the server refuses
-    (401, 403, 404) ends the run. It needs `samza-dsl[http]`. Raises SamzaError for malformed arguments.
+    (400, 401, 403, 404, 405, 410, 426) ends the run. It needs `samza-dsl[http]`. Raises SamzaError for malformed
+    arguments.
 
     >>> from samza_dsl import connectors
     >>> connectors.websocket("wss://example.com/trades?from={token}", resume=lambda trade: str(trade.id)).name
