@@ -9,9 +9,8 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
 from hashlib import blake2b
-from inspect import isroutine
 from itertools import islice
-from types import CodeType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodDescriptorType, MethodType
 
 import msgspec
 from msgspec.structs import replace
@@ -32,6 +31,8 @@ MOST_DEEP = 5
 """The steps in which functions are found that other functions hold."""
 MOST_HELD = 32
 """The values of a list that are looked at for functions: one that a function holds may be a table of millions."""
+PLAIN = frozenset({bool, int, float, str})
+_NAMED = frozenset({type, MethodType, BuiltinFunctionType, MethodDescriptorType})
 _MODULES = re.compile(r"\b(?:\w+\.)+(?=[A-Za-z_])|(?: object)? at 0x[0-9a-fA-F]+")
 
 
@@ -182,26 +183,29 @@ def calls_of(spec: Spec) -> str:
 
 
 def _told(values: Iterable[object], deep: int) -> Iterator[str]:
-    """Yield words for the functions among values: their code, with the plain values that they were made with."""
+    """Yield words for the functions among values: their code, with the plain values that they were made with.
+
+    Whatever else a function holds is told by its type alone, as nothing of a user's own may be called for this.
+    """
     # A function may hold itself, and so may what it holds.
     for value in values if deep else ():
-        held: list[object] = []
-        if isinstance(value, partial):
+        held, kind = list[object](), type(value)
+        if type(value) is partial:
             held = [value.func, *value.args, *value.keywords.values()]
-        elif isinstance(value, FunctionType):
+        elif type(value) is FunctionType:
             yield _code_told(value.__code__)
             for cell in value.__closure__ or ():
                 with suppress(ValueError):  # of a name that has no value yet
                     held.append(cell.cell_contents)
             held += value.__defaults__ or ()
-        elif isinstance(value, list | tuple):
+        elif type(value) is list or type(value) is tuple:
             held = [*islice(value, MOST_HELD)]
-        elif is_dataclass(value) and not isinstance(value, type):
-            held = [getattr(value, one.name) for one in fields(value)]
+        elif kind.__module__.startswith("operators.") and is_dataclass(kind):
+            held = [getattr(value, one.name) for one in fields(kind)]
         elif callable(value):
-            yield value.__qualname__ if isroutine(value) else type(value).__qualname__
-        if isinstance(value, partial | FunctionType):
-            yield stable([one for one in held if isinstance(one, int | float | str)])
+            yield getattr(value, "__qualname__", "") if kind in _NAMED else kind.__qualname__
+        if kind is partial or kind is FunctionType:
+            yield stable([one for one in held if type(one) in PLAIN])
         yield from _told(held, deep - 1)
 
 

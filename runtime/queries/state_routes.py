@@ -106,8 +106,10 @@ class StateRoutes:
             slot = next((one for one in ranked if (one, held[one]) not in asked), None)
             if slot is None:
                 break
-            asked.add((slot, held[slot]))
             answer = await self._asked(slot)(request)
+            # Who was asked while tasks came or went may have had this one before, or behind it: it is asked again.
+            if held[slot] == frozenset(self._held().get(slot, ())):
+                asked.add((slot, held[slot]))
             if answer.status not in (404, 503):
                 return self._going_on(slot, request.said, answer)
             refused[slot] = answer

@@ -5,7 +5,7 @@ import json
 from contextlib import closing
 from urllib.parse import quote
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from runtime.queries.state_requests import NoAnswer, StateAnswer, StateDesk, StateRequest
@@ -92,6 +92,7 @@ def test_containers_answer_together_as_one_that_has_all_tasks(tmp_path_factory, 
     ends=st.sets(st.integers(0, 2)),
     key=st.integers(0, 40),
 )
+@example(moves=[[0, 1, 0, 1], [1, 0, 0, 0], [0, 1, 0, 1]], ends=set(), key=0)
 def test_a_key_whose_task_moves_while_it_is_asked_for_is_found_where_it_comes_to_rest(moves, ends, key):
     """Each answer may come after the tasks have moved; a container that ends cannot say, and so nobody has said no."""
     graph, left = counting().graph(), [*moves]
