@@ -206,7 +206,9 @@ def test_a_table_of_versions_is_joined_with_both(app):
 def test_tables_of_other_partition_counts_are_not_joined(app):
     left = app.table("left", key=str, value=int, partitions=2)
     right = app.table("right", key=str, value=int, partitions=3)
-    with refused("streams of 2 partitions by hash and 3 partitions by hash are joined", ".partition_by(...).to_table(...)", app):
+    with refused(
+        "streams of 2 partitions by hash and 3 partitions by hash are joined", ".partition_by(...).to_table(...)", app
+    ):
         left.join(right, max).changes().sink(print)
 
 
