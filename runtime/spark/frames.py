@@ -288,6 +288,11 @@ def _of_files(session: SparkSession, stream: str, asked: SparkTable, reads: Sequ
             f"bind={{{stream!r}: SparkTable({str(what)!r}, partition_by=...)}}: each file is a partition. Read it as a "
             f'DataFrame, to have others: SparkTable(session.read.parquet({str(what)!r}), partition_by="...")'
         )
+    if str(what).lower().startswith(("http:/", "https:/")):
+        raise SamzaError(
+            f"bind={{{stream!r}: {str(what)!r}}}: Spark reads no files over HTTP, as it can't list them: fetch them "
+            "first, and bind what was fetched; or leave on=Spark(...) out, as a run without it reads them there"
+        )
     reader = whole_files(session).read.option("recursiveFileLookup", "true")
     places = _places(reader, what)
     listed = reader.text(places).inputFiles() if places else []

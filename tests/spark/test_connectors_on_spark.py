@@ -170,6 +170,12 @@ def test_what_can_not_be_used_is_told_before_anything_runs(bind, on_brokers, tol
         Connected(pipeline().graph(), bind, tmp_path, on_brokers)
 
 
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/orders.jsonl", "https://127.0.0.1:9/*.parquet"])
+def test_files_over_http_are_told_before_spark_looks_for_them(session, url, tmp_path):
+    with pytest.raises(SamzaError, match=r"'orders': 'https?://127.*fetch them first.* leave on=Spark"):
+        pipeline().run(tmp_path / "data", on=Spark(session), bind={"orders": url})
+
+
 @pytest.mark.parametrize("bind", [{}, {"refused": "stream:others"}], ids=["own stream", "another"])
 @pytest.mark.parametrize("policy", [dead_letter("refused"), skip, retry(2, then=skip), fail], ids=repr)
 def test_rows_that_a_sink_refuses_go_by_the_policy_of_who_writes_them_once_whoever_dies(policy, bind, tmp_path):
