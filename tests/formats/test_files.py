@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 from pyarrow import feather
@@ -577,6 +577,11 @@ class Labelled(Required, total=False):
     name: str
 
 
+class Sized(TypedDict, total=False):
+    size: int
+    named: Labelled
+
+
 class Unclear(Required):
     name: NotRequired[str | None]
 
@@ -584,6 +589,34 @@ class Unclear(Required):
 def trees(depth: int) -> st.SearchStrategy[Any]:
     parts = {"parts": st.lists(trees(depth - 1), max_size=2)} if depth else {}
     return st.fixed_dictionaries({"id": INT64}, optional={"size": INT64, **parts})
+
+
+class Holding(Struct):
+    id: int
+    named: Labelled | None
+    sized: Sized
+
+
+def dicts_within() -> st.SearchStrategy[Any]:
+    named = st.fixed_dictionaries({"id": INT64}, optional={"name": st.text(max_size=3)})
+    sized = st.fixed_dictionaries({}, optional={"size": INT64, "named": named})
+    return st.builds(Holding, id=INT64, named=st.none() | named, sized=sized)
+
+
+@given(
+    st.lists(st.lists(dicts_within(), min_size=1, max_size=3), min_size=1, max_size=3),
+    st.sampled_from([".parquet", ".arrow", ".avro"]),
+)
+@example([[Holding(1, None, {})]], ".parquet")
+@settings(max_examples=examples(60, 2_000), deadline=None, suppress_health_check=SLOW)
+def test_dicts_within_records_may_lack_all_of_their_keys(commits, suffix):
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, f"out{suffix}")
+        write_all(path, Holding, commits)
+        parts = sorted(path.iterdir()) if path.is_dir() else [path]
+        assert [value for part in parts for value in read_all(part, Holding)] == [
+            one for rows in commits for one in rows
+        ]
 
 
 @given(st.lists(trees(2), min_size=1, max_size=5), st.sampled_from([".csv", ".parquet", ".arrow", ".avro"]))

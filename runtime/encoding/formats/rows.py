@@ -461,9 +461,11 @@ def leaves_out(info: inspect.Type) -> bool:
     return any(kind.__struct_config__.omit_defaults for kind in structs)
 
 
-def records_within(
-    kind: inspect.StructType | inspect.DataclassType, within: tuple[inspect.Type, ...]
-) -> tuple[inspect.Type, ...]:
+Fielded: TypeAlias = inspect.StructType | inspect.DataclassType | inspect.TypedDictType
+"""A type whose values are records of named fields, of which a nested column has one each."""
+
+
+def records_within(kind: Fielded, within: tuple[inspect.Type, ...]) -> tuple[inspect.Type, ...]:
     """Return the records that lie within each other, with one more; raises SerdeError for one that holds itself."""
     if any(kind is one for one in within):
         raise SerdeError(

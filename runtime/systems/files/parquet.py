@@ -28,6 +28,7 @@ from operators.core.declared_types import type_info
 from runtime.encoding.columns import Columns
 from runtime.encoding.formats.rows import (
     VALUE,
+    Fielded,
     RowSerde,
     alternatives,
     column_types,
@@ -749,7 +750,8 @@ def _type_in(values: Sequence[Any], info: inspect.Type) -> pa.DataType | None:
             # As a struct a row would have None for each key of another row.
             key, value = key or pa.infer_type(keys), value or pa.infer_type(parts)
         return key and value and pa.map_(key, value)
-    if isinstance(kind, inspect.StructType | inspect.DataclassType) and _are_all(some, dict):
+    # A dict that holds itself ends where no value has another one in it.
+    if isinstance(kind, Fielded) and _are_all(some, dict) and (some or not isinstance(kind, inspect.TypedDictType)):
         return struct_type(kind, lambda field: _type_in([one.get(field.encode_name) for one in some], field.type))
     return None
 

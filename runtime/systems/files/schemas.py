@@ -19,6 +19,7 @@ from operators.core.wording import type_named
 from runtime.encoding.formats.rows import (
     ANY_KEY,
     Columns,
+    Fielded,
     alternatives,
     check_names,
     column_types,
@@ -147,7 +148,7 @@ _SCALARS: dict[type[inspect.Type], pa.DataType] = {
 def arrow_type(info: inspect.Type, within: tuple[inspect.Type, ...] = ()) -> pa.DataType | None:
     """Return the column type for what msgspec knows of a field, `within` records; None where the values must say it.
 
-    Raises SerdeError for a record that holds itself.
+    Raises SerdeError for a record that holds itself, but for a dict.
     """
     kinds = [kind for kind in alternatives(info) if not isinstance(kind, inspect.NoneType)]
     if {type(kind) for kind in kinds} == {inspect.IntType, inspect.FloatType}:
@@ -163,15 +164,15 @@ def arrow_type(info: inspect.Type, within: tuple[inspect.Type, ...] = ()) -> pa.
     if isinstance(kind, inspect.DictType):
         key, value = arrow_type(kind.key_type, within), arrow_type(kind.value_type, within)
         return key and value and pa.map_(key, value)
-    if isinstance(kind, inspect.StructType | inspect.DataclassType):
+    if isinstance(kind, inspect.TypedDictType) and any(kind is one for one in within):
+        return None  # it lacks the key of itself somewhere, and values say where
+    if isinstance(kind, Fielded):
         inner = records_within(kind, within)
         return struct_type(kind, lambda field: arrow_type(field.type, inner))
     return _SCALARS.get(type(kind))
 
 
-def struct_type(
-    kind: inspect.StructType | inspect.DataclassType, of_field: Callable[[inspect.Field], pa.DataType | None]
-) -> pa.DataType | None:
+def struct_type(kind: Fielded, of_field: Callable[[inspect.Field], pa.DataType | None]) -> pa.DataType | None:
     """Return the type of a column of records; None where that of a field is not known, or a tag says the class."""
     fields = [(each.encode_name, of_field(each)) for each in kind.fields]
     if not fields or getattr(kind, "tag", None) is not None or any(each is None for _, each in fields):
