@@ -4,7 +4,7 @@ import json
 import random
 import shutil
 from collections import Counter
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from unittest.mock import patch
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from operators.core.base import Batch
 from planner.model.errors import PlanError
-from runtime.model.errors import Damaged, Owned
+from runtime.model.errors import Damaged, EnvironmentFault, Owned
 from runtime.ports.commits import Commit
 from runtime.ports.stream_values import values_of
 from runtime.ports.streams import Append, StreamConfig
@@ -234,6 +234,17 @@ def test_a_checkpoint_has_one_run_and_one_application(tmp_path):
 
     with pytest.raises(PlanError, match="its state was kept as"):
         opened(other_windows(), memory(), tmp_path / "checkpoint", bind)
+
+
+def test_a_stream_that_was_given_more_partitions_stops_the_run_whose_tasks_are_by_the_former(tmp_path):
+    environment = memory()
+    environment.create_stream("ticks", StreamConfig())
+    environment.append([Append("ticks", 0, Batch([b'["a",1]']))])
+    with closing(opened(counting(), environment, tmp_path / "checkpoint")) as running:
+        assert running.next() is not None
+        environment.grow_stream("ticks", 2)
+        with pytest.raises(EnvironmentFault, match=r"'ticks' has 2 partitions now, and had 1 .*from another checkpoint"):
+            running.next()
 
 
 def test_until_now_reads_what_is_there_and_leaves_open_what_is_open(tmp_path):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 from operators.io import Input
 from runtime.assembly.bindings import Bindings
 from runtime.model.clock import Clock
-from runtime.model.errors import SamzaError, command
+from runtime.model.errors import EnvironmentFault, SamzaError, command
 from runtime.ports.source import Source
 from runtime.ports.streams import Offsets
 from runtime.systems.files.files import KIND_OF_SUFFIX, open_source
@@ -70,6 +70,8 @@ class Offered:
         self._bindings: Bindings | None = None
         self._tables: dict[Place, int] = {}
         self._targets: dict[Place, int] | None = None
+        self._counts: dict[str, int] = {}
+        """The partitions that streams of the environment had as they were first looked at, by which tasks are."""
         self._changed_at: dict[Place, tuple[float, tuple[int, bool]]] = {}
         self._looked_at = clock.elapsed_ms()
 
@@ -93,6 +95,7 @@ class Offered:
                 if source is not None:
                     found |= {(stream, number): source.offsets(number) for number in range(source.partitions)}
                 elif config is not None:
+                    self._check_count(stream, config.partitions)
                     places = range(config.partitions)
                     found |= {(stream, number): environment.offsets(stream, number) for number in places}
                 else:
@@ -101,6 +104,14 @@ class Offered:
                         f"({command(f'streams produce {stream}')})"
                     )
         return found
+
+    def _check_count(self, stream: str, partitions: int) -> None:
+        began = self._counts.setdefault(stream, partitions)
+        if partitions != began:
+            raise EnvironmentFault(
+                f"Stream {stream!r} has {partitions} partitions now, and had {began} as this run began, by which its "
+                "tasks and their state are: begin anew from another checkpoint"
+            )
 
     def next(self, read: Ends) -> dict[Place, Offsets]:
         """Return the range of each partition as far as the next micro-batch goes, given how far others have come."""
