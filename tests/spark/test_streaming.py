@@ -243,7 +243,9 @@ def test_a_stream_that_was_given_more_partitions_stops_the_run_whose_tasks_are_b
     with closing(opened(counting(), environment, tmp_path / "checkpoint")) as running:
         assert running.next() is not None
         environment.grow_stream("ticks", 2)
-        with pytest.raises(EnvironmentFault, match=r"'ticks' has 2 partitions now, and had 1 .*from another checkpoint"):
+        with pytest.raises(
+            EnvironmentFault, match=r"'ticks' has 2 partitions now, and had 1 .*from another checkpoint"
+        ):
             running.next()
 
 
