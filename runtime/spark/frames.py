@@ -34,6 +34,7 @@ from runtime.systems.files.places.locations import (
     files_of,
     is_remote,
     matches,
+    of_http,
     parted,
     url_of,
 )
@@ -288,9 +289,9 @@ def _of_files(session: SparkSession, stream: str, asked: SparkTable, reads: Sequ
             f"bind={{{stream!r}: SparkTable({str(what)!r}, partition_by=...)}}: each file is a partition. Read it as a "
             f'DataFrame, to have others: SparkTable(session.read.parquet({str(what)!r}), partition_by="...")'
         )
-    if str(what).lower().startswith(("http:/", "https:/")):
+    if is_remote(what) and of_http(str(what)):
         raise SamzaError(
-            f"bind={{{stream!r}: {str(what)!r}}}: Spark reads no files over HTTP, as it can't list them: fetch them "
+            f"bind={{{stream!r}: {url_of(what)!r}}}: Spark reads no files over HTTP, as it can't list them: fetch them "
             "first, and bind what was fetched; or leave on=Spark(...) out, as a run without it reads them there"
         )
     reader = whole_files(session).read.option("recursiveFileLookup", "true")

@@ -15,6 +15,7 @@ import typer
 from planner.model.flow import counted
 from runtime.model.clock import sleep_ms
 from runtime.ports.environment import Environment, GrowingEnvironment, LiveEnvironment
+from runtime.ports.live_streams import ReadingPort
 from runtime.ports.streams import StreamConfig, check_config, contradicted
 from runtime.systems.files.archive import Kind, archive_stream, is_archive, read_manifest
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, config_of, opened
@@ -265,18 +266,22 @@ def _refuse_otherwise(name: str, config: StreamConfig, said: Mapping[str, object
 async def _follow(environment: Environment, name: str, reached: dict[int, int], *, grows: bool) -> None:
     """Print what is written from the offsets on that are `reached`; of a stream that `grows` in its new partitions."""
     seen = -1
+    reading: Environment | ReadingPort = environment
     for turn in count():
-        if grows and turn % LOOK_EVERY == 0 and (config := environment.streams([name]).get(name)) is not None:
-            more = range(len(reached), config.partitions)
-            reached.update(dict.fromkeys(more, 0))
-            seen = -1 if more else seen
-        ended = all(environment.offsets(name, number).ended for number in reached)
+        if grows and turn % LOOK_EVERY == 0:
+            config = environment.streams([name]).get(name)
+            if config is not None and (more := range(len(reached), config.partitions)):
+                reached.update(dict.fromkeys(more, 0))
+                seen = -1
+                if isinstance(environment, LiveEnvironment):
+                    reading = environment.reader(len(reached))  # which sees all that there are as it begins
+        ended = all(reading.offsets(name, number).ended for number in reached)
         # Asked before reading: what is written meanwhile changes the version again. Behind an end there may be records
         # left.
         if ended or environment.version() != seen:
             seen = environment.version()
             for number in reached:
-                while (read := read_on(environment, name, number, reached[number])) is not None:
+                while (read := read_on(reading, name, number, reached[number])) is not None:
                     _print_records(rows_of(number, read), heading=False)
                     reached[number] = read.next_offset
         if ended:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from runtime.model.errors import Damaged
 from runtime.ports.environment import Environment
+from runtime.ports.live_streams import ReadingPort
 from runtime.ports.streams import Read
 
 
@@ -30,7 +31,7 @@ def records_from(environment: Environment, stream: str, partition: int, offset: 
         offset = read.next_offset
 
 
-def read_on(environment: Environment, stream: str, partition: int, offset: int) -> Read | None:
+def read_on(environment: Environment | ReadingPort, stream: str, partition: int, offset: int) -> Read | None:
     """Read from `offset` on, or from the new start where retention has removed it meanwhile; None at the end."""
     while True:
         try:

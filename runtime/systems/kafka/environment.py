@@ -199,6 +199,8 @@ class KafkaEnvironment(KafkaReading, LiveEnvironment, SnapshotEnvironment, Query
         if stream not in found:
             raise absent_error(stream)
         partitions = range(found[stream].partitions)
+        if self._streams.fetcher(stream, 0).partitions < len(partitions):
+            self._streams.forget(stream)  # which has got more of them since it was begun to be read
         open_ones = [number for number in partitions if not self.offsets(stream, number).ended]
         self.append([Append(stream, number, Batch([]), END) for number in open_ones])
 

@@ -299,9 +299,6 @@ class KafkaStreams:
             if found is None or (found.id, found.partitions) != (fetcher.stream_id(), fetcher.partitions):
                 self.forget(name)
                 fetcher = None
-        if fetcher is not None and fetcher.partitions <= partition < self.config(name).partitions:
-            self.forget(name)  # which has got more of them since it was begun to be read
-            fetcher = None
         if fetcher is None:
             between = self.config(name).intermediate
             fetcher = self._fetchers[name, reader] = KafkaFetcher(self.topic(name), between)
