@@ -160,6 +160,8 @@ class Graph:
         spec = self.specs[origin]
         if spec.key is not None or spec.source:
             return spec.key
+        if spec.repartitions and not spec.rekeys:
+            return self.key_serde(self.streams_into(origin)[0])  # messages keep their keys, and so the bytes of these
         # Kept, since each task asks for it, and it goes through all operators.
         if origin not in self._keys_of_tables:
             self._keys_of_tables[origin] = next((join.table.key for join in self.key_joins(origin)), None)

@@ -207,7 +207,8 @@ class Assembly:
         """Return what looks at the first rows of a partition, at places of keys and at names; None where none count."""
         partitions, kind = self.bindings.partitions(stream), type_of_rows(spec.value)
         stored = spec.key is not None and spec.key_of is None and partitions > 1
-        keyed = stored and self.key_places.concerns(spec.subject) and self.bindings.is_of_brokers(stream)
+        keyed = stored and self.key_places.concerns(spec.subject) and self.bindings.is_of_others(stream)
+        by_hash = self.bindings.is_topic(stream)
         named = kind is not None and has_columns(kind)
         unseen = SAMPLE
 
@@ -216,7 +217,7 @@ class Assembly:
             if named and unseen == SAMPLE and raw.values:
                 self._check_names(spec, stream, kind, raw.values[0])
             if keyed and raw.keys is not None:
-                self.key_places.note(spec.subject, partition, partitions, raw.keys[:unseen])
+                self.key_places.note(spec.subject, partition, partitions, raw.keys[:unseen], by_hash)
             unseen -= min(len(raw), unseen)
             return unseen > 0
 

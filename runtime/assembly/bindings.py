@@ -349,10 +349,13 @@ class Bindings:
             for stream, partition, offset in ends
         }
 
-    def is_of_brokers(self, stream: str) -> bool:
-        """Whether a stream is a topic, into whose partitions others write by partitioners of their own."""
-        source = self.sources.get(stream)
-        return isinstance(source, Stamping) or (source is None and isinstance(self.environment, LiveEnvironment))
+    def is_of_others(self, stream: str) -> bool:
+        """Whether others write a stream, a topic or what is bound: each key where they choose, without a word here."""
+        return stream in self.sources or isinstance(self.environment, LiveEnvironment)
+
+    def is_topic(self, stream: str) -> bool:
+        """Whether a stream is a topic, whose writers put keys where hashes say that are known."""
+        return isinstance(self.sources.get(stream), Stamping) if stream in self.sources else self.is_of_others(stream)
 
     def origin(self, stream: str, partition: int, reader: int = 0) -> Origin:
         """Return how to read one partition, as one of several readers of it."""

@@ -11,6 +11,7 @@ from planner.model.graph import Graph
 from planner.model.plan import Plan, StagePlan, Unsplit
 from runtime.job.job_model import reads_of
 from runtime.model.errors import SamzaError
+from runtime.opening.regrouping import regrouped_streams
 from runtime.opening.stored_state import Lies, lies, noted_lies, reshuffled, unread
 from runtime.ports.environment import Environment, typed
 from runtime.stores.registry import store_kind
@@ -40,20 +41,25 @@ def moving(environment: Environment, plan: Plan, graph: Graph) -> Moving | None:
     if layout(plan):
         return None
     before, existing = former_sizes(environment, plan), environment.streams(read_by(plan))
-    now: dict[str, int] = {}
-    ends: dict[tuple[str, int], int] = {}
+    # Where messages come by a `partition_by` now, the writers of an input may have had keys elsewhere than that has.
+    anew = reshuffled(noted_lies(environment.checkpoints(plan.app)), lies(plan, graph))
+    regrouped, now, ends = regrouped_streams(graph), dict[str, int](), dict[tuple[str, int], int]()
     for stage in plan.stages:
-        for stream in (one for one in stage.inputs if one in before and one in existing and _keeps_keys(plan, stage)):
+        for stream in (one for one in stage.inputs if one in before and one in existing):
+            if stream not in regrouped and not _keeps_keys(plan, stage):
+                continue
             grown = existing[stream].grown
             step = next((number for number, at in enumerate(grown) if len(at) == before[stream]), None)
-            if step is not None and not existing[stream].intermediate:
-                ends |= {(stream, partition): at for partition, at in enumerate(grown[step])}
-                now[stream] = len(grown[step + 1]) if step + 1 < len(grown) else existing[stream].partitions
+            if step is None or existing[stream].intermediate:
+                continue
+            if stream in regrouped and anew:
+                now[stream] = before[stream]  # nothing of it is read until the state lies behind the `partition_by`
+                continue
+            ends |= {(stream, partition): at for partition, at in enumerate(grown[step])}
+            now[stream] = len(grown[step + 1]) if step + 1 < len(grown) else existing[stream].partitions
     # Without state and streams between stages nothing remembers how far event time has come: it just reads on.
     has_stages = any(stream.role == "intermediate" for stream in plan.streams)
-    # Where messages come by a `partition_by` now, the writers of an input may have had keys elsewhere than that has.
-    moves = before or reshuffled(noted_lies(environment.checkpoints(plan.app)), lies(plan, graph))
-    return Moving(before, now, ends) if moves and (ends or has_stages) else None
+    return Moving(before, now, ends) if (before or anew) and (ends or has_stages) else None
 
 
 def check_replay(environment: Environment, plan: Plan, instead: str) -> None:
@@ -187,7 +193,7 @@ def why_it_stays(plan: Plan, graph: Graph, operator: str, noted: Lies | None, no
     if now.partitions > 1 and now.writer:
         wrong = f"only who writes {now.writer!r} knows in which partition a key is"
         return Unsplit(wrong, ANOTHER)
-    if noted.partitions > 1 and noted.writer:
+    if noted.partitions > 1 and noted.writer and now.read:
         return Unsplit(f"who writes {noted.writer!r} has chosen where its keys lie", ANOTHER)
     origin = graph.keyed_by(graph.streams_into(operator)[0]) or ""
     if origin in graph.inputs and graph.inputs[origin].is_pattern:

@@ -226,7 +226,7 @@ def _can_move(plan: Plan, bindings: Bindings, stream: str) -> bool:
     """Whether what lies by the former partitions of a stream can be moved to those that it has now."""
     # What lies between stages is written by the application alone, on brokers as well.
     is_ours = any(one.name == stream and one.role == "intermediate" for one in plan.streams)
-    return is_ours or (stream not in bindings.sources and not bindings.is_of_brokers(stream))
+    return is_ours or not bindings.is_of_others(stream)
 
 
 def with_factor(options: Options, asked: int | None) -> Options:

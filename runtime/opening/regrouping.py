@@ -10,10 +10,10 @@ import msgspec
 
 from operators.io import Input
 from operators.partition_by import PartitionBy
+from planner.checks.copartitioning import entries_of
 from planner.checks.splitting import why_whole
 from planner.model.graph import Graph, intermediate
 from runtime.assembly.bindings import Bindings
-from runtime.encoding.serdes import Tagged
 from runtime.job.job_model import JOB, layout_of, reads_of
 from runtime.model.checkpoint import Checkpoint
 from runtime.ports.environment import Environment
@@ -36,9 +36,7 @@ def regrouped(graph: Graph, inputs: Collection[str]) -> Graph:
         source = graph.inputs.get(id)
         if source is None or not any(_keeping(graph, id)):
             continue
-        shuffle = PartitionBy(
-            parents=(source,), site=source.site, op_id=f"{id}{BEHIND}", key_of=None, key=source.key or Tagged()
-        )
+        shuffle = PartitionBy(parents=(source,), site=source.site, op_id=f"{id}{BEHIND}", key_of=None, key=source.key)
         for child in graph.children(id):
             below = specs[child]
             parents = tuple(shuffle if one.op_id == id else one for one in below.parents)
@@ -60,6 +58,11 @@ def regrouped_in(graph: Graph) -> list[str]:
     return [graph.parents(id)[0] for id, spec in graph.of(PartitionBy).items() if not spec.rekeys]
 
 
+def regrouped_streams(graph: Graph) -> set[str]:
+    """Return the streams of those inputs."""
+    return {graph.inputs[id].stream for id in regrouped_in(graph)}
+
+
 def as_run(graph: Graph, checkpoints: Mapping[str, Checkpoint]) -> Graph:
     """Return the graph by which an application is run, as far as it was noted when it was last opened."""
     noted = checkpoints.get(JOB, Checkpoint(0)).meanings.get(REGROUPED, "[]")
@@ -69,28 +72,54 @@ def as_run(graph: Graph, checkpoints: Mapping[str, Checkpoint]) -> Graph:
 def to_regroup(environment: Environment, graph: Graph, bindings: Bindings, counts: Mapping[str, int]) -> list[str]:
     """Return the inputs that are regrouped from now on, and tell of them.
 
-    These are topics that were given more partitions, by whose keys state lies. Writers learn of partitions one after
-    the other, so for a while a key may come in either, and nobody can tell when the last has learnt of them.
+    These were given more partitions, and state lies by their keys. Writers of topics learn of partitions one after the
+    other, so for a while a key may come in either, and nobody can tell when the last has learnt of them. Where writers
+    put a key by what they alone know, it may lie anywhere from then on, on the embedded log as well.
     """
     checkpoints = environment.checkpoints(graph.app)
-    had = {name: size for reads in reads_of(checkpoints).values() for name, size in reads.items()}
+    if layout_of(checkpoints):
+        return []
+    noted = {name: size for reads in reads_of(checkpoints).values() for name, size in reads.items()}
+    # Of a stream of the embedded log one knows where each key was when, but for keys that writers have put themselves.
+    chosen = {spec.stream for spec in graph.inputs.values() if spec.partitioned_by_key}
+    existing = environment.streams([stream for stream in chosen if not bindings.is_of_others(stream)])
     found = []
     for id, spec in graph.inputs.items():
-        keeping = [*_keeping(graph, id)]
-        is_grown = counts.get(spec.stream, 0) > had.get(spec.stream, counts.get(spec.stream, 0))
-        if not is_grown or not keeping or not bindings.is_of_brokers(spec.stream):
+        stream, had = spec.stream, noted.get(spec.stream)
+        why = "Its writers learn of them one after the other, so a key may come in either for a while"
+        if not bindings.is_of_others(stream):
+            grown = existing[stream].grown if stream in existing else ()
+            had = (len(grown[0]) if had is None else had) if grown else None
+            why = "Only its writers know in which of them a key is"
+        if had is None or not had < counts.get(stream, 0) or not _can_follow(graph, id):
             continue
-        # What can't follow its keys is refused as it is, and whoever writes by a key of his own has chosen its place.
-        can_follow = all(why_whole(graph, one, graph.specs[one]) is None for one in keeping)
-        if can_follow and type(spec) is Input and not spec.partitioned_by_key and not layout_of(checkpoints):
-            found.append(id)
-            _log.warning(
-                "%s: %r has %s partitions now, and had %s. Its writers learn of them one after the other, so a key "
-                "may come in either for a while: its messages go through %r from now on, each to the task of its key, "
-                "which has the state that the key had",
-                *(graph.app, spec.stream, counts[spec.stream], had[spec.stream], stream_behind(graph, id)),
-            )
-    return found
+        found.append(id)
+        _log.warning(
+            "%s: %r has %s partitions now, and had %s. %s: its messages go through %r from now on, each to the task "
+            "of its key, which has the state that the key had",
+            *(graph.app, stream, counts[stream], had, why, stream_behind(graph, id)),
+        )
+    return [*found, *_met(graph, found)]
+
+
+def _can_follow(graph: Graph, id: str) -> bool:
+    """Whether operators keep state by the keys of an input, and all of that can move to where its keys come."""
+    keeping = [*_keeping(graph, id)]
+    # The rows of a table lie as they do.
+    can_move = all(why_whole(graph, one, graph.specs[one]) is None for one in keeping)
+    return bool(keeping) and can_move and type(graph.inputs[id]) is Input
+
+
+def _met(graph: Graph, found: Collection[str]) -> list[str]:
+    """Return the inputs whose keys meet those of inputs that are regrouped, and lie where their own writers say."""
+    met, left = set[str](), [*found]
+    while left:
+        for operator in _keeping(graph, left.pop()):
+            beside = {one for one in entries_of(graph, operator) if one in graph.inputs} - {*found, *met}
+            new = {one for one in beside if graph.inputs[one].partitioned_by_key and _can_follow(graph, one)}
+            met |= new
+            left += new
+    return sorted(met)
 
 
 def _keeping(graph: Graph, id: str) -> Iterator[str]:

@@ -203,7 +203,8 @@ def noted_lies(checkpoints: Mapping[str, Checkpoint]) -> dict[str, Lies]:
 
 def reshuffled(had: Mapping[str, Lies], has: Mapping[str, Lies]) -> list[str]:
     """Return the operators to which keys came from an input as they lay there, and come from a `partition_by` now."""
-    return [id for id in has if id in had and had[id].read and not has[id].read]
+    # Versions that noted no `read` noted whose writer had chosen.
+    return [id for id in has if id in had and (had[id].read or had[id].writer) and not has[id].read]
 
 
 def forget(environment: Environment, app: str, operators: Collection[str]) -> None:

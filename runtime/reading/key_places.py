@@ -22,6 +22,8 @@ _log = logging.getLogger("samza_dsl")
 class KeysSeen:
     """The keys that were seen of a stream, each once, and how many of them lie where each hash puts them."""
 
+    by_hash: bool = True
+    """Whether its writers are supposed to go by a hash."""
     keys: dict[bytes, int] = field(default_factory=dict)
     """The partition in which each was seen first."""
     split: int = 0
@@ -42,7 +44,7 @@ class KeysSeen:
     @property
     def is_odd(self) -> bool:
         """Whether too many keys lie neither where Kafka's own hash says nor where librdkafka's does."""
-        return len(self.keys) >= SURE and self.is_elsewhere and not self.is_by_crc32
+        return self.by_hash and len(self.keys) >= SURE and self.is_elsewhere and not self.is_by_crc32
 
     @property
     def is_by_crc32(self) -> bool:
@@ -75,9 +77,14 @@ class KeyPlaces:
         """Whether keys of a stream have to meet others."""
         return any(stream in meeting.streams for meeting in self._meetings)
 
-    def note(self, stream: str, partition: int, partitions: int, keys: Sequence[bytes | None]) -> None:
-        """Look at stored keys of a partition; raises PlanError where equal keys of two streams can't meet."""
-        seen = self._seen.setdefault(stream, KeysSeen())
+    def note(
+        self, stream: str, partition: int, partitions: int, keys: Sequence[bytes | None], by_hash: bool = True
+    ) -> None:
+        """Look at stored keys of a partition; raises PlanError where equal keys of two streams can't meet.
+
+        Where its writers do not go `by_hash`, as those of a source with partitions of its own, keys lie as they will.
+        """
+        seen = self._seen.setdefault(stream, KeysSeen(by_hash))
         before = seen.is_elsewhere, seen.is_sure, seen.split > 0, seen.is_odd
         for key in keys:
             if key is None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from operators.core.base import MIN_TIMESTAMP
 from operators.core.entry_keys import kind_at
 from planner.checks.splitting import why_whole
-from planner.model.errors import refuse
+from planner.model.errors import PlanError, refuse
 from planner.model.graph import Graph
 from planner.model.plan import Plan, StagePlan
 from planner.model.virtual_tasks import WHOLE, is_task
@@ -23,6 +23,7 @@ from runtime.job.key_kinds import kinds_of_all
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.errors import Repartitioned
 from runtime.opening.former_layout import Moving
+from runtime.opening.regrouping import regrouped_streams
 from runtime.opening.stored_state import Lies, lies, move_staged, noted_lies, operator_of, reshuffled
 from runtime.ports.environment import Environment, typed
 from runtime.reading.watermarks import ProducerWatermarks, event_time
@@ -71,7 +72,7 @@ class Repartitioning:
         operators, counts = self._moved(had, has), [0, 0]
         # Where its writers have chosen, a key may have had state in two places.
         apart = self.astray.isdisjoint(operators)
-        staged(self.environment, app, self._entries(operators, had, counts), apart=apart)
+        staged(self.environment, app, self._entries(operators, had, counts), apart=apart, doubled=self._doubled_error)
         found = self._checkpoints(checkpoints, had)
         job = checkpoints.get(JOB, Checkpoint(0))
         now = found | {JOB: replace(job, meanings={**job.meanings, **configuration(plan, {})})}
@@ -85,7 +86,8 @@ class Repartitioning:
     def _moved(self, had: Mapping[str, Lies], has: Mapping[str, Lies]) -> list[str]:
         """Return the operators whose state lies by other partitions than it is to lie."""
         kept, former = self.environment.stores(self.former.app), lies(self.former, self.graph)
-        assert all(had[id].is_as(former[id]) for id in kept if id in had and id in former), "it lies as it was run"
+        as_run = [id for id in kept if id in had and id in former and id not in self.anew]
+        assert all(had[id].is_as(former[id]) for id in as_run), "it lies as it was run"
         known = [id for id in kept if id in had and id in has]
         return [id for id in known if had[id].partitions != has[id].partitions or id in self.astray]
 
@@ -115,6 +117,14 @@ class Repartitioning:
                     to = now(key)
                     counts[to == task] += 1
                     yield f"the state of the key {key!r} in task {task}", Stored(operator, to, place, value)
+
+    def _doubled_error(self, where: str, one: Stored) -> PlanError:
+        """Return the error for a key that has had state in several partitions, each for the records that came there."""
+        wrong = f"{where} is not the only one of that key: records of it lay in several partitions, each with a state"
+        again = typed(self.environment, f"reset {self.former.app}")
+        drop = typed(self.environment, f"state forget {self.former.app} {one.operator}")
+        instead = f".partition_by(...) before it, and begin anew: {again}; or drop its state alone: {drop}"
+        return refuse(self.graph.specs[one.operator], wrong, instead)
 
     def _key(self, operator: str, place: bytes, task: int, task_of: Callable[[bytes], int] | None) -> bytes | None:
         """Return the key of an entry, None for one that only versions before had need of.
@@ -208,7 +218,7 @@ class Repartitioning:
 
     def _grown(self, stream: str, known: Mapping[int, Position], before: int, now: int) -> list[Position]:
         """Return the positions in an input that has more partitions: each is as late as those its keys come from."""
-        found, by_key = [], stream in self.moving.now
+        found, by_key = [], stream in self.moving.now and stream not in regrouped_streams(self.graph)
         lowest = event_time((one.watermark, bool(one.idle)) for one in known.values())
         for number in range(now):
             own = known.get(number)

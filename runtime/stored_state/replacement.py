@@ -89,25 +89,42 @@ def check_convert(environment: Environment, plan: Plan, graph: Graph, operator: 
         raise refuse(spec, wrong, f"it as before; or {typed(environment, f'state forget {app} {operator}')}")
 
 
+def doubled_error(where: str, one: Stored) -> SamzaError:
+    """Return the error for an entry that stands where another one has its place already."""
+    return SamzaError(
+        f"{where}: another entry of {one.operator!r} has the same place, and only one of them can be kept; nothing was "
+        "changed"
+    )
+
+
 def staged(
-    environment: Environment, app: str, entries: Iterable[tuple[str, Stored]], *, apart: bool = False
+    environment: Environment,
+    app: str,
+    entries: Iterable[tuple[str, Stored]],
+    *,
+    apart: bool = False,
+    doubled: Callable[[str, Stored], Exception] = doubled_error,
 ) -> dict[str, int]:
     """Write entries to where nobody looks, in commits of bounded size, and return the number of each operator's.
 
-    Raises SamzaError where two have one place, unless they are known to lie `apart`.
+    Raises what `doubled` returns where two have one place, unless they are known to lie `apart`.
 
     Where it raises, what it has written is removed again; where it is killed, by whoever owns the application next.
     """
     stores: set[str] = set()
     try:
-        return _staged(environment, app, entries, stores, apart)
+        return _staged(environment, app, entries, stores, None if apart else doubled)
     except BaseException:
         environment.forget(app, stores)
         raise
 
 
 def _staged(
-    environment: Environment, app: str, entries: Iterable[tuple[str, Stored]], stores: set[str], apart: bool
+    environment: Environment,
+    app: str,
+    entries: Iterable[tuple[str, Stored]],
+    stores: set[str],
+    doubled: Callable[[str, Stored], Exception] | None,
 ) -> dict[str, int]:
     pending: dict[tuple[str, int], dict[bytes, bytes]] = defaultdict(dict)
     counts: dict[str, int] = defaultdict(int)
@@ -117,18 +134,17 @@ def _staged(
         store = STAGED + one.operator
         stores.add(store)
         mine = pending[store, one.task]
-        if one.place in mine or (written and environment.state_get(app, store, one.task, one.place) is not None):
-            raise SamzaError(
-                f"{where}: another entry of {one.operator!r} has the same place, and only one of them can be kept; "
-                "nothing was changed"
-            )
+        is_there = written and environment.state_get(app, store, one.task, one.place) is not None
+        if doubled is not None and (is_there or one.place in mine):
+            raise doubled(where, one)
+        assert one.place not in mine, "entries that lie apart have places of their own"
         mine[one.place] = one.value
         counts[one.operator] += 1
         held, size_bytes = held + 1, size_bytes + len(one.place) + len(one.value)
         if held >= COPIED_AT_ONCE or size_bytes >= COPIED_BYTES:
             _write(environment, app, pending)
             pending.clear()
-            held, size_bytes, written = 0, 0, not apart
+            held, size_bytes, written = 0, 0, doubled is not None
     if pending:
         _write(environment, app, pending)
     return dict(counts)

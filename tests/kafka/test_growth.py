@@ -14,10 +14,11 @@ PROGRAM = """
 from samza_dsl import App, Json, Options, String, count, after_count, tumbling
 
 app = App("{name}", Options(commit_interval_ms=100))
-words = app.input("words", value=String(), key=str)
+words = app.input("words", value=String(), {key})
 {pipeline}.send_to(app.output("{name}-out", value=Json()))
 """
 call, folder = command_line.call, command_line.folder
+STORED, BY_VALUE = "key=str", "key=lambda word: word[0], partitioned_by_key=True"
 COPYING, COUNTING = "words.map(str.upper)", 'words.scan(lambda total, word: (total or 0) + 1, op_id="count")'
 
 
@@ -26,9 +27,9 @@ def command(broker, topics, folder):
     """Write an application on a topic of one partition, with its environment here or there; return what runs it."""
     create(broker, f"{topics}-words", 1)
 
-    def command(pipeline: str, where: str, *how: str) -> list[str]:
+    def command(pipeline: str, where: str, *how: str, key: str = STORED) -> list[str]:
         name = f"{topics}-words" if where == "cluster" else "words"
-        program = PROGRAM.format(name=topics, pipeline=pipeline).replace('"words"', f'"{name}"')
+        program = PROGRAM.format(name=topics, pipeline=pipeline, key=key).replace('"words"', f'"{name}"')
         (folder / "app.py").write_text(program)
         if where == "cluster":
             said = ["--environment", f"kafka://{broker.bootstrap}"]
@@ -45,9 +46,9 @@ def run(command, folder):
     """Start an application in a process of its own; all end with the test."""
     started = []
 
-    def run(*what: str) -> "subprocess.Popen[str]":
+    def run(*what: str, **said: str) -> "subprocess.Popen[str]":
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        started.append(subprocess.Popen([command_line.PROGRAM, *command(*what)], cwd=folder, **pipes))
+        started.append(subprocess.Popen([command_line.PROGRAM, *command(*what, **said)], cwd=folder, **pipes))
         return started[-1]
 
     yield run
@@ -60,8 +61,8 @@ def run(command, folder):
 def ran(command, call):
     """Run an application to its end in this process; return its exit status and what it tells."""
 
-    def ran(*what: str) -> tuple[int, str]:
-        done = call(*command(*what))
+    def ran(*what: str, **said: str) -> tuple[int, str]:
+        done = call(*command(*what, **said))
         return done.exit_code, done.output
 
     return ran
@@ -104,25 +105,32 @@ def test_a_run_without_state_takes_new_partitions_up_as_it_goes(where, how, run,
 
 
 @pytest.mark.parametrize(
-    ("where", "how"),
-    [("cluster", ()), ("log", ()), ("cluster", ("--containers", "2"))],
-    ids=["alone", "bound", "containers"],
+    ("where", "key", "how"),
+    [
+        ("cluster", STORED, ()),
+        ("log", STORED, ()),
+        ("cluster", STORED, ("--containers", "2")),
+        ("cluster", BY_VALUE, ()),
+        ("log", BY_VALUE, ()),
+        ("cluster", BY_VALUE, ("--containers", "2")),
+    ],
+    ids=["alone", "bound", "containers", "by value", "by value, bound", "by value, containers"],
 )
-def test_state_by_a_topics_keys_follows_them_as_a_run_goes(where, how, run, ran, call, broker, topics):
-    produce(broker, f"{topics}-words", (0, b"k", b"a"), (0, b"l", b"a"))
-    process = run(COUNTING, where, *how)
+def test_state_by_a_topics_keys_follows_them_as_a_run_goes(where, key, how, run, ran, broker, topics):
+    produce(broker, f"{topics}-words", (0, b"k", b"ka"), (0, b"l", b"la"))
+    process = run(COUNTING, where, *how, key=key)
     wait_until(lambda: written(broker, topics) == [b"1", b"1"])
     grow(broker, f"{topics}-words", 3)
     # A writer that has not heard of the new partitions goes on as before, and another one knows them.
-    produce(broker, f"{topics}-words", (0, b"k", b"b"), (1, b"k", b"c"), (2, b"k", b"d"), (1, b"l", b"e"))
+    produce(broker, f"{topics}-words", (0, b"k", b"kb"), (1, b"k", b"kc"), (2, b"k", b"kd"), (1, b"l", b"le"))
     wait_until(lambda: written(broker, topics) == [b"1", b"1", b"2", b"2", b"3", b"4"], 60)
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=600)
     assert process.returncode == 0, said
     assert "has 3 partitions now, and had 1" in said
     assert f"'{topics}-" in said and "-by-key'" in said
-    produce(broker, f"{topics}-words", (0, b"l", b"f"))
-    status, said = ran(COUNTING, where, *how, "--until-now")
+    produce(broker, f"{topics}-words", (0, b"l", b"lf"))
+    status, said = ran(COUNTING, where, *how, "--until-now", key=key)
     assert (status, written(broker, topics)[-3:]) == (0, [b"3", b"3", b"4"]), said
 
 

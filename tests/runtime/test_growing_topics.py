@@ -1,8 +1,9 @@
-"""A topic of others that gets more partitions, whose writers learn of them late: each key goes on with its state."""
+"""Streams that get more partitions, whose writers put a key where others would not: each key goes on with its state."""
 
 import random
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
+from functools import partial
 from itertools import product
 from pathlib import Path
 from zlib import crc32
@@ -16,14 +17,20 @@ from operators.core.base import Batch
 from operators.partition_by import murmur2
 from runtime.model.errors import SamzaError
 from runtime.ports.streams import Append, StreamConfig
-from samza_dsl import App, Options, String, after_count, count, session, testing, total, tumbling
+from samza_dsl import App, Options, String, after_count, count, session, total, tumbling
+from samza_dsl.testing.environment import CrashPoint
 from tests.runtime.test_laws_on_kafka import HOSTS, troubles
 from tests.scale import examples
-from tests.simulation.crash import rows_of, run_once
+from tests.simulation.crash import memory, rows_of, run_once, run_through
 from tests.simulation.kafka import die, opened, simulated
 from tests.simulation.kafka_brokers import PROCESS, Cluster, Died, Partition
 
 SIDES = "left", "right"
+CRASHES = st.lists(
+    st.builds(CrashPoint, st.sampled_from(("before_commit", "after_commit")), st.integers(1, 12))
+    | st.builds(CrashPoint, st.just("turn"), st.integers(5, 150)),
+    max_size=3,
+)
 LATEST_MS = 10**9
 """More than any record is late: which of a key's come first is not told by several partitions."""
 
@@ -76,14 +83,31 @@ def several(left, right):
 PIPELINES = [summed, windowed, early, visits, met, outer, timed, several]
 
 
-def application(pipeline):
-    """Return an application on two topics of others, whose keys are those of its state."""
+def listed(left, right):
+    ticks = left.merge(right.filter(lambda tick: tick["n"] < 0))
+    yield ticks.scan(
+        lambda seen, tick: [*seen, tick["n"]], init=list, emit=lambda key, seen: f"{key} {seen}", op_id="l"
+    )
+
+
+def application(pipeline, by_value=False):
+    """Return an application on two streams of others, whose keys, stored or made of values, are those of its state."""
     app = App("growing", Options(commit_interval_ms=5))
-    how = {"value": dict, "key": str, "timestamp": lambda tick: tick["at"], "max_disorder_ms": LATEST_MS}
-    sides, out = [app.input(side, **how) for side in SIDES], app.output("results", value=str)
-    for stream in (*pipeline(*sides), *(side.map(lambda tick: f"{tick['n']} passes") for side in sides)):
-        stream.send_to(out)
+    how = {"value": dict, "timestamp": lambda tick: tick["at"], "max_disorder_ms": LATEST_MS}
+    how |= {"key": lambda tick: tick["k"], "partitioned_by_key": True} if by_value else {"key": str}
+    sides = [app.input(side, **how) for side in SIDES]
+    passing = (side.map(lambda tick: f"{tick['n']} passes") for side in sides)
+    for number, stream in enumerate((*pipeline(*sides), *passing)):
+        stream.send_to(app.output(f"results-{number}", value=str))
     return app
+
+
+def results_of(environment):
+    """Return what was written, with its keys, of each output."""
+    outputs = [name for name in environment.streams() if name.startswith("results")]
+    return {
+        name: Counter((key, value) for rows in rows_of(environment, name) for key, value, _ in rows) for name in outputs
+    }
 
 
 ticks = st.lists(
@@ -91,12 +115,21 @@ ticks = st.lists(
 )
 
 
-def write(environment, chance, sizes, ticks, hashed=murmur2):
+def in_turn(key):
+    """Return the place of a key among others, which is no hash."""
+    return key[0]
+
+
+def write(environment, chance, sizes, ticks, hashed=murmur2, by_value=False):
     """Write to each topic, now and then by a number of partitions that it had before."""
     for side, key, at, n in ticks:
         partition = hashed(key.encode()) % chance.choice(sizes[side])
-        value = msgspec.json.encode({"at": at * 1_000, "n": n})
-        environment.append([Append(side, partition, Batch([value], keys=[key.encode()]))])
+        batch = Batch([msgspec.json.encode(tick_of(key, at, n))], keys=[None if by_value else key.encode()])
+        environment.append([Append(side, partition, batch)])
+
+
+def tick_of(key, at, n):
+    return {"at": at * 1_000, "n": n, "k": key}
 
 
 def grow(cluster, sizes, side, partitions):
@@ -106,12 +139,12 @@ def grow(cluster, sizes, side, partitions):
     sizes[side].append(len(there))
 
 
-def is_through(pipeline, cluster, directory, seed):
+def is_through(app, cluster, directory, seed):
     """Whether a process has read all that there is."""
     environment = None
     try:
         environment = opened(directory)
-        run_once(application(pipeline), environment, seed, until_now=True)
+        run_once(app, environment, seed, until_now=True)
         environment.close()
     except (Died, SamzaError):
         if environment is not None:
@@ -122,16 +155,20 @@ def is_through(pipeline, cluster, directory, seed):
 
 
 @pytest.mark.parametrize(
-    ("pipeline", "hashed"),
-    [*((one, murmur2) for one in PIPELINES), *((one, crc32) for one in (summed, windowed, early, timed))],
-    ids=lambda one: one.__name__,
+    ("pipeline", "hashed", "by_value"),
+    [
+        *((one, murmur2, False) for one in PIPELINES),
+        *((one, crc32, False) for one in (summed, windowed, early, timed)),
+        *((one, in_turn, True) for one in PIPELINES),
+    ],
+    ids=lambda one: getattr(one, "__name__", "by value" if one else "stored"),
 )
 @given(
     st.integers(0, 2**32),
     st.lists(st.tuples(ticks, st.integers(0, 3), st.integers(0, 2), troubles), min_size=2, max_size=4),
 )
 @settings(max_examples=examples(12, 2_000))
-def test_each_key_goes_on_with_its_state_wherever_its_records_come(pipeline, hashed, seed, lives):
+def test_each_key_goes_on_with_its_state_wherever_its_records_come(pipeline, hashed, by_value, seed, lives):
     chance, cluster, written = random.Random(seed), Cluster(seed), []
     sizes = {side: [number] for side, number in zip(SIDES, (2, 2), strict=True)}
     with tempfile.TemporaryDirectory() as folder, simulated(cluster):
@@ -144,24 +181,110 @@ def test_each_key_goes_on_with_its_state_wherever_its_records_come(pipeline, has
                     grow(cluster, sizes, side, more)
             environment.close()
             environment = opened(Path(folder) / f"filling-{number}")
-            write(environment, chance, sizes, given, hashed)
+            write(environment, chance, sizes, given, hashed, by_value)
             written += given
             if number == len(lives) - 1:
                 for side in SIDES:
                     environment.end_stream(side)
             cluster.changes, cluster.troubles = 0, [*troubles]
             for attempt in range(len(troubles) + 1):
-                if is_through(pipeline, cluster, Path(folder) / chance.choice(HOSTS), seed + attempt):
+                app = application(pipeline, by_value)
+                if is_through(app, cluster, Path(folder) / chance.choice(HOSTS), seed + attempt):
                     break
             else:
                 raise AssertionError("it does not come to its end")
             cluster.troubles = []
-        results = [String().decode(value) for rows in rows_of(environment, "results") for _, value, _ in rows]
+        results = results_of(environment)
         environment.close()
-    given = {side: [(key, {"at": at * 1_000, "n": n}) for one, key, at, n in written if one == side] for side in SIDES}
-    assert Counter(results) == Counter(
-        testing.run(application(pipeline), given, partitions=dict.fromkeys(SIDES, 1))["results"]
-    )
+    assert results == expected(pipeline, written, by_value)
+
+
+def expected(pipeline, written, by_value):
+    """Return the results of ticks that lie in one partition."""
+    environment = memory()
+    for side in SIDES:
+        environment.create_stream(side, StreamConfig())
+    write(environment, random.Random(0), dict.fromkeys(SIDES, (1,)), written, by_value=by_value)
+    for side in SIDES:
+        environment.end_stream(side)
+    run_once(application(pipeline, by_value), environment)
+    return results_of(environment)
+
+
+@pytest.mark.parametrize("pipeline", [*PIPELINES, listed], ids=lambda one: one.__name__)
+@given(
+    st.integers(0, 2**32),
+    st.lists(st.tuples(ticks, st.integers(0, 3), st.integers(0, 2), CRASHES, st.booleans()), min_size=2, max_size=5),
+)
+@settings(max_examples=examples(15, 3_000))
+def test_keys_that_writers_put_themselves_go_on_on_the_embedded_log_in_their_order(pipeline, seed, lives):
+    chance, environment, written = random.Random(seed), memory(), []
+    places = defaultdict(lambda: chance.randrange(2**32))
+    sizes = dict.fromkeys(SIDES, 2)
+    for side in SIDES:
+        environment.create_stream(side, StreamConfig(partitions=2))
+    for number, (new, *more, crashes, is_run) in enumerate(lives):
+        for side, by in zip(SIDES, more, strict=True):
+            if number and by:
+                sizes[side] += by
+                environment.grow_stream(side, sizes[side])
+        write_by(environment, places, sizes, new)
+        written += new
+        is_last = number == len(lives) - 1
+        if is_last:
+            for side in SIDES:
+                environment.end_stream(side)
+        if is_last or is_run:
+            run_through(partial(application, pipeline, True), environment, crashes, seed + number, until_now=True)
+    assert results_of(environment) == expected(pipeline, written, by_value=True)
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (2, 3, 5), (1, 4)], ids=str)
+def test_what_lay_unread_as_a_stream_was_given_more_partitions_is_read_before_what_came_then(sizes):
+    environment, places = memory(), random.Random(len(sizes)).sample(range(100), 100)
+    for side in SIDES:
+        environment.create_stream(side, StreamConfig(partitions=sizes[0]))
+    written = []
+    for turn, partitions in enumerate((sizes[0], *sizes)):
+        if turn > 1:
+            environment.grow_stream("left", partitions)
+        new = [("left", key, 0, n) for n in range(20 * turn, 20 * turn + 20) for key in "abcdefgh"]
+        found = {(key, partitions): places[ord(key) * partitions % 100] for key in "abcdefgh"}
+        write_by(environment, found, {"left": partitions}, new)
+        written += new
+        if not turn:
+            run_once(application(listed, by_value=True), environment, until_now=True)
+    run_once(application(listed, by_value=True), environment, until_now=True)
+    assert results_of(environment) == expected(listed, written, by_value=True)
+
+
+def test_a_record_of_a_new_partition_is_not_late_by_one_in_which_its_key_never_was():
+    app = App("growing")
+    how = {
+        "value": dict,
+        "key": lambda tick: tick["k"],
+        "partitioned_by_key": True,
+        "timestamp": lambda tick: tick["at"],
+    }
+    panes = app.input("left", **how).window(tumbling(seconds=60), count(), op_id="w")
+    panes.map(lambda pane: f"{pane.key} {pane.start} {pane.value}").send_to(app.output("results", value=str))
+    environment = memory()
+    environment.create_stream("left", StreamConfig(partitions=2))
+    places = {("a", 2): 0, ("b", 2): 1, ("b", 3): 2, ("a", 3): 0}
+    write_by(environment, places, {"left": 2}, [("left", "a", 100, 0), ("left", "b", 10, 0)])
+    environment.grow_stream("left", 3)
+    write_by(environment, places, {"left": 3}, [("left", "b", 50, 0), ("left", "a", 110, 0)])
+    environment.end_stream("left")
+    run_once(app, environment)
+    results = [String().decode(value) for rows in rows_of(environment, "results") for _, value, _ in rows]
+    assert sorted(results) == ["a 60000 2", "b 0 2"]
+
+
+def write_by(environment, places, sizes, ticks):
+    """Write to each stream, each key where it happens to lie among so many partitions."""
+    for side, key, at, n in ticks:
+        batch = Batch([msgspec.json.encode(tick_of(key, at, n))])
+        environment.append([Append(side, places[key, sizes[side]] % sizes[side], batch)])
 
 
 def windows(by_user):
