@@ -184,10 +184,11 @@ class Streams:
     def can_grow(self, stream: str, left: Mapping[int, Sequence[Record]]) -> bool:
         """Whether a stream may have more partitions: what is `left` for each lies where the hash of its key says."""
         spec, count = self.read_as(stream), self.partitions(stream)
-        if spec.key is None or spec.key_of is not None or spec.partitions is not None or spec.is_pattern:
+        lies_by_key = spec.partitioned_by_key if spec.key_of is not None else spec.key is not None
+        if not lies_by_key or spec.partitions is not None or spec.is_pattern:
             return False
         return all(
-            one.key is None or self._hashed(spec, one, count) == partition
+            self._hashed(spec, one, count, partition) == partition
             for partition, records in left.items()
             for one in records
         )
@@ -199,14 +200,15 @@ class Streams:
         found: dict[int, list[Record]] = {}
         for partition, records in left.items():
             for one in records:
-                to = partition if one.key is None else self._hashed(spec, one, count)
+                to = self._hashed(spec, one, count, partition)
                 found.setdefault(to, []).append(replace(one, partition=None))
         return found
 
-    def _hashed(self, spec: Input, record: Record, count: int) -> int:
-        (key,) = self._encoded(spec, [record]).keys or (None,)
-        assert key is not None, "a record with a key"
-        return murmur2(key) % count
+    def _hashed(self, spec: Input, record: Record, count: int, keyless: int) -> int:
+        """Return where the hash of a record's key puts it among so many partitions; without a key it is `keyless`."""
+        stored = self._encoded(spec, [record]).keys or (None,) if spec.key_of is None else ()
+        key = stored[0] if stored else _computed_key(spec, record.value)
+        return keyless if key is None else murmur2(key) % count
 
     def append_bytes(self, stream: str, data: bytes | None, key: bytes | None, partition: int) -> None:
         """Append a record as it is stored."""

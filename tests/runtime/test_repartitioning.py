@@ -114,10 +114,11 @@ def test_whatever_the_partitions_from_run_to_run_the_end_is_that_of_the_records(
     run_resized(world, turns, crashes, levers=Levers(relays=relays))
 
 
-def counting(windows) -> App:
+def counting(windows, by_value: bool) -> App:
     """Return an application that keeps state by the keys of its input, and behind a repartitioning of its size."""
     app = App("growing")
-    ticks = app.input("ticks", value=int, key=str, timestamp=lambda tick: tick)
+    how = {"key": lambda tick: "abcdefg"[tick % 7], "partitioned_by_key": True} if by_value else {"key": str}
+    ticks = app.input("ticks", value=int, timestamp=lambda tick: tick, **how)
     ticks.scan(lambda seen, tick: seen + tick, init=int, emit=lambda key, seen: f"{key} {seen}", op_id="sums").send_to(
         app.output("sums-seen", value=str)
     )
@@ -130,12 +131,16 @@ def counting(windows) -> App:
     return app
 
 
-TICKS = st.lists(st.tuples(st.sampled_from("abcdefg"), st.integers(0, 60)), min_size=4, max_size=20)
+TICKS = {
+    False: st.lists(st.tuples(st.sampled_from("abcdefg"), st.integers(0, 60)), min_size=4, max_size=20),
+    True: st.lists(st.integers(0, 60), min_size=4, max_size=20),
+}
 
 
+@pytest.mark.parametrize("by_value", [False, True], ids=["stored", "by value"])
 @pytest.mark.parametrize("windows", [tumbling(milliseconds=10), session(milliseconds=7)], ids=str)
-def test_inputs_that_get_more_partitions_while_they_are_read_change_no_result(windows):
-    check_laws(counting(windows), {"ticks": TICKS}, rescale=True, examples=examples(30, 5_000))
+def test_inputs_that_get_more_partitions_while_they_are_read_change_no_result(windows, by_value):
+    check_laws(counting(windows, by_value), {"ticks": TICKS[by_value]}, rescale=True, examples=examples(30, 5_000))
 
 
 def sums() -> App:
