@@ -25,6 +25,7 @@ from runtime.assembly.distinct_places import ANOTHER, RESULTS, check_distinct, i
 from runtime.model.checkpoint import SHARED, Checkpoint
 from runtime.model.errors import Damaged, SamzaError
 from runtime.model.metrics import RunMetrics
+from runtime.model.urls import check_is_text
 from runtime.ports.commits import Commit
 from runtime.ports.connectors import ConnectedSink, ConnectedSource, PulledSource, PushedSource, TransactionalSink
 from runtime.ports.environment import Environment, LiveEnvironment, typed
@@ -45,7 +46,7 @@ from runtime.reading.origin import Origin
 from runtime.reading.reader import Reader
 from runtime.systems.connectors.inbox import Inbox, PulledInput, PulledTopic
 from runtime.systems.connectors.outbox import CutBackSink, Outbox, is_outbox_of, refusals_of
-from runtime.systems.connectors.schemes import connected_sink, connected_source
+from runtime.systems.connectors.schemes import connected_sink, connected_source, is_connected
 from runtime.systems.files.csv_files import CsvFiles
 from runtime.systems.files.places.locations import local_path, needs_pyarrow
 from runtime.systems.files.places.tables import check_read_anywhere, check_written_anywhere, into_table, is_frame
@@ -99,6 +100,9 @@ class Bindings:
         check_distinct(graph, bind, str(environment))
         try:
             for name, what in bind.items():
+                # A file that is read may have any name: nothing notes it.
+                if isinstance(what, str | Path) and (name not in read or is_connected(what)):
+                    check_is_text(what)
                 if name in read:
                     connected = connected_source(what) if isinstance(what, str) else what
                     if isinstance(connected, PushedSource):
@@ -558,6 +562,7 @@ class Bindings:
         into = into_table(what)
         if into is not None or isinstance(what, str | Path | CsvFiles):
             path = local_path(str(what if into is None else into))
+            check_is_text(path.absolute())
             self.places[stream], self._paths[stream] = f"{stream}={path.absolute()}", path
             if path.exists() and (any(path.iterdir()) if path.is_dir() else path.stat().st_size):
                 self._occupied.add(stream)

@@ -375,3 +375,27 @@ def test_what_is_cut_off_behind_the_last_commit_is_told(kind, tmp_path, caplog):
     writes("first").run(tmp_path / "data", bind={"numbers": [1, 2, 3], "rows": out})
     assert f"{out} has " in caplog.text
     assert "more than its last commit had written" in caplog.text
+
+
+ODD = os.fsdecode(b"caf\xe9")
+
+
+@pytest.mark.parametrize("what", ["rows.jsonl", "rows.csv", "rolling:rows", "sqlite:///rows.db?table=rows"])
+def test_an_output_whose_name_is_no_text_is_refused(what, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SamzaError, match=r"'.*caf\\udce9.*' is no UTF-8, in which its name would be noted: rename it"):
+        writes("first").run(tmp_path / "data", bind={"numbers": [1], "rows": what.replace("rows", ODD, 1)})
+
+
+def test_an_input_that_is_followed_and_a_data_directory_have_names_that_are_text(tmp_path):
+    with pytest.raises(SamzaError, match="is no UTF-8"):
+        writes("first").run(tmp_path / "data", bind={"numbers": f"growing:{tmp_path / ODD}/*.jsonl"})
+    with pytest.raises(SamzaError, match="is no UTF-8"):
+        writes("first").run(tmp_path / ODD, bind={"numbers": [1]})
+
+
+def test_a_file_that_is_read_may_have_any_name(tmp_path):
+    (tmp_path / ODD).with_suffix(".jsonl").write_text("1\n")
+    out = tmp_path / "rows.jsonl"
+    writes("first").run(tmp_path / "data", bind={"numbers": (tmp_path / ODD).with_suffix(".jsonl"), "rows": out})
+    assert read(out) == [{"n": 1}]
